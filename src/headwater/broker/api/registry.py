@@ -1,0 +1,79 @@
+"""Which Kafka APIs the broker serves, and the function behind each.
+
+A module of this folder serves one API. It registers its handler with `serves`, and its docstring
+is the contract: versions, behaviour, deviations from Kafka. docs/apis.md is generated from it.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headwater.protocol.schema import Message
+
+if TYPE_CHECKING:
+    from headwater.broker.broker import Broker
+
+
+@dataclass(slots=True)
+class RequestContext:
+    """What a handler knows of the request besides its body."""
+
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    client_host: str
+
+
+# A handler answers at once, or returns something to wait for. None: no response is sent (acks=0).
+Answer = Message | None
+Handler = Callable[["Broker", Any, RequestContext], Answer | Awaitable[Answer]]
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One served API. `advertised_from` may lie below `first` (Produce: see its docstring)."""
+
+    key: int
+    name: str
+    first: int
+    last: int
+    advertised_from: int
+    request: type[Message]
+    handle: Handler
+    contract: str
+    pipelined: bool
+
+
+APIS: dict[int, Api] = {}
+
+
+def serves(
+    request: type[Message],
+    *,
+    first: int,
+    last: int,
+    advertised_from: int | None = None,
+    pipelined: bool = False,
+) -> Callable[[Handler], Handler]:
+    """Registers the decorated function as the handler of `request` in versions first..last.
+
+    `pipelined`: the handler fixes its effect on the log before it returns, so the next request of
+    the same connection may begin while this one's answer is still awaited.
+    """
+
+    def register(handle: Handler) -> Handler:
+        module = __import__(handle.__module__, fromlist=["__doc__"])
+        APIS[request.api_key] = Api(
+            key=request.api_key,
+            name=request.__name__.removesuffix("Request"),
+            first=first,
+            last=last,
+            advertised_from=first if advertised_from is None else advertised_from,
+            request=request,
+            handle=handle,
+            contract=module.__doc__ or "",
+            pipelined=pipelined,
+        )
+        return handle
+
+    return register

@@ -1,0 +1,99 @@
+"""Every error that Headwater raises on purpose, as one tree.
+
+    HeadwaterError                what happened + detail + hint
+    ├── UsageError                the command line was used wrongly              (exit code 2)
+    ├── ConfigError               a setting is wrong, unknown or unreadable      (exit code 2)
+    ├── NotReady                  not yet, or not equal: asking again may help   (exit code 3)
+    ├── BrokerUnreachable         no broker answers at that address
+    ├── RequestRefused            the broker answered with an error code
+    ├── DataDirectoryInUse        another process holds the data directory
+    ├── LogError                  the log on disk
+    │   ├── StorageFailed         the disk refused a write or a sync
+    │   ├── CorruptLog            bytes on disk are not what was written
+    │   └── OffsetOutOfRange      the offset is not (or no longer) in the log
+    └── ProtocolError             bytes from a client
+        ├── MalformedMessage      they are not a message; the connection ends
+        └── ApiError              they are, but the answer is a Kafka error code
+
+An error tells what happened (short, lower case), the detail (values that matter) and a hint (what
+to do). The command line prints these lines; the traceback only with `-v`.
+"""
+
+from headwater.protocol.error_codes import ErrorCode
+
+
+class HeadwaterError(Exception):
+    """What happened, in what detail, and what to do about it."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, detail: str = "", hint: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.detail = detail
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.detail}" if self.detail else self.what
+
+
+class UsageError(HeadwaterError):
+    """The command line was used wrongly."""
+
+    exit_code = 2
+
+
+class ConfigError(HeadwaterError):
+    """A setting is wrong, unknown or unreadable."""
+
+    exit_code = 2
+
+
+class NotReady(HeadwaterError):
+    """Not yet, or not equal."""
+
+    exit_code = 3
+
+
+class BrokerUnreachable(HeadwaterError):
+    """No broker answers at that address."""
+
+
+class RequestRefused(HeadwaterError):
+    """The broker answered a request with an error."""
+
+
+class DataDirectoryInUse(HeadwaterError):
+    """Another process holds the data directory."""
+
+
+class LogError(HeadwaterError):
+    """Something about the log on disk."""
+
+
+class StorageFailed(LogError):
+    """The disk refused a write or a sync; nothing of it was acknowledged."""
+
+
+class CorruptLog(LogError):
+    """Bytes on disk are not what was written."""
+
+
+class OffsetOutOfRange(LogError):
+    """The offset is not, or no longer, in the log."""
+
+
+class ProtocolError(HeadwaterError):
+    """Something about bytes that a client sent."""
+
+
+class MalformedMessage(ProtocolError):
+    """The bytes are no message of the protocol. The connection they came on is closed."""
+
+
+class ApiError(ProtocolError):
+    """The request is understood and refused; `code` goes into the response."""
+
+    def __init__(self, code: ErrorCode, what: str = "", *, detail: str = "") -> None:
+        super().__init__(what or code.name.lower().replace("_", " "), detail=detail)
+        self.code = code
