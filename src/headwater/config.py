@@ -1,0 +1,476 @@
+"""Settings, and where each of them came from.
+
+A value comes from the first of these places that has one:
+
+    a flag                            --listen 127.0.0.1:9092
+    the environment                   HEADWATER_BROKER__LISTEN=127.0.0.1:9092
+    headwater.toml                    [broker] listen = "127.0.0.1:9092"
+    the default
+
+The file is the one that --config names, else HEADWATER_CONFIG, else ./headwater.toml if there is
+one. Nothing is guessed and nothing ignored: an unknown name is a mistake, and all mistakes are
+reported together, each with its place. [broker] is checked here; the other sections belong to the
+parts that read them, and are kept as they stand.
+
+This module is imported before the broker starts, so it stays light: no third-party imports.
+"""
+
+import dataclasses
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from headwater.errors import ConfigError
+
+FILE_NAME: Final = "headwater.toml"
+ENVIRONMENT_PREFIX: Final = "HEADWATER_"
+SECTIONS: Final = ("broker", "spark", "console", "capture", "sink", "pipeline", "view")
+
+_SIZE_UNITS: Final = {
+    "": 1, "b": 1,
+    "k": 1 << 10, "kb": 10**3, "kib": 1 << 10,
+    "m": 1 << 20, "mb": 10**6, "mib": 1 << 20,
+    "g": 1 << 30, "gb": 10**9, "gib": 1 << 30,
+    "t": 1 << 40, "tb": 10**12, "tib": 1 << 40,
+}  # fmt: skip
+_DURATION_UNITS_MS: Final = {
+    "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000,
+}  # fmt: skip
+
+
+def parse_size_bytes(text: str) -> int:
+    """Reads "64MiB", "10 kB", "1.5g" or plain bytes. Raises ValueError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
+    if match is None or match[2] not in _SIZE_UNITS:
+        raise ValueError('a size such as "64MiB"')
+    return int(float(match[1]) * _SIZE_UNITS[match[2]])
+
+
+def parse_duration_ms(text: str) -> int:
+    """Reads "250ms", "90s", "1h30m", "7d". Raises ValueError."""
+    parts = re.findall(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)", text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ValueError('a duration such as "90s" or "1h30m"')
+    return int(sum(float(number) * _DURATION_UNITS_MS[unit] for number, unit in parts))
+
+
+def topic_config(name: str, value: str) -> str:
+    """The value of a Kafka topic config as the broker wants it: *.ms may be written as a duration
+    ("7d"), *.bytes as a size ("64MiB"). Raises ValueError.
+    """
+    if re.fullmatch(r"-?\d+", value):
+        return value
+    if name.endswith(".ms"):
+        return str(parse_duration_ms(value))
+    if name.endswith(".bytes"):
+        return str(parse_size_bytes(value))
+    return value
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """("127.0.0.1", 9092) from "127.0.0.1:9092", ("::1", 9092) from "[::1]:9092". ValueError."""
+    match = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^\s:\[\]]+)):(\d{1,5})", address)
+    if match is None or int(match[3]) > 65535:
+        raise ValueError('an address such as "127.0.0.1:9092"')
+    return match[1] or match[2], int(match[3])
+
+
+# A kind turns what was read (TOML value, or text from flag and environment) into the value, or
+# raises ValueError that says what was expected.
+Kind = Callable[[Any], Any]
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError("a text")
+    return value
+
+
+def _address(value: Any) -> str:
+    split_address(str(value))
+    return str(value)
+
+
+def _addresses(value: Any) -> str:
+    for address in str(value).split(","):
+        _address(address)
+    return str(value)
+
+
+def _size(value: Any) -> int:
+    size_bytes = parse_size_bytes(str(value))
+    if size_bytes <= 0:
+        raise ValueError("a size above 0")
+    return size_bytes
+
+
+def _boolean(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if value in ("true", "1", "yes", "on"):
+        return True
+    if value in ("false", "0", "no", "off"):
+        return False
+    raise ValueError("true or false")
+
+
+def _integer(first: int, last: int) -> Kind:
+    def read(value: Any) -> int:
+        expected = f"a whole number from {first} to {last}"
+        if isinstance(value, bool) or not re.fullmatch(r"[+-]?\d+", str(value)):
+            raise ValueError(expected)
+        if not first <= int(value) <= last:
+            raise ValueError(expected)
+        return int(value)
+
+    return read
+
+
+def _one_of(*choices: str) -> Kind:
+    def read(value: Any) -> str:
+        if value not in choices:
+            raise ValueError(" or ".join(f'"{choice}"' for choice in choices))
+        return str(value)
+
+    return read
+
+
+def _topic_config(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | int | float):
+        return topic_config(name, str(value))
+    raise ValueError("a text or a number")
+
+
+def _setting(default: Any, kind: Kind, doc: str) -> Any:
+    return field(default=default, metadata={"kind": kind, "doc": doc})
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """The [broker] section. `docs/configuration.md` lists it; a test compares the two."""
+
+    listen: str = _setting(
+        "127.0.0.1:9092", _address, "Address the embedded broker binds; port 0 takes a free one."
+    )
+    advertise: str | None = _setting(
+        None, _address, "Address told to clients. Default: the address that was bound."
+    )
+    data_dir: str = _setting(".headwater", _text, "Directory that holds the log.")
+    bootstrap: str | None = _setting(
+        None,
+        _addresses,
+        "Addresses of a Kafka cluster, separated by commas. When set, commands talk to it and no"
+        " embedded broker is needed.",
+    )
+    metrics_listen: str | None = _setting(
+        None, _address, "Address for Prometheus metrics, readiness and liveness. Default: none."
+    )
+    node_id: int = _setting(1, _integer(0, 2**31 - 1), "Number of this broker in metadata.")
+    auto_create_topics: bool = _setting(
+        True, _boolean, "Create a topic when a client first asks for it."
+    )
+    default_partitions: int = _setting(
+        1, _integer(1, 100_000), "Partitions of a topic created without a number of its own."
+    )
+    max_open_files: int = _setting(
+        1024, _integer(64, 2**31 - 1), "Segment files held open at the same time."
+    )
+    max_request_bytes: int = _setting(
+        104_857_600, _size, "Largest request; a larger one ends its connection."
+    )
+    max_buffered_bytes: int = _setting(
+        268_435_456, _size, "Request bytes held in memory over all connections."
+    )
+    max_connections: int = _setting(10_000, _integer(1, 10**6), "Connections held at a time.")
+    log_format: str = _setting("text", _one_of("text", "json"), 'Form of the log: "text", "json".')
+    log_level: str = _setting(
+        "info",
+        _one_of("debug", "info", "warning", "error"),
+        'Least severe line that is logged: "debug", "info", "warning" or "error".',
+    )
+    topic_defaults: Mapping[str, str] = field(
+        default_factory=lambda: MappingProxyType({}),
+        metadata={
+            "doc": "A table of Kafka topic configs for topics that do not set them, for example"
+            ' `"retention.ms" = "7d"`.'
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """One thing that is wrong in the configuration, and where."""
+
+    where: str
+    read: str
+    expected: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.read}; expected {self.expected}"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One value, and where it came from."""
+
+    name: str
+    value: Any
+    source: str
+
+
+class _Given(NamedTuple):
+    name: str
+    raw: Any
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Everything that was read. With mistakes, `broker` has the default in each wrong place."""
+
+    path: Path | None
+    broker: BrokerSettings
+    settings: tuple[Setting, ...]
+    sections: Mapping[str, Any]
+    mistakes: tuple[Mistake, ...]
+
+    def bootstrap(self) -> str:
+        """Where commands find a broker."""
+        return self.broker.bootstrap or self.broker.listen
+
+
+def load(
+    flags: Mapping[str, Any] | None = None,
+    *,
+    path: str | None = None,
+    environ: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+) -> Config:
+    """The configuration, whole and right. Raises ConfigError that names every mistake in it.
+
+    `flags` has the values given on the command line by setting name ("broker.listen"); None
+    stands for a flag that was not given.
+    """
+    config = read(flags, path=path, environ=environ, cwd=cwd)
+    if config.mistakes:
+        count = len(config.mistakes)
+        raise ConfigError(
+            "the configuration is wrong"
+            if count == 1
+            else f"{count} mistakes in the configuration",
+            detail="\n".join(str(mistake) for mistake in config.mistakes),
+            hint="docs/configuration.md lists every setting; `headwater doctor` shows what is set",
+        )
+    return config
+
+
+def read(
+    flags: Mapping[str, Any] | None = None,
+    *,
+    path: str | None = None,
+    environ: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+) -> Config:
+    """As `load`, but mistakes are returned instead of raised."""
+    environ = os.environ if environ is None else environ
+    mistakes: list[Mistake] = []
+    file = _find_file(path, environ, cwd or os.getcwd(), mistakes)
+    sections, lines = _read_file(file, mistakes) if file else ({}, {})
+
+    given: list[_Given] = []  # weakest first
+    if file:
+        given += _from_file(file, sections, lines, mistakes)
+    given += _from_environment(environ, mistakes)
+    for name, value in (flags or {}).items():
+        if value is not None:
+            flag = name.partition(".")[2].replace("_", "-")
+            given.append(_Given(name, value, f"flag --{flag}"))
+
+    kinds = {f"broker.{each.name}": each for each in dataclasses.fields(BrokerSettings)}
+    settings = {
+        name: Setting(name, each.default, "default")
+        for name, each in kinds.items()
+        if name != "broker.topic_defaults"
+    }
+    for name, raw, where in given:
+        config = name.removeprefix("broker.topic_defaults.")
+        try:
+            # Also what a stronger source overrides is checked: it would fail the day after.
+            kind = (
+                kinds[name].metadata["kind"] if config == name else partial(_topic_config, config)
+            )
+            settings[name] = Setting(name, kind(raw), where)
+        except ValueError as error:
+            mistakes.append(Mistake(where, f"{name} = {raw!r}", str(error)))
+
+    values = {each.name: settings[name].value for name, each in kinds.items() if name in settings}
+    values["topic_defaults"] = MappingProxyType(
+        {
+            name.removeprefix("broker.topic_defaults."): setting.value
+            for name, setting in settings.items()
+            if name.startswith("broker.topic_defaults.")
+        }
+    )
+    return Config(
+        file, BrokerSettings(**values), tuple(settings.values()), sections, tuple(mistakes)
+    )
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """The known name that was probably meant, or ""."""
+    import difflib
+
+    matches = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return matches[0] if matches else ""
+
+
+def _unknown(where: str, what: str, name: str, known: tuple[str, ...]) -> Mistake:
+    meant = nearest(name, known)
+    expected = f"{meant} (the nearest name)" if meant else "one of " + ", ".join(known)
+    return Mistake(where, f"unknown {what} {name}", expected)
+
+
+def _find_file(
+    path: str | None, environ: Mapping[str, str], cwd: str, mistakes: list[Mistake]
+) -> Path | None:
+    named_by = "--config" if path else "HEADWATER_CONFIG"
+    named = path or environ.get("HEADWATER_CONFIG")
+    if not named:
+        default = Path(cwd, FILE_NAME)
+        return default if default.is_file() else None
+    if Path(cwd, named).is_file():
+        return Path(cwd, named)
+    mistakes.append(Mistake(named_by, f"no file {named}", "a file that exists"))
+    return None
+
+
+def _read_file(
+    file: Path, mistakes: list[Mistake]
+) -> tuple[dict[str, Any], dict[tuple[str, ...], int]]:
+    import tomllib
+
+    try:
+        text = file.read_text(encoding="utf-8")
+        return tomllib.loads(text), _line_numbers(text)
+    except (OSError, UnicodeDecodeError) as error:
+        mistakes.append(Mistake(str(file), f"cannot be read ({error})", "a readable UTF-8 file"))
+    except tomllib.TOMLDecodeError as error:
+        line = re.search(r"at line (\d+)", str(error))
+        where = f"{file.name}:{line[1]}" if line else f"{file.name}: at its end"
+        mistakes.append(Mistake(where, f"not TOML: {error}", "TOML (https://toml.io)"))
+    return {}, {}
+
+
+def _line_numbers(text: str) -> dict[tuple[str, ...], int]:
+    """The line on which each key of a valid TOML file stands. tomllib keeps no positions, so the
+    file is parsed statement by statement: a statement is as many lines as it takes to parse.
+    """
+    import tomllib
+
+    lines = text.splitlines()
+    numbers: dict[tuple[str, ...], int] = {}
+    table: tuple[str, ...] = ()
+    first = 0
+    while first < len(lines):
+        for last in range(first, len(lines)):
+            try:
+                statement = tomllib.loads("\n".join(lines[first : last + 1]))
+                break
+            except tomllib.TOMLDecodeError:
+                continue
+        else:  # unreachable for a file that parses as a whole
+            break
+        if lines[first].lstrip().startswith("["):
+            table = _innermost(statement)
+            numbers.setdefault(table, first + 1)
+        else:
+            for path in _paths(statement):
+                numbers.setdefault(table + path, first + 1)
+        first = last + 1
+    return numbers
+
+
+def _innermost(statement: Any) -> tuple[str, ...]:
+    path: tuple[str, ...] = ()
+    while statement:
+        if isinstance(statement, list):
+            statement = statement[0]
+            continue
+        ((name, statement),) = statement.items()
+        path += (name,)
+    return path
+
+
+def _paths(statement: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    for name, value in statement.items():
+        yield (name,)
+        if isinstance(value, Mapping):
+            yield from ((name, *path) for path in _paths(value))
+
+
+def _leaves(table: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from (((name, *path), leaf) for path, leaf in _leaves(value))
+        else:
+            yield (name,), value
+
+
+def _from_file(
+    file: Path,
+    sections: Mapping[str, Any],
+    lines: Mapping[tuple[str, ...], int],
+    mistakes: list[Mistake],
+) -> Iterator[_Given]:
+    def where(*path: str) -> str:
+        return f"{file.name}:{lines.get(path, 1)}"
+
+    keys = tuple(each.name for each in dataclasses.fields(BrokerSettings))
+    for section, content in sections.items():
+        if section not in SECTIONS:
+            known = tuple(f"[{name}]" for name in SECTIONS)
+            mistakes.append(_unknown(where(section), "section", f"[{section}]", known))
+        elif not isinstance(content, Mapping):
+            mistakes.append(Mistake(where(section), f"{section} = {content!r}", f"[{section}]"))
+    broker = sections.get("broker", {})
+    for key, value in broker.items() if isinstance(broker, Mapping) else ():
+        if key not in keys:
+            mistakes.append(_unknown(where("broker", key), "setting in [broker]:", key, keys))
+        elif key != "topic_defaults":
+            yield _Given(f"broker.{key}", value, where("broker", key))
+        elif isinstance(value, Mapping):
+            for path, each in _leaves(value):
+                config = ".".join(path)  # "retention.ms" is the same with and without quotes
+                place = where("broker", key, *path)
+                yield _Given(f"broker.topic_defaults.{config}", each, place)
+        else:
+            place = where("broker", key)
+            mistakes.append(Mistake(place, f"{key} = {value!r}", "a table [broker.topic_defaults]"))
+
+
+def _from_environment(environ: Mapping[str, str], mistakes: list[Mistake]) -> Iterator[_Given]:
+    known = tuple(section.upper() for section in SECTIONS)
+    keys = tuple(each.name.upper() for each in dataclasses.fields(BrokerSettings))
+    for variable, value in environ.items():
+        if not variable.startswith(ENVIRONMENT_PREFIX) or "__" not in variable:
+            continue
+        section, _, key = variable.removeprefix(ENVIRONMENT_PREFIX).partition("__")
+        where = f"environment {variable}"
+        if section not in known:
+            mistakes.append(_unknown(where, "section", section, known))
+        elif section != "BROKER":
+            continue  # belongs to the part that reads that section
+        elif key.startswith("TOPIC_DEFAULTS__"):
+            config = key.removeprefix("TOPIC_DEFAULTS__").lower().replace("_", ".")
+            yield _Given(f"broker.topic_defaults.{config}", value, where)
+        elif key not in keys or key == "TOPIC_DEFAULTS":
+            mistakes.append(_unknown(where, "setting", key, keys))
+        else:
+            yield _Given(f"broker.{key.lower()}", value, where)
