@@ -1,0 +1,1 @@
+"""The brokers and clients that Headwater is measured and tested against, got from registries."""

@@ -1,0 +1,73 @@
+"""Apache Kafka itself: one KRaft node, and its command-line tools."""
+
+import subprocess
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.peers.process import BrokerProcess, free_port, running
+from bench.peers.provision import kafka_libs
+
+NAME = "Apache Kafka 4.3.0"
+HEAP = "-Xmx1G"  # kafka-server-start.sh's own default
+TOOL_TIMEOUT_S = 60
+
+TOOLS = "org.apache.kafka.tools"
+# A tool lives for a second: a JVM that does not warm up for a long life starts faster.
+TOOL_JVM = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xmx512m"]
+
+
+@contextmanager
+def kafka(data_dir: Path) -> Iterator[BrokerProcess]:
+    """One node, broker and controller, with Kafka's defaults wherever one node allows them."""
+    data_dir.mkdir(parents=True, exist_ok=True)
+    port, controller_port = free_port(), free_port()
+    properties = data_dir / "server.properties"
+    log_dir = data_dir / "log"
+    properties.write_text(
+        f"""
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller_port}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+controller.listener.names=CONTROLLER
+log.dirs={log_dir}
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+"""
+    )
+    if not (log_dir / "meta.properties").exists():
+        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        formatted = run_tool(
+            "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties)
+        )
+        formatted.check_returncode()
+    command = ["java", HEAP, "-Xms1G", "-XX:+UseG1GC", "-cp", classpath(), "kafka.Kafka", str(properties)]
+    with running(NAME, command, port, data_dir / "kafka.out") as broker:
+        yield broker
+
+
+def run_tool(
+    name: str, *args: str, stdin: str | None = None, timeout_s: float = TOOL_TIMEOUT_S
+) -> subprocess.CompletedProcess[str]:
+    """Runs one of Kafka's tools; a name without dots is one of org.apache.kafka.tools."""
+    tool = name if "." in name else f"{TOOLS}.{name}"
+    return subprocess.run(
+        ["java", *TOOL_JVM, "-cp", classpath(), tool, *args],
+        input=stdin,
+        stdin=None if stdin is not None else subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
+def classpath() -> str:
+    return f"{kafka_libs()}/*"

