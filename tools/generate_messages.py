@@ -42,7 +42,7 @@ LAST = 32767
 
 def snake(name: str) -> str:
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
-    return {"error": "error", "class": "class_"}.get(name, name)
+    return {"api_key": "key"}.get(name, name)  # Message.api_key is the message's own
 
 
 def span(text: str | None) -> tuple[int, int]:

@@ -26,10 +26,22 @@ NIL_UUID = UUID(int=0)
 
 
 class Splice:
-    """Bytes of a message that lie elsewhere (in a segment file); only their number is known here."""
+    """Bytes of a message that lie elsewhere (in a segment file), fetched only when sent."""
 
     __slots__ = ()
     size_bytes: int
+
+    def read_cached(self, buffer: memoryview, at: int) -> int:
+        """Fills `buffer` from byte `at` on without waiting; how much, or -1 if it would wait."""
+        raise NotImplementedError
+
+    def read(self, buffer: memoryview, at: int) -> int:
+        """The same, waiting for the disk; called in a worker thread."""
+        raise NotImplementedError
+
+    def release(self) -> None:
+        """The bytes are sent, or never will be."""
+        raise NotImplementedError
 
 
 class Out(bytearray):

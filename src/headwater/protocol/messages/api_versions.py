@@ -18,7 +18,7 @@ class ApiVersionsRequest(Message):
 class ApiVersionsResponseApiVersion(Message):
     """An element of `api_keys`."""
 
-    api_key: int16 = 0
+    key: int16 = 0
     min_version: int16 = 0
     max_version: int16 = 0
 

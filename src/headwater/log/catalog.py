@@ -1,0 +1,161 @@
+"""What exists: topics with their ids, sizes and settings, and the broker's own counters.
+
+A journal of JSON lines, appended and synced before a change takes effect, read whole at start. A
+last line that a crash tore is dropped: its change was never answered. When most lines are history
+the file is written anew.
+"""
+
+import logging
+import os
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import UUID, uuid4
+
+import orjson
+
+from headwater.errors import CorruptLog
+from headwater.log.files import Files
+
+log = logging.getLogger(__name__)
+
+NAME = "catalog.jsonl"
+PRODUCER_ID_BLOCK = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as it was asked for."""
+
+    name: str
+    id: UUID
+    partitions: int
+    configs: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_internal(self) -> bool:
+        return self.name.startswith("__")
+
+
+class Catalog:
+    """Topics by name and by id. Changes are durable when the method returns; it may block."""
+
+    def __init__(self, files: Files, directory: str) -> None:
+        self._files = files
+        self._path = f"{directory}/{NAME}"
+        self._size_bytes = 0
+        self._lines = 0
+        self.cluster_id = ""
+        self.leader_epoch = 0
+        self.topics: dict[str, Topic] = {}
+        self.by_id: dict[UUID, Topic] = {}
+        self._next_producer_id = 0  # not handed out yet
+        self._producer_ids_reserved = 0  # durable; a crash skips the rest of the block
+
+    def open(self) -> None:
+        if os.path.exists(self._path):
+            self._load()
+        if not self.cluster_id:
+            self._append({"cluster": uuid4().hex[:22]})
+        if self._lines > 2 * len(self.topics) + 100:
+            self._rewrite()
+
+    def create(self, name: str, partitions: int, configs: dict[str, str]) -> Topic:
+        topic = Topic(name, uuid4(), partitions, dict(configs))
+        self._append(
+            {"topic": name, "id": topic.id.hex, "partitions": partitions, "configs": configs}
+        )
+        return topic
+
+    def change(self, topic: Topic, **changes: Any) -> Topic:
+        changed = replace(topic, **changes)
+        self._append(_line_of(changed))
+        return changed
+
+    def delete(self, name: str) -> None:
+        self._append({"deleted": name})
+
+    def next_leader_epoch(self) -> None:
+        self._append({"leader_epoch": self.leader_epoch + 1})
+
+    def next_producer_id(self) -> int:
+        """An id that was never given out before, also not before a crash."""
+        if self._next_producer_id >= self._producer_ids_reserved:
+            self._append({"producer_ids": self._next_producer_id + PRODUCER_ID_BLOCK})
+        producer_id = self._next_producer_id
+        self._next_producer_id += 1
+        return producer_id
+
+    def has_producer_id(self) -> bool:
+        """Whether the next producer id can be had without waiting for the disk."""
+        return self._next_producer_id < self._producer_ids_reserved
+
+    def _append(self, line: dict[str, Any]) -> None:
+        data = orjson.dumps(line) + b"\n"
+        fd = self._files.open(self._path, create=True)
+        try:
+            # Whatever a failed write left behind the last whole line is overwritten.
+            self._files.truncate(fd, self._size_bytes)
+            self._files.pwrite(fd, data, self._size_bytes)
+            self._files.fdatasync(fd)
+        finally:
+            self._files.close(fd)
+        if self._size_bytes == 0:
+            self._files.sync_directory(os.path.dirname(self._path))
+        self._size_bytes += len(data)
+        self._lines += 1
+        self._apply(line)
+
+    def _apply(self, line: dict[str, Any]) -> None:
+        match line:
+            case {"topic": name, "id": topic_id, "partitions": partitions, "configs": configs}:
+                topic = Topic(name, UUID(topic_id), partitions, configs)
+                self.topics[name] = self.by_id[topic.id] = topic
+            case {"deleted": name}:
+                topic = self.topics.pop(name)
+                del self.by_id[topic.id]
+            case {"producer_ids": reserved}:
+                self._producer_ids_reserved = reserved
+            case {"leader_epoch": epoch}:
+                self.leader_epoch = epoch
+            case {"cluster": cluster_id}:
+                self.cluster_id = cluster_id
+            case _:
+                raise CorruptLog("the catalog holds a line of a later version", detail=str(line))
+
+    def _load(self) -> None:
+        data = self._files.read(self._path)
+        whole, _, torn = data.rpartition(b"\n")
+        if torn:
+            log.warning("a torn line at the end of the catalog is dropped")
+        for number, text in enumerate(whole.splitlines(), 1):
+            try:
+                self._apply(orjson.loads(text))
+            except (orjson.JSONDecodeError, KeyError, ValueError) as error:
+                raise CorruptLog(
+                    "the catalog is damaged",
+                    detail=f"{self._path} line {number}: {error}",
+                    hint="restore it from a backup; the topics' own files are untouched",
+                ) from None
+            self._lines += 1
+        self._size_bytes = len(data) - len(torn)
+        self._next_producer_id = self._producer_ids_reserved
+
+    def _rewrite(self) -> None:
+        lines: list[dict[str, Any]] = [
+            {"cluster": self.cluster_id},
+            {"leader_epoch": self.leader_epoch},
+            {"producer_ids": self._producer_ids_reserved},
+            *(_line_of(topic) for topic in self.topics.values()),
+        ]
+        data = b"".join(orjson.dumps(line) + b"\n" for line in lines)
+        self._files.write_atomically(self._path, data)
+        self._size_bytes, self._lines = len(data), len(lines)
+
+
+def _line_of(topic: Topic) -> dict[str, Any]:
+    return {
+        "topic": topic.name,
+        "id": topic.id.hex,
+        "partitions": topic.partitions,
+        "configs": topic.configs,
+    }

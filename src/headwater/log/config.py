@@ -1,0 +1,150 @@
+"""The settings of a topic: Kafka's names, types and defaults, and what Headwater adds.
+
+A setting that Kafka has and this broker gives no meaning to is accepted with Kafka's checks and
+stored, so that tools which set it work; `effect` tells which ones those are.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headwater.errors import ConfigError
+
+INT64_MAX: Final = 2**63 - 1
+WEEK_MS: Final = 7 * 24 * 3600 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One topic setting. `kind` is Kafka's ConfigType number, as DescribeConfigs reports it."""
+
+    name: str
+    kind: int
+    default: str
+    parse: Callable[[str], Any]
+    doc: str
+    effect: bool = True
+
+
+BOOLEAN, STRING, INT, _SHORT, LONG, DOUBLE, LIST = range(1, 8)
+
+
+def _number(low: float, high: float, kind: type = int) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        value = kind(text)
+        if not low <= value <= high:
+            raise ValueError(f"not between {low} and {high}")
+        return value
+
+    return parse
+
+
+def _one_of(*allowed: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in allowed:
+            raise ValueError(f"not one of {', '.join(allowed)}")
+        return text
+
+    return parse
+
+
+def _boolean(text: str) -> bool:
+    return _one_of("true", "false")(text.lower()) == "true"
+
+
+def _policies(text: str) -> frozenset[str]:
+    return frozenset(_one_of("delete", "compact")(part.strip()) for part in text.split(","))
+
+
+def _any(text: str) -> str:
+    return text
+
+
+_INT32_MAX = 2**31 - 1
+
+SETTINGS: Final[dict[str, Setting]] = {
+    s.name: s
+    for s in (
+        Setting("cleanup.policy", LIST, "delete", _policies, "what happens to old records"),
+        Setting("compression.type", STRING, "producer", _one_of("producer", "none", "uncompressed", "gzip", "snappy", "lz4", "zstd"), "batches are stored as sent, whatever is set", effect=False),
+        Setting("delete.retention.ms", LONG, "86400000", _number(0, INT64_MAX), "how long a tombstone is kept", effect=False),
+        Setting("file.delete.delay.ms", LONG, "60000", _number(0, INT64_MAX), "files go once nobody reads them", effect=False),
+        Setting("flush.messages", LONG, str(INT64_MAX), _number(1, INT64_MAX), "see headwater.durability", effect=False),
+        Setting("flush.ms", LONG, str(INT64_MAX), _number(0, INT64_MAX), "see headwater.durability", effect=False),
+        Setting("headwater.durability", STRING, "fsync", _one_of("fsync", "os"), "what an acknowledgement means: on disk (fsync), or handed to the operating system (os)"),
+        Setting("index.interval.bytes", INT, "4096", _number(0, _INT32_MAX), "bytes between two entries of an index"),
+        Setting("max.compaction.lag.ms", LONG, str(INT64_MAX), _number(1, INT64_MAX), "how long a record may stay uncompacted", effect=False),
+        Setting("max.message.bytes", INT, "1048588", _number(0, _INT32_MAX), "the largest batch taken"),
+        Setting("message.timestamp.after.max.ms", LONG, "3600000", _number(0, INT64_MAX), "how far ahead of the broker's clock a timestamp may be"),
+        Setting("message.timestamp.before.max.ms", LONG, str(INT64_MAX), _number(0, INT64_MAX), "how far behind the broker's clock a timestamp may be"),
+        Setting("message.timestamp.type", STRING, "CreateTime", _one_of("CreateTime", "LogAppendTime"), "whose clock stamps a record"),
+        Setting("min.cleanable.dirty.ratio", DOUBLE, "0.5", _number(0, 1, float), "when compaction begins", effect=False),
+        Setting("min.compaction.lag.ms", LONG, "0", _number(0, INT64_MAX), "how long a record stays uncompacted", effect=False),
+        Setting("min.insync.replicas", INT, "1", _number(1, _INT32_MAX), "there is one replica", effect=False),
+        Setting("preallocate", BOOLEAN, "false", _boolean, "files grow as they are written", effect=False),
+        Setting("retention.bytes", LONG, "-1", _number(-1, INT64_MAX), "bytes kept per partition; -1: no bound"),
+        Setting("retention.ms", LONG, str(WEEK_MS), _number(-1, INT64_MAX), "how long records are kept; -1: for ever"),
+        Setting("segment.bytes", INT, "1073741824", _number(1024, _INT32_MAX), "a segment is sealed at this size"),
+        Setting("segment.index.bytes", INT, "10485760", _number(4, _INT32_MAX), "a segment is sealed when its index has this size"),
+        Setting("segment.jitter.ms", LONG, "0", _number(0, INT64_MAX), "accepted; segments are sealed without jitter", effect=False),
+        Setting("segment.ms", LONG, str(WEEK_MS), _number(1, INT64_MAX), "a segment is sealed at this age"),
+        Setting("unclean.leader.election.enable", BOOLEAN, "false", _boolean, "there is one replica", effect=False),
+        Setting("follower.replication.throttled.replicas", LIST, "", _any, "there is one replica", effect=False),
+        Setting("leader.replication.throttled.replicas", LIST, "", _any, "there is one replica", effect=False),
+        Setting("remote.storage.enable", BOOLEAN, "false", _one_of("false"), "not offered", effect=False),
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """A topic's settings as the log uses them; the texts are kept in `overrides`."""
+
+    overrides: Mapping[str, str]
+    cleanup_policy: frozenset[str]
+    fsync: bool
+    index_interval_bytes: int
+    max_message_bytes: int
+    timestamp_after_max_ms: int
+    timestamp_before_max_ms: int
+    log_append_time: bool
+    retention_bytes: int
+    retention_ms: int
+    segment_bytes: int
+    segment_index_bytes: int
+    segment_ms: int
+
+
+def topic_config(overrides: Mapping[str, str], defaults: Mapping[str, str]) -> TopicConfig:
+    """The settings of a topic: its own, then the broker's defaults, then Kafka's."""
+    values = {name: parse_setting(name, text) for name, text in {**defaults, **overrides}.items()}
+
+    def value(name: str) -> Any:
+        return values[name] if name in values else SETTINGS[name].parse(SETTINGS[name].default)
+
+    return TopicConfig(
+        overrides=dict(overrides),
+        cleanup_policy=value("cleanup.policy"),
+        fsync=value("headwater.durability") == "fsync",
+        index_interval_bytes=value("index.interval.bytes"),
+        max_message_bytes=value("max.message.bytes"),
+        timestamp_after_max_ms=value("message.timestamp.after.max.ms"),
+        timestamp_before_max_ms=value("message.timestamp.before.max.ms"),
+        log_append_time=value("message.timestamp.type") == "LogAppendTime",
+        retention_bytes=value("retention.bytes"),
+        retention_ms=value("retention.ms"),
+        segment_bytes=value("segment.bytes"),
+        segment_index_bytes=value("segment.index.bytes"),
+        segment_ms=value("segment.ms"),
+    )
+
+
+def parse_setting(name: str, text: str) -> Any:
+    """The value of one setting. Raises ConfigError for an unknown name or a bad value."""
+    setting = SETTINGS.get(name)
+    if setting is None:
+        raise ConfigError("unknown topic setting", detail=name)
+    try:
+        return setting.parse(text)
+    except ValueError as error:
+        raise ConfigError(f"invalid value for {name}", detail=f"{text!r}: {error}") from None

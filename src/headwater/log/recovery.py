@@ -1,0 +1,256 @@
+"""Opening a partition: without a scan after a clean stop, with as little as possible after a crash.
+
+Sealed segments were synced before their successor was begun, so only the last one can be torn, and
+in it only what lies behind the recovery point (the last checkpoint). That part is read and every
+CRC checked; the first batch that does not fit is where the log ends, and the rest is cut away.
+
+If whole batches follow behind a damaged one, it is not a torn tail but damage, and cutting would
+take acknowledged records along: the bytes are then kept beside the segment, as `….log.cut`.
+"""
+
+import logging
+import os
+import re
+from collections.abc import Iterator
+
+from headwater.errors import CorruptLog
+from headwater.log import index
+from headwater.log import segment as segments_on_disk
+from headwater.log.files import Files
+from headwater.log.index import OFFSET_ENTRY, TIME_ENTRY
+from headwater.log.partition import PartitionLog
+from headwater.log.producers import Producers
+from headwater.log.segment import IndexEntries, Segment, Storage, Written
+from headwater.protocol import records
+from headwater.protocol.records import CRC_FROM, HEADER_BYTES, BatchHeader, crc32c
+
+log = logging.getLogger(__name__)
+
+SCAN_BYTES = 4 << 20
+_SEGMENT = re.compile(r"(\d{20})\.log")
+_SNAPSHOT = re.compile(r"(\d{20})\.snapshot")
+
+
+def open_partition(
+    partition: PartitionLog, storage: Storage, *, clean: bool, checkpoint: int | None
+) -> int:
+    """Brings `partition` to the state of its files; returns how many bytes had to be scanned.
+
+    `clean`: the last process closed the log, and `checkpoint` is where it ended. Otherwise
+    `checkpoint` is a recovery point. None: nothing is known.
+    """
+    directory = partition.directory
+    if not os.path.isdir(directory):
+        return 0
+    names = storage.files.listdir(directory)
+    bases = sorted(int(found[1]) for name in names if (found := _SEGMENT.fullmatch(name)))
+    if not bases:
+        return 0
+    segments = [segments_on_disk.open_sealed(storage, directory, base) for base in bases]
+    partition.segments = tuple(segments)
+    partition.log_start_offset = bases[0]
+    snapshot_offset, producers = _newest_snapshot(storage.files, directory, names)
+    partition.producers = producers
+    active = segments[-1]
+    if clean and checkpoint is not None and checkpoint >= active.base_offset:
+        end, scanned = checkpoint, 0
+        _take_over_active(storage, active)
+    else:
+        # Without a snapshot there was no producer at the last checkpoint.
+        replay_from = snapshot_offset if snapshot_offset >= 0 else checkpoint or 0
+        _replay_sealed(storage, segments[:-1], producers, replay_from)
+        end, scanned = _recover(
+            storage, active, checkpoint, producers, replay_from,
+            partition.config.index_interval_bytes,
+        )  # fmt: skip
+    partition.next_offset = partition.high_watermark = partition.recovery_point = end
+    return scanned
+
+
+def _take_over_active(storage: Storage, active: Segment) -> None:
+    # The clean stop wrote the last time entry, so the index knows the largest timestamp.
+    segments_on_disk.load_timestamps(storage, active)
+
+
+def _newest_snapshot(files: Files, directory: str, names: list[str]) -> tuple[int, Producers]:
+    offsets = sorted(int(found[1]) for name in names if (found := _SNAPSHOT.fullmatch(name)))
+    for offset in reversed(offsets):
+        path = f"{directory}/{offset:020d}.snapshot"
+        try:
+            return offset, Producers.from_snapshot(files.read(path))
+        except CorruptLog as error:
+            log.warning("a producer snapshot is left out: %s: %s", path, error)
+            files.unlink(path)
+    return -1, Producers()
+
+
+def _recover(
+    storage: Storage,
+    active: Segment,
+    checkpoint: int | None,
+    producers: Producers,
+    replay_from: int,
+    interval_bytes: int,
+) -> tuple[int, int]:
+    """Scans what may be torn, cuts the tail; (next offset, bytes scanned)."""
+    size_bytes = active.size_bytes
+    start, written, end = _trusted_part(storage, active, checkpoint, interval_bytes)
+    _replay(storage, active, producers, replay_from, start)
+    entries = IndexEntries()
+    offsets_at = written.offset_entries * OFFSET_ENTRY.size
+    times_at = written.time_entries * TIME_ENTRY.size
+    with storage.open_files.use(active.log_path) as fd:
+        for header in _whole_batches(storage.files, fd, start, size_bytes, end):
+            segments_on_disk.note_batch(
+                active.base_offset, written, entries, header, interval_bytes
+            )
+            if header.base_offset >= replay_from:
+                producers.replay(header)
+            end = header.last_offset + 1
+        if written.size_bytes < size_bytes:
+            _keep_if_damaged(storage.files, fd, active, written.size_bytes, size_bytes)
+    segments_on_disk.cut(storage, active, written)
+    for path, data, at in (
+        (active.index_path, entries.offsets, offsets_at),
+        (active.time_index_path, entries.times, times_at),
+    ):
+        with storage.open_files.use(path, create=True) as fd:
+            storage.files.truncate(fd, at)
+            storage.files.pwrite(fd, data, at)
+            storage.files.fdatasync(fd)
+    active.written = written
+    return end, size_bytes - start
+
+
+def _trusted_part(
+    storage: Storage, active: Segment, checkpoint: int | None, interval_bytes: int
+) -> tuple[int, Written, int]:
+    """(position, written so far, next offset) up to which the segment needs no scan."""
+    nothing = (0, Written(), active.base_offset)
+    if checkpoint is None or checkpoint <= active.base_offset:
+        return nothing
+    with storage.open_files.use(active.index_path, create=True) as fd:
+        entries = active.written.offset_entries
+        entry = index.floor_by_offset(
+            storage.files, fd, entries, checkpoint - 1 - active.base_offset
+        )
+        count = _entries_upto(storage.files, fd, entries, entry.relative_offset)
+    if entry.position == 0:
+        return nothing
+    with storage.open_files.use(active.log_path) as fd:
+        head = storage.files.pread(fd, HEADER_BYTES, entry.position)
+    if len(head) < HEADER_BYTES:
+        return nothing
+    header = records.read_header(head)
+    if header.base_offset != active.base_offset + entry.relative_offset:
+        return nothing
+    # The entry itself is written anew by the scan, which begins with its batch.
+    written = Written(
+        size_bytes=entry.position, offset_entries=count - 1, since_entry_bytes=interval_bytes + 1
+    )
+    _trusted_times(storage, active, written, entry.relative_offset)
+    return entry.position, written, header.base_offset
+
+
+def _entries_upto(files: Files, fd: int, count: int, relative_offset: int) -> int:
+    """How many entries there are up to the one of that offset."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
+        (found,) = OFFSET_ENTRY.unpack(
+            files.pread(fd, OFFSET_ENTRY.size, middle * OFFSET_ENTRY.size)
+        )[:1]
+        if found <= relative_offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _trusted_times(
+    storage: Storage, active: Segment, written: Written, relative_offset: int
+) -> None:
+    """Keeps the time entries of the part in front of `relative_offset`."""
+    with storage.open_files.use(active.time_index_path, create=True) as fd:
+        for number in range(active.written.time_entries - 1, -1, -1):
+            data = storage.files.pread(fd, TIME_ENTRY.size, number * TIME_ENTRY.size)
+            timestamp_ms, relative = TIME_ENTRY.unpack(data)
+            if relative < relative_offset:
+                written.time_entries = number + 1
+                written.max_timestamp_ms = written.indexed_timestamp_ms = timestamp_ms
+                written.max_timestamp_offset = active.base_offset + relative
+                break
+    first = next(segments_on_disk.headers(storage, active, 0), None)
+    if first is not None:
+        written.first_timestamp_ms = first[1].max_timestamp
+
+
+def _replay_sealed(
+    storage: Storage, sealed: list[Segment], producers: Producers, replay_from: int
+) -> None:
+    """Tells `producers` of the batches behind their snapshot in segments that need no scan."""
+    for segment, following in zip(sealed, [*sealed[1:], None], strict=True):
+        if following is not None and following.base_offset <= replay_from:
+            continue
+        try:
+            _replay(storage, segment, producers, replay_from, segment.size_bytes)
+        except (CorruptLog, OSError) as error:
+            log.error("producers may be forgotten, a segment is unreadable: %s", error)
+
+
+def _replay(
+    storage: Storage, segment: Segment, producers: Producers, replay_from: int, upto: int
+) -> None:
+    for _, header in segments_on_disk.headers(storage, segment, 0, upto):
+        if header.base_offset >= replay_from:
+            producers.replay(header)
+
+
+def _whole_batches(
+    files: Files, fd: int, start: int, end: int, offset: int
+) -> Iterator[BatchHeader]:
+    """The headers of the batches that are whole and follow on from `offset`, up to the first
+    that is not."""
+    window, window_at, position = memoryview(b""), start, start
+    while position + HEADER_BYTES <= end:
+        at = position - window_at
+        if at + HEADER_BYTES > len(window):
+            window, window_at, at = memoryview(files.pread(fd, SCAN_BYTES, position)), position, 0
+            if len(window) < HEADER_BYTES:
+                return
+        header = records.read_header(window, at)
+        if (
+            not records.header_is_sane(header)
+            or header.base_offset < offset
+            or position + header.size_bytes > end
+        ):
+            return
+        if at + header.size_bytes > len(window):
+            wanted = max(SCAN_BYTES, header.size_bytes)
+            window, window_at, at = memoryview(files.pread(fd, wanted, position)), position, 0
+            if len(window) < header.size_bytes:
+                return
+        if crc32c(window[at + CRC_FROM : at + header.size_bytes]) != header.crc:
+            return
+        yield header
+        position += header.size_bytes
+        offset = header.last_offset + 1
+
+
+def _keep_if_damaged(files: Files, fd: int, active: Segment, cut_at: int, end: int) -> None:
+    head = files.pread(fd, HEADER_BYTES, cut_at)
+    lost_bytes = end - cut_at
+    behind = 0
+    if len(head) == HEADER_BYTES:
+        header: BatchHeader = records.read_header(head)
+        behind = cut_at + header.size_bytes if header.length > 0 else 0
+    follows = behind and next(_whole_batches(files, fd, behind, end, active.base_offset), None)
+    if not follows:
+        log.warning("a torn tail is cut: %s: %d bytes at %d", active.log_path, lost_bytes, cut_at)
+        return
+    kept = f"{active.log_path}.cut"
+    files.write_atomically(kept, files.pread(fd, lost_bytes, cut_at))
+    log.error(
+        "a damaged batch ends the log: %s at byte %d; the %d bytes behind it are kept in %s",
+        active.log_path, cut_at, lost_bytes, kept,
+    )  # fmt: skip

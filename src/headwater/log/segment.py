@@ -1,0 +1,310 @@
+"""One segment: a run of record batches in one file, with its two indexes.
+
+    00000000000000012345.log         batches, one behind the other; named by its first offset
+    00000000000000012345.index       see index.py
+    00000000000000012345.timeindex
+
+The last segment of a partition is written to by one committing thread at a time (`write`); the
+event loop then takes over the new size (`Written`), so readers only ever see whole, committed
+batches. All others are sealed and never change again.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from headwater.errors import CorruptLog
+from headwater.log import index
+from headwater.log.files import Files, OpenFiles
+from headwater.log.index import OFFSET_ENTRY, TIME_ENTRY
+from headwater.protocol import records
+from headwater.protocol.records import HEADER_BYTES, NO_TIMESTAMP, BatchHeader
+
+WALK_BYTES = 64 << 10
+
+
+class Batch(NamedTuple):
+    """A batch that has its place in the log and is to be written."""
+
+    header: BatchHeader  # with the offsets that were given to it
+    view: memoryview
+
+
+@dataclass(slots=True)
+class Written:
+    """How far a segment's files have been written: what `write` returns and a reader may use."""
+
+    size_bytes: int = 0
+    offset_entries: int = 0
+    time_entries: int = 0
+    since_entry_bytes: int = 0  # appended since the last index entry
+    first_timestamp_ms: int = NO_TIMESTAMP
+    max_timestamp_ms: int = NO_TIMESTAMP
+    max_timestamp_offset: int = -1  # last offset of the batch that has it
+    indexed_timestamp_ms: int = NO_TIMESTAMP
+
+
+class Storage(NamedTuple):
+    """The files of a log and the descriptors that are open on them."""
+
+    files: Files
+    open_files: OpenFiles
+
+
+class Segment:
+    """See the module. `written` belongs to the event loop."""
+
+    __slots__ = ("_stem", "base_offset", "corrupt", "doomed", "pins", "written")
+
+    def __init__(self, directory: str, base_offset: int, written: Written) -> None:
+        self._stem = f"{directory}/{base_offset:020d}"
+        self.base_offset = base_offset
+        self.written = written
+        self.corrupt = False
+        self.pins = 0  # responses that still have to send bytes from here
+        self.doomed = False  # no longer part of the log; files go with the last pin
+
+    @property
+    def log_path(self) -> str:
+        return self._stem + ".log"
+
+    @property
+    def index_path(self) -> str:
+        return self._stem + ".index"
+
+    @property
+    def time_index_path(self) -> str:
+        return self._stem + ".timeindex"
+
+    @property
+    def paths(self) -> tuple[str, str, str]:
+        return self.log_path, self.index_path, self.time_index_path
+
+    @property
+    def size_bytes(self) -> int:
+        return self.written.size_bytes
+
+
+@dataclass(slots=True)
+class IndexEntries:
+    """Entries that belong to batches being written."""
+
+    offsets: bytearray = field(default_factory=bytearray)
+    times: bytearray = field(default_factory=bytearray)
+
+
+def note_batch(
+    base_offset: int,
+    written: Written,
+    entries: IndexEntries,
+    header: BatchHeader,
+    interval_bytes: int,
+) -> None:
+    """Counts a batch that goes behind `written`, adding the index entries that fall due."""
+    if written.since_entry_bytes > interval_bytes:
+        entries.offsets += OFFSET_ENTRY.pack(header.base_offset - base_offset, written.size_bytes)
+        written.offset_entries += 1
+        written.since_entry_bytes = 0
+        _note_time(base_offset, written, entries)
+    if written.first_timestamp_ms == NO_TIMESTAMP:
+        written.first_timestamp_ms = header.max_timestamp
+    if header.max_timestamp > written.max_timestamp_ms:
+        written.max_timestamp_ms = header.max_timestamp
+        written.max_timestamp_offset = header.last_offset
+    written.size_bytes += header.size_bytes
+    written.since_entry_bytes += header.size_bytes
+
+
+def _note_time(base_offset: int, written: Written, entries: IndexEntries) -> None:
+    if written.max_timestamp_ms > written.indexed_timestamp_ms:
+        relative = written.max_timestamp_offset - base_offset
+        entries.times += TIME_ENTRY.pack(written.max_timestamp_ms, relative)
+        written.time_entries += 1
+        written.indexed_timestamp_ms = written.max_timestamp_ms
+
+
+def write(
+    storage: Storage,
+    segment: Segment,
+    written: Written,
+    batches: Sequence[Batch],
+    interval_bytes: int,
+) -> None:
+    """Appends batches behind `written` and moves it on. Nothing is synced.
+
+    On OSError the files may have grown beyond what `written` said before: `cut` mends that.
+    """
+    position, offsets_at, times_at = (
+        written.size_bytes,
+        written.offset_entries * OFFSET_ENTRY.size,
+        written.time_entries * TIME_ENTRY.size,
+    )
+    entries = IndexEntries()
+    for batch in batches:
+        note_batch(segment.base_offset, written, entries, batch.header, interval_bytes)
+    with storage.open_files.use(segment.log_path) as fd:
+        storage.files.pwritev(fd, [batch.view for batch in batches], position)
+    _write_entries(storage, segment, entries, offsets_at, times_at)
+
+
+def _write_entries(
+    storage: Storage, segment: Segment, entries: IndexEntries, offsets_at: int, times_at: int
+) -> None:
+    if entries.offsets:
+        with storage.open_files.use(segment.index_path) as fd:
+            storage.files.pwrite(fd, entries.offsets, offsets_at)
+    if entries.times:
+        with storage.open_files.use(segment.time_index_path) as fd:
+            storage.files.pwrite(fd, entries.times, times_at)
+
+
+def sync_log(storage: Storage, segment: Segment) -> None:
+    with storage.open_files.use(segment.log_path) as fd:
+        storage.files.fdatasync(fd)
+
+
+def sync_indexes(storage: Storage, segment: Segment) -> None:
+    for path in (segment.index_path, segment.time_index_path):
+        with storage.open_files.use(path) as fd:
+            storage.files.fdatasync(fd)
+
+
+def create(storage: Storage, directory: str, base_offset: int) -> Segment:
+    """A new, empty segment, lasting: its three names are on disk when this returns."""
+    segment = Segment(directory, base_offset, Written())
+    for path in segment.paths:
+        with storage.open_files.use(path, create=True) as fd:
+            storage.files.truncate(fd, 0)
+    storage.files.sync_directory(directory)
+    return segment
+
+
+def seal(storage: Storage, segment: Segment, written: Written) -> None:
+    """Ends a segment: the last time entry is written and all three files are synced."""
+    entries = IndexEntries()
+    times_at = written.time_entries * TIME_ENTRY.size
+    _note_time(segment.base_offset, written, entries)
+    _write_entries(storage, segment, entries, 0, times_at)
+    sync_log(storage, segment)
+    sync_indexes(storage, segment)
+
+
+def cut(storage: Storage, segment: Segment, written: Written) -> None:
+    """Takes away everything behind `written` and makes that last."""
+    for path, size_bytes in (
+        (segment.log_path, written.size_bytes),
+        (segment.index_path, written.offset_entries * OFFSET_ENTRY.size),
+        (segment.time_index_path, written.time_entries * TIME_ENTRY.size),
+    ):
+        with storage.open_files.use(path, create=True) as fd:
+            storage.files.truncate(fd, size_bytes)
+            storage.files.fdatasync(fd)
+
+
+def remove(storage: Storage, segment: Segment) -> None:
+    for path in segment.paths:
+        storage.open_files.forget(path)
+        storage.files.unlink(path)
+
+
+def open_sealed(storage: Storage, directory: str, base_offset: int) -> Segment:
+    """A segment as its files are, without reading the log."""
+    segment = Segment(directory, base_offset, Written())
+    written = segment.written
+    written.size_bytes = storage.files.size_bytes(segment.log_path)
+    for path, entry_bytes, counter in (
+        (segment.index_path, OFFSET_ENTRY.size, "offset_entries"),
+        (segment.time_index_path, TIME_ENTRY.size, "time_entries"),
+    ):
+        if os.path.exists(path):
+            setattr(written, counter, storage.files.size_bytes(path) // entry_bytes)
+    return segment
+
+
+def load_timestamps(storage: Storage, segment: Segment) -> None:
+    """Fills in the timestamps of a segment opened without a scan, from its time index."""
+    written = segment.written
+    if written.max_timestamp_ms != NO_TIMESTAMP or written.size_bytes == 0:
+        return
+    with storage.open_files.use(segment.time_index_path) as fd:
+        last = index.last_time(storage.files, fd, written.time_entries)
+    if last is not None:
+        written.max_timestamp_ms = written.indexed_timestamp_ms = last.timestamp_ms
+        written.max_timestamp_offset = segment.base_offset + last.relative_offset
+    first = next(headers(storage, segment, 0), None)
+    if first is not None:
+        written.first_timestamp_ms = first[1].max_timestamp
+
+
+def headers(
+    storage: Storage, segment: Segment, position: int, end: int | None = None
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Walks the batches from `position` on: (position, header) of each.
+
+    Raises CorruptLog where the bytes cannot be a batch that was written.
+    """
+    end = segment.size_bytes if end is None else end
+    window, window_at = b"", 0
+    with storage.open_files.use(segment.log_path) as fd:
+        while position < end:
+            at = position - window_at
+            if at < 0 or at + HEADER_BYTES > len(window):
+                window, window_at, at = storage.files.pread(fd, WALK_BYTES, position), position, 0
+                if len(window) < HEADER_BYTES:
+                    raise _corrupt(segment, position)
+            header = records.read_header(window, at)
+            if not records.header_is_sane(header) or position + header.size_bytes > end:
+                raise _corrupt(segment, position)
+            yield position, header
+            position += header.size_bytes
+
+
+def _corrupt(segment: Segment, position: int) -> CorruptLog:
+    return CorruptLog(
+        "a segment holds bytes that are no record batch",
+        detail=f"{segment.log_path} at byte {position}",
+        hint="restore the file from a backup, or consume from an offset behind it",
+    )
+
+
+def read_batch(storage: Storage, segment: Segment, position: int, header: BatchHeader) -> bytes:
+    with storage.open_files.use(segment.log_path) as fd:
+        return storage.files.pread(fd, header.size_bytes, position)
+
+
+def locate(storage: Storage, segment: Segment, offset: int) -> tuple[int, BatchHeader] | None:
+    """The batch that holds `offset`, or the first one behind it; None if there is none."""
+    with storage.open_files.use(segment.index_path, create=True) as fd:
+        entry = index.floor_by_offset(
+            storage.files, fd, segment.written.offset_entries, offset - segment.base_offset
+        )
+    for position, header in headers(storage, segment, entry.position):
+        if header.last_offset >= offset:
+            return position, header
+    return None
+
+
+def run_from(
+    storage: Storage, segment: Segment, position: int, header: BatchHeader, max_bytes: int
+) -> tuple[int, int]:
+    """(size, next offset) of the longest run of whole batches from `position` in `max_bytes`.
+
+    At least the batch at `position` is in it, however large it is (KIP-74).
+    """
+    limit = position + max_bytes
+    size_bytes = segment.size_bytes
+    boundary, next_offset = position + header.size_bytes, header.last_offset + 1
+    if boundary >= limit:
+        return header.size_bytes, next_offset
+    if limit >= size_bytes:
+        return size_bytes - position, -1
+    with storage.open_files.use(segment.index_path, create=True) as fd:
+        entry = index.floor_by_position(storage.files, fd, segment.written.offset_entries, limit)
+    if entry.position > boundary:
+        boundary, next_offset = entry.position, segment.base_offset + entry.relative_offset
+    for at, each in headers(storage, segment, boundary):
+        if at + each.size_bytes > limit:
+            break
+        boundary, next_offset = at + each.size_bytes, each.last_offset + 1
+    return boundary - position, next_offset

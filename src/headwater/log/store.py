@@ -1,0 +1,371 @@
+"""A data directory: the catalog, all partitions, and the work that keeps them in order.
+
+.headwater/
+  lock                               held while a process uses the directory
+  catalog.jsonl                      topics (catalog.py)
+  clean-shutdown                     there if the last process closed everything
+  recovery-point-offset-checkpoint   how far each partition needs no scan
+  log-start-offset-checkpoint        where a partition begins inside its first segment
+  orders-0/                          a partition; made with its first record
+    00000000000000000000.log/.index/.timeindex, ….snapshot, leader-epoch-checkpoint
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from headwater.clock import Clock
+from headwater.errors import DataDirectoryInUse
+from headwater.log import checkpoint, recovery
+from headwater.log import segment as segments_on_disk
+from headwater.log.catalog import Catalog, Topic
+from headwater.log.config import TopicConfig, topic_config
+from headwater.log.epochs import LeaderEpochs
+from headwater.log.files import Files, OpenFiles
+from headwater.log.partition import PartitionLog
+from headwater.log.segment import Segment, Storage
+from headwater.log.workers import Workers
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+CLEAN_SHUTDOWN = "clean-shutdown"
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+LOG_STARTS = "log-start-offset-checkpoint"
+_DELETED = ".deleted"
+# Syncs of different partitions run side by side; the file system merges them into one flush.
+COMMIT_THREADS = 4
+READ_THREADS = 4
+
+
+class _Progress(NamedTuple):
+    """How far a partition has come, as the event loop saw it at one moment."""
+
+    partition: PartitionLog
+    active: Segment | None
+    offset: int
+    producers: bytes
+
+    @classmethod
+    def of(cls, partition: PartitionLog) -> "_Progress":
+        active = partition.segments[-1] if partition.segments else None
+        return cls(partition, active, partition.high_watermark, partition.producers_snapshot())
+
+
+class LogStore:
+    """See the module. Lives on one event loop; one process at a time has the directory."""
+
+    def __init__(
+        self,
+        path: str,
+        clock: Clock,
+        *,
+        files: Files | None = None,
+        max_open_files: int = 1024,
+        topic_defaults: dict[str, str] | None = None,
+    ) -> None:
+        self.path = os.path.abspath(path)
+        self.clock = clock
+        self.topic_defaults = topic_defaults or {}
+        files = files or Files()
+        self.storage = Storage(files, OpenFiles(files, max_open_files))
+        self.catalog = Catalog(files, self.path)
+        self.partitions: dict[tuple[str, int], PartitionLog] = {}
+        self.workers = Workers("commit", COMMIT_THREADS)
+        self.readers = Workers("read", READ_THREADS)
+        self.dirty: set[PartitionLog] = set()  # written since the last checkpoint
+        self.failed: set[PartitionLog] = set()
+        self.corrupt: list[str] = []
+        self.bytes_written = 0
+        self.scanned_bytes = 0
+        self._lock_fd = -1
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._catalog_turn = asyncio.Lock()
+        self._log_starts: dict[tuple[str, int], int] = {}
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.catalog.leader_epoch
+
+    # ── opening and closing ───────────────────────────────────────────────────────────────────
+
+    def open(self) -> None:
+        """Takes the directory and opens every partition. Blocks; called before serving."""
+        files = self.storage.files
+        self._loop = asyncio.get_running_loop()
+        files.makedirs(self.path)
+        self._take_lock()
+        clean_path = f"{self.path}/{CLEAN_SHUTDOWN}"
+        clean = os.path.exists(clean_path)
+        existed = os.path.exists(f"{self.path}/catalog.jsonl")
+        self.catalog.open()
+        recovery_points = checkpoint.read(files, f"{self.path}/{RECOVERY_POINTS}")
+        self._log_starts = checkpoint.read(files, f"{self.path}/{LOG_STARTS}")
+        if existed and not clean:
+            log.warning("the last process did not close the log; checking what may be torn")
+            self.catalog.next_leader_epoch()
+        for topic in self.catalog.topics.values():
+            config = topic_config(topic.configs, self.topic_defaults)
+            for index in range(topic.partitions):
+                self._open_partition(topic, index, config, clean, recovery_points)
+        self._remove_leftovers()
+        files.unlink(clean_path)
+        files.sync_directory(self.path)
+
+    def _open_partition(
+        self,
+        topic: Topic,
+        index: int,
+        config: TopicConfig,
+        clean: bool,
+        recovery_points: dict[tuple[str, int], int],
+    ) -> None:
+        key = (topic.name, index)
+        files = self.storage.files
+        partition = PartitionLog(self, topic.name, index, config, LeaderEpochs())
+        partition.epochs = LeaderEpochs.load(files, partition.directory)
+        self.partitions[key] = partition
+        self.scanned_bytes += recovery.open_partition(
+            partition, self.storage, clean=clean, checkpoint=recovery_points.get(key)
+        )
+        start = self._log_starts.get(key, 0)
+        partition.log_start_offset = min(
+            max(partition.log_start_offset, start), partition.high_watermark
+        )
+        if not clean and partition.segments:
+            self.dirty.add(partition)
+
+    async def close(self) -> None:
+        """Commits what was taken in and leaves the directory so that it opens without a scan."""
+        while any(not partition.is_idle for partition in self.dirty):
+            await asyncio.sleep(0.002)
+        try:
+            await self.in_worker(self._finish, [_Progress.of(each) for each in self.dirty])
+        except OSError as error:
+            log.error("the log could not be closed cleanly: %s", error)
+        self.workers.close()
+        self.readers.close()
+        self.storage.open_files.close()
+        self._release_lock()
+
+    def abandon(self) -> None:
+        """Lets go of the directory as a crash would; for tests."""
+        self.workers.close()
+        self.readers.close()
+        self.storage.open_files.close()
+        self._release_lock()
+
+    def _finish(self, partitions: "list[_Progress]") -> None:
+        """(worker)"""
+        for each in partitions:
+            if each.active is not None:
+                segments_on_disk.seal(self.storage, each.active, each.active.written)
+        self._checkpoint(partitions)
+        self.storage.files.write_atomically(f"{self.path}/{CLEAN_SHUTDOWN}", b"")
+
+    def _take_lock(self) -> None:
+        self._lock_fd = os.open(f"{self.path}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(self._lock_fd, 32, 0).decode("ascii", "replace").strip()
+            os.close(self._lock_fd)
+            raise DataDirectoryInUse(
+                "another process uses this data directory",
+                detail=f"{self.path}, process {holder or 'unknown'}",
+                hint="stop it, or choose another --data-dir",
+            ) from None
+        os.ftruncate(self._lock_fd, 0)
+        os.pwrite(self._lock_fd, f"{os.getpid()}\n".encode(), 0)
+
+    def _release_lock(self) -> None:
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    def _remove_leftovers(self) -> None:
+        """Finishes deletions that a crash interrupted; reports what belongs to no topic."""
+        for name in self.storage.files.listdir(self.path):
+            path = f"{self.path}/{name}"
+            topic, _, index = name.rpartition("-")
+            if name.endswith(_DELETED):
+                self.workers.submit(self.storage.files.rmtree, path)
+            elif topic and index.isdigit() and (topic, int(index)) not in self.partitions:
+                if os.path.isdir(path):
+                    log.warning("a directory belongs to no topic and is left alone: %s", path)
+
+    # ── topics ────────────────────────────────────────────────────────────────────────────────
+
+    async def create_topic(self, name: str, partitions: int, configs: dict[str, str]) -> Topic:
+        """The topic exists, durably, when this returns. The caller has checked that it may."""
+        config = topic_config(configs, self.topic_defaults)
+        async with self._catalog_turn:
+            existing = self.catalog.topics.get(name)
+            if existing is not None:
+                return existing
+            topic = await self.in_worker(self.catalog.create, name, partitions, configs)
+            self._add_partitions(topic, 0, config)
+        return topic
+
+    async def add_partitions(self, name: str, count: int) -> None:
+        async with self._catalog_turn:
+            topic = self.catalog.topics[name]
+            grown = await self.in_worker(self._change, topic, {"partitions": count})
+            config = topic_config(grown.configs, self.topic_defaults)
+            self._add_partitions(grown, topic.partitions, config)
+
+    async def set_configs(self, name: str, configs: dict[str, str]) -> None:
+        config = topic_config(configs, self.topic_defaults)
+        async with self._catalog_turn:
+            topic = self.catalog.topics[name]
+            await self.in_worker(self._change, topic, {"configs": configs})
+            for index in range(topic.partitions):
+                self.partitions[name, index].config = config
+
+    async def delete_topic(self, name: str) -> None:
+        """The topic is gone, durably, when this returns; its files go in the background."""
+        async with self._catalog_turn:
+            topic = self.catalog.topics[name]
+            await self.in_worker(self.catalog.delete, name)
+            for index in range(topic.partitions):
+                partition = self.partitions.pop((name, index))
+                while not partition.is_idle:
+                    await asyncio.sleep(0.001)
+                self.dirty.discard(partition)
+                self.failed.discard(partition)
+                self._log_starts.pop((name, index), None)
+                segments, doomed = partition.segments, f"{partition.directory}.{topic.id.hex}"
+                partition.doom_all()
+                self.workers.submit(
+                    self._remove_partition, partition.directory, segments, doomed + _DELETED
+                )
+
+    def _change(self, topic: Topic, changes: dict[str, Any]) -> Topic:
+        """(worker)"""
+        return self.catalog.change(topic, **changes)
+
+    def _add_partitions(self, topic: Topic, first: int, config: TopicConfig) -> None:
+        for index in range(first, topic.partitions):
+            self.partitions[topic.name, index] = PartitionLog(
+                self, topic.name, index, config, LeaderEpochs()
+            )
+
+    def _remove_partition(self, directory: str, segments: tuple[Segment, ...], doomed: str) -> None:
+        """(worker) Renamed first, so that a topic of the same name can come at once."""
+        files = self.storage.files
+        if not os.path.isdir(directory):
+            return
+        for segment in segments:
+            for path in segment.paths:
+                self.storage.open_files.forget(path)
+        files.rename(directory, doomed)
+        files.rmtree(doomed)
+
+    async def delete_records(self, partition: PartitionLog, offset: int) -> None:
+        """Durable when it returns: the records do not come back after a crash."""
+        partition.delete_before(offset)
+        self._log_starts[partition.topic, partition.index] = partition.log_start_offset
+        await self.in_worker(
+            checkpoint.write,
+            self.storage.files,
+            f"{self.path}/{LOG_STARTS}",
+            dict(self._log_starts),
+        )
+
+    # ── keeping ───────────────────────────────────────────────────────────────────────────────
+
+    async def checkpoint(self) -> None:
+        """Moves the recovery points on, so that a crash has less to scan."""
+        dirty, self.dirty = self.dirty, set()
+        try:
+            await self.in_worker(self._checkpoint, [_Progress.of(each) for each in dirty])
+        except OSError as error:
+            log.error("a checkpoint could not be written: %s", error)
+            self.dirty |= dirty
+        self.dirty |= {each for each in dirty if not each.is_idle}
+
+    def _checkpoint(self, partitions: "list[_Progress]") -> None:
+        """(worker)"""
+        for each in partitions:
+            if each.active is None:
+                continue
+            if not each.partition.config.fsync:
+                segments_on_disk.sync_log(self.storage, each.active)
+            segments_on_disk.sync_indexes(self.storage, each.active)
+            self._write_snapshot(each)
+            each.partition.recovery_point = each.offset
+        self._write_recovery_points()
+
+    def _write_snapshot(self, progress: "_Progress") -> None:
+        """(worker) The producers' state, replacing older ones."""
+        files, directory = self.storage.files, progress.partition.directory
+        old = [name for name in files.listdir(directory) if name.endswith(".snapshot")]
+        name = f"{progress.offset:020d}.snapshot"
+        if progress.producers:
+            files.write_atomically(f"{directory}/{name}", progress.producers)
+        for each in old:
+            if each != name or not progress.producers:
+                files.unlink(f"{directory}/{each}")
+
+    def _write_recovery_points(self) -> None:
+        """(worker)"""
+        points = {
+            key: partition.recovery_point
+            for key, partition in list(self.partitions.items())
+            if partition.recovery_point
+        }
+        checkpoint.write(self.storage.files, f"{self.path}/{RECOVERY_POINTS}", points)
+
+    def note_failure(self, partition: PartitionLog, error: OSError) -> None:
+        if partition not in self.failed:
+            log.error("writing stopped: %s-%d: %s", partition.topic, partition.index, error)
+        self.failed.add(partition)
+
+    def note_corrupt(self, partition: PartitionLog, segment: Segment, error: Exception) -> None:
+        self.corrupt.append(segment.log_path)
+        log.error("a segment is out of service: %s: %s", segment.log_path, error)
+
+    # ── threads ───────────────────────────────────────────────────────────────────────────────
+
+    def on_loop(self, callback: Callable[..., None], *args: Any) -> None:
+        """Called by workers: runs `callback` on the event loop."""
+        assert self._loop is not None
+        with contextlib.suppress(RuntimeError):  # the loop is gone: a crash in a test
+            self._loop.call_soon_threadsafe(callback, *args)
+
+    async def in_worker(self, job: Callable[..., T], *args: Any) -> T:
+        """What `job(*args)` returns or raises, run in a thread."""
+        return await self._run(self.workers, job, *args)
+
+    async def in_reader(self, job: Callable[..., T], *args: Any) -> T:
+        """The same, among the threads that read; commits do not wait for it."""
+        return await self._run(self.readers, job, *args)
+
+    def _run(self, workers: Workers, job: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+        assert self._loop is not None
+        future: asyncio.Future[T] = self._loop.create_future()
+
+        def run() -> None:
+            try:
+                result = job(*args)
+            except BaseException as error:
+                self.on_loop(_settle, future, None, error)
+            else:
+                self.on_loop(_settle, future, result, None)
+
+        workers.submit(run)
+        return future
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.cancelled():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
