@@ -1,0 +1,142 @@
+"""`headwater COMMAND …`: finds the command, runs it, turns errors into lines and exit codes.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not equal or not ready. A command's module is
+imported only when it is called, so that `headwater broker` pays for nothing but the broker.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Final, NoReturn
+
+from headwater import __version__
+from headwater.cli.output import note, say, styled
+from headwater.config import nearest
+from headwater.errors import HeadwaterError, UsageError
+
+# name: (its module in this package, what it is for)
+COMMANDS: Final = {
+    "demo": ("demo", "start a broker, write a stream of orders and watch it"),
+    "broker": ("broker", "run the broker"),
+    "topic": ("topic", "create, list, describe, alter and delete topics"),
+    "produce": ("produce", "write records from stdin to a topic"),
+    "consume": ("consume", "read records from topics to stdout"),
+    "group": ("group", "consumer groups: list, describe (lag), seek, delete"),
+    "status": ("status", "the state of the broker on one screen"),
+    "doctor": ("doctor", "what is wrong with this machine or configuration"),
+}
+
+
+def main() -> NoReturn:
+    """The entry point of the `headwater` program."""
+    try:
+        code = run(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader of our output has gone (`| head`): that is its right, and no error.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)
+
+
+def run(argv: Sequence[str]) -> int:
+    """Runs one command line. Errors become lines on stderr; the traceback is added with -v."""
+    verbose = any(argument in ("-v", "--verbose") for argument in argv)
+    try:
+        return _dispatch(list(argv))
+    except BrokenPipeError:
+        raise
+    except KeyboardInterrupt:
+        return 130
+    except HeadwaterError as error:
+        _print_traceback(verbose)
+        _print_error(error, as_json="--json" in argv)
+        return error.exit_code
+    except Exception as error:
+        _print_traceback(verbose)
+        unexpected = HeadwaterError(
+            f"unexpected {type(error).__name__}: {error}",
+            hint="this is a bug in headwater" + ("" if verbose else "; -v shows the traceback"),
+        )
+        _print_error(unexpected, as_json="--json" in argv)
+        return 1
+
+
+def _dispatch(argv: list[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        say(_overview())
+        return 0 if argv else 2
+    if argv[0] in ("-V", "--version"):
+        say(f"headwater {__version__}")
+        return 0
+    name, *rest = argv
+    if name.startswith("-"):
+        raise UsageError(
+            f"unknown option {name}", hint="options stand after the command: headwater COMMAND …"
+        )
+    if name not in COMMANDS:
+        raise _unknown_command(name, "headwater", list(COMMANDS))
+    module, summary = COMMANDS[name]
+    commands = import_module(f"headwater.cli.{module}").COMMANDS
+    prog = f"headwater {name}"
+    if "" in commands:
+        command = commands[""]
+    else:
+        if not rest or rest[0] in ("-h", "--help", "help"):
+            lines = [f"  {each:10} {command.summary}" for each, command in commands.items()]
+            say(f"usage: {prog} COMMAND …\n\n{summary}\n\n" + "\n".join(lines))
+            say(f"\n`{prog} COMMAND --help` tells more")
+            return 0 if rest else 2
+        subcommand, *rest = rest
+        if subcommand not in commands:
+            raise _unknown_command(subcommand, prog, list(commands))
+        command = commands[subcommand]
+        prog = f"{prog} {subcommand}"
+    args = command.parser(prog).parse(rest)
+    code: int = command.run(args)
+    return code
+
+
+def _overview() -> str:
+    lines = [f"  {name:10} {summary}" for name, (_, summary) in COMMANDS.items()]
+    return (
+        "usage: headwater COMMAND …\n\n"
+        "Keeps every derived store in step with its source, through one durable log.\n\n"
+        + "\n".join(lines)
+        + "\n\n`headwater COMMAND --help` tells more; `headwater demo` is the place to begin"
+    )
+
+
+def _unknown_command(name: str, prog: str, known: list[str]) -> UsageError:
+    meant = nearest(name, known)
+    return UsageError(
+        f"{prog} has no command {name}",
+        detail="" if meant else "commands: " + ", ".join(known),
+        hint=f"did you mean `{prog} {meant}`?" if meant else f"`{prog} --help` tells more",
+    )
+
+
+def _print_error(error: HeadwaterError, *, as_json: bool) -> None:
+    if as_json:
+        import json
+
+        parts = {"error": error.what, "detail": error.detail, "hint": error.hint}
+        note(json.dumps({key: text for key, text in parts.items() if text}))
+        return
+    lines = [f"{styled('error:', 'bold red', sys.stderr)} {error.what}"]
+    lines += [f"  {line}" for line in error.detail.splitlines()]
+    if error.hint:
+        lines.append(f"{styled('hint:', 'bold cyan', sys.stderr)} {error.hint}")
+    note("\n".join(lines))
+
+
+def _print_traceback(verbose: bool) -> None:
+    if verbose:
+        import traceback
+
+        traceback.print_exc()
+
+
+if __name__ == "__main__":
+    main()
