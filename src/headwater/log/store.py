@@ -245,6 +245,13 @@ class LogStore:
                     self._remove_partition, partition.directory, segments, doomed + _DELETED
                 )
 
+    async def next_producer_id(self) -> int:
+        """An id that was never given out before, also not before a crash."""
+        async with self._catalog_turn:
+            if self.catalog.has_producer_id():
+                return self.catalog.next_producer_id()
+            return await self.in_worker(self.catalog.next_producer_id)
+
     def _change(self, topic: Topic, changes: dict[str, Any]) -> Topic:
         """(worker)"""
         return self.catalog.change(topic, **changes)

@@ -1,0 +1,43 @@
+"""ApiVersions: which APIs are served in which versions. Versions 0–4.
+
+An unknown version is answered in version 0 with UNSUPPORTED_VERSION and the list (KIP-511), which
+the connection does itself. Client name and version (3+) must be of Kafka's form, as in Kafka.
+
+Deviations: no finalized features; `group.version` 1 (KIP-848) is told as supported and finalized.
+"""
+
+import re
+
+from headwater.broker.api.registry import RequestContext, serves
+from headwater.broker.broker import Broker
+from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.messages.api_versions import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    ApiVersionsResponseFinalizedFeatureKey,
+    ApiVersionsResponseSupportedFeatureKey,
+)
+
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+@serves(ApiVersionsRequest, first=0, last=4)
+def api_versions(
+    broker: Broker, request: ApiVersionsRequest, context: RequestContext
+) -> ApiVersionsResponse:
+    if context.api_version >= 3 and not (
+        _SOFTWARE.fullmatch(request.client_software_name)
+        and _SOFTWARE.fullmatch(request.client_software_version)
+    ):
+        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+    response = broker.api_versions()
+    response.supported_features = [
+        ApiVersionsResponseSupportedFeatureKey(name="group.version", min_version=0, max_version=1)
+    ]
+    response.finalized_features_epoch = 0
+    response.finalized_features = [
+        ApiVersionsResponseFinalizedFeatureKey(
+            name="group.version", max_version_level=1, min_version_level=1
+        )
+    ]
+    return response

@@ -1,0 +1,288 @@
+"""Fetch: records from the given offsets on, waiting for new ones if there are none. Versions 4–18.
+
+Whole batches, as they lie on disk: a consumer that asks for the middle of one gets all of it and
+skips (as with Kafka). At most `max_bytes` in all and `partition_max_bytes` for each partition, but
+at least one batch (KIP-74). With less than `min_bytes` the answer waits until there are as many,
+or until `max_wait_ms` is over. Incremental sessions: see fetch_sessions.py. Only records below
+the high watermark, that is durable ones, are ever sent.
+
+An offset that retention has passed is answered with OFFSET_OUT_OF_RANGE, and what the consumer
+missed is counted (`headwater_missed_records_total`).
+
+Deviations: without transactions the last stable offset is the high watermark. A request of a
+replica (`replica_id` ≥ 0) is treated as one of a consumer.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+
+from headwater.broker.api.registry import Answer, RequestContext, serves
+from headwater.broker.broker import Broker
+from headwater.broker.fetch_sessions import FetchedPartition, FetchSession, TopicKey
+from headwater.broker.leadership import check_epoch
+from headwater.errors import ApiError, CorruptLog, OffsetOutOfRange
+from headwater.log.partition import PartitionLog, Slice
+from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.messages.fetch import (
+    FetchRequest,
+    FetchResponse,
+    FetchResponseFetchableTopicResponse,
+    FetchResponsePartitionData,
+)
+
+IDS_SINCE = 13
+# Whatever a client asks for, as Kafka's fetch.max.bytes of the broker.
+MAX_BYTES = 55 << 20
+
+
+@dataclass(slots=True)
+class _Fetch:
+    """One request on its way."""
+
+    broker: Broker
+    request: FetchRequest
+    session: FetchSession
+    by_id: bool
+    found: dict[tuple[TopicKey, int], Slice | ErrorCode] = field(default_factory=dict)
+    found_bytes: int = 0
+
+    @property
+    def remaining_bytes(self) -> int:
+        return min(self.request.max_bytes, MAX_BYTES) - self.found_bytes
+
+
+@serves(FetchRequest, first=4, last=18)
+def fetch(
+    broker: Broker, request: FetchRequest, context: RequestContext
+) -> Answer | Awaitable[Answer]:
+    by_id = context.api_version >= IDS_SINCE
+    try:
+        session = broker.fetch_sessions.session_for(request, by_id=by_id)
+    except ApiError as error:
+        return FetchResponse(error_code=error.code)
+    work = _Fetch(broker, request, session, by_id)
+    to_search = _look(work)
+    if not to_search and (_is_enough(work) or request.max_wait_ms <= 0):
+        return _respond(work)
+    return _fetch(work, to_search)
+
+
+async def _fetch(work: _Fetch, to_search: list[FetchedPartition]) -> FetchResponse:
+    try:
+        if to_search:
+            await _search(work, to_search)
+        if not _is_enough(work) and work.request.max_wait_ms > 0:
+            _let_go(work)
+            await _wait(work)
+            to_search = _look(work)
+            if to_search:
+                await _search(work, to_search)
+    except BaseException:  # the connection is gone: nobody else will release what is pinned
+        _let_go(work)
+        raise
+    return _respond(work)
+
+
+def _look(work: _Fetch) -> list[FetchedPartition]:
+    """Takes what is at hand without touching the disk; returns what has to be searched for."""
+    to_search: list[FetchedPartition] = []
+    for key, each in work.session.partitions.items():
+        wanted = each.wanted
+        try:
+            partition = _partition(work, each)
+            check_epoch(work.broker, wanted.current_leader_epoch)
+            partition.check_offset(wanted.fetch_offset)
+        except ApiError as error:
+            work.found[key] = error.code
+            continue
+        except OffsetOutOfRange:
+            _count_missed(work, partition, wanted.fetch_offset)
+            work.found[key] = ErrorCode.OFFSET_OUT_OF_RANGE
+            continue
+        if wanted.fetch_offset >= partition.high_watermark or work.remaining_bytes <= 0:
+            continue
+        limit_bytes = min(wanted.partition_max_bytes, work.remaining_bytes)
+        part = partition.read_recent(wanted.fetch_offset, limit_bytes)
+        if part is None:
+            to_search.append(each)
+        else:
+            _take(work, key, partition, part)
+    return to_search
+
+
+async def _search(work: _Fetch, to_search: list[FetchedPartition]) -> None:
+    """Looks the rest up in the indexes, in a thread."""
+    places: list[tuple[tuple[TopicKey, int], PartitionLog, int, int]] = []
+    for each in to_search:
+        partition = _partition(work, each)
+        key = (each.topic, each.wanted.partition)
+        places.append((key, partition, each.wanted.fetch_offset, each.wanted.partition_max_bytes))
+    is_empty = work.found_bytes == 0
+    found = await work.broker.store.in_reader(_find_all, places, work.remaining_bytes, is_empty)
+    for (key, partition, _, _), part in zip(places, found, strict=True):
+        if isinstance(part, Slice):
+            _take(work, key, partition, part)
+        elif part is not None:
+            work.found[key] = part
+
+
+def _find_all(
+    places: list[tuple[tuple[TopicKey, int], PartitionLog, int, int]],
+    remaining_bytes: int,
+    is_empty: bool,
+) -> list[Slice | ErrorCode | None]:
+    """(worker)"""
+    found: list[Slice | ErrorCode | None] = []
+    for _, partition, offset, max_bytes in places:
+        if remaining_bytes <= 0 and not is_empty:
+            found.append(None)
+            continue
+        limit_bytes = max(min(max_bytes, remaining_bytes), 0)
+        try:
+            part = partition.find(offset, limit_bytes)
+        except CorruptLog:
+            found.append(ErrorCode.KAFKA_STORAGE_ERROR)
+            continue
+        # Larger than its limit is only the first batch of a response (KIP-74).
+        if part is not None and part.size_bytes > limit_bytes and not is_empty:
+            part = None
+        found.append(part)
+        if part is not None:
+            remaining_bytes -= part.size_bytes
+            is_empty = False
+    return found
+
+
+def _partition(work: _Fetch, each: FetchedPartition) -> PartitionLog:
+    name = each.topic if isinstance(each.topic, str) else work.broker.topic_name(each.topic)
+    return work.broker.partition(name, each.wanted.partition)
+
+
+def _take(work: _Fetch, key: tuple[TopicKey, int], partition: PartitionLog, part: Slice) -> None:
+    if partition.pin(part):
+        work.found[key] = part
+        work.found_bytes += part.size_bytes
+    else:
+        work.found[key] = ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def _let_go(work: _Fetch) -> None:
+    for part in work.found.values():
+        if isinstance(part, Slice):
+            part.release()
+    work.found.clear()
+    work.found_bytes = 0
+
+
+def _is_enough(work: _Fetch) -> bool:
+    if work.found_bytes >= work.request.min_bytes or not work.session.partitions:
+        return True
+    return any(isinstance(each, ErrorCode) for each in work.found.values())
+
+
+async def _wait(work: _Fetch) -> None:
+    """Until some partition may have enough, or the time is over."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+    partitions: list[tuple[PartitionLog, int, int]] = []
+
+    def wake() -> None:
+        if not future.done() and _readable_bytes(partitions) >= work.request.min_bytes:
+            future.set_result(None)
+
+    def over() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    for each in work.session.partitions.values():
+        try:
+            partition = _partition(work, each)
+        except ApiError:
+            continue
+        partitions.append((partition, each.wanted.fetch_offset, partition.size_bytes))
+        if partition.waiters is None:
+            partition.waiters = set()
+        partition.waiters.add(wake)
+    timer = loop.call_later(work.request.max_wait_ms / 1000, over)
+    try:
+        await future
+    finally:
+        timer.cancel()
+        for partition, _, _ in partitions:
+            if partition.waiters is not None:
+                partition.waiters.discard(wake)
+
+
+def _readable_bytes(partitions: list[tuple[PartitionLog, int, int]]) -> int:
+    """How much there is to read, at least: what came since the wait began."""
+    total = 0
+    for partition, offset, size_before in partitions:
+        if not partition.segments and size_before:
+            return 1 << 62  # deleted: the client should learn of it now
+        if partition.high_watermark > offset:
+            total += max(partition.size_bytes - size_before, 1)
+    return total
+
+
+def _count_missed(work: _Fetch, partition: PartitionLog, offset: int) -> None:
+    if offset < partition.log_start_offset:
+        missed = partition.log_start_offset - offset
+        work.broker.metrics.missed_records[partition.topic] += missed
+
+
+def _respond(work: _Fetch) -> FetchResponse:
+    topics: dict[TopicKey, FetchResponseFetchableTopicResponse] = {}
+    served: list[tuple[TopicKey, int]] = []
+    for key, each in work.session.partitions.items():
+        data = _partition_data(work, key, each)
+        if data is None:
+            continue
+        if isinstance(work.found.get(key), Slice):
+            served.append(key)
+        answers = topics.get(each.topic)
+        if answers is None:
+            answers = topics[each.topic] = FetchResponseFetchableTopicResponse()
+            if isinstance(each.topic, str):
+                answers.topic = each.topic
+            else:
+                answers.topic_id = each.topic
+        answers.partitions.append(data)
+    for key in served:
+        work.session.served_last(key)
+    return FetchResponse(session_id=work.session.id, responses=list(topics.values()))
+
+
+def _partition_data(
+    work: _Fetch, key: tuple[TopicKey, int], each: FetchedPartition
+) -> FetchResponsePartitionData | None:
+    """What the response says of a partition; None if it may be left out."""
+    found = work.found.get(key)
+    data = FetchResponsePartitionData(partition_index=each.wanted.partition)
+    if isinstance(found, ErrorCode):
+        data.error_code = found
+        data.high_watermark = -1
+    try:
+        partition = _partition(work, each)
+    except ApiError as error:
+        data.error_code = error.code
+        data.high_watermark = -1
+        return data
+    if not data.error_code or found == ErrorCode.OFFSET_OUT_OF_RANGE:
+        data.high_watermark = partition.high_watermark
+        data.last_stable_offset = partition.high_watermark
+        data.log_start_offset = partition.log_start_offset
+    if isinstance(found, Slice):
+        data.records = found
+        work.broker.metrics.fetched_bytes[partition.topic] += found.size_bytes
+    news = (
+        data.error_code
+        or isinstance(found, Slice)
+        or data.high_watermark != each.told_high_watermark
+        or data.log_start_offset != each.told_log_start_offset
+    )
+    if work.session.is_incremental and not news:
+        return None
+    each.told_high_watermark = data.high_watermark
+    each.told_log_start_offset = data.log_start_offset
+    return data

@@ -1,0 +1,81 @@
+"""ListOffsets: the start, the end, or the first record at or after a time. Versions 1–11.
+
+Times below zero are questions: -1 end, -2 start, -3 the record with the largest timestamp
+(version 7+, KIP-734), -4 start of what is on this machine (8+), -5 end of what is elsewhere
+(9+), -6 the earliest offset not yet elsewhere (11+). All is on this machine, so -4 is -2, -6 is
+-2, and -5 has no answer (offset -1).
+
+A time behind the last record has no answer either: offset -1, timestamp -1, no error.
+"""
+
+from headwater.broker.api.registry import RequestContext, serves
+from headwater.broker.broker import Broker
+from headwater.broker.leadership import check_epoch
+from headwater.errors import ApiError, CorruptLog, MalformedMessage
+from headwater.log import timestamps
+from headwater.log.partition import PartitionLog
+from headwater.log.timestamps import TimedOffset
+from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.messages.list_offsets import (
+    ListOffsetsRequest,
+    ListOffsetsRequestListOffsetsPartition,
+    ListOffsetsResponse,
+    ListOffsetsResponseListOffsetsPartitionResponse,
+    ListOffsetsResponseListOffsetsTopicResponse,
+)
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = range(-1, -7, -1)
+_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING: 11}
+
+
+@serves(ListOffsetsRequest, first=1, last=11)
+async def list_offsets(
+    broker: Broker, request: ListOffsetsRequest, context: RequestContext
+) -> ListOffsetsResponse:
+    response = ListOffsetsResponse()
+    for topic in request.topics:
+        answers = ListOffsetsResponseListOffsetsTopicResponse(name=topic.name)
+        response.topics.append(answers)
+        for wanted in topic.partitions:
+            answers.partitions.append(await _answer(broker, topic.name, wanted, context))
+    return response
+
+
+async def _answer(
+    broker: Broker,
+    topic: str,
+    wanted: ListOffsetsRequestListOffsetsPartition,
+    context: RequestContext,
+) -> ListOffsetsResponseListOffsetsPartitionResponse:
+    answer = ListOffsetsResponseListOffsetsPartitionResponse(
+        partition_index=wanted.partition_index
+    )
+    try:
+        partition = broker.partition(topic, wanted.partition_index)
+        check_epoch(broker, wanted.current_leader_epoch)
+        found = await _find(broker, partition, wanted.timestamp, context.api_version)
+    except ApiError as error:
+        answer.error_code = error.code
+    except (CorruptLog, MalformedMessage, OSError):
+        answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+    else:
+        if found is not None:
+            answer.timestamp, answer.offset = found
+            answer.leader_epoch = broker.store.leader_epoch
+    return answer
+
+
+async def _find(
+    broker: Broker, partition: PartitionLog, timestamp_ms: int, version: int
+) -> TimedOffset | None:
+    if timestamp_ms < EARLIEST_PENDING or version < _SINCE.get(timestamp_ms, 0):
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp_ms}")
+    if timestamp_ms == LATEST:
+        return TimedOffset(-1, partition.high_watermark)
+    if timestamp_ms in (EARLIEST, EARLIEST_LOCAL, EARLIEST_PENDING):
+        return TimedOffset(-1, partition.log_start_offset)
+    if timestamp_ms == LATEST_TIERED:
+        return None
+    if timestamp_ms == MAX_TIMESTAMP:
+        return await broker.store.in_reader(timestamps.latest_timestamp, partition)
+    return await broker.store.in_reader(timestamps.first_at_or_after, partition, timestamp_ms)

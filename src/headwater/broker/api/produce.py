@@ -1,0 +1,152 @@
+"""Produce: appends one batch to each of the named partitions.
+
+Versions 3–13 are served; 0 is advertised, because librdkafka turns compression off unless it is
+(KAFKA-18659, librdkafka#4956).
+
+The header and the CRC of a batch are checked, its records are not looked into; it is stored as it
+was sent, whatever its compression. With acks=1 and acks=all the answer comes when the batch is
+durable (`headwater.durability`); with acks=0 there is none, and an error ends the connection, so
+that the client looks at its metadata again. Batches of idempotent producers are checked for gaps
+and not stored twice.
+
+Deviations: `timeout_ms` is not used, for there is no replica to wait for. Offsets inside a batch
+are not checked record by record. Transactional batches are refused (INVALID_TXN_STATE).
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from headwater.broker.api.registry import Answer, RequestContext, serves
+from headwater.broker.broker import OFFSETS_TOPIC, Broker
+from headwater.errors import ApiError, StorageFailed
+from headwater.log.partition import PartitionLog
+from headwater.protocol import compression, records
+from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.messages.produce import (
+    ProduceRequest,
+    ProduceResponse,
+    ProduceResponsePartitionProduceResponse,
+    ProduceResponseTopicProduceResponse,
+)
+from headwater.protocol.records import TRANSACTIONAL, BatchHeader
+
+ZSTD_SINCE = 7
+
+
+@serves(ProduceRequest, first=3, last=13, advertised_from=0, pipelined=True)
+def produce(
+    broker: Broker, request: ProduceRequest, context: RequestContext
+) -> "Answer | asyncio.Future[Answer]":
+    response = ProduceResponse()
+    future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+    waiting = 1  # for the end of this function; then one for each batch on its way
+
+    def settle() -> None:
+        nonlocal waiting
+        waiting -= 1
+        if waiting == 0 and not future.cancelled():
+            future.set_result(response)
+
+    for topic in request.topic_data:
+        answers = ProduceResponseTopicProduceResponse(name=topic.name, topic_id=topic.topic_id)
+        response.responses.append(answers)
+        for data in topic.partition_data:
+            answer = ProduceResponsePartitionProduceResponse(index=data.index)
+            answers.partition_responses.append(answer)
+            try:
+                _check_request(request)
+                name = broker.topic_name(topic.topic_id) if context.api_version >= 13 else topic.name
+                partition = broker.partition(name, data.index)
+                waiting += 1
+                try:
+                    _append(broker, partition, data.records, context, answer, settle)
+                except ApiError:
+                    waiting -= 1
+                    raise
+            except ApiError as error:
+                _refuse(broker, topic.name, answer, error)
+    if request.acks == 0:
+        _end_on_error(response)
+        return None
+    settle()
+    return response if future.done() else future
+
+
+def _check_request(request: ProduceRequest) -> None:
+    if request.acks not in (-1, 0, 1):
+        raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}")
+    if request.transactional_id is not None:
+        raise ApiError(ErrorCode.INVALID_TXN_STATE, "transactions are not supported yet")
+
+
+def _append(
+    broker: Broker,
+    partition: PartitionLog,
+    data: memoryview | None,
+    context: RequestContext,
+    answer: ProduceResponsePartitionProduceResponse,
+    settle: Callable[[], None],
+) -> None:
+    if data is None:
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE, "no records")
+    header = records.check_produced(data)
+    _check_batch(broker, partition, header, context)
+
+    def done(error: StorageFailed | None) -> None:
+        if error is not None:
+            answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+            answer.error_message = str(error)
+            answer.base_offset = -1
+            broker.metrics.refused_batches[partition.topic] += 1
+        settle()
+
+    answer.base_offset = partition.append(data, header, done)
+    answer.log_start_offset = partition.log_start_offset
+    if partition.config.log_append_time:
+        answer.log_append_time_ms = broker.clock.now_ms()
+    broker.metrics.produced_records[partition.topic] += header.record_count
+    broker.metrics.produced_bytes[partition.topic] += header.size_bytes
+
+
+def _check_batch(
+    broker: Broker, partition: PartitionLog, header: BatchHeader, context: RequestContext
+) -> None:
+    config = partition.config
+    if header.size_bytes > config.max_message_bytes:
+        raise ApiError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"a batch of {header.size_bytes} bytes, max.message.bytes is {config.max_message_bytes}",
+        )
+    if header.codec == compression.ZSTD and context.api_version < ZSTD_SINCE:
+        raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")
+    if header.attributes & TRANSACTIONAL:
+        raise ApiError(ErrorCode.INVALID_TXN_STATE, "transactions are not supported yet")
+    if partition.topic == OFFSETS_TOPIC:
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, "only groups write to this topic")
+    if not config.log_append_time and header.max_timestamp >= 0:
+        now_ms = broker.clock.now_ms()
+        if (
+            header.max_timestamp - now_ms > config.timestamp_after_max_ms
+            or now_ms - header.base_timestamp > config.timestamp_before_max_ms
+        ):
+            raise ApiError(
+                ErrorCode.INVALID_TIMESTAMP,
+                f"timestamp {header.max_timestamp} is too far from the broker's {now_ms}",
+            )
+
+
+def _refuse(
+    broker: Broker, topic: str, answer: ProduceResponsePartitionProduceResponse, error: ApiError
+) -> None:
+    answer.error_code = error.code
+    answer.error_message = str(error)
+    answer.base_offset = -1
+    broker.metrics.refused_batches[topic] += 1
+
+
+def _end_on_error(response: ProduceResponse) -> None:
+    for topic in response.responses:
+        for answer in topic.partition_responses:
+            if answer.error_code:
+                raise ApiError(ErrorCode(answer.error_code), answer.error_message or "")
+

@@ -1,0 +1,246 @@
+"""The broker: what the APIs act upon, and the tasks that run beside them."""
+
+import asyncio
+import contextlib
+import logging
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from headwater.broker.api.registry import APIS
+from headwater.broker.fetch_sessions import FetchSessions
+from headwater.broker.groups import GroupCoordinator, GroupSettings, StoredRecord
+from headwater.broker.metrics import Metrics
+from headwater.clock import Clock
+from headwater.errors import ApiError, StorageFailed
+from headwater.log import retention
+from headwater.log import segment as segments_on_disk
+from headwater.log.catalog import Topic
+from headwater.log.partition import PartitionLog
+from headwater.log.store import LogStore
+from headwater.protocol import records
+from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.messages.api_versions import (
+    ApiVersionsResponse,
+    ApiVersionsResponseApiVersion,
+)
+from headwater.protocol.records import Record
+
+log = logging.getLogger(__name__)
+
+OFFSETS_TOPIC = "__consumer_offsets"
+OFFSETS_PARTITIONS = 50  # Kafka's own default, so that its tools look in the right one
+OFFSETS_CONFIGS = {"cleanup.policy": "compact", "segment.bytes": "104857600"}
+CHECKPOINT_S = 60.0
+RETENTION_S = 30.0
+PRODUCER_EXPIRY_MS = 24 * 3600 * 1000  # producer.id.expiration.ms
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerOptions:
+    """What a broker is told about itself."""
+
+    node_id: int = 1
+    auto_create_topics: bool = True
+    default_partitions: int = 1
+
+
+class Broker:
+    """Topics, groups and the log behind them. Lives on one event loop."""
+
+    def __init__(self, store: LogStore, clock: Clock, options: BrokerOptions) -> None:
+        self.store = store
+        self.clock = clock
+        self.options = options
+        self.node_id = options.node_id
+        self.advertised = ("127.0.0.1", 0)
+        self.metrics = Metrics()
+        self.fetch_sessions = FetchSessions(clock)
+        self.groups = GroupCoordinator(_OffsetsLog(self), _Topics(self), clock, GroupSettings())
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """The log is open; loads the groups and begins the background work."""
+        if OFFSETS_TOPIC not in self.store.catalog.topics:
+            await self.store.create_topic(OFFSETS_TOPIC, OFFSETS_PARTITIONS, OFFSETS_CONFIGS)
+        self._tasks = [
+            asyncio.create_task(self._load_groups()),
+            asyncio.create_task(self._every(CHECKPOINT_S, self.store.checkpoint)),
+            asyncio.create_task(self._every(RETENTION_S, self.retain)),
+            asyncio.create_task(self._every(1.0, self._measure_disk)),
+        ]
+
+    async def close(self) -> None:
+        """Commits what was taken in and closes the log."""
+        await self._end_tasks()
+        await self.groups.close()
+        await self.store.close()
+
+    async def abandon(self) -> None:
+        """Lets everything go as a crash would; for tests."""
+        await self._end_tasks()
+        self.store.abandon()
+
+    async def _end_tasks(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    # ── topics ────────────────────────────────────────────────────────────────────────────────
+
+    def topic(self, name: str) -> Topic | None:
+        return self.store.catalog.topics.get(name)
+
+    def partition(self, topic: str, index: int) -> PartitionLog:
+        """Raises the error code for a partition that does not exist."""
+        partition = self.store.partitions.get((topic, index))
+        if partition is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no partition {topic}-{index}")
+        return partition
+
+    def topic_name(self, topic_id: UUID) -> str:
+        """Raises the error code for an id that does not exist."""
+        topic = self.store.catalog.by_id.get(topic_id)
+        if topic is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic with id {topic_id}")
+        return topic.name
+
+    async def create_topic(self, name: str, partitions: int, configs: dict[str, str]) -> Topic:
+        """Raises the error code for a name that cannot be one."""
+        check_topic_name(name)
+        topic = await self.store.create_topic(name, partitions, configs)
+        self.groups.topics_changed()
+        log.info("topic created: %s with %d partitions", name, partitions)
+        return topic
+
+    async def delete_topic(self, name: str) -> None:
+        await self.store.delete_topic(name)
+        self.groups.topics_changed()
+        log.info("topic deleted: %s", name)
+
+    async def add_partitions(self, name: str, count: int) -> None:
+        await self.store.add_partitions(name, count)
+        self.groups.topics_changed()
+
+    def api_versions(self) -> ApiVersionsResponse:
+        return ApiVersionsResponse(
+            api_keys=[
+                ApiVersionsResponseApiVersion(
+                    key=api.key, min_version=api.advertised_from, max_version=api.last
+                )
+                for api in sorted(APIS.values(), key=lambda each: each.key)
+            ]
+        )
+
+    # ── beside the APIs ───────────────────────────────────────────────────────────────────────
+
+    async def _load_groups(self) -> None:
+        await self.groups.load()
+
+    async def retain(self) -> None:
+        """Deletes what no topic need keep, and forgets producers that are gone."""
+        expired_ms = self.clock.now_ms() - PRODUCER_EXPIRY_MS
+        for number, partition in enumerate(list(self.store.partitions.values())):
+            deleted_bytes = await retention.apply(self.store, partition)
+            if deleted_bytes:
+                log.info(
+                    "retention: %s-%d: %d bytes deleted, starts at %d",
+                    partition.topic, partition.index, deleted_bytes, partition.log_start_offset,
+                )  # fmt: skip
+            if partition.producers.by_id:
+                partition.producers.expire(expired_ms)
+            if number % 200 == 199:
+                await asyncio.sleep(0)
+
+    async def _measure_disk(self) -> None:
+        free_bytes = await self.store.in_reader(self.store.storage.files.free_bytes, self.store.path)
+        self.metrics.disk.measure(self.clock.monotonic_s(), free_bytes, self.store.bytes_written)
+
+    async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await work()
+            except Exception:
+                log.exception("background work failed; it is tried again")
+
+
+def check_topic_name(name: str) -> None:
+    if not _LEGAL_NAME.fullmatch(name) or name in (".", ".."):
+        raise ApiError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            "a topic's name has 1 to 249 characters of a-z A-Z 0-9 . _ -",
+            detail=name[:300],
+        )
+
+
+class _Topics:
+    """The topics as the groups see them."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def partition_count(self, name: str) -> int | None:
+        topic = self._broker.topic(name)
+        return None if topic is None else topic.partitions
+
+    def topic_id(self, name: str) -> UUID | None:
+        topic = self._broker.topic(name)
+        return None if topic is None else topic.id
+
+    def name_of(self, topic_id: UUID) -> str | None:
+        topic = self._broker.store.catalog.by_id.get(topic_id)
+        return None if topic is None else topic.name
+
+    def names(self) -> Iterable[str]:
+        return list(self._broker.store.catalog.topics)
+
+
+class _OffsetsLog:
+    """`__consumer_offsets` as the groups see it."""
+
+    partition_count = OFFSETS_PARTITIONS
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def append(
+        self, partition: int, pairs: Sequence[tuple[bytes, bytes | None]]
+    ) -> "asyncio.Future[None]":
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        now_ms = self._broker.clock.now_ms()
+        batch = records.build_batch([Record(0, now_ms, key, value) for key, value in pairs])
+
+        def done(error: StorageFailed | None) -> None:
+            if future.cancelled():
+                return
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+        log_partition = self._broker.store.partitions[OFFSETS_TOPIC, partition]
+        log_partition.append(memoryview(batch), records.read_header(batch), done)
+        return future
+
+    async def read(self, partition: int) -> AsyncIterator[Sequence[StoredRecord]]:
+        store = self._broker.store
+        for segment in store.partitions[OFFSETS_TOPIC, partition].segments:
+            for position, header in await store.in_reader(_walk, store, segment):
+                batch = await store.in_reader(
+                    segments_on_disk.read_batch, store.storage, segment, position, header
+                )
+                yield [
+                    StoredRecord(record.key or b"", record.value, record.timestamp_ms)
+                    for record in records.records_of(batch)
+                ]
+
+
+def _walk(
+    store: LogStore, segment: segments_on_disk.Segment
+) -> list[tuple[int, records.BatchHeader]]:
+    return list(segments_on_disk.headers(store.storage, segment, 0))

@@ -1,0 +1,418 @@
+"""One client connection: frames in, responses out, in order, with bounded memory.
+
+    frame     int32 size, then that many bytes
+    request   int16 API key, int16 version, int32 correlation id, string client id,
+              tagged fields (flexible versions), body
+    response  int32 correlation id, tagged fields (flexible versions), body
+
+Order: requests are begun in the order they came and answered in that order. The next one begins
+when the one before is answered, except behind a pipelined API (Produce), whose effect on the log
+is fixed before its answer is known.
+
+Backpressure: reading stops while a request waits for its turn, while too many bytes are in work
+(here, or in the whole server), and while the client does not take its responses. Records of a
+fetch are read from the file piece by piece as the client takes them. So a client that floods or
+sleeps costs a few hundred KiB and slows nobody else.
+"""
+
+import asyncio
+import logging
+import struct
+from collections import deque
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any
+
+from headwater.broker.api.registry import APIS, Api, RequestContext
+from headwater.errors import HeadwaterError, MalformedMessage
+from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from headwater.protocol.primitives import Out, Reader, Splice
+from headwater.protocol.schema import Message
+
+if TYPE_CHECKING:
+    from headwater.broker.server import Server
+
+log = logging.getLogger(__name__)
+
+_SIZE = struct.Struct(">i")
+_CORRELATION = struct.Struct(">ii")  # size, correlation id
+# In work per connection before reading stops: enough for five produce requests of 1 MiB.
+IN_WORK_BYTES = 8 << 20
+CHUNK_BYTES = 256 << 10
+WRITE_BUFFER_BYTES = 256 << 10
+FIRST_BUFFER_BYTES = 64 << 10
+
+
+class _Slot:
+    """The place of one response in the order. `out` is None until it is known."""
+
+    __slots__ = ("out", "size_bytes")
+
+    def __init__(self, size_bytes: int) -> None:
+        self.out: Out | None = None
+        self.size_bytes = size_bytes  # of the request, which stays in memory until the answer
+
+
+class Connection(asyncio.BufferedProtocol):
+    """See the module."""
+
+    def __init__(self, server: "Server") -> None:
+        self._server = server
+        self._transport: Any = None
+        self.client_host = ""
+        self.peer = ""
+        self.active_at_s = 0.0
+        # Receiving: `_rest` is less than a frame; a frame that is longer gets its own buffer.
+        self._rest = b""
+        self._frame: bytearray | None = None
+        self._filled = 0
+        self._frame_bytes = 0
+        self._inbox: deque[bytearray] = deque()
+        # Answering.
+        self._slots: deque[_Slot] = deque()
+        self._in_work_bytes = 0
+        # The API whose answer is awaited; the next request must not overtake it.
+        self._awaited: Api | None = None
+        self._reading = True
+        self._starved = False  # the whole server has too much in work
+        self._writable = True
+        self._sending: tuple[Out, int, int, int] | None = None  # out, byte, splice, byte in it
+        self._waiting_for_disk = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    # ── the transport's side ──────────────────────────────────────────────────────────────────
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        peer = transport.get_extra_info("peername") or ("?", 0)
+        self.client_host = str(peer[0])
+        self.peer = f"{peer[0]}:{peer[1]}"
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self.active_at_s = self._server.broker.clock.monotonic_s()
+        self._server.opened(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        for slot in self._slots:
+            if slot.out is not None:
+                _release(slot.out)
+        if self._sending is not None:
+            _release(self._sending[0])
+            self._sending = None
+        self._server.released(self._in_work_bytes + self._filled)
+        self._slots.clear()
+        self._inbox.clear()
+        self._in_work_bytes = self._filled = 0
+        self._frame = None
+        self._server.lost(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._frame is None:
+            return self._server.scratch
+        if self._filled == len(self._frame):
+            # Grown with what has arrived, never by what a client merely announces.
+            more = min(self._frame_bytes - len(self._frame), len(self._frame))
+            self._frame.extend(bytes(more))
+        return memoryview(self._frame)[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.active_at_s = self._server.broker.clock.monotonic_s()
+        try:
+            if self._frame is not None:
+                self._filled += nbytes
+                self._server.took(nbytes)
+                if self._filled == self._frame_bytes:
+                    frame, self._frame, self._filled = self._frame, None, 0
+                    self._in_work_bytes += len(frame)
+                    self._inbox.append(frame)
+            else:
+                self._split(self._rest + bytes(self._server.scratch[:nbytes]))
+            self._pump()
+        except HeadwaterError as error:
+            self.close(str(error))
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._writable = False
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self._flush()
+        self._pump()
+
+    def close(self, reason: str) -> None:
+        """Ends the connection, saying why in the log."""
+        if not self._closed and self._transport is not None:
+            self._server.refused(self, reason)
+            self._transport.abort()
+
+    def drop(self) -> None:
+        """Ends the connection without blame: the server stops, or nothing came for long."""
+        if not self._closed and self._transport is not None:
+            self._transport.abort()
+
+    @property
+    def is_quiet(self) -> bool:
+        return not self._slots and not self._inbox and self._sending is None
+
+    # ── frames ────────────────────────────────────────────────────────────────────────────────
+
+    def _split(self, data: bytes) -> None:
+        """Cuts received bytes into frames; the start of an unfinished one is kept."""
+        at, end = 0, len(data)
+        while end - at >= 4:
+            (size_bytes,) = _SIZE.unpack_from(data, at)
+            if not 8 <= size_bytes <= self._server.max_request_bytes:
+                raise MalformedMessage(f"a request of {size_bytes} bytes")
+            at += 4
+            if end - at < size_bytes:
+                self._begin_frame(size_bytes, data[at:])
+                self._rest = b""
+                return
+            self._server.took(size_bytes)
+            self._in_work_bytes += size_bytes
+            self._inbox.append(bytearray(data[at : at + size_bytes]))
+            at += size_bytes
+        self._rest = data[at:]
+
+    def _begin_frame(self, size_bytes: int, start: bytes) -> None:
+        capacity = min(size_bytes, max(FIRST_BUFFER_BYTES, 2 * len(start)))
+        self._frame = bytearray(capacity)
+        self._frame[: len(start)] = start
+        self._filled = len(start)
+        self._frame_bytes = size_bytes
+        self._server.took(len(start))
+
+    @property
+    def is_in_frame(self) -> bool:
+        """Whether a request has begun to arrive and is not whole yet."""
+        return self._frame is not None or bool(self._rest)
+
+    # ── requests ──────────────────────────────────────────────────────────────────────────────
+
+    def _pump(self) -> None:
+        """Begins the requests whose turn it is, then reads on or not."""
+        while self._inbox and not self._closed and self._may_begin():
+            self._begin(self._inbox.popleft())
+        self._steer_reading()
+
+    def _may_begin(self) -> bool:
+        if self._awaited is None:
+            return True
+        following = APIS.get(int.from_bytes(self._inbox[0][:2], "big"))
+        return self._awaited.pipelined and following is not None and following.pipelined
+
+    def _steer_reading(self) -> None:
+        if self._closed:
+            return
+        want = (
+            not self._inbox
+            and self._writable
+            and self._in_work_bytes < IN_WORK_BYTES
+            and not self._server.is_full
+        )
+        if want and not self._reading:
+            self._reading = True
+            self._transport.resume_reading()
+        elif not want and self._reading:
+            self._reading = False
+            self._transport.pause_reading()
+        if self._server.is_full and not self._reading and not self._starved:
+            self._starved = True
+            self._server.starved.append(self)
+
+    def room_again(self) -> None:
+        """The server has room again; see `Server.released`."""
+        self._starved = False
+        self._steer_reading()
+
+    def _begin(self, frame: bytearray) -> None:
+        slot = _Slot(len(frame))
+        reader = Reader(frame)
+        key, version, correlation_id = reader.int16(), reader.int16(), reader.int32()
+        client_id = reader.string()
+        api = APIS.get(key)
+        if api is None:
+            raise MalformedMessage(f"API key {key} is not served")
+        context = RequestContext(version, correlation_id, client_id, self.client_host)
+        self._slots.append(slot)
+        if not api.first <= version <= api.last:
+            self._refuse_version(slot, api, context)
+            return
+        if version >= api.request.flexible:
+            reader.skip_tagged_fields()
+        request = api.request.read(reader, version)
+        self._server.broker.metrics.requests[key] += 1
+        answer = api.handle(self._server.broker, request, context)
+        if answer is None or isinstance(answer, Message):
+            self._answer(slot, api, context, answer)
+            return
+        self._awaited = api
+        self._await(slot, api, context, answer)
+
+    def _refuse_version(self, slot: _Slot, api: Api, context: RequestContext) -> None:
+        if api.key != ApiVersionsRequest.api_key:
+            raise MalformedMessage(f"{api.name} version {context.api_version} is not served")
+        # A client that is newer than we are asks again with what this says (KIP-511).
+        response = self._server.broker.api_versions()
+        response.error_code = ErrorCode.UNSUPPORTED_VERSION
+        context.api_version = 0
+        self._answer(slot, api, context, response)
+
+    def _await(
+        self, slot: _Slot, api: Api, context: RequestContext, answer: Awaitable[Message | None]
+    ) -> None:
+        future = asyncio.ensure_future(answer)
+        if isinstance(future, asyncio.Task):
+            self._tasks.add(future)
+            future.add_done_callback(self._tasks.discard)
+
+        def done(finished: "asyncio.Future[Message | None]") -> None:
+            if finished.cancelled():
+                return
+            error = finished.exception()
+            if error is not None:
+                self._fail(api, error)
+                return
+            self._answer(slot, api, context, finished.result())
+            if not self._closed:
+                try:
+                    self._pump()
+                except HeadwaterError as refused:
+                    self.close(str(refused))
+
+        future.add_done_callback(done)
+
+    def _fail(self, api: Api, error: BaseException) -> None:
+        if not isinstance(error, HeadwaterError):
+            log.error("%s failed", api.name, exc_info=error)
+        self.close(f"{api.name}: {error!r}")
+
+    # ── responses ─────────────────────────────────────────────────────────────────────────────
+
+    def _answer(
+        self, slot: _Slot, api: Api, context: RequestContext, response: Message | None
+    ) -> None:
+        out = Out()
+        if response is not None:
+            out += _CORRELATION.pack(0, context.correlation_id)
+            # ApiVersions has the old header for ever: it is asked before versions are known.
+            is_flexible = context.api_version >= response.flexible
+            if is_flexible and not isinstance(response, ApiVersionsResponse):
+                out.append(0)
+            response.write(out, context.api_version)
+            spliced_bytes = sum(splice.size_bytes for _, splice in out.splices)
+            _SIZE.pack_into(out, 0, len(out) - 4 + spliced_bytes)
+        if self._closed:
+            _release(out)
+            return
+        slot.out = out
+        self._in_work_bytes -= slot.size_bytes
+        self._server.released(slot.size_bytes)
+        if self._awaited is not None and all(each.out is not None for each in self._slots):
+            self._awaited = None
+        self._flush()
+
+    def _flush(self) -> None:
+        """Sends what is ready, in order, as far as the client takes it."""
+        while self._writable and not self._waiting_for_disk and not self._closed:
+            if self._sending is not None:
+                if not self._send_on():
+                    return
+                continue
+            if not self._slots or self._slots[0].out is None:
+                return
+            out = self._slots.popleft().out
+            assert out is not None
+            if out.splices:
+                self._sending = (out, 0, 0, 0)
+            elif out:
+                self._transport.write(out)
+
+    def _send_on(self) -> bool:
+        """Sends the next piece of a response with splices; False: it waits for something."""
+        assert self._sending is not None
+        out, at, number, done_bytes = self._sending
+        if number == len(out.splices):
+            self._sending = None
+            self._transport.write(memoryview(out)[at:])
+            return True
+        position, splice = out.splices[number]
+        if at < position:
+            self._transport.write(memoryview(out)[at:position])
+            at = position
+        chunk = bytearray(min(CHUNK_BYTES, splice.size_bytes - done_bytes))
+        try:
+            size_bytes = splice.read_cached(memoryview(chunk), done_bytes)
+        except OSError as error:
+            self.close(f"a segment cannot be read: {error}")
+            return False
+        if size_bytes <= 0:
+            self._sending = (out, at, number, done_bytes)
+            self._read_from_disk(splice, chunk, done_bytes)
+            return False
+        self._write_chunk(out, at, number, done_bytes, memoryview(chunk)[:size_bytes])
+        return True
+
+    def _write_chunk(
+        self, out: Out, at: int, number: int, done_bytes: int, chunk: memoryview
+    ) -> None:
+        done_bytes += len(chunk)
+        splice = out.splices[number][1]
+        if done_bytes == splice.size_bytes:
+            self._sending = (out, at, number + 1, 0)
+            splice.release()
+            out.splices[number] = (out.splices[number][0], _SENT)
+        else:
+            self._sending = (out, at, number, done_bytes)
+        self._transport.write(chunk)
+
+    def _read_from_disk(self, splice: Splice, chunk: bytearray, done_bytes: int) -> None:
+        """The page cache does not have it: a thread reads, and sending goes on afterwards."""
+        self._waiting_for_disk = True
+        view = memoryview(chunk)
+
+        async def read() -> None:
+            try:
+                size_bytes = await self._server.broker.store.in_reader(
+                    splice.read, view, done_bytes
+                )
+            except OSError as error:
+                self.close(f"a segment cannot be read: {error}")
+                return
+            self._waiting_for_disk = False
+            if self._closed or self._sending is None:
+                return
+            if size_bytes <= 0:
+                self.close("a segment is shorter than it was")
+                return
+            out, at, number, _ = self._sending
+            self._write_chunk(out, at, number, done_bytes, view[:size_bytes])
+            self._flush()
+
+        task = asyncio.ensure_future(read())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class _Sent(Splice):
+    """Stands where a splice was that is sent and released."""
+
+    __slots__ = ()
+    size_bytes = 0
+
+    def release(self) -> None:
+        pass
+
+
+_SENT = _Sent()
+
+
+def _release(out: Out) -> None:
+    for _, splice in out.splices:
+        splice.release()

@@ -1,0 +1,116 @@
+"""Incremental fetch sessions (KIP-227): the broker remembers what a consumer is reading.
+
+A consumer of a thousand partitions then sends and receives only what changed since its last fetch.
+A session's epoch counts its requests; a request out of turn is refused, and the client begins anew.
+"""
+
+import itertools
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from headwater.clock import Clock
+from headwater.errors import ApiError
+from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.messages.fetch import FetchRequest, FetchRequestFetchPartition
+
+NO_SESSION = 0
+INITIAL_EPOCH = 0
+FINAL_EPOCH = -1
+MAX_SESSIONS = 1000  # max.incremental.fetch.session.cache.slots
+EVICTABLE_AFTER_S = 120.0
+
+TopicKey = str | UUID  # ids from version 13 on
+
+
+@dataclass(slots=True)
+class FetchedPartition:
+    """What a consumer wants of one partition, and what it was last told of it."""
+
+    topic: TopicKey
+    wanted: FetchRequestFetchPartition
+    told_high_watermark: int = -1
+    told_log_start_offset: int = -1
+
+
+@dataclass(slots=True)
+class FetchSession:
+    """`partitions` are in the order in which they are served."""
+
+    id: int
+    epoch: int = 0
+    used_at_s: float = 0.0
+    partitions: OrderedDict[tuple[TopicKey, int], FetchedPartition] = field(
+        default_factory=OrderedDict
+    )
+
+    @property
+    def is_incremental(self) -> bool:
+        """Whether the response may leave out what has not changed."""
+        return self.epoch > INITIAL_EPOCH
+
+    def served_last(self, key: tuple[TopicKey, int]) -> None:
+        """Behind the others the next time, so that one busy partition starves none."""
+        if key in self.partitions:
+            self.partitions.move_to_end(key)
+
+
+class FetchSessions:
+    """All sessions, least recently used first."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        self._ids = itertools.count(1)
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def session_for(self, request: FetchRequest, *, by_id: bool) -> FetchSession:
+        """The session with what the request wants now. A request without one gets one of id 0."""
+        if request.session_epoch == FINAL_EPOCH or request.session_epoch == INITIAL_EPOCH:
+            self._sessions.pop(request.session_id, None)
+            session = FetchSession(NO_SESSION)
+            if request.session_epoch == INITIAL_EPOCH:
+                session = self._begin()
+        else:
+            session = self._go_on(request.session_id, request.session_epoch)
+        _update(session, request, by_id=by_id)
+        return session
+
+    def _begin(self) -> FetchSession:
+        if len(self._sessions) >= MAX_SESSIONS:
+            oldest = next(iter(self._sessions.values()))
+            if self._clock.monotonic_s() - oldest.used_at_s < EVICTABLE_AFTER_S:
+                return FetchSession(NO_SESSION)  # the client goes on without a session
+            del self._sessions[oldest.id]
+        session = FetchSession(next(self._ids) & 0x7FFFFFFF, used_at_s=self._clock.monotonic_s())
+        self._sessions[session.id] = session
+        return session
+
+    def _go_on(self, session_id: int, epoch: int) -> FetchSession:
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        expected = 1 if session.epoch == 0x7FFFFFFF else session.epoch + 1
+        if epoch != expected:
+            raise ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        session.epoch = epoch
+        session.used_at_s = self._clock.monotonic_s()
+        self._sessions.move_to_end(session_id)
+        return session
+
+
+def _update(session: FetchSession, request: FetchRequest, *, by_id: bool) -> None:
+    for topic in request.topics:
+        name: TopicKey = topic.topic_id if by_id else topic.topic
+        for wanted in topic.partitions:
+            known = session.partitions.get((name, wanted.partition))
+            if known is None:
+                session.partitions[name, wanted.partition] = FetchedPartition(name, wanted)
+            else:
+                known.wanted = wanted
+    for gone in request.forgotten_topics_data:
+        name = gone.topic_id if by_id else gone.topic
+        for index in gone.partitions:
+            session.partitions.pop((name, index), None)

@@ -1,0 +1,68 @@
+"""`--metrics-listen`: Prometheus' text at /metrics, liveness at /live, readiness at /ready.
+
+A few lines of HTTP/1.1 instead of a web server, because the broker's start and memory count.
+"""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from headwater.broker.exposition import exposition
+
+if TYPE_CHECKING:
+    from headwater.broker.broker import Broker
+    from headwater.broker.server import Server
+
+log = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT_S = 10.0
+
+
+class HttpEndpoint:
+    """Answers one request per connection."""
+
+    def __init__(self, broker: "Broker", server: "Server") -> None:
+        self._broker = broker
+        self._kafka_server = server
+        self._server: asyncio.Server | None = None
+        self.is_ready = False
+
+    async def listen(self, host: str, port: int) -> tuple[str, int]:
+        self._server = await asyncio.start_server(self._serve, host, port, limit=16 << 10)
+        bound = self._server.sockets[0].getsockname()
+        return bound[0], bound[1]
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+                status, content_type, body = self._answer(head.split(b"\r\n", 1)[0])
+                writer.write(
+                    f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\n"
+                    f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
+                )
+                await writer.drain()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # whoever asked is gone, or is no HTTP client
+        finally:
+            writer.close()
+
+    def _answer(self, request_line: bytes) -> tuple[str, str, bytes]:
+        match request_line.split(b" "):
+            case [b"GET", b"/metrics", _]:
+                text = exposition(self._broker, self._kafka_server)
+                return "200 OK", "text/plain; version=0.0.4; charset=utf-8", text.encode()
+            case [b"GET", b"/live", _]:
+                return "200 OK", "text/plain", b"alive\n"
+            case [b"GET", b"/ready", _]:
+                if self._is_ready():
+                    return "200 OK", "text/plain", b"ready\n"
+                return "503 Service Unavailable", "text/plain", b"not ready\n"
+        return "404 Not Found", "text/plain", b"try /metrics, /live or /ready\n"
+
+    def _is_ready(self) -> bool:
+        return self.is_ready and not self._broker.store.failed

@@ -1,0 +1,18 @@
+"""Leader epochs as clients use them: a client with another epoch has old (or newer) metadata."""
+
+from typing import TYPE_CHECKING
+
+from headwater.errors import ApiError
+from headwater.protocol.error_codes import ErrorCode
+
+if TYPE_CHECKING:
+    from headwater.broker.broker import Broker
+
+
+def check_epoch(broker: "Broker", epoch: int) -> None:
+    """Raises the error code for an epoch that is not ours; -1 is no epoch."""
+    if epoch < 0 or epoch == broker.store.leader_epoch:
+        return
+    if epoch < broker.store.leader_epoch:
+        raise ApiError(ErrorCode.FENCED_LEADER_EPOCH)
+    raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)

@@ -1,0 +1,101 @@
+"""A broker as a process: opens the log, listens, says that it is ready, and stops in order."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+
+from headwater.broker.api import load_all
+from headwater.broker.broker import Broker, BrokerOptions
+from headwater.broker.http import HttpEndpoint
+from headwater.broker.server import Server, raise_open_files_limit
+from headwater.clock import Clock, SystemClock
+from headwater.config import BrokerSettings, split_address
+from headwater.log.files import Files
+from headwater.log.store import LogStore
+
+log = logging.getLogger(__name__)
+
+
+class RunningBroker:
+    """A broker with its listeners, inside a running event loop."""
+
+    def __init__(
+        self, settings: BrokerSettings, *, clock: Clock | None = None, files: Files | None = None
+    ) -> None:
+        clock = clock or SystemClock()
+        self._settings = settings
+        self.store = LogStore(
+            settings.data_dir,
+            clock,
+            files=files,
+            max_open_files=settings.max_open_files,
+            topic_defaults=dict(settings.topic_defaults),
+        )
+        self.broker = Broker(
+            self.store,
+            clock,
+            BrokerOptions(
+                node_id=settings.node_id,
+                auto_create_topics=settings.auto_create_topics,
+                default_partitions=settings.default_partitions,
+            ),
+        )
+        self.server = Server(
+            self.broker,
+            max_connections=settings.max_connections,
+            max_request_bytes=settings.max_request_bytes,
+            max_buffered_bytes=settings.max_buffered_bytes,
+        )
+        self.http: HttpEndpoint | None = None
+        self.address = ""
+        self.metrics_address: str | None = None
+
+    async def start(self) -> None:
+        """Ready for clients when this returns."""
+        load_all()
+        raise_open_files_limit(self._settings.max_open_files + self._settings.max_connections + 64)
+        self.store.open()
+        if self._settings.metrics_listen is not None:
+            self.http = HttpEndpoint(self.broker, self.server)
+            host, port = await self.http.listen(*split_address(self._settings.metrics_listen))
+            self.metrics_address = f"{host}:{port}"
+        await self.broker.start()
+        host, port = split_address(self._settings.listen)
+        bound_host, bound_port = await self.server.listen(host, port)
+        self.broker.advertised = (bound_host, bound_port)
+        if self._settings.advertise is not None:
+            self.broker.advertised = split_address(self._settings.advertise)
+        self.address = f"{bound_host}:{bound_port}"
+        if self.http is not None:
+            self.http.is_ready = True
+
+    async def stop(self) -> None:
+        """Ends the connections, commits what was taken in, and closes the log."""
+        if self.http is not None:
+            self.http.is_ready = False
+        await self.server.close()
+        await self.broker.close()
+        if self.http is not None:
+            await self.http.close()
+
+
+def run(settings: BrokerSettings, ready: Callable[[RunningBroker], None]) -> None:
+    """Runs a broker until SIGTERM or SIGINT; calls `ready` when clients can connect."""
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(settings, ready))
+
+
+async def _serve(settings: BrokerSettings, ready: Callable[[RunningBroker], None]) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    running = RunningBroker(settings)
+    await running.start()
+    ready(running)
+    await stop.wait()
+    log.info("stopping")
+    await running.stop()

@@ -1,0 +1,119 @@
+"""A broker inside the test's own process, on a free port, for any Kafka client."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from headwater.broker.main import RunningBroker
+from headwater.clock import Clock
+from headwater.config import BrokerSettings
+from headwater.log.files import Files
+
+
+class InProcessBroker:
+    """A real broker on a thread of its own.
+
+        with InProcessBroker.serving(tmp_path) as broker:
+            producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
+    """
+
+    def __init__(
+        self,
+        data_dir: str,
+        settings: BrokerSettings | None = None,
+        *,
+        clock: Clock | None = None,
+        files: Files | None = None,
+    ) -> None:
+        settings = settings or BrokerSettings(listen="127.0.0.1:0")
+        self._settings = replace(settings, data_dir=str(data_dir))
+        self._clock = clock
+        self._files = files
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self.running: RunningBroker | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        """The address to give to a client."""
+        assert self.running is not None, "the broker is not started"
+        return self.running.address
+
+    @property
+    def metrics_address(self) -> str | None:
+        assert self.running is not None, "the broker is not started"
+        return self.running.metrics_address
+
+    def start(self) -> None:
+        """Returns when clients can connect; raises what kept the broker from starting."""
+        started = threading.Event()
+        failure: list[BaseException] = []
+        self._thread = threading.Thread(
+            target=self._run, args=(started, failure), name="broker", daemon=True
+        )
+        self._thread.start()
+        started.wait()
+        if failure:
+            self._thread.join()
+            raise failure[0]
+
+    def stop(self) -> None:
+        """Stops in order: what was acknowledged is on disk, and the log is closed cleanly."""
+        self._end(crash=False)
+
+    def crash(self) -> None:
+        """Ends it as kill -9 would: nothing is flushed, no clean shutdown is noted."""
+        self._end(crash=True)
+
+    def restart(self, *, crash: bool = False) -> None:
+        """Stops and starts again on the same address and data."""
+        self._settings = replace(self._settings, listen=self.bootstrap)
+        self._end(crash=crash)
+        self.start()
+
+    def _run(self, started: threading.Event, failure: list[BaseException]) -> None:
+        with asyncio.Runner() as runner:
+            self._loop = runner.get_loop()
+            self.running = RunningBroker(self._settings, clock=self._clock, files=self._files)
+            self._stop = asyncio.Event()
+            try:
+                runner.run(self.running.start())
+            except BaseException as error:
+                self.running.store.abandon()
+                failure.append(error)
+                started.set()
+                return
+            started.set()
+            runner.run(self._until_stopped())
+
+    async def _until_stopped(self) -> None:
+        assert self.running is not None
+        await self._stop.wait()
+        if self._crash:
+            await self.running.server.close()
+            await self.running.broker.abandon()
+        else:
+            await self.running.stop()
+
+    def _end(self, *, crash: bool) -> None:
+        if self._thread is None or self._loop is None:
+            return
+        self._crash = crash
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+        self._thread = None
+
+    @classmethod
+    @contextmanager
+    def serving(
+        cls, data_dir: str, settings: BrokerSettings | None = None
+    ) -> Iterator["InProcessBroker"]:
+        """Starts one, and stops it at the end of the `with` block."""
+        broker = cls(data_dir, settings)
+        broker.start()
+        try:
+            yield broker
+        finally:
+            broker.stop()
