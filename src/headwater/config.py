@@ -20,7 +20,6 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -290,7 +289,7 @@ def read(
     given += _from_environment(environ, mistakes)
     for name, value in (flags or {}).items():
         if value is not None:
-            flag = name.partition(".")[2].replace("_", "-")
+            flag = name.split(".")[1].replace("_", "-")
             given.append(_Given(name, value, f"flag --{flag}"))
 
     kinds = {f"broker.{each.name}": each for each in dataclasses.fields(BrokerSettings)}
@@ -303,10 +302,11 @@ def read(
         config = name.removeprefix("broker.topic_defaults.")
         try:
             # Also what a stronger source overrides is checked: it would fail the day after.
-            kind = (
-                kinds[name].metadata["kind"] if config == name else partial(_topic_config, config)
-            )
-            settings[name] = Setting(name, kind(raw), where)
+            if config == name:
+                value = kinds[name].metadata["kind"](raw)
+            else:
+                value = _topic_config(config, raw)
+            settings[name] = Setting(name, value, where)
         except ValueError as error:
             mistakes.append(Mistake(where, f"{name} = {raw!r}", str(error)))
 

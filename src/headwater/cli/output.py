@@ -22,6 +22,11 @@ def note(text: str) -> None:
     sys.stderr.flush()
 
 
+def terminal() -> bool:
+    """Whether stdout is a terminal that can be redrawn."""
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
 def coloured(stream: TextIO) -> bool:
     """Whether `stream` shows colours: a terminal does, unless NO_COLOR asks it not to."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

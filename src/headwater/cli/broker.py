@@ -1,0 +1,110 @@
+"""`headwater broker`: runs the broker in the foreground until SIGINT or SIGTERM.
+
+Starts fast: nothing is imported here that the broker does not need itself.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+from functools import partial
+from typing import TYPE_CHECKING
+
+from headwater import config
+from headwater.cli.output import note, say, styled
+from headwater.cli.parser import Command, Parser, common_options, key_value
+from headwater.config import BrokerSettings, Config
+
+if TYPE_CHECKING:
+    from headwater.broker.main import RunningBroker
+
+
+def _configure(parser: Parser) -> None:
+    for each in _flags():
+        flag = f"--{each.name.replace('_', '-')}"
+        default = "" if each.default is None else f" (default: {str(each.default).lower()})"
+        parser.add_argument(
+            flag, dest=each.name, metavar=_METAVARS.get(each.name, "N"),
+            help=each.metadata["doc"].split(". Default")[0].rstrip(".") + default,
+        )  # fmt: skip
+    parser.add_argument(
+        "--topic-defaults",
+        metavar="KEY=VALUE",
+        type=key_value,
+        action="append",
+        default=[],
+        help="Kafka topic config of topics that do not set it",
+    )
+    common_options(parser, json_help="write one JSON line to stdout when ready")
+
+
+_METAVARS = {
+    "listen": "HOST:PORT", "advertise": "HOST:PORT", "metrics_listen": "HOST:PORT",
+    "data_dir": "DIR", "auto_create_topics": "true|false", "log_format": "text|json",
+    "log_level": "LEVEL", "max_request_bytes": "SIZE", "max_buffered_bytes": "SIZE",
+}  # fmt: skip
+
+
+def _flags() -> list["dataclasses.Field[object]"]:
+    """Every setting of the broker itself; `bootstrap` is where clients look for one."""
+    others = ("bootstrap", "topic_defaults")
+    return [each for each in dataclasses.fields(BrokerSettings) if each.name not in others]
+
+
+def _run(args: argparse.Namespace) -> int:
+    flags = {f"broker.{each.name}": getattr(args, each.name) for each in _flags()}
+    flags |= {f"broker.topic_defaults.{name}": value for name, value in args.topic_defaults}
+    settings = config.load(flags, path=args.config)
+    for setting in settings.settings:
+        if setting.name == "broker.bootstrap" and setting.value is not None:
+            note(
+                f"broker.bootstrap is {setting.value} ({setting.source}):"
+                " commands talk to that, not to this broker"
+            )
+
+    from headwater.broker import logs
+    from headwater.broker.main import run
+
+    logs.set_up(settings.broker.log_format, settings.broker.log_level)
+    run(settings.broker, ready=partial(_announce, settings, as_json=args.json))
+    return 0
+
+
+def _announce(settings: Config, running: "RunningBroker", *, as_json: bool) -> None:
+    address = running.address
+    data_dir = os.path.abspath(settings.broker.data_dir)
+    if as_json:
+        ready = {
+            "listen": address,
+            "data_dir": data_dir,
+            "metrics_listen": running.metrics_address,
+            "pid": os.getpid(),
+        }
+        say(json.dumps(ready))
+    elif not sys.stdout.isatty():
+        say(f"headwater is ready at {address}, data in {data_dir}")
+    else:
+        given = "" if settings.bootstrap() == address else f" -b {address}"
+        say(
+            f"{styled('headwater is ready', 'bold green')} at {styled(address, 'bold')},"
+            f" data in {data_dir}\n\n"
+            "try, in another terminal:\n"
+            f"  echo hello | headwater produce greetings{given}\n"
+            f"  headwater consume greetings -o start{given}\n"
+            f"  headwater status{given}\n\n"
+            "Ctrl-C stops it"
+        )
+    sys.stdout.flush()
+
+
+COMMANDS = {
+    "": Command(
+        "run the broker",
+        _configure,
+        _run,
+        "  headwater broker\n"
+        "  headwater broker --listen 0.0.0.0:9092 --advertise kafka.example.org:9092\n"
+        "  headwater broker --data-dir /var/lib/headwater --topic-defaults retention.ms=7d",
+    )
+}

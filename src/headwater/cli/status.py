@@ -1,0 +1,176 @@
+"""`headwater status`: one screen about the broker. Exit code 3 if it is not there or not well."""
+
+import argparse
+import re
+import urllib.request
+from typing import Any, Final
+
+from headwater import config
+from headwater.cli import wire
+from headwater.cli.cluster import Cluster, Partition, all_partitions
+from headwater.cli.group import listed
+from headwater.cli.output import count, duration, plural, print_json, say, size, styled, table
+from headwater.cli.parser import Command, Parser, client_options
+from headwater.errors import BrokerUnreachable, HeadwaterError, NotReady
+
+_SHOWN_GROUPS: Final = 10
+_METRICS_TIMEOUT_S: Final = 5.0
+_YEAR_S: Final = 365 * 86_400
+
+
+def _configure(parser: Parser) -> None:
+    parser.add_argument(
+        "--metrics", metavar="HOST:PORT", help="metrics address (broker.metrics_listen)"
+    )
+    client_options(parser)
+
+
+def _run(args: argparse.Namespace) -> int:
+    try:
+        state = _state(args)
+    except BrokerUnreachable as error:
+        raise NotReady(error.what, detail=error.detail, hint=error.hint) from error
+    if args.json:
+        print_json(state)
+    else:
+        _show(state)
+    return 0 if state["ready"] else 3
+
+
+def _state(args: argparse.Namespace) -> dict[str, Any]:
+    cluster = Cluster.of(args)
+    settings = config.load(path=args.config).broker
+    metadata = cluster.metadata()
+    brokers = [f"{each.host}:{each.port}" for each in metadata.brokers.values()]
+    partitions = all_partitions(metadata.topics)
+    bounds = cluster.bounds(partitions)
+    sizes = cluster.sizes_bytes(brokers)
+    metrics, metrics_error = _metrics(args.metrics or settings.metrics_listen)
+    groups = sorted(listed(cluster), key=lambda group: -group["lag"])
+    without_leader = [
+        str(Partition(name, number))
+        for name, topic in metadata.topics.items()
+        for number, each in topic.partitions.items()
+        if each.leader < 0
+    ]
+    failed = int(metrics.get("headwater_storage_failed_partitions", 0))
+    return {
+        "ready": not without_leader and not failed,
+        "bootstrap": cluster.bootstrap,
+        "brokers": brokers,
+        "cluster_id": metadata.cluster_id,
+        "topics": len(metadata.topics),
+        "partitions": len(partitions),
+        "records": sum(high - low for low, high in bounds.values()),
+        "size_bytes": sum(sizes.values()) if sizes else None,
+        "groups": groups,
+        "disk": _disk(cluster, brokers, metrics),
+        "partitions_without_leader": without_leader,
+        "storage_failed_partitions": failed if metrics else None,
+        "corrupt_segments": int(metrics.get("headwater_corrupt_segments", 0)) if metrics else None,
+        "metrics_error": metrics_error,
+    }
+
+
+def _metrics(address: str | None) -> tuple[dict[str, float], str]:
+    """The broker's own metrics by name (labels summed up), and why there are none."""
+    if address is None:
+        return {}, "no metrics address is known (--metrics HOST:PORT)"
+    try:
+        with urllib.request.urlopen(
+            f"http://{address}/metrics", timeout=_METRICS_TIMEOUT_S
+        ) as answer:
+            text = answer.read().decode()
+    except (OSError, ValueError) as error:
+        return {}, f"no metrics from {address}: {error}"
+    metrics: dict[str, float] = {}
+    for name, value in re.findall(r"^(headwater_\w+)(?:\{[^}]*\})? (\S+)", text, re.MULTILINE):
+        metrics[name] = metrics.get(name, 0.0) + float(value)
+    return metrics, ""
+
+
+def _disk(cluster: Cluster, brokers: list[str], metrics: dict[str, float]) -> dict[str, Any]:
+    """Free space, the rate of writing, and how long it lasts; None where nobody tells."""
+    total = free = None
+    for address in brokers if cluster.plain else ():
+        try:
+            directories = wire.log_dirs(address).results
+        except HeadwaterError:
+            continue
+        known = [each for each in directories if each.total_bytes >= 0]
+        if known:
+            # Each directory may be a disk of its own; the one that fills first matters.
+            least = min(known, key=lambda each: each.usable_bytes)
+            if free is None or least.usable_bytes < free:
+                total, free = least.total_bytes, least.usable_bytes
+    if "headwater_disk_free_bytes" in metrics:
+        free = int(metrics["headwater_disk_free_bytes"])
+    return {
+        "free_bytes": free,
+        "total_bytes": total,
+        "write_bytes_per_second": metrics.get("headwater_disk_write_bytes_per_second"),
+        "seconds_left": _finite(metrics.get("headwater_disk_seconds_left")),
+    }
+
+
+def _finite(number: float | None) -> float | None:
+    return number if number is not None and 0 <= number < float("inf") else None
+
+
+def _show(state: dict[str, Any]) -> None:
+    ready = styled("ready", "bold green") if state["ready"] else styled("not ready", "bold red")
+    say(
+        f"broker  {state['bootstrap']}  {ready}  cluster {state['cluster_id']},"
+        f" {plural(len(state['brokers']), 'broker')}"
+    )
+    say(
+        f"topics  {count(state['topics'])} with {plural(state['partitions'], 'partition')},"
+        f" {plural(state['records'], 'record')}, {size(state['size_bytes'])} on disk"
+    )
+    say(f"disk    {_disk_line(state['disk'])}")
+    for partition in state["partitions_without_leader"][:10]:
+        say(styled(f"fault   {partition} has no leader", "red"))
+    if state["storage_failed_partitions"]:
+        failed = plural(state["storage_failed_partitions"], "partition")
+        say(styled(f"fault   the disk refuses writes to {failed}", "red"))
+    if state["corrupt_segments"]:
+        corrupt = plural(state["corrupt_segments"], "segment")
+        say(styled(f"fault   {corrupt} out of service: corrupt on disk", "red"))
+    if state["metrics_error"]:
+        say(styled(f"note    {state['metrics_error']}", "dim"))
+    groups = state["groups"]
+    lag = sum(group["lag"] for group in groups)
+    say(f"groups  {count(len(groups))}" + (f", lag {count(lag)} in all" if groups else ""))
+    if groups:
+        rows = [
+            (each["group"], each["state"], each["members"], count(each["lag"]))
+            for each in groups[:_SHOWN_GROUPS]
+        ]
+        say("\n" + table(("group", "state", ">members", ">lag"), rows))
+    if len(groups) > _SHOWN_GROUPS:
+        say(f"… and {len(groups) - _SHOWN_GROUPS} with less lag; `headwater group list` shows all")
+
+
+def _disk_line(disk: dict[str, Any]) -> str:
+    if disk["free_bytes"] is None:
+        return "unknown"
+    line = f"{size(disk['free_bytes'])} free"
+    if disk["total_bytes"]:
+        line += f" of {size(disk['total_bytes'])}"
+    if disk["write_bytes_per_second"] is None:
+        return line
+    line += f", writing {size(disk['write_bytes_per_second'])}/s"
+    left = disk["seconds_left"]
+    if left is None:
+        return line + ": not filling"
+    return line + ": lasts " + (duration(left) if left < _YEAR_S else "more than a year")
+
+
+COMMANDS = {
+    "": Command(
+        "the state of the broker on one screen",
+        _configure,
+        _run,
+        "  headwater status\n  headwater status --json | jq .ready",
+    )
+}
