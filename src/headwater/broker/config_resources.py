@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headwater.broker.broker import OFFSETS_PARTITIONS, Broker, BrokerOptions
-from headwater.log.config import BOOLEAN, INT, LIST, LONG, SETTINGS, STRING, Setting
+from headwater.log.config import BOOLEAN, INT, LIST, SETTINGS, STRING, Setting
 
 # Kafka's numbers for kinds of resources …
 TOPIC: Final = 2
@@ -166,17 +166,10 @@ def broker_entries(broker: Broker) -> Iterator[Entry]:
         "how long a new group waits for more members",
     )
     for setting in _SORTED_SETTINGS:
-        for synonym in _default_synonyms(broker, setting):
-            yield Entry(
-                synonym.name,
-                synonym.value,
-                synonym.source,
-                setting.kind,
-                setting.doc,
-                True,
-                tuple(each for each in _default_synonyms(broker, setting)),
-            )
-            break
+        synonyms = tuple(_default_synonyms(broker, setting))
+        if synonyms:
+            name, value, source = synonyms[0].name, synonyms[0].value, synonyms[0].source
+            yield Entry(name, value, source, setting.kind, setting.doc, True, synonyms)
 
 
 def group_entries(broker: Broker) -> Iterator[Entry]:

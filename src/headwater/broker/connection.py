@@ -41,6 +41,7 @@ IN_WORK_BYTES = 8 << 20
 CHUNK_BYTES = 256 << 10
 WRITE_BUFFER_BYTES = 256 << 10
 FIRST_BUFFER_BYTES = 64 << 10
+REQUESTS_PER_TURN = 64
 
 
 class _Slot:
@@ -73,6 +74,7 @@ class Connection(asyncio.BufferedProtocol):
         self._in_work_bytes = 0
         # The API whose answer is awaited; the next request must not overtake it.
         self._awaited: Api | None = None
+        self._unanswered = 0
         self._reading = True
         self._starved = False  # the whole server has too much in work
         self._writable = True
@@ -143,7 +145,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._writable = True
         self._flush()
-        self._pump()
+        self._pump_on()
 
     def close(self, reason: str) -> None:
         """Ends the connection, saying why in the log."""
@@ -197,9 +199,19 @@ class Connection(asyncio.BufferedProtocol):
 
     def _pump(self) -> None:
         """Begins the requests whose turn it is, then reads on or not."""
-        while self._inbox and not self._closed and self._may_begin():
+        for _ in range(REQUESTS_PER_TURN):
+            if not self._inbox or self._closed or not self._may_begin():
+                break
             self._begin(self._inbox.popleft())
+        else:  # a flood of small requests: the others have their turn first
+            asyncio.get_running_loop().call_soon(self._pump_on)
         self._steer_reading()
+
+    def _pump_on(self) -> None:
+        try:
+            self._pump()
+        except HeadwaterError as error:
+            self.close(str(error))
 
     def _may_begin(self) -> bool:
         if self._awaited is None:
@@ -241,6 +253,7 @@ class Connection(asyncio.BufferedProtocol):
             raise MalformedMessage(f"API key {key} is not served")
         context = RequestContext(version, correlation_id, client_id, self.client_host)
         self._slots.append(slot)
+        self._unanswered += 1
         if not api.first <= version <= api.last:
             self._refuse_version(slot, api, context)
             return
@@ -280,11 +293,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._fail(api, error)
                 return
             self._answer(slot, api, context, finished.result())
-            if not self._closed:
-                try:
-                    self._pump()
-                except HeadwaterError as refused:
-                    self.close(str(refused))
+            self._pump_on()
 
         future.add_done_callback(done)
 
@@ -314,7 +323,8 @@ class Connection(asyncio.BufferedProtocol):
         slot.out = out
         self._in_work_bytes -= slot.size_bytes
         self._server.released(slot.size_bytes)
-        if self._awaited is not None and all(each.out is not None for each in self._slots):
+        self._unanswered -= 1
+        if self._unanswered == 0:
             self._awaited = None
         self._flush()
 

@@ -36,7 +36,7 @@ ZSTD_SINCE = 7
 @serves(ProduceRequest, first=3, last=13, advertised_from=0, pipelined=True)
 def produce(
     broker: Broker, request: ProduceRequest, context: RequestContext
-) -> "Answer | asyncio.Future[Answer]":
+) -> "asyncio.Future[Answer]":
     response = ProduceResponse()
     future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
     waiting = 1  # for the end of this function; then one for each batch on its way
@@ -45,7 +45,7 @@ def produce(
         nonlocal waiting
         waiting -= 1
         if waiting == 0 and not future.cancelled():
-            future.set_result(response)
+            future.set_result(None if request.acks == 0 else response)
 
     for topic in request.topic_data:
         answers = ProduceResponseTopicProduceResponse(name=topic.name, topic_id=topic.topic_id)
@@ -67,9 +67,10 @@ def produce(
                 _refuse(broker, topic.name, answer, error)
     if request.acks == 0:
         _end_on_error(response)
-        return None
+    # Also without an answer to send, the request counts as in work until it is on disk: a producer
+    # that never waits is slowed down to the disk's pace instead of filling the memory.
     settle()
-    return response if future.done() else future
+    return future
 
 
 def _check_request(request: ProduceRequest) -> None:

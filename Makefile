@@ -1,0 +1,59 @@
+# Two commands are enough: `make run` shows it, `make test` proves it. Each sets up what it needs.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: run test test-fast lint bench docs lock messages system clean
+.DEFAULT_GOAL := run
+
+run: $(VENV)/.run  ## the demo
+	@$(BIN)/headwater demo
+
+test: system $(VENV)/.dev lint  ## everything
+	$(BIN)/python -m pytest
+
+test-fast: $(VENV)/.dev lint  ## what takes under two minutes
+	$(BIN)/python -m pytest -m "not slow and not java"
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: system $(VENV)/.dev  ## beside real Kafka, in one sitting
+	$(BIN)/python -m bench
+
+docs: $(VENV)/.dev  ## the generated pages of docs/
+	$(BIN)/python tools/generate_api_docs.py
+	$(BIN)/python tools/generate_cli_docs.py
+
+lock: $(VENV)/.dev  ## new versions of everything, within pyproject.toml's ranges
+	$(BIN)/uv pip compile --universal --no-emit-index-url --no-header --no-annotate --upgrade \
+		--quiet pyproject.toml -o requirements.txt
+	$(BIN)/uv pip compile --universal --no-emit-index-url --no-header --no-annotate --upgrade \
+		--quiet pyproject.toml --group dev -o requirements-dev.txt
+
+messages: $(VENV)/.dev  ## src/headwater/protocol/messages from Kafka's own schemas
+	$(BIN)/python -m bench.peers.kafka --fetch
+	$(BIN)/python tools/generate_messages.py .work/kafka/libs/kafka-clients-*.jar \
+		.work/kafka/libs/kafka-group-coordinator-[0-9]*.jar
+	$(BIN)/ruff format --quiet src/headwater/protocol/messages
+
+system:  ## kcat, Java and Maven, for the tests with those clients
+	@bash tools/install_system_packages.sh
+
+$(VENV)/.run: requirements.txt pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing Headwater into $(VENV) …"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt hatchling editables
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.dev: requirements-dev.txt $(VENV)/.run
+	@echo "Installing what the tests need …"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .work .headwater .mypy_cache .ruff_cache .pytest_cache .hypothesis
