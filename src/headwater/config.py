@@ -188,11 +188,11 @@ class BrokerSettings:
         268_435_456, _size, "Request bytes held in memory over all connections."
     )
     max_connections: int = _setting(10_000, _integer(1, 10**6), "Connections held at a time.")
-    log_format: str = _setting("text", _one_of("text", "json"), 'Form of the log: "text", "json".')
+    log_format: str = _setting("text", _one_of("text", "json"), "Form of the log: text or json.")
     log_level: str = _setting(
         "info",
         _one_of("debug", "info", "warning", "error"),
-        'Least severe line that is logged: "debug", "info", "warning" or "error".',
+        "Least severe line that is logged: debug, info, warning or error.",
     )
     topic_defaults: Mapping[str, str] = field(
         default_factory=lambda: MappingProxyType({}),
@@ -363,8 +363,10 @@ def _read_file(
         mistakes.append(Mistake(str(file), f"cannot be read ({error})", "a readable UTF-8 file"))
     except tomllib.TOMLDecodeError as error:
         line = re.search(r"at line (\d+)", str(error))
-        where = f"{file.name}:{line[1]}" if line else f"{file.name}: at its end"
-        mistakes.append(Mistake(where, f"not TOML: {error}", "TOML (https://toml.io)"))
+        number = line[1] if line else len(text.splitlines())  # "at end of document"
+        mistakes.append(
+            Mistake(f"{file.name}:{number}", f"not TOML: {error}", "TOML (https://toml.io)")
+        )
     return {}, {}
 
 

@@ -26,7 +26,7 @@ def _configure(parser: Parser) -> None:
         default = "" if each.default is None else f" (default: {str(each.default).lower()})"
         parser.add_argument(
             flag, dest=each.name, metavar=_METAVARS.get(each.name, "N"),
-            help=each.metadata["doc"].split(". Default")[0].rstrip(".") + default,
+            help=_help(each.metadata["doc"]) + default,
         )  # fmt: skip
     parser.add_argument(
         "--topic-defaults",
@@ -37,6 +37,11 @@ def _configure(parser: Parser) -> None:
         help="Kafka topic config of topics that do not set it",
     )
     common_options(parser, json_help="write one JSON line to stdout when ready")
+
+
+def _help(doc: str) -> str:
+    text = doc.split(". Default", maxsplit=1)[0].rstrip(".")
+    return text[0].lower() + text[1:]
 
 
 _METAVARS = {

@@ -30,7 +30,7 @@ from headwater.cli.cluster import Cluster, all_partitions, refused, settled
 from headwater.cli.demo_view import SENT_HEADER, Seen, view_for
 from headwater.cli.orders import orders
 from headwater.cli.output import print_json, say, styled
-from headwater.cli.parser import Command, Parser, common_options
+from headwater.cli.parser import Command, Parser, output_options
 from headwater.errors import HeadwaterError, NotReady
 
 _TOPIC: Final = "orders"
@@ -58,7 +58,7 @@ def _configure(parser: Parser) -> None:
         metavar="HOST:PORT",
         help="address of the broker (default: a free port)",
     )
-    common_options(parser, json_help="show nothing, write the summary as JSON")
+    output_options(parser, json_help="show nothing, write the summary as JSON")
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -50,7 +50,8 @@ class Parser(argparse.ArgumentParser):
                 continue
             value = action.metavar or action.dest.upper()
             if not action.option_strings:
-                yield Option(str(value), action.help or "")
+                more = f" [{value}...]" if action.nargs == "+" else ""
+                yield Option(f"{value}{more}", action.help or "")
                 continue
             names = ", ".join(action.option_strings)
             yield Option(f"{names} {value}" if action.nargs != 0 else names, action.help or "")
@@ -89,8 +90,13 @@ class Command:
 
 
 def common_options(parser: Parser, *, json_help: str = "write JSON, for machines") -> None:
-    """What every command takes."""
+    """What every command takes that reads the configuration."""
     parser.add_argument("--config", metavar="FILE", help="configuration file (./headwater.toml)")
+    output_options(parser, json_help=json_help)
+
+
+def output_options(parser: Parser, *, json_help: str = "write JSON, for machines") -> None:
+    """What every command takes."""
     parser.add_argument("--json", action="store_true", help=json_help)
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="show the traceback of an error"

@@ -1,13 +1,15 @@
 """Where to read from and to: `start`, `end`, `+n`, `-n`, `N`, `@TIME`, and ranges of two of them.
 
-start          the first record that is there
-end            after the last record that is there now
-+n             n records after the start; as the end of a range, n after where it begins
--n             n records before the end
-N              offset N
-@TIME          the first record at TIME or later. TIME is an ISO time (2026-11-15T10:00:00Z,
-               local without a zone), epoch milliseconds, or back from now: -1h, -1h30m, -7d
-FROM:TO        from FROM (included) to TO (not included)
+    start          the first record that is there
+    end            after the last record that is there now
+    +n             n records after the start; as the end of a range, n after where it begins
+    -n             n records before the end
+    N              offset N
+    @TIME          the first record at TIME or later. TIME is an ISO time (2026-11-15T10:00:00Z,
+                   local without a zone), epoch milliseconds, or back from now: -1h, -1h30m, -7d
+    FROM:TO        from FROM (included) to TO (not included)
+
+Each partition has its own start, end and times: `-10` are the last ten records of every partition.
 """
 
 import re

@@ -1,0 +1,251 @@
+"""Settings: their sources, their mistakes, their documentation."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from headwater import config
+from headwater.errors import ConfigError
+
+DOCS = Path(__file__).parent.parent / "docs" / "configuration.md"
+
+
+def write(directory, text, name="headwater.toml"):
+    (directory / name).write_text(text, encoding="utf-8")
+    return str(directory)
+
+
+def source_of(loaded, name):
+    (setting,) = [each for each in loaded.settings if each.name == name]
+    return setting.source
+
+
+def mistakes_of(text, tmp_path, **options):
+    read = config.read(cwd=write(tmp_path, text), **{"environ": {}, **options})
+    return [str(mistake) for mistake in read.mistakes]
+
+
+def test_without_anything_every_setting_is_at_its_default(tmp_path):
+    loaded = config.load(environ={}, cwd=str(tmp_path))
+    assert loaded.broker == config.BrokerSettings()
+    assert {setting.source for setting in loaded.settings} == {"default"}
+    assert loaded.bootstrap() == "127.0.0.1:9092"
+
+
+def test_flag_beats_environment_beats_file_beats_default(tmp_path):
+    cwd = write(
+        tmp_path, '[broker]\nlisten = "127.0.0.1:1"\ndata_dir = "file"\n\nnode_id = 3 # three\n'
+    )
+    environ = {"HEADWATER_BROKER__LISTEN": "127.0.0.1:2", "HEADWATER_BROKER__DATA_DIR": "env"}
+    loaded = config.load({"broker.listen": "127.0.0.1:3"}, environ=environ, cwd=cwd)
+    assert loaded.broker.listen == "127.0.0.1:3"
+    assert loaded.broker.data_dir == "env"
+    assert loaded.broker.node_id == 3
+    assert source_of(loaded, "broker.listen") == "flag --listen"
+    assert source_of(loaded, "broker.data_dir") == "environment HEADWATER_BROKER__DATA_DIR"
+    assert source_of(loaded, "broker.node_id") == "headwater.toml:5"
+    assert source_of(loaded, "broker.advertise") == "default"
+
+
+def test_the_file_is_named_by_flag_then_by_environment_then_found(tmp_path):
+    cwd = write(tmp_path, "[broker]\nnode_id = 1")
+    write(tmp_path, "[broker]\nnode_id = 2", "env.toml")
+    write(tmp_path, "[broker]\nnode_id = 3", "flag.toml")
+    environ = {"HEADWATER_CONFIG": "env.toml"}
+    assert config.load(environ={}, cwd=cwd).broker.node_id == 1
+    assert config.load(environ=environ, cwd=cwd).broker.node_id == 2
+    assert config.load(path="flag.toml", environ=environ, cwd=cwd).broker.node_id == 3
+
+
+@pytest.mark.parametrize("named_by", ["--config", "HEADWATER_CONFIG"])
+def test_a_file_that_is_named_must_exist(tmp_path, named_by):
+    environ = {"HEADWATER_CONFIG": "no.toml"} if named_by != "--config" else {}
+    path = "no.toml" if named_by == "--config" else None
+    with pytest.raises(ConfigError) as caught:
+        config.load(path=path, environ=environ, cwd=str(tmp_path))
+    assert caught.value.detail == f"{named_by}: no file no.toml; expected a file that exists"
+    assert caught.value.exit_code == 2
+
+
+def test_all_mistakes_are_reported_at_once_with_their_places(tmp_path):
+    text = """\
+[broker]
+listn = "127.0.0.1:9092"
+max_request_bytes = "much"
+node = \"\"\"
+node_id = 4
+\"\"\"
+auto_create_topics = "perhaps"
+log_level = [
+  "info",
+]
+
+[brokr]
+node_id = 1
+"""
+    cwd = write(tmp_path, text)
+    environ = {"HEADWATER_BROKER__NODE_ID": "-1", "HEADWATER_BROKER__LISTEM": "127.0.0.1:1"}
+    with pytest.raises(ConfigError) as caught:
+        config.load({"broker.listen": "nowhere"}, environ=environ, cwd=cwd)
+    assert caught.value.what == "9 mistakes in the configuration"
+    assert sorted(caught.value.detail.splitlines()) == sorted(
+        [
+            "headwater.toml:12: unknown section [brokr]; expected [broker] (the nearest name)",
+            (
+                "headwater.toml:2: unknown setting in [broker]: listn; expected listen"
+                " (the nearest name)"
+            ),
+            (
+                "headwater.toml:4: unknown setting in [broker]: node; expected node_id"
+                " (the nearest name)"
+            ),
+            (
+                "environment HEADWATER_BROKER__LISTEM: unknown setting LISTEM; expected LISTEN"
+                " (the nearest name)"
+            ),
+            (
+                "headwater.toml:3: broker.max_request_bytes = 'much'; expected a size such as"
+                ' "64MiB"'
+            ),
+            "headwater.toml:7: broker.auto_create_topics = 'perhaps'; expected true or false",
+            (
+                "headwater.toml:8: broker.log_level = ['info']; expected"
+                ' "debug" or "info" or "warning" or "error"'
+            ),
+            (
+                "environment HEADWATER_BROKER__NODE_ID: broker.node_id = '-1'; expected"
+                " a whole number from 0 to 2147483647"
+            ),
+            (
+                "flag --listen: broker.listen = 'nowhere'; expected an address such as"
+                ' "127.0.0.1:9092"'
+            ),
+        ]
+    )
+
+
+def test_a_wrong_value_is_reported_even_where_a_flag_overrides_it(tmp_path):
+    assert mistakes_of(
+        "[broker]\nlisten = 9092", tmp_path, flags={"broker.listen": "127.0.0.1:1"}
+    ) == ['headwater.toml:2: broker.listen = 9092; expected an address such as "127.0.0.1:9092"']
+
+
+def test_a_file_that_is_not_toml_is_reported_with_its_line(tmp_path):
+    (mistake,) = mistakes_of('[broker]\nlisten = "127.0.0.1', tmp_path)
+    assert mistake.startswith("headwater.toml:2: not TOML:")
+
+
+def test_a_file_that_is_not_utf8_is_a_mistake(tmp_path):
+    (tmp_path / "headwater.toml").write_bytes(b"\xff\xfe")
+    (mistake,) = config.read(environ={}, cwd=str(tmp_path)).mistakes
+    assert mistake.expected == "a readable UTF-8 file"
+
+
+def test_sections_of_other_parts_are_accepted_as_they_stand(tmp_path):
+    text = '[spark]\nmaster = "local[*]"\n[capture.shop]\nsource = "x"\n[view.a]\nkey = ["b"]\n'
+    loaded = config.load(environ={"HEADWATER_SPARK__MASTER": "yarn"}, cwd=write(tmp_path, text))
+    assert loaded.sections["capture"]["shop"] == {"source": "x"}
+
+
+@pytest.mark.parametrize(
+    ("written", "size_bytes"),
+    [("64MiB", 64 << 20), ("64 mib", 64 << 20), ("10kB", 10_000), ("1.5g", 3 << 29), ("100", 100)],
+)
+def test_sizes(tmp_path, written, size_bytes):
+    loaded = config.load(
+        environ={"HEADWATER_BROKER__MAX_REQUEST_BYTES": written}, cwd=str(tmp_path)
+    )
+    assert loaded.broker.max_request_bytes == size_bytes
+
+
+@pytest.mark.parametrize("written", ["", "-1", "0", "12 parsecs", "MiB"])
+def test_what_is_no_size(tmp_path, written):
+    environ = {"HEADWATER_BROKER__MAX_REQUEST_BYTES": written}
+    assert len(config.read(environ=environ, cwd=str(tmp_path)).mistakes) == 1
+
+
+@pytest.mark.parametrize(
+    ("written", "duration_ms"),
+    [("250ms", 250), ("90s", 90_000), ("1h30m", 5_400_000), ("7d", 604_800_000), ("0.5s", 500)],
+)
+def test_durations(written, duration_ms):
+    assert config.parse_duration_ms(written) == duration_ms
+
+
+@pytest.mark.parametrize("written", ["", "7", "d", "1h 30m", "-1h", "1y"])
+def test_what_is_no_duration(written):
+    with pytest.raises(ValueError, match="a duration"):
+        config.parse_duration_ms(written)
+
+
+@pytest.mark.parametrize(
+    ("address", "parts"),
+    [
+        ("127.0.0.1:9092", ("127.0.0.1", 9092)),
+        ("[::1]:0", ("::1", 0)),
+        ("kafka.example.org:65535", ("kafka.example.org", 65535)),
+    ],
+)
+def test_addresses(address, parts):
+    assert config.split_address(address) == parts
+
+
+@pytest.mark.parametrize("address", ["", "9092", ":9092", "host", "host:", "host:65536", "::1:9"])
+def test_what_is_no_address(address):
+    with pytest.raises(ValueError, match="an address"):
+        config.split_address(address)
+
+
+def test_topic_defaults_from_file_and_environment(tmp_path):
+    text = """\
+[broker.topic_defaults]
+"retention.ms" = "7d"
+segment.bytes = "64MiB"
+preallocate = true
+"cleanup.policy" = "delete"
+"""
+    environ = {"HEADWATER_BROKER__TOPIC_DEFAULTS__SEGMENT_BYTES": "1MiB"}
+    loaded = config.load(environ=environ, cwd=write(tmp_path, text))
+    assert loaded.broker.topic_defaults == {
+        "retention.ms": "604800000",
+        "segment.bytes": "1048576",
+        "preallocate": "true",
+        "cleanup.policy": "delete",
+    }
+    assert source_of(loaded, "broker.topic_defaults.retention.ms") == "headwater.toml:2"
+    assert source_of(loaded, "broker.topic_defaults.segment.bytes").startswith("environment")
+
+
+def test_wrong_topic_defaults(tmp_path):
+    (mistake,) = mistakes_of('[broker.topic_defaults]\n"retention.ms" = "long"\n', tmp_path)
+    assert mistake == (
+        "headwater.toml:2: broker.topic_defaults.retention.ms = 'long';"
+        ' expected a duration such as "90s" or "1h30m"'
+    )
+    assert mistakes_of("[broker]\ntopic_defaults = 3", tmp_path) == [
+        "headwater.toml:2: topic_defaults = 3; expected a table [broker.topic_defaults]"
+    ]
+
+
+def test_a_number_that_kafka_understands_is_left_alone():
+    assert config.topic_config("retention.ms", "-1") == "-1"
+    assert config.topic_config("cleanup.policy", "compact") == "compact"
+
+
+@pytest.mark.parametrize("field", dataclasses.fields(config.BrokerSettings), ids=lambda f: f.name)
+def test_every_setting_is_documented_with_its_default(field):
+    default = "" if field.default in (None, dataclasses.MISSING) else f"`{field.default}`"
+    (row,) = [
+        [cell.strip() for cell in line.split("|")]
+        for line in DOCS.read_text(encoding="utf-8").splitlines()
+        if line.startswith(f"| `{field.name}` |")
+    ]
+    assert row[2] == (default.lower() if isinstance(field.default, bool) else default)
+    assert row[3].endswith(".")
+
+
+def test_nothing_is_documented_that_does_not_exist():
+    section = DOCS.read_text(encoding="utf-8").partition("## [broker]")[2]
+    documented = [line.split("`")[1] for line in section.splitlines() if line.startswith("| `")]
+    assert documented == [field.name for field in dataclasses.fields(config.BrokerSettings)]
