@@ -11,7 +11,8 @@ from bench.peers.process import BrokerProcess, free_port, running
 from bench.peers.provision import kafka_libs
 
 NAME = "Apache Kafka 4.3.0"
-HEAP = "-Xmx1G"  # kafka-server-start.sh's own default
+# As kafka-server-start.sh sets them.
+SERVER_JVM = ["-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"]
 TOOL_TIMEOUT_S = 60
 
 TOOLS = "org.apache.kafka.tools"
@@ -48,7 +49,7 @@ group.initial.rebalance.delay.ms=0
             "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties)
         )
         formatted.check_returncode()
-    command = ["java", HEAP, "-Xms1G", "-XX:+UseG1GC", "-cp", classpath(), "kafka.Kafka", str(properties)]
+    command = ["java", *SERVER_JVM, "-cp", classpath(), "kafka.Kafka", str(properties)]
     with running(NAME, command, port, data_dir / "kafka.out") as broker:
         yield broker
 

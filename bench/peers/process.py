@@ -16,7 +16,7 @@ STOP_TIMEOUT_S = 60
 CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-class BrokerFailed(Exception):
+class BrokerFailedError(Exception):
     """The broker ended, or never answered; the text carries the end of its log."""
 
 
@@ -58,24 +58,25 @@ class BrokerProcess:
         for line in Path(f"/proc/{self.child.pid}/status").read_text().splitlines():
             if line.startswith(name + ":"):
                 return int(line.split()[1]) * 1024
-        raise BrokerFailed(f"{self.name} has ended")
+        raise BrokerFailedError(f"{self.name} has ended")
 
 
 @contextmanager
-def running(
-    name: str, command: list[str], port: int, output: Path, env: dict[str, str] | None = None
-) -> Iterator[BrokerProcess]:
+def running(name: str, command: list[str], port: int, output: Path) -> Iterator[BrokerProcess]:
     """The broker, from the moment that it answers a Metadata request until the block ends."""
     started_at = time.perf_counter()
     with output.open("ab") as sink:
         child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, env={**os.environ, **(env or {})}
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=sink,
         )
     broker = BrokerProcess(name, f"127.0.0.1:{port}", child, output)
     try:
         while not answers_metadata(port):
             if child.poll() is not None or time.perf_counter() - started_at > START_TIMEOUT_S:
-                raise BrokerFailed(f"{name} did not start:\n{output.read_text()[-3000:]}")
+                raise BrokerFailedError(f"{name} did not start:\n{output.read_text()[-3000:]}")
             time.sleep(0.002)
         broker.start_s = time.perf_counter() - started_at
         yield broker

@@ -25,7 +25,7 @@ LIBRDKAFKA_OPTIONS = [
 ]
 
 
-class PeerUnavailable(Exception):
+class PeerUnavailableError(Exception):
     """A peer cannot be had on this machine; the text says what is missing."""
 
 
@@ -103,11 +103,11 @@ def _once(
     if stamp.exists() and stamp.read_text() == digest.hexdigest():
         return folder
     if missing := missing_tools(*tools):
-        raise PeerUnavailable(f"{name} needs {', '.join(missing)} on the PATH")
+        raise PeerUnavailableError(f"{name} needs {', '.join(missing)} on the PATH")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     build(folder)
-    stamp.write_text(digest.hexdigest())  # last, so that half a build is never taken for a whole one
+    stamp.write_text(digest.hexdigest())  # last: half a build is never taken for a whole one
     return folder
 
 
@@ -115,4 +115,4 @@ def _run(command: list[str], cwd: Path | None = None) -> None:
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
-        raise PeerUnavailable(f"{' '.join(command)} failed:\n{tail}")
+        raise PeerUnavailableError(f"{' '.join(command)} failed:\n{tail}")

@@ -1,0 +1,158 @@
+"""Kafka's own DumpLogSegments reads the files that the broker has written, and finds no fault."""
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from bench.peers.kafka import run_tool
+from bench.peers.provision import missing_tools
+
+if TYPE_CHECKING:
+    from conftest import Broker
+
+pytestmark = [
+    pytest.mark.java,
+    pytest.mark.skipif(bool(missing_tools("java", "mvn")), reason="needs java and mvn on the PATH"),
+]
+
+SEGMENT_BYTES = 1024 * 1024  # Kafka's minimum
+COUNT = 3000
+NOT_YET = (KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
+CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+
+
+def dump(*args: str) -> str:
+    done = run_tool("DumpLogSegments", *args)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "mismatch" not in done.stdout.lower(), done.stdout
+    assert "not valid" not in done.stdout, done.stdout
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def log_dir(broker: "Broker") -> Path:
+    if broker.log_dir is None:
+        pytest.skip("the broker's files are not on this machine")
+    return broker.log_dir
+
+
+def create_topic(broker: "Broker", name: str, **config: str) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    topic = NewTopic(
+        name, 1, 1, config={key.replace("_", "."): value for key, value in config.items()}
+    )
+    admin.create_topics([topic])[name].result(20)
+
+
+def produce(broker: "Broker", topic: str, values: Iterator[str], **settings: str) -> None:
+    producer = Producer(
+        {
+            "bootstrap.servers": broker.address,
+            "enable.idempotence": True,
+            "batch.size": 16384,
+            **{key.replace("_", "."): value for key, value in settings.items()},
+        }
+    )
+    for number, value in enumerate(values):
+        producer.produce(topic, value, key=f"key {number}", headers={"number": str(number)})
+        producer.poll(0)
+    assert producer.flush(30) == 0
+
+
+@pytest.fixture(scope="module")
+def rolled(broker: "Broker", log_dir: Path) -> Path:
+    """The directory of a partition with sealed segments, written by an idempotent producer."""
+    create_topic(broker, "dump-rolled", segment_bytes=str(SEGMENT_BYTES))
+    produce(broker, "dump-rolled", (f"value {n} ".ljust(1000, ".") for n in range(COUNT)))
+    return next(log_dir.rglob("dump-rolled-0"))
+
+
+def sealed(partition: Path, suffix: str) -> list[str]:
+    """The files of all segments but the active one, oldest first."""
+    bases = sorted(file.stem for file in partition.glob("*.log"))
+    assert len(bases) > 2, f"the log has not rolled: {bases}"
+    return [str(partition / f"{base}{suffix}") for base in bases[:-1]]
+
+
+def test_records_are_read_back(rolled: Path) -> None:
+    files = ",".join(str(file) for file in sorted(rolled.glob("*.log")))
+    said = dump("--deep-iteration", "--print-data-log", "--files", files)
+    records = re.findall(
+        r"offset: (\d+) .*headerKeys: \[number\] key: key (\d+) payload: value (\d+) \.+$",
+        said,
+        re.MULTILINE,
+    )
+    assert records == [(str(n), str(n), str(n)) for n in range(COUNT)]
+    batches = re.findall(r"baseOffset: .* isvalid: (\w+)", said)
+    assert batches
+    assert set(batches) == {"true"}
+    assert re.search(r"baseSequence: 0 lastSequence: \d+ producerId: \d+ producerEpoch: 0 ", said)
+
+
+def test_offset_index(rolled: Path) -> None:
+    files = ",".join(sealed(rolled, ".index"))
+    assert dump("--index-sanity-check", "--files", files).count("passed sanity check") > 1
+    entries = re.findall(r"offset: (\d+) position: (\d+)", dump("--files", files))
+    assert len(entries) > 100
+
+
+def test_time_index(rolled: Path) -> None:
+    files = ",".join(sealed(rolled, ".timeindex"))
+    assert dump("--index-sanity-check", "--files", files).count("passed sanity check") > 1
+    entries = re.findall(r"timestamp: (\d+) offset: (\d+)", dump("--files", files))
+    assert entries
+
+
+def test_producer_snapshot(rolled: Path) -> None:
+    newest = max(rolled.glob("*.snapshot"))
+    said = dump("--files", str(newest))
+    found = re.search(r"producerId: \d+ producerEpoch: 0 .*lastSequence: (\d+)", said)
+    assert found, said
+    # The snapshot is of the moment when the segment of that name began.
+    assert int(found[1]) == int(newest.stem) - 1
+
+
+def test_compressions_are_stored_as_sent(broker: "Broker", log_dir: Path) -> None:
+    create_topic(broker, "dump-codecs")
+    for codec in CODECS:
+        values = (f"{codec} {n} " + "x" * 100 for n in range(100))
+        produce(broker, "dump-codecs", values, compression_codec=codec, linger_ms="50")
+    (file,) = next(log_dir.rglob("dump-codecs-0")).glob("*.log")
+    said = dump("--deep-iteration", "--print-data-log", "--files", str(file))
+    stored = list(dict.fromkeys(re.findall(r"compresscodec: (\w+)", said)))
+    assert stored == CODECS
+    payloads = re.findall(r"payload: (\w+) (\d+) x+$", said, re.MULTILINE)
+    assert payloads == [(codec, str(n)) for codec in CODECS for n in range(100)]
+
+
+def commit(consumer: Consumer, position: TopicPartition) -> None:
+    """Commits; the first commit of all may find Kafka's coordinator still loading."""
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            consumer.commit(offsets=[position], asynchronous=False)
+        except KafkaException as refused:
+            if refused.args[0].code() not in NOT_YET or time.monotonic() > deadline:
+                raise
+        else:
+            return
+
+
+def test_committed_offsets_are_in_kafkas_format(broker: "Broker", log_dir: Path) -> None:
+    create_topic(broker, "dump-committed")
+    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "dump-group"})
+    try:
+        commit(consumer, TopicPartition("dump-committed", 0, 4711, metadata="a note"))
+    finally:
+        consumer.close()
+    files = [file for file in log_dir.rglob("__consumer_offsets-*/*.log") if file.stat().st_size]
+    said = dump("--offsets-decoder", "--files", ",".join(map(str, files)))
+    (line,) = [line for line in said.splitlines() if "dump-group" in line and "4711" in line]
+    assert "dump-committed" in line
+    assert "a note" in line
