@@ -1,1 +1,31 @@
-""""""
+"""Consumer groups: who reads which partition, and how far each group has come.
+
+    coordinator                    one door for all requests; expiry (loading: `loading`)
+    ├── classic, roster            groups that rebalance by JoinGroup and SyncGroup
+    ├── consumer                   groups of KIP-848, assigned by the broker
+    │   ├── consumer_protocol      heartbeats and timers
+    │   ├── consumer_change        what a heartbeat changes
+    │   ├── reconciliation         from what a member owns to what it should own
+    │   ├── assignors              uniform and range
+    │   └── subscriptions          names and patterns (`topic_regex`) to topics
+    ├── offsets                    committed offsets
+    └── journal                    write first, then change memory, then answer
+        └── records, consumer_records    the format of `__consumer_offsets`
+
+The broker gives a log, the topics and a clock (`ports`); nothing here knows of sockets or files.
+"""
+
+from headwater.broker.groups.coordinator import GroupCoordinator, GroupCounts
+from headwater.broker.groups.ports import GroupLog, StoredRecord, Topics
+from headwater.broker.groups.records import partition_for
+from headwater.broker.groups.settings import GroupSettings
+
+__all__ = [
+    "GroupCoordinator",
+    "GroupCounts",
+    "GroupLog",
+    "GroupSettings",
+    "StoredRecord",
+    "Topics",
+    "partition_for",
+]

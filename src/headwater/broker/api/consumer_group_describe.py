@@ -1,0 +1,94 @@
+"""ConsumerGroupDescribe: the state and the members of KIP-848 groups. Versions 0–1.
+
+A group that there is not, or that is classic, is GROUP_ID_NOT_FOUND. Every member is told as one
+of the new protocol (version 1), because a group is never mixed.
+
+Deviations: authorized operations are told as all that exist, for there is no authorizer.
+"""
+
+from headwater.broker.api.describe_groups import GROUP_OPERATIONS
+from headwater.broker.api.registry import RequestContext, serves
+from headwater.broker.broker import Broker
+from headwater.broker.groups.assignors import NOTHING, Assignment
+from headwater.broker.groups.consumer import ConsumerGroup, Member
+from headwater.broker.groups.consumer_records import by_topic
+from headwater.errors import ApiError
+from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupDescribeResponseAssignment,
+    ConsumerGroupDescribeResponseDescribedGroup,
+    ConsumerGroupDescribeResponseMember,
+    ConsumerGroupDescribeResponseTopicPartitions,
+)
+
+_NEW_PROTOCOL = 1
+
+
+@serves(ConsumerGroupDescribeRequest, first=0, last=1)
+def consumer_group_describe(
+    broker: Broker, request: ConsumerGroupDescribeRequest, context: RequestContext
+) -> ConsumerGroupDescribeResponse:
+    response = ConsumerGroupDescribeResponse(
+        groups=[_describe(broker, group_id) for group_id in request.group_ids]
+    )
+    if request.include_authorized_operations:
+        for group in response.groups:
+            group.authorized_operations = GROUP_OPERATIONS
+    return response
+
+
+def _describe(broker: Broker, group_id: str) -> ConsumerGroupDescribeResponseDescribedGroup:
+    try:
+        broker.groups.verify_ready(group_id)
+        group = broker.groups.group(group_id)
+        if not isinstance(group, ConsumerGroup):
+            raise ApiError(
+                ErrorCode.GROUP_ID_NOT_FOUND,
+                f"group {group_id} " + ("not found" if group is None else "is no consumer group"),
+            )
+    except ApiError as error:
+        return ConsumerGroupDescribeResponseDescribedGroup(
+            group_id=group_id, error_code=error.code, error_message=error.what
+        )
+    return ConsumerGroupDescribeResponseDescribedGroup(
+        group_id=group_id,
+        group_state=group.state.value,
+        group_epoch=group.epoch,
+        assignment_epoch=group.target_epoch,
+        assignor_name=group.preferred_assignor(),
+        members=[_member(broker, group, member) for member in group.members.values()],
+    )
+
+
+def _member(
+    broker: Broker, group: ConsumerGroup, member: Member
+) -> ConsumerGroupDescribeResponseMember:
+    subscription = member.subscription
+    return ConsumerGroupDescribeResponseMember(
+        member_id=member.member_id,
+        instance_id=subscription.instance_id,
+        rack_id=subscription.rack_id,
+        member_epoch=member.progress.epoch,
+        client_id=subscription.client_id,
+        client_host=subscription.client_host,
+        subscribed_topic_names=sorted(subscription.topic_names),
+        subscribed_topic_regex=subscription.topic_regex or None,
+        assignment=_assignment(broker, member.progress.assigned),
+        target_assignment=_assignment(broker, group.targets.get(member.member_id, NOTHING)),
+        member_type=_NEW_PROTOCOL,
+    )
+
+
+def _assignment(broker: Broker, assignment: Assignment) -> ConsumerGroupDescribeResponseAssignment:
+    return ConsumerGroupDescribeResponseAssignment(
+        topic_partitions=[
+            ConsumerGroupDescribeResponseTopicPartitions(
+                topic_id=topic_id,
+                topic_name=broker.groups.topics.name_of(topic_id) or "",
+                partitions=partitions,
+            )
+            for topic_id, partitions in by_topic(assignment).items()
+        ]
+    )

@@ -1,0 +1,77 @@
+"""DescribeGroups: the state and the members of classic groups. Versions 0–6.
+
+A group that there is not, or that is a KIP-848 group (ConsumerGroupDescribe shows those), is
+Dead; from version 6 on also GROUP_ID_NOT_FOUND with a message. Metadata and assignments are shown
+in a stable group only, as in Kafka.
+
+Deviations: authorized operations are told as all that exist, for there is no authorizer.
+"""
+
+from headwater.broker.api.registry import RequestContext, serves
+from headwater.broker.broker import Broker
+from headwater.broker.groups.classic import ClassicGroup, State
+from headwater.errors import ApiError
+from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.messages.describe_groups import (
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    DescribeGroupsResponseDescribedGroup,
+    DescribeGroupsResponseDescribedGroupMember,
+)
+
+# Bits of Kafka's AclOperation: READ 3, DELETE 6, DESCRIBE 8, DESCRIBE_CONFIGS 10,
+# ALTER_CONFIGS 11.
+GROUP_OPERATIONS = sum(1 << bit for bit in (3, 6, 8, 10, 11))
+
+
+@serves(DescribeGroupsRequest, first=0, last=6)
+def describe_groups(
+    broker: Broker, request: DescribeGroupsRequest, context: RequestContext
+) -> DescribeGroupsResponse:
+    response = DescribeGroupsResponse(
+        groups=[_describe(broker, group_id, context.api_version) for group_id in request.groups]
+    )
+    if request.include_authorized_operations:
+        for group in response.groups:
+            group.authorized_operations = GROUP_OPERATIONS
+    return response
+
+
+def _describe(
+    broker: Broker, group_id: str, api_version: int
+) -> DescribeGroupsResponseDescribedGroup:
+    try:
+        broker.groups.verify_ready()
+    except ApiError as error:
+        return DescribeGroupsResponseDescribedGroup(group_id=group_id, error_code=error.code)
+    group = broker.groups.group(group_id)
+    if not isinstance(group, ClassicGroup):
+        unknown = DescribeGroupsResponseDescribedGroup(
+            group_id=group_id, group_state=State.DEAD.value
+        )
+        if api_version >= 6:
+            unknown.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+            unknown.error_message = (
+                f"group {group_id} not found"
+                if group is None
+                else f"group {group_id} is not classic"
+            )
+        return unknown
+    is_stable = group.state is State.STABLE
+    return DescribeGroupsResponseDescribedGroup(
+        group_id=group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type or "",
+        protocol_data=(group.protocol_name or "") if is_stable else "",
+        members=[
+            DescribeGroupsResponseDescribedGroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata(group.protocol_name) if is_stable else b"",
+                member_assignment=member.assignment if is_stable else b"",
+            )
+            for member in group.roster
+        ],
+    )

@@ -1,0 +1,45 @@
+"""ListGroups: all groups, or those in some states (version 4+) or of some types (5+).
+Versions 0–5.
+
+States and types are compared without regard to case. Types are `classic` and `consumer`.
+"""
+
+from headwater.broker.api.registry import RequestContext, serves
+from headwater.broker.broker import Broker
+from headwater.broker.groups.classic import CONSUMER_PROTOCOL_TYPE, ClassicGroup
+from headwater.errors import ApiError
+from headwater.protocol.messages.list_groups import (
+    ListGroupsRequest,
+    ListGroupsResponse,
+    ListGroupsResponseListedGroup,
+)
+
+
+@serves(ListGroupsRequest, first=0, last=5)
+def list_groups(
+    broker: Broker, request: ListGroupsRequest, context: RequestContext
+) -> ListGroupsResponse:
+    try:
+        broker.groups.verify_ready()
+    except ApiError as error:
+        return ListGroupsResponse(error_code=error.code)
+    states = {state.lower() for state in request.states_filter}
+    types = {type_.lower() for type_ in request.types_filter}
+    response = ListGroupsResponse()
+    for group in broker.groups.groups():
+        is_classic = isinstance(group, ClassicGroup)
+        listed = ListGroupsResponseListedGroup(
+            group_id=group.group_id,
+            protocol_type=(
+                group.protocol_type or ""
+                if isinstance(group, ClassicGroup)
+                else CONSUMER_PROTOCOL_TYPE
+            ),
+            group_state=group.state.value,
+            group_type="classic" if is_classic else "consumer",
+        )
+        if (not states or listed.group_state.lower() in states) and (
+            not types or listed.group_type in types
+        ):
+            response.groups.append(listed)
+    return response

@@ -1,0 +1,88 @@
+"""OffsetCommit: a group notes how far it has come. Versions 2–10.
+
+Answered when the offsets are durable in `__consumer_offsets`. Versions 2–4 may ask for a
+retention of their own; topics are named by id from version 10 on. Members of KIP-848 groups
+commit with their member epoch from version 9 on; another epoch is STALE_MEMBER_EPOCH. Without
+member and generation only an empty group can be committed to.
+
+Deviations: a partition that its topic does not have is UNKNOWN_TOPIC_OR_PARTITION; Kafka stores
+its offset.
+"""
+
+from headwater.broker.api.registry import RequestContext, serves
+from headwater.broker.broker import Broker
+from headwater.broker.groups.offsets import CommittedOffset, OffsetKey
+from headwater.errors import ApiError
+from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from headwater.protocol.primitives import NIL_UUID
+
+
+@serves(OffsetCommitRequest, first=2, last=10)
+async def offset_commit(
+    broker: Broker, request: OffsetCommitRequest, context: RequestContext
+) -> OffsetCommitResponse:
+    response = OffsetCommitResponse()
+    offsets: list[tuple[OffsetKey, CommittedOffset]] = []
+    answers: list[OffsetCommitResponsePartition] = []  # to those that go into `offsets`
+    topics, now_ms = broker.groups.topics, broker.clock.now_ms()
+    retention_ms = request.retention_time_ms
+    expires_at_ms = -1 if retention_ms < 0 else now_ms + retention_ms
+    for topic in request.topics:
+        named = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
+        response.topics.append(named)
+        by_id = context.api_version >= 10
+        name = topics.name_of(topic.topic_id) if by_id else topic.name
+        partition_count = topics.partition_count(name) if name is not None else None
+        topic_id = topics.topic_id(name) if name is not None else None
+        for partition in topic.partitions:
+            answer = OffsetCommitResponsePartition(partition_index=partition.partition_index)
+            named.partitions.append(answer)
+            if name is None:
+                answer.error_code = ErrorCode.UNKNOWN_TOPIC_ID
+                continue
+            answer.error_code = _error(broker, partition, partition_count)
+            if answer.error_code == ErrorCode.NONE:
+                answers.append(answer)
+                offsets.append(
+                    (
+                        OffsetKey(name, partition.partition_index),
+                        CommittedOffset(
+                            offset=partition.committed_offset,
+                            leader_epoch=partition.committed_leader_epoch,
+                            metadata=partition.committed_metadata or "",
+                            committed_at_ms=now_ms,
+                            expires_at_ms=expires_at_ms,
+                            topic_id=topic_id or NIL_UUID,
+                        ),
+                    )
+                )
+    try:
+        await broker.groups.commit(
+            request.group_id,
+            offsets,
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
+            generation_or_epoch=request.generation_id_or_member_epoch,
+            api_version=context.api_version,
+        )
+    except ApiError as error:
+        for answer in answers:
+            answer.error_code = error.code
+    return response
+
+
+def _error(
+    broker: Broker, partition: OffsetCommitRequestPartition, partition_count: int | None
+) -> ErrorCode:
+    if partition_count is None or not 0 <= partition.partition_index < partition_count:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if len(partition.committed_metadata or "") > broker.groups.settings.offset_metadata_max_chars:
+        return ErrorCode.OFFSET_METADATA_TOO_LARGE
+    return ErrorCode.NONE

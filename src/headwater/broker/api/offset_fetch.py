@@ -1,0 +1,155 @@
+"""OffsetFetch: how far a group has come. Versions 1–10.
+
+Several groups at once from version 8 on; all offsets of a group when its topics are null
+(version 2+); topics by id from version 10 on. A partition without an offset is -1, without an
+error; so is every partition of a group that there is not. A member of a KIP-848 group that gives
+its epoch (version 9+) is refused with STALE_MEMBER_EPOCH when it is another.
+
+`require_stable` (version 7+) is accepted: without transactions every offset that is shown is
+stable.
+"""
+
+from collections.abc import Iterable
+
+from headwater.broker.api.registry import RequestContext, serves
+from headwater.broker.broker import Broker
+from headwater.broker.groups.offsets import CommittedOffset
+from headwater.errors import ApiError
+from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from headwater.protocol.primitives import NIL_UUID
+
+_NO_OFFSET = CommittedOffset(offset=-1)
+
+
+@serves(OffsetFetchRequest, first=1, last=10)
+def offset_fetch(
+    broker: Broker, request: OffsetFetchRequest, context: RequestContext
+) -> OffsetFetchResponse:
+    if context.api_version >= 8:
+        return OffsetFetchResponse(
+            groups=[_group(broker, group, context.api_version) for group in request.groups]
+        )
+    asked = OffsetFetchRequestGroup(group_id=request.group_id, topics=_as_newer(request.topics))
+    return _as_older(_group(broker, asked, context.api_version), asked, context.api_version)
+
+
+def _group(
+    broker: Broker, asked: OffsetFetchRequestGroup, api_version: int
+) -> OffsetFetchResponseGroup:
+    answer = OffsetFetchResponseGroup(group_id=asked.group_id)
+    try:
+        broker.groups.verify_fetch(asked.group_id, asked.member_id, asked.member_epoch)
+    except ApiError as error:
+        answer.error_code = error.code
+        return answer
+    if asked.topics is None:
+        answer.topics = _all(broker, asked.group_id, by_id=api_version >= 10)
+    else:
+        answer.topics = [
+            _topic(broker, asked.group_id, topic, by_id=api_version >= 10) for topic in asked.topics
+        ]
+    return answer
+
+
+def _topic(
+    broker: Broker, group_id: str, topic: OffsetFetchRequestTopics, *, by_id: bool
+) -> OffsetFetchResponseTopics:
+    name = broker.groups.topics.name_of(topic.topic_id) if by_id else topic.name
+    if name is None:
+        partitions = [
+            _partition(index, _NO_OFFSET, ErrorCode.UNKNOWN_TOPIC_ID)
+            for index in topic.partition_indexes
+        ]
+    else:
+        partitions = [
+            _partition(index, broker.groups.committed(group_id, name, index) or _NO_OFFSET)
+            for index in topic.partition_indexes
+        ]
+    return OffsetFetchResponseTopics(
+        name=topic.name, topic_id=topic.topic_id, partitions=partitions
+    )
+
+
+def _all(broker: Broker, group_id: str, *, by_id: bool) -> list[OffsetFetchResponseTopics]:
+    topics: dict[str, OffsetFetchResponseTopics] = {}
+    for key, committed in broker.groups.committed_by(group_id):
+        if key.topic not in topics:
+            topic_id = broker.groups.topics.topic_id(key.topic)
+            if by_id and topic_id is None:
+                continue  # deleted a moment ago
+            topics[key.topic] = OffsetFetchResponseTopics(
+                name=key.topic, topic_id=topic_id or NIL_UUID
+            )
+        topics[key.topic].partitions.append(_partition(key.partition, committed))
+    return list(topics.values())
+
+
+def _partition(
+    index: int, committed: CommittedOffset, error_code: ErrorCode = ErrorCode.NONE
+) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(
+        partition_index=index,
+        committed_offset=committed.offset,
+        committed_leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+        error_code=error_code,
+    )
+
+
+def _as_newer(
+    topics: Iterable[OffsetFetchRequestTopic] | None,
+) -> list[OffsetFetchRequestTopics] | None:
+    if topics is None:
+        return None
+    return [
+        OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+        for topic in topics
+    ]
+
+
+def _as_older(
+    group: OffsetFetchResponseGroup, asked: OffsetFetchRequestGroup, api_version: int
+) -> OffsetFetchResponse:
+    """One group at the top; version 1 has room for errors in the partitions only."""
+    if api_version < 2 and group.error_code != ErrorCode.NONE:
+        group.topics = [
+            OffsetFetchResponseTopics(
+                name=topic.name,
+                partitions=[
+                    _partition(index, _NO_OFFSET, ErrorCode(group.error_code))
+                    for index in topic.partition_indexes
+                ],
+            )
+            for topic in asked.topics or ()
+        ]
+    return OffsetFetchResponse(
+        error_code=group.error_code,
+        topics=[
+            OffsetFetchResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetFetchResponsePartition(
+                        partition_index=each.partition_index,
+                        committed_offset=each.committed_offset,
+                        committed_leader_epoch=each.committed_leader_epoch,
+                        metadata=each.metadata,
+                        error_code=each.error_code,
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in group.topics
+        ],
+    )

@@ -1,0 +1,146 @@
+"""Who should read which partition: the server-side assignors of KIP-848.
+
+An assignor is a function of the members and the partition counts alone, and it is deterministic.
+Every partition of a topic that somebody subscribes to goes to exactly one of its subscribers.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from itertools import islice
+from typing import Final, NamedTuple
+from uuid import UUID
+
+
+class TopicPartition(NamedTuple):
+    """A partition of a topic, by the topic's id."""
+
+    topic_id: UUID
+    partition: int
+
+
+Assignment = frozenset[TopicPartition]
+NOTHING: Final[Assignment] = frozenset()
+
+
+class Subscriber(NamedTuple):
+    """A member as an assignor sees it: `target` is what it should have had so far."""
+
+    instance_id: str | None
+    topic_ids: frozenset[UUID]
+    target: Assignment
+
+
+Assignor = Callable[[Mapping[str, Subscriber], Mapping[UUID, int]], dict[str, Assignment]]
+
+
+def _in_order(members: Mapping[str, Subscriber]) -> list[str]:
+    """Static members first, by instance id: a restart must not move anything."""
+
+    def order(member_id: str) -> tuple[bool, str]:
+        instance_id = members[member_id].instance_id
+        return (instance_id is None, instance_id or member_id)
+
+    return sorted(members, key=order)
+
+
+def range_(
+    members: Mapping[str, Subscriber], partition_counts: Mapping[UUID, int]
+) -> dict[str, Assignment]:
+    """Cuts every topic into contiguous ranges, in the same order of members for all topics.
+
+    So topics with the same number of partitions and the same subscribers can be joined.
+    """
+    ordered = _in_order(members)
+    assigned: dict[str, list[TopicPartition]] = {member_id: [] for member_id in members}
+    for topic_id, partition_count in partition_counts.items():
+        readers = [each for each in ordered if topic_id in members[each].topic_ids]
+        start = 0
+        for index, member_id in enumerate(readers):
+            each, rest = divmod(partition_count, len(readers))
+            end = start + each + (index < rest)
+            assigned[member_id] += [TopicPartition(topic_id, p) for p in range(start, end)]
+            start = end
+    return {member_id: frozenset(partitions) for member_id, partitions in assigned.items()}
+
+
+def uniform(
+    members: Mapping[str, Subscriber], partition_counts: Mapping[UUID, int]
+) -> dict[str, Assignment]:
+    """As many partitions for each as for the others, and as few of them moved as that allows."""
+    kept: dict[str, list[TopicPartition]] = {}
+    taken: set[TopicPartition] = set()
+    for member_id, member in members.items():
+        mine = [
+            each
+            for each in sorted(member.target - taken)
+            if each.topic_id in member.topic_ids
+            and each.partition < partition_counts.get(each.topic_id, 0)
+        ]
+        taken.update(mine)
+        kept[member_id] = mine
+    free = [
+        each
+        for topic_id, partition_count in partition_counts.items()
+        for p in range(partition_count)
+        if (each := TopicPartition(topic_id, p)) not in taken
+    ]
+    if len({member.topic_ids for member in members.values()}) <= 1:
+        _level_alike(kept, free)
+    else:
+        _level_different(members, kept, free)
+    return {member_id: frozenset(partitions) for member_id, partitions in kept.items()}
+
+
+def _level_alike(kept: dict[str, list[TopicPartition]], free: list[TopicPartition]) -> None:
+    """All subscribe to the same topics: everyone has a quota. O(partitions + members·log)."""
+    if not kept:
+        return
+    total = len(free) + sum(map(len, kept.values()))
+    quota, extra = divmod(total, len(kept))
+    # Those who have most get what cannot be divided, so that fewest partitions move.
+    room: list[tuple[list[TopicPartition], int]] = []
+    for rank, member_id in enumerate(sorted(kept, key=lambda each: (-len(kept[each]), each))):
+        mine = kept[member_id]
+        limit = quota + (rank < extra)
+        free += mine[limit:]
+        del mine[limit:]
+        room.append((mine, limit - len(mine)))
+    unassigned = iter(free)
+    for mine, wanted in room:
+        mine += islice(unassigned, wanted)
+
+
+def _level_different(
+    members: Mapping[str, Subscriber],
+    kept: dict[str, list[TopicPartition]],
+    free: list[TopicPartition],
+) -> None:
+    """Subscriptions differ: fill from the emptiest, then move while that makes it more even."""
+    readers: dict[UUID, list[str]] = defaultdict(list)
+    for member_id in sorted(members):
+        for topic_id in members[member_id].topic_ids:
+            readers[topic_id].append(member_id)
+
+    def load(member_id: str) -> int:
+        return len(kept[member_id])
+
+    # Topics with few readers first: they have the least choice.
+    for partition in sorted(free, key=lambda each: (len(readers[each.topic_id]), each)):
+        if readers[partition.topic_id]:
+            kept[min(readers[partition.topic_id], key=load)].append(partition)
+
+    # Each move makes the sum of the squared loads smaller, so this ends.
+    moved = True
+    while moved:
+        moved = False
+        for member_id in sorted(members, key=load, reverse=True):
+            for partition in list(kept[member_id]):
+                emptiest = min(readers[partition.topic_id], key=load)
+                if load(emptiest) + 1 < load(member_id):
+                    kept[member_id].remove(partition)
+                    kept[emptiest].append(partition)
+                    moved = True
+
+
+ASSIGNORS: Final[Mapping[str, Assignor]] = {"uniform": uniform, "range": range_}
+DEFAULT_ASSIGNOR: Final = "uniform"

@@ -1,0 +1,201 @@
+"""The state of a KIP-848 group, as its records make it.
+
+The group changes only by `replay`: an operation (see `heartbeat`) computes records, the journal
+stores them, and then they are replayed, exactly as they are when the broker starts. So what is in
+memory is what a restart would bring back.
+
+    group epoch       goes up when members, subscriptions or the subscribed topics change
+    target epoch      the group epoch for which the target assignment was computed
+    member epoch      the target epoch that a member has reached
+"""
+
+import asyncio
+import enum
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from headwater.broker.groups import consumer_records as stored
+from headwater.broker.groups.assignors import DEFAULT_ASSIGNOR, Assignment, TopicPartition
+from headwater.broker.groups.consumer_records import NO_SUBSCRIPTION, Subscription
+from headwater.broker.groups.offsets import CommittedOffset
+from headwater.broker.groups.reconciliation import NO_PROGRESS, Progress
+from headwater.broker.groups.records import Record
+from headwater.errors import ApiError
+from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.messages import internal as m
+
+_FIRST_COMMIT_VERSION_WITH_EPOCHS = 9
+
+
+class State(enum.Enum):
+    """As clients see it in ListGroups and ConsumerGroupDescribe."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member: what it wants, and how far it has come with what it should have."""
+
+    member_id: str
+    subscription: Subscription = NO_SUBSCRIPTION
+    progress: Progress = NO_PROGRESS
+
+
+class ConsumerGroup:
+    """The members, their targets, and who owns which partition."""
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.epoch = 0
+        self.target_epoch = 0
+        # Of the subscribed topics as they were at the group epoch; 0: there were none.
+        self.topics_hash = 0
+        self.members: dict[str, Member] = {}
+        self.targets: dict[str, Assignment] = {}
+        self._static: dict[str, str] = {}
+        # Assigned, or being given up: no partition is ever in here twice.
+        self._owners: dict[TopicPartition, str] = {}
+        # One change at a time: computed, stored, replayed.
+        self.changing = asyncio.Lock()
+        # The version of the topics that `topics_hash` was last compared with.
+        self.seen_topics_version = -1
+        # Deletion is on its way into the log.
+        self.is_dead = False
+
+    @property
+    def state(self) -> State:
+        if self.is_dead:
+            return State.DEAD
+        if not self.members:
+            return State.EMPTY
+        if self.epoch > self.target_epoch:
+            return State.ASSIGNING
+        if all(each.progress.is_at(self.target_epoch) for each in self.members.values()):
+            return State.STABLE
+        return State.RECONCILING
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    def begin_deletion(self) -> None:
+        """Refuses everyone until the tombstones are in the log, or `survive` is called."""
+        self.is_dead = True
+
+    def survive(self) -> None:
+        """The deletion failed."""
+        self.is_dead = False
+
+    def static_member(self, instance_id: str | None) -> Member | None:
+        member_id = self._static.get(instance_id) if instance_id is not None else None
+        return self.members.get(member_id) if member_id is not None else None
+
+    def owner(self, partition: TopicPartition) -> str | None:
+        return self._owners.get(partition)
+
+    def preferred_assignor(self, members: Iterable[Member] | None = None) -> str:
+        """The one that most members ask for."""
+        votes = Counter(
+            each.subscription.assignor
+            for each in (self.members.values() if members is None else members)
+            if each.subscription.assignor
+        )
+        # Ties go by name, so that the choice does not depend on the order of members.
+        return min(votes, key=lambda name: (-votes[name], name), default=DEFAULT_ASSIGNOR)
+
+    # Offsets
+
+    def verify_commit(self, member_id: str, epoch: int, api_version: int) -> None:
+        if self.is_dead:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if epoch < 0 and not self.members:
+            return
+        member = self._member(member_id)
+        if api_version < _FIRST_COMMIT_VERSION_WITH_EPOCHS:
+            raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+        if epoch != member.progress.epoch:
+            raise ApiError(ErrorCode.STALE_MEMBER_EPOCH)
+
+    def verify_fetch(self, member_id: str | None, epoch: int) -> None:
+        """A fetch that names no member (an administrator) is always served."""
+        if member_id is None and epoch < 0:
+            return
+        if epoch != self._member(member_id or "").progress.epoch:
+            raise ApiError(ErrorCode.STALE_MEMBER_EPOCH)
+
+    def is_subscribed_to(self, topic: str, matches: Callable[[str, str], bool]) -> bool:
+        """`matches(pattern, topic)` decides for members that subscribe by pattern."""
+        return any(
+            topic in each.subscription.topic_names
+            or (each.subscription.topic_regex and matches(each.subscription.topic_regex, topic))
+            for each in self.members.values()
+        )
+
+    @staticmethod
+    def offsets_age_from() -> Callable[[CommittedOffset], int]:
+        return lambda committed: committed.committed_at_ms
+
+    def _member(self, member_id: str) -> Member:
+        member = self.members.get(member_id)
+        if member is None:
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+        return member
+
+    # Records
+
+    def replay(self, record: Record) -> None:
+        key, value = record
+        match key:
+            case m.ConsumerGroupMetadataKey():
+                assert value is None or isinstance(value, m.ConsumerGroupMetadataValue)
+                self.epoch = value.epoch if value else 0
+                self.topics_hash = value.metadata_hash if value else 0
+            case m.ConsumerGroupTargetAssignmentMetadataKey():
+                assert value is None or isinstance(
+                    value, m.ConsumerGroupTargetAssignmentMetadataValue
+                )
+                self.target_epoch = value.assignment_epoch if value else 0
+            case m.ConsumerGroupTargetAssignmentMemberKey():
+                if isinstance(value, m.ConsumerGroupTargetAssignmentMemberValue):
+                    self.targets[key.member_id] = stored.read_assignment(value.topic_partitions)
+                else:
+                    self.targets.pop(key.member_id, None)
+            case m.ConsumerGroupMemberMetadataKey():
+                if isinstance(value, m.ConsumerGroupMemberMetadataValue):
+                    self._subscribe(key.member_id, stored.read_subscription(value))
+                else:
+                    self._remove(key.member_id)
+            case m.ConsumerGroupCurrentMemberAssignmentKey():
+                if isinstance(value, m.ConsumerGroupCurrentMemberAssignmentValue):
+                    self._progress(key.member_id, stored.read_progress(value))
+                elif key.member_id in self.members:
+                    self._progress(key.member_id, NO_PROGRESS)
+
+    def _subscribe(self, member_id: str, subscription: Subscription) -> None:
+        member = self.members.get(member_id, Member(member_id))
+        self.members[member_id] = replace(member, subscription=subscription)
+        if subscription.instance_id is not None:
+            self._static[subscription.instance_id] = member_id
+
+    def _progress(self, member_id: str, progress: Progress) -> None:
+        member = self.members.get(member_id, Member(member_id))
+        for partition in member.progress.assigned | member.progress.revoking:
+            if self._owners.get(partition) == member_id:
+                del self._owners[partition]
+        for partition in progress.assigned | progress.revoking:
+            self._owners[partition] = member_id
+        self.members[member_id] = replace(member, progress=progress)
+
+    def _remove(self, member_id: str) -> None:
+        if member_id not in self.members:
+            return
+        self._progress(member_id, NO_PROGRESS)
+        instance_id = self.members.pop(member_id).subscription.instance_id
+        if instance_id is not None and self._static.get(instance_id) == member_id:
+            del self._static[instance_id]

@@ -1,0 +1,306 @@
+"""KIP-848 at work: heartbeats become changes, changes become durable, members that fall silent go.
+
+A change of a group is planned, stored and replayed under the group's lock, in a task of its own:
+a connection that closes in the middle stops none of it. A heartbeat that changes nothing takes no
+lock and is answered at once.
+"""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any
+
+from headwater.broker.groups.assignors import ASSIGNORS
+from headwater.broker.groups.consumer import ConsumerGroup, Member
+from headwater.broker.groups.consumer_change import (
+    JOINING_EPOCH,
+    LEAVING_EPOCH,
+    LEAVING_FOR_A_WHILE_EPOCH,
+    Change,
+    ChangePlanner,
+)
+from headwater.broker.groups.consumer_records import by_topic
+from headwater.broker.groups.deadline import Deadline
+from headwater.broker.groups.journal import Journal
+from headwater.broker.groups.reconciliation import MemberState
+from headwater.broker.groups.records import Record
+from headwater.broker.groups.settings import GroupSettings
+from headwater.broker.groups.subscriptions import Subscriptions
+from headwater.clock import Clock
+from headwater.errors import ApiError
+from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    ConsumerGroupHeartbeatResponseAssignment,
+    ConsumerGroupHeartbeatResponseTopicPartitions,
+)
+
+logger = logging.getLogger(__name__)
+
+_FIRST_VERSION_WITH_CLIENT_IDS = 1
+
+Spawn = Callable[[Coroutine[Any, Any, Any]], "asyncio.Task[Any]"]
+Answer = ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]
+
+
+class ConsumerProtocol:
+    """Serves ConsumerGroupHeartbeat for groups that the coordinator hands in."""
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        subscriptions: Subscriptions,
+        clock: Clock,
+        settings: GroupSettings,
+        spawn: Spawn,
+    ) -> None:
+        self._journal = journal
+        self._subscriptions = subscriptions
+        self._planner = ChangePlanner(subscriptions)
+        self._clock = clock
+        self._settings = settings
+        self._spawn = spawn
+        self._topics_version = 0
+        self._sessions: dict[tuple[str, str], Deadline] = {}
+        self._rebalances: dict[tuple[str, str], Deadline] = {}
+
+    def topics_changed(self) -> None:
+        """The next heartbeat of each group looks whether its topics are among them."""
+        self._topics_version += 1
+
+    def verify(self, request: ConsumerGroupHeartbeatRequest, api_version: int) -> None:
+        """Whether the request makes sense in itself; completes a missing member id (version 0)."""
+        _verify(request, api_version)
+        if request.subscribed_topic_regex:
+            self._subscriptions.verify(request.subscribed_topic_regex)
+        if not request.member_id:
+            request.member_id = str(uuid.uuid4())
+
+    def heartbeat(
+        self,
+        group: ConsumerGroup,
+        request: ConsumerGroupHeartbeatRequest,
+        *,
+        client_id: str,
+        client_host: str,
+        before: tuple[Record, ...] = (),
+    ) -> Answer:
+        """The answer, or what to wait for while the change is being stored.
+
+        `before` are records that make room for a group that is not in the log yet.
+        """
+
+        def plan() -> Change:
+            self._refuse_if_full(group, request)
+            return self._planner.heartbeat(
+                group,
+                request,
+                client_id=client_id,
+                client_host=client_host,
+                topics_may_have_changed=group.seen_topics_version != self._topics_version,
+                now_ms=self._clock.now_ms(),
+            )
+
+        if not group.changing.locked():
+            _refuse_if_dead(group)
+            change = plan()
+            if not change.records:
+                group.seen_topics_version = self._topics_version
+                self._touch(group, change.member_id)
+                return self._response(change)
+        return self._heartbeat(self._change(group, plan, before))
+
+    async def _heartbeat(self, change: Awaitable[Change]) -> ConsumerGroupHeartbeatResponse:
+        return self._response(await change)
+
+    async def leave(
+        self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest
+    ) -> ConsumerGroupHeartbeatResponse:
+        def plan() -> Change:
+            member = group.members.get(request.member_id)
+            if request.instance_id is not None:
+                member = group.static_member(request.instance_id)
+                if member is not None and member.member_id != request.member_id:
+                    raise ApiError(ErrorCode.FENCED_INSTANCE_ID)
+            if member is None:
+                raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+            if request.member_epoch == LEAVING_FOR_A_WHILE_EPOCH:
+                return self._planner.leave_for_a_while(group, member)
+            logger.info("group %s: member %s leaves", group.group_id, member.member_id)
+            return self._planner.removal(group, member)
+
+        await self._change(group, plan)
+        return ConsumerGroupHeartbeatResponse(
+            member_id=request.member_id, member_epoch=request.member_epoch
+        )
+
+    def watch(self, group: ConsumerGroup) -> None:
+        """Gives the members of a group that was just loaded a new session."""
+        for member in group.members.values():
+            self._touch(group, member.member_id)
+            self._watch_revocation(group, member)
+
+    def close(self) -> None:
+        for deadline in (*self._sessions.values(), *self._rebalances.values()):
+            deadline.cancel()
+
+    # Changes
+
+    def _change(
+        self,
+        group: ConsumerGroup,
+        plan: Callable[[], Change],
+        before: tuple[Record, ...] = (),
+    ) -> Awaitable[Change]:
+        return asyncio.shield(self._spawn(self._change_locked(group, plan, before)))
+
+    async def _change_locked(
+        self, group: ConsumerGroup, plan: Callable[[], Change], before: tuple[Record, ...]
+    ) -> Change:
+        async with group.changing:
+            _refuse_if_dead(group)
+            topics_version = self._topics_version
+            change = plan()
+            if change.records:
+                records = [*(before if group.epoch == 0 else ()), *change.records]
+
+                def replay() -> None:
+                    for record in change.records:
+                        group.replay(record)
+
+                await self._journal.write(group.group_id, records, replay)
+            group.seen_topics_version = topics_version
+            self._after(group, change)
+            return change
+
+    def _after(self, group: ConsumerGroup, change: Change) -> None:
+        """Brings the timers in line."""
+        if change.removed_id is not None:
+            for deadlines in (self._sessions, self._rebalances):
+                deadline = deadlines.pop((group.group_id, change.removed_id), None)
+                if deadline is not None:
+                    deadline.cancel()
+        member = group.members.get(change.member_id)
+        if member is not None:
+            if member.progress.epoch != LEAVING_FOR_A_WHILE_EPOCH:
+                self._touch(group, member.member_id)
+            self._watch_revocation(group, member)
+
+    def _refuse_if_full(self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> None:
+        if (
+            len(group.members) >= self._settings.consumer_max_size
+            and request.member_id not in group.members
+            and group.static_member(request.instance_id) is None
+        ):
+            raise ApiError(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f"the group has its {self._settings.consumer_max_size} members",
+            )
+
+    def _response(self, change: Change) -> ConsumerGroupHeartbeatResponse:
+        response = ConsumerGroupHeartbeatResponse(
+            member_id=change.member_id,
+            member_epoch=change.progress.epoch,
+            heartbeat_interval_ms=self._settings.consumer_heartbeat_interval_ms,
+        )
+        if change.tells_assignment:
+            response.assignment = ConsumerGroupHeartbeatResponseAssignment(
+                topic_partitions=[
+                    ConsumerGroupHeartbeatResponseTopicPartitions(
+                        topic_id=topic_id, partitions=partitions
+                    )
+                    for topic_id, partitions in by_topic(change.progress.assigned).items()
+                ]
+            )
+        return response
+
+    # Members that fall silent, or do not give up what they should
+
+    def _touch(self, group: ConsumerGroup, member_id: str) -> None:
+        key = (group.group_id, member_id)
+        deadline = self._sessions.get(key)
+        if deadline is None:
+            expired = partial(self._session_expired, group, member_id)
+            deadline = self._sessions[key] = Deadline(self._clock, expired)
+        deadline.push(self._settings.consumer_session_timeout_ms)
+
+    def _watch_revocation(self, group: ConsumerGroup, member: Member) -> None:
+        key = (group.group_id, member.member_id)
+        if member.progress.state is not MemberState.UNREVOKED_PARTITIONS:
+            if key in self._rebalances:
+                self._rebalances.pop(key).cancel()
+        elif key not in self._rebalances:
+            epoch = member.progress.epoch
+            expired = partial(self._revocation_expired, group, member.member_id, epoch)
+            deadline = self._rebalances[key] = Deadline(self._clock, expired)
+            deadline.push(member.subscription.rebalance_timeout_ms)
+
+    def _session_expired(self, group: ConsumerGroup, member_id: str) -> None:
+        self._spawn(self._fence(group, member_id, "its session is over"))
+
+    def _revocation_expired(self, group: ConsumerGroup, member_id: str, epoch: int) -> None:
+        self._rebalances.pop((group.group_id, member_id), None)
+        member = group.members.get(member_id)
+        if member is not None and member.progress.epoch == epoch:
+            self._spawn(self._fence(group, member_id, "it did not give up partitions in time"))
+
+    async def _fence(self, group: ConsumerGroup, member_id: str, why: str) -> None:
+        def plan() -> Change:
+            member = group.members.get(member_id)
+            if member is None:
+                raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+            logger.info("group %s: member %s is fenced: %s", group.group_id, member_id, why)
+            return self._planner.removal(group, member)
+
+        try:
+            await self._change_locked(group, plan, ())
+        except ApiError:
+            if member_id in group.members and not group.is_dead:
+                self._touch(group, member_id)  # the log failed: try again after another session
+
+
+def _verify(request: ConsumerGroupHeartbeatRequest, api_version: int) -> None:
+    epoch = request.member_epoch
+    if not request.group_id:
+        raise _nonsense("GroupId can't be empty")
+    if request.instance_id == "":
+        raise _nonsense("InstanceId can't be empty")
+    if request.rack_id == "":
+        raise _nonsense("RackId can't be empty")
+    if not request.member_id and (
+        api_version >= _FIRST_VERSION_WITH_CLIENT_IDS or epoch != JOINING_EPOCH
+    ):
+        raise _nonsense("MemberId can't be empty")
+    if epoch < LEAVING_FOR_A_WHILE_EPOCH:
+        raise _nonsense("MemberEpoch is invalid")
+    if epoch == LEAVING_FOR_A_WHILE_EPOCH and request.instance_id is None:
+        raise _nonsense("InstanceId can't be null")
+    if epoch == JOINING_EPOCH:
+        if request.rebalance_timeout_ms < 0:
+            raise _nonsense("RebalanceTimeoutMs must be provided in first request")
+        if request.topic_partitions is None or request.topic_partitions:
+            raise _nonsense("TopicPartitions must be empty when (re-)joining")
+        if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
+            raise _nonsense("SubscribedTopicNames or SubscribedTopicRegex must be set when joining")
+    if request.server_assignor is not None and request.server_assignor not in ASSIGNORS:
+        raise ApiError(
+            ErrorCode.UNSUPPORTED_ASSIGNOR,
+            f"assignor {request.server_assignor} is not one of {', '.join(sorted(ASSIGNORS))}",
+        )
+
+
+def _nonsense(what: str) -> ApiError:
+    return ApiError(ErrorCode.INVALID_REQUEST, what)
+
+
+def _refuse_if_dead(group: ConsumerGroup) -> None:
+    if group.is_dead:
+        raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+
+def is_leaving(request: ConsumerGroupHeartbeatRequest) -> bool:
+    return request.member_epoch in (LEAVING_EPOCH, LEAVING_FOR_A_WHILE_EPOCH)

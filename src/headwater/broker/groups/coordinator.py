@@ -1,0 +1,485 @@
+"""The group coordinator: one door for everything that concerns groups and their offsets.
+
+All of it runs on the event loop. What must survive a crash is in `__consumer_offsets` before
+memory changes and before anyone is told (see `journal`). A method that refuses raises ApiError;
+its code is the answer.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from headwater.broker.groups import consumer_records
+from headwater.broker.groups.classic import ClassicGroup
+from headwater.broker.groups.consumer import ConsumerGroup
+from headwater.broker.groups.consumer_change import JOINING_EPOCH
+from headwater.broker.groups.consumer_protocol import Answer as HeartbeatAnswer
+from headwater.broker.groups.consumer_protocol import ConsumerProtocol, is_leaving
+from headwater.broker.groups.deadline import Deadline
+from headwater.broker.groups.journal import Journal
+from headwater.broker.groups.loading import load
+from headwater.broker.groups.offsets import (
+    CommittedOffset,
+    OffsetKey,
+    OffsetStore,
+    commit_record,
+    tombstone,
+)
+from headwater.broker.groups.ports import GroupLog, Topics
+from headwater.broker.groups.settings import GroupSettings
+from headwater.broker.groups.subscriptions import Subscriptions
+from headwater.clock import Clock
+from headwater.errors import ApiError
+from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from headwater.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from headwater.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+logger = logging.getLogger(__name__)
+
+_FIRST_COMMIT_VERSION_WITH_GROUP_ID_NOT_FOUND = 9
+
+Group = ClassicGroup | ConsumerGroup
+T = TypeVar("T")
+
+
+class GroupCounts(NamedTuple):
+    """For metrics: how many groups there are by (type, state), and members in all."""
+
+    groups: Counter[tuple[str, str]]
+    members: int
+
+
+@dataclass(slots=True)
+class _Founding:
+    """A KIP-848 group whose first records are on their way into the log.
+
+    It takes its place among the groups when they are there. Until then nothing has changed,
+    except that an empty classic group of that id refuses everyone.
+    """
+
+    group: ConsumerGroup
+    classic: ClassicGroup | None
+    founders: int = 0
+
+
+class GroupCoordinator:
+    """Serves groups once `load` has read them; `close` ends its timers and waits for its writes."""
+
+    def __init__(
+        self,
+        log: GroupLog,
+        topics: Topics,
+        clock: Clock,
+        settings: GroupSettings | None = None,
+    ) -> None:
+        self.topics = topics
+        self.settings = settings or GroupSettings()
+        self._log = log
+        self._clock = clock
+        self._journal = Journal(log)
+        self._offsets = OffsetStore()
+        self._groups: dict[str, Group] = {}
+        self._founding: dict[str, _Founding] = {}
+        self._subscriptions = Subscriptions(topics)
+        self._consumers = ConsumerProtocol(
+            journal=self._journal,
+            subscriptions=self._subscriptions,
+            clock=clock,
+            settings=self.settings,
+            spawn=self._spawn,
+        )
+        self._refusal: ErrorCode | None = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._expiry = Deadline(clock, self._begin_expiry)
+
+    # Life
+
+    async def load(self) -> None:
+        """Reads the groups from the log. Until it is done, clients are told to wait.
+
+        The topics must be known by now: offsets of topics that are gone are removed.
+        """
+        await load(self._log, self._groups, self._offsets, self._new_classic)
+        for group in self._groups.values():
+            if isinstance(group, ConsumerGroup):
+                self._consumers.watch(group)
+        self._refusal = None
+        self._expiry.push(self.settings.offsets_retention_check_ms)
+        self._forget_deleted_topics()
+        logger.info("loaded %d groups", len(self._groups))
+
+    async def close(self) -> None:
+        self._refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        self._expiry.cancel()
+        self._consumers.close()
+        for group in self._groups.values():
+            if isinstance(group, ClassicGroup):
+                group.close()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._journal.drain()
+
+    def topics_changed(self) -> None:
+        """To be called after topics were created, deleted or given more partitions."""
+        self._consumers.topics_changed()
+        if self._refusal is None:
+            self._forget_deleted_topics()
+
+    def verify_ready(self, group_id: str | None = None) -> None:
+        """Raises what every API answers while loading or closing, or without a group id."""
+        if self._refusal is not None:
+            raise ApiError(self._refusal)
+        if group_id == "":
+            raise ApiError(ErrorCode.INVALID_GROUP_ID)
+
+    # Classic groups
+
+    async def join(
+        self, request: JoinGroupRequest, *, api_version: int, client_id: str, client_host: str
+    ) -> JoinGroupResponse:
+        self.verify_ready(request.group_id)
+        limits = self.settings
+        timeout_ms = request.session_timeout_ms
+        if not limits.min_session_timeout_ms <= timeout_ms <= limits.max_session_timeout_ms:
+            raise ApiError(ErrorCode.INVALID_SESSION_TIMEOUT)
+        if request.group_id in self._founding:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        group = self._groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            group = await asyncio.shield(self._spawn(self._make_classic(group)))
+        if group is None:
+            if request.member_id:
+                raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+            group = self._new_classic(request.group_id)
+        answer = group.join(
+            request, api_version=api_version, client_id=client_id, client_host=client_host
+        )
+        self._groups[request.group_id] = group  # a new one only if it took the member
+        return answer if isinstance(answer, JoinGroupResponse) else await answer
+
+    async def sync(self, request: SyncGroupRequest) -> SyncGroupResponse:
+        self.verify_ready(request.group_id)
+        answer = self._classic(request.group_id).sync(request)
+        return answer if isinstance(answer, SyncGroupResponse) else await answer
+
+    def heartbeat(
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int
+    ) -> None:
+        if self._refusal is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            return  # as Kafka: better than to have all members rejoin
+        self.verify_ready(group_id)
+        self._classic(group_id).heartbeat(member_id, instance_id, generation)
+
+    async def leave(
+        self, group_id: str, leaving: Sequence[tuple[str, str | None]]
+    ) -> list[ErrorCode]:
+        """Takes the (member id, instance id) out of the group; an error code for each."""
+        self.verify_ready(group_id)
+        group = self._groups.get(group_id)
+        if not isinstance(group, ClassicGroup):
+            return [ErrorCode.UNKNOWN_MEMBER_ID] * len(leaving)
+        errors, emptied = group.leave(leaving)
+        if emptied is not None:
+            # Empty it is, stored or not: at worst its last members time out after a restart.
+            with contextlib.suppress(ApiError):
+                await emptied
+        return errors
+
+    def _classic(self, group_id: str) -> ClassicGroup:
+        group = self._groups.get(group_id)
+        if not isinstance(group, ClassicGroup):
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+        return group
+
+    def _new_classic(self, group_id: str) -> ClassicGroup:
+        return ClassicGroup(
+            group_id, clock=self._clock, settings=self.settings, journal=self._journal
+        )
+
+    async def _make_classic(self, group: ConsumerGroup) -> ClassicGroup:
+        """An empty KIP-848 group may go on as a classic one; a live one cannot."""
+        async with group.changing:
+            current = self._groups.get(group.group_id)
+            if isinstance(current, ClassicGroup):
+                return current  # someone else was first
+            if not group.is_empty:
+                raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+            if current is not group:
+                raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            classic = self._new_classic(group.group_id)
+
+            def replace_it() -> None:
+                group.is_dead = True
+                self._groups[group.group_id] = classic
+
+            records = consumer_records.group_tombstones(group.group_id)
+            await self._journal.write(group.group_id, records, replace_it)
+            return classic
+
+    # KIP-848 groups
+
+    def consumer_heartbeat(
+        self,
+        request: ConsumerGroupHeartbeatRequest,
+        *,
+        api_version: int,
+        client_id: str,
+        client_host: str,
+    ) -> HeartbeatAnswer:
+        self.verify_ready()
+        self._consumers.verify(request, api_version)
+        group = self._groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            if is_leaving(request):
+                return self._consumers.leave(group, request)
+            return self._consumers.heartbeat(
+                group, request, client_id=client_id, client_host=client_host
+            )
+        founding = self._founding.get(request.group_id)
+        if request.member_epoch != JOINING_EPOCH or not (
+            founding is not None or group is None or group.is_empty
+        ):
+            raise ApiError(
+                ErrorCode.GROUP_ID_NOT_FOUND, f"group {request.group_id} is no consumer group"
+            )
+        if founding is None:
+            founding = _Founding(ConsumerGroup(request.group_id), group)
+            self._founding[request.group_id] = founding
+            if group is not None:
+                group.begin_deletion()
+        founding.founders += 1
+        return asyncio.shield(
+            self._spawn(
+                self._found(founding, request, client_id=client_id, client_host=client_host)
+            )
+        )
+
+    async def _found(
+        self,
+        founding: "_Founding",
+        request: ConsumerGroupHeartbeatRequest,
+        *,
+        client_id: str,
+        client_host: str,
+    ) -> ConsumerGroupHeartbeatResponse:
+        """The first members of a KIP-848 group; an empty classic group makes room for it."""
+        group, classic = founding.group, founding.classic
+        try:
+            answer = self._consumers.heartbeat(
+                group,
+                request,
+                client_id=client_id,
+                client_host=client_host,
+                before=() if classic is None else (classic.tombstone(),),
+            )
+            if isinstance(answer, ConsumerGroupHeartbeatResponse):
+                return answer
+            return await answer
+        finally:
+            founding.founders -= 1
+            is_pending = self._founding.get(group.group_id) is founding
+            if is_pending and (group.epoch or not founding.founders):
+                del self._founding[group.group_id]
+                if group.epoch:
+                    self._groups[group.group_id] = group
+                    if classic is not None:
+                        classic.close()
+                elif classic is not None:
+                    classic.survive()
+
+    # Offsets
+
+    def commit(
+        self,
+        group_id: str,
+        offsets: Sequence[tuple[OffsetKey, CommittedOffset]],
+        *,
+        member_id: str,
+        instance_id: str | None,
+        generation_or_epoch: int,
+        api_version: int,
+    ) -> Awaitable[None]:
+        """Stores the offsets; what it returns resolves when they are durable and can be fetched."""
+        self.verify_ready()
+        group = self._groups.get(group_id)
+        if group is None:
+            if generation_or_epoch >= 0:
+                raise ApiError(
+                    ErrorCode.GROUP_ID_NOT_FOUND
+                    if api_version >= _FIRST_COMMIT_VERSION_WITH_GROUP_ID_NOT_FOUND
+                    else ErrorCode.ILLEGAL_GENERATION
+                )
+        elif isinstance(group, ClassicGroup):
+            group.verify_commit(member_id, instance_id, generation_or_epoch)
+        else:
+            group.verify_commit(member_id, generation_or_epoch, api_version)
+        if not offsets:
+            return asyncio.sleep(0)
+        keys = [key for key, _ in offsets]
+        self._offsets.begin(group_id, keys)
+
+        def durable() -> None:
+            self._offsets.end(group_id, keys)
+            for key, committed in offsets:
+                self._offsets.put(group_id, key, committed)
+            if group_id not in self._groups:
+                self._groups[group_id] = self._new_classic(group_id)
+
+        return self._journal.write(
+            group_id,
+            [commit_record(group_id, key, committed) for key, committed in offsets],
+            durable,
+            lambda: self._offsets.end(group_id, keys),
+        )
+
+    def verify_fetch(self, group_id: str, member_id: str | None, epoch: int) -> None:
+        self.verify_ready()
+        group = self._groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            group.verify_fetch(member_id, epoch)
+
+    def committed(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
+        return self._offsets.get(group_id, topic, partition)
+
+    def committed_by(self, group_id: str) -> Iterator[tuple[OffsetKey, CommittedOffset]]:
+        return self._offsets.of_group(group_id)
+
+    def verify_offset_delete(self, group_id: str) -> None:
+        self.verify_ready()
+        group = self._groups.get(group_id)
+        if group is None:
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)
+        if isinstance(group, ClassicGroup):
+            group.verify_offset_delete()
+
+    def is_subscribed(self, group_id: str, topic: str) -> bool:
+        group = self._groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return group.is_subscribed_to(topic, self._subscriptions.matches)
+        return group is not None and group.is_subscribed_to(topic)
+
+    def delete_offsets(self, group_id: str, keys: Sequence[OffsetKey]) -> Awaitable[None]:
+        def forget() -> None:
+            for key in keys:
+                self._offsets.remove(group_id, key)
+
+        return self._journal.write(group_id, [tombstone(group_id, key) for key in keys], forget)
+
+    # Groups as administrators see them
+
+    def groups(self) -> Iterator[Group]:
+        yield from self._groups.values()
+
+    def group(self, group_id: str) -> Group | None:
+        return self._groups.get(group_id)
+
+    async def delete(self, group_id: str) -> None:
+        """Deletes an empty group and its offsets."""
+        self.verify_ready()
+        group = self.group(group_id)
+        if group is None or group.is_dead:
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)
+        await asyncio.shield(self._spawn(self._delete(group)))
+
+    async def _delete(self, group: Group) -> None:
+        if isinstance(group, ConsumerGroup):
+            async with group.changing:
+                await self._delete_exclusively(group)
+        else:
+            await self._delete_exclusively(group)
+
+    async def _delete_exclusively(self, group: Group) -> None:
+        if not group.is_empty or self._groups.get(group.group_id) is not group:
+            raise ApiError(ErrorCode.NON_EMPTY_GROUP)
+        group_id = group.group_id
+        keys = self._offsets.keys(group_id)
+        records = [tombstone(group_id, key) for key in keys]
+        if isinstance(group, ClassicGroup):
+            records.append(group.tombstone())
+        else:
+            records += consumer_records.group_tombstones(group_id)
+        group.begin_deletion()
+
+        def forget() -> None:
+            for key in keys:
+                self._offsets.remove(group_id, key)
+            del self._groups[group_id]
+            if isinstance(group, ClassicGroup):
+                group.close()
+
+        await self._journal.write(group_id, records, forget, group.survive)
+
+    # What is no longer needed
+
+    def _begin_expiry(self) -> None:
+        self._spawn(self._expire())
+
+    async def _expire(self) -> None:
+        """Removes offsets that are too old, and empty groups that have none (KIP-211)."""
+        now_ms = self._clock.now_ms()
+        for group in list(self.groups()):
+            await asyncio.sleep(0)  # thousands of groups must not hold up the others
+            base_ms = group.offsets_age_from()
+            if base_ms is None or self._offsets.is_under_way(group.group_id):
+                continue
+            expired = self._offsets.expired(
+                group.group_id,
+                now_ms=now_ms,
+                retention_ms=self.settings.offsets_retention_ms,
+                base_ms=base_ms,
+                in_use=lambda topic, group_id=group.group_id: self.is_subscribed(group_id, topic),  # type: ignore[misc]
+            )
+            try:
+                if group.is_empty and len(expired) == len(self._offsets.keys(group.group_id)):
+                    await self._delete(group)
+                elif expired:
+                    await self.delete_offsets(group.group_id, expired)
+            except ApiError as error:
+                logger.warning("group %s: offsets not expired: %s", group.group_id, error)
+        self._expiry.push(self.settings.offsets_retention_check_ms)
+
+    def _forget_deleted_topics(self) -> None:
+        for topic in self._offsets.topics():
+            topic_id = self.topics.topic_id(topic)
+            for group_id, keys in self._offsets.of_other_topic(topic, topic_id).items():
+                self.delete_offsets(group_id, keys)
+
+    # Metrics
+
+    def counts(self) -> GroupCounts:
+        groups: Counter[tuple[str, str]] = Counter()
+        members = 0
+        for group in self.groups():
+            if isinstance(group, ClassicGroup):
+                groups["classic", group.state.value] += 1
+                members += len(group.roster)
+            else:
+                groups["consumer", group.state.value] += 1
+                members += len(group.members)
+        return GroupCounts(groups, members)
+
+    def committed_offsets(self) -> Iterator[tuple[str, OffsetKey, CommittedOffset]]:
+        """Every committed offset of every group: what lag is computed from."""
+        for group_id in self._offsets.group_ids():
+            for key, committed in self._offsets.of_group(group_id):
+                yield group_id, key, committed
+
+    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return task
+
+    def _finished(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, ApiError):
+            logger.error("a group's change failed", exc_info=error)

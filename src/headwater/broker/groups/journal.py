@@ -1,0 +1,81 @@
+"""Write first, then change memory, then answer.
+
+Everything that must survive a crash goes through here: the change becomes records, the records
+become durable, and only then does `on_durable` change memory. So memory never holds what the log
+does not, an append that fails leaves everything as it was, and what a client was told is in the
+log.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from headwater.broker.groups.ports import GroupLog
+from headwater.broker.groups.records import Record, encode, partition_for
+from headwater.errors import ApiError, StorageFailed
+from headwater.protocol.error_codes import ErrorCode
+
+logger = logging.getLogger(__name__)
+
+
+def _nothing() -> None:
+    pass
+
+
+class Journal:
+    """The coordinator's writer of `__consumer_offsets`."""
+
+    def __init__(self, log: GroupLog) -> None:
+        self._log = log
+        self._writes: set[asyncio.Future[None]] = set()
+
+    def write(
+        self,
+        group_id: str,
+        records: Sequence[Record],
+        on_durable: Callable[[], None],
+        on_failed: Callable[[], None] = _nothing,
+    ) -> Awaitable[None]:
+        """Appends the records; exactly one of the callbacks runs, in the order of the log.
+
+        What it returns resolves after the callback, and raises ApiError when the log failed. A
+        caller that goes away (its connection closed) stops neither the append nor the callback.
+        """
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[None] = loop.create_future()
+        partition = partition_for(group_id, self._log.partition_count)
+        encoded = [encode(record) for record in records]
+        write: asyncio.Future[None]
+        try:
+            write = asyncio.ensure_future(self._log.append(partition, encoded))
+        except StorageFailed as error:
+            write = loop.create_future()
+            write.set_exception(error)
+        self._writes.add(write)
+
+        def settle(write: asyncio.Future[None]) -> None:
+            self._writes.discard(write)
+            error = asyncio.CancelledError() if write.cancelled() else write.exception()
+            if error is None:
+                on_durable()
+                if not outcome.done():
+                    outcome.set_result(None)
+                return
+            on_failed()
+            if isinstance(error, StorageFailed):
+                logger.warning("group %s: its change was not stored: %s", group_id, error)
+            else:
+                logger.error("group %s: its change was not stored", group_id, exc_info=error)
+            if not outcome.done():
+                # Retriable for every client: it looks for the coordinator and tries again.
+                outcome.set_exception(ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+                outcome.exception()  # counts as seen: not every caller waits
+
+        write.add_done_callback(settle)
+        return outcome
+
+    async def drain(self) -> None:
+        """Waits for the appends that are under way."""
+        while self._writes:
+            await asyncio.wait(self._writes)
+            await asyncio.sleep(0)  # lets the callbacks run

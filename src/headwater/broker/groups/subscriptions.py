@@ -1,0 +1,78 @@
+"""From what members subscribe to, to the topics that there are."""
+
+import hashlib
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import NamedTuple
+from uuid import UUID
+
+from headwater.broker.groups.consumer_records import Subscription
+from headwater.broker.groups.ports import Topics
+from headwater.broker.groups.topic_regex import compile_topic_regex
+
+
+class Topic(NamedTuple):
+    """A subscribed topic that exists."""
+
+    name: str
+    topic_id: UUID
+    partition_count: int
+
+
+class Subscriptions:
+    """Resolves names and patterns against the topics of this moment.
+
+    A pattern never matches an internal topic (`__…`): whoever wants one names it.
+    """
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+        self._compile: Callable[[str], Callable[[str], bool]] = lru_cache(maxsize=256)(
+            compile_topic_regex
+        )
+
+    def matches(self, pattern: str, topic: str) -> bool:
+        return not topic.startswith("__") and self._compile(pattern)(topic)
+
+    def verify(self, pattern: str) -> None:
+        """Raises ApiError (INVALID_REGULAR_EXPRESSION) for what is no pattern."""
+        self._compile(pattern)
+
+    def resolve(self, subscriptions: Iterable[Subscription]) -> list[list[Topic]]:
+        """The topics of each subscription; every pattern and name is looked up only once."""
+        by_name: dict[str, Topic | None] = {}
+        by_pattern: dict[str, list[str]] = {}
+
+        def topic(name: str) -> Topic | None:
+            if name not in by_name:
+                topic_id, count = self._topics.topic_id(name), self._topics.partition_count(name)
+                missing = topic_id is None or count is None
+                by_name[name] = None if missing else Topic(name, topic_id, count)  # type: ignore[arg-type]
+            return by_name[name]
+
+        def matching(pattern: str) -> list[str]:
+            if pattern not in by_pattern:
+                by_pattern[pattern] = [
+                    name for name in self._topics.names() if self.matches(pattern, name)
+                ]
+            return by_pattern[pattern]
+
+        resolved = []
+        for each in subscriptions:
+            names = set(each.topic_names)
+            if each.topic_regex:
+                names.update(matching(each.topic_regex))
+            resolved.append([found for name in sorted(names) if (found := topic(name))])
+        return resolved
+
+
+def topics_hash(topics: Iterable[Topic]) -> int:
+    """Changes when a subscribed topic comes, goes or grows; 0 when there is none.
+
+    Kafka hashes the same with another function; the value means nothing outside its broker.
+    """
+    distinct = sorted(set(topics))
+    if not distinct:
+        return 0
+    digest = hashlib.blake2b(repr(distinct).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)

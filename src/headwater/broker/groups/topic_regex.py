@@ -1,0 +1,187 @@
+r"""Regular expressions over topic names, matched in linear time.
+
+Kafka hands the pattern of a subscription to RE2, which no pattern can make slow. Python's `re`
+backtracks: `(a+)+b` from one client would stop the whole broker. So a pattern is only parsed by
+`re`; what matches it is an automaton over the characters that a topic name can have.
+
+    pattern ──re's parser──▶ tree ──Thompson──▶ states ──subset construction, on demand──▶ match
+
+Like RE2 it refuses back references and look-around; unlike RE2 also word boundaries (\b).
+"""
+
+import re
+import string
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from re import _constants as op  # type: ignore[attr-defined]
+from re import _parser  # type: ignore[attr-defined]
+from typing import Any, Final
+
+from headwater.errors import ApiError
+from headwater.protocol.error_codes import ErrorCode
+
+_ALPHABET: Final = frozenset(string.ascii_letters + string.digits + "._-")
+_MAX_STATES: Final = 2_000
+_MAX_SETS: Final = 2_000
+
+_CATEGORIES: Final[dict[Any, frozenset[str]]] = {
+    op.CATEGORY_DIGIT: frozenset(string.digits),
+    op.CATEGORY_NOT_DIGIT: _ALPHABET - set(string.digits),
+    op.CATEGORY_SPACE: frozenset(),
+    op.CATEGORY_NOT_SPACE: _ALPHABET,
+    op.CATEGORY_WORD: _ALPHABET - set(".-"),
+    op.CATEGORY_NOT_WORD: frozenset(".-"),
+}
+_ACCEPT: Final = 0
+
+
+def _invalid(pattern: str, why: str) -> ApiError:
+    return ApiError(ErrorCode.INVALID_REGULAR_EXPRESSION, f"invalid regular expression: {why}")
+
+
+def compile_topic_regex(pattern: str) -> Callable[[str], bool]:
+    """A function that tells whether a whole topic name matches.
+
+    Raises ApiError (INVALID_REGULAR_EXPRESSION) for what is no pattern, cannot be matched in
+    linear time or takes more than 2,000 states.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # "possible nested set" and the like: ambiguous
+            tree = _parser.parse(pattern)
+        states = _States(pattern)
+        start = states.sequence(tree, _ACCEPT, ignore_case=bool(tree.state.flags & re.IGNORECASE))
+    except (re.error, RecursionError, OverflowError, Warning) as error:
+        raise _invalid(pattern, str(error)) from None
+    return _Automaton(states, start).matches
+
+
+class _States:
+    """The automaton as a graph; a state is a number.
+
+    `chars[s]` are the characters that lead on; None: it leads on without one, if its anchor
+    ("^" or "$") holds. `targets[s]` is where to.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = pattern
+        self.chars: list[frozenset[str] | None] = []
+        self.anchors: list[str] = []
+        self.targets: list[tuple[int, ...]] = []
+        self._add(frozenset(), ())  # _ACCEPT
+
+    def _add(self, chars: frozenset[str] | None, targets: tuple[int, ...], anchor: str = "") -> int:
+        if len(self.targets) >= _MAX_STATES:
+            raise _invalid(self._pattern, f"more than {_MAX_STATES} states")
+        self.chars.append(chars)
+        self.targets.append(targets)
+        self.anchors.append(anchor)
+        return len(self.targets) - 1
+
+    def sequence(self, items: Sequence[Any], then: int, *, ignore_case: bool) -> int:
+        """The state from which the items lead to `then`."""
+        for code, argument in reversed(list(items)):
+            then = self._item(code, argument, then, ignore_case=ignore_case)
+        return then
+
+    def _item(self, code: Any, argument: Any, then: int, *, ignore_case: bool) -> int:
+        if code in (op.LITERAL, op.NOT_LITERAL, op.ANY, op.IN):
+            return self._add(_characters(code, argument, ignore_case=ignore_case), (then,))
+        if code is op.BRANCH:
+            _, branches = argument
+            return self._add(
+                None,
+                tuple(self.sequence(each, then, ignore_case=ignore_case) for each in branches),
+            )
+        if code is op.SUBPATTERN:
+            _, add_flags, del_flags, items = argument
+            ignore_case = bool(add_flags & re.IGNORECASE) or (
+                ignore_case and not del_flags & re.IGNORECASE
+            )
+            return self.sequence(items, then, ignore_case=ignore_case)
+        if code in (op.MAX_REPEAT, op.MIN_REPEAT):
+            return self._repeat(*argument, then=then, ignore_case=ignore_case)
+        if code is op.AT and argument in (op.AT_BEGINNING, op.AT_BEGINNING_STRING):
+            return self._add(None, (then,), "^")
+        if code is op.AT and argument in (op.AT_END, op.AT_END_STRING):
+            return self._add(None, (then,), "$")
+        raise _invalid(self._pattern, f"{str(code).lower()} is not supported")
+
+    def _repeat(
+        self, least: int, most: Any, items: Sequence[Any], *, then: int, ignore_case: bool
+    ) -> int:
+        if most is op.MAXREPEAT:
+            entry = self._add(None, ())
+            self.targets[entry] = (
+                self.sequence(items, entry, ignore_case=ignore_case),
+                then,
+            )
+        else:
+            entry = then
+            for _ in range(most - least):
+                body = self.sequence(items, entry, ignore_case=ignore_case)
+                entry = self._add(None, (body, then))
+        for _ in range(least):
+            entry = self.sequence(items, entry, ignore_case=ignore_case)
+        return entry
+
+
+def _characters(code: Any, argument: Any, *, ignore_case: bool) -> frozenset[str]:
+    if code is op.ANY:
+        return _ALPHABET
+    items = argument if code is op.IN else [(op.LITERAL, argument)]
+    chosen: set[str] = set()
+    negated = code is op.NOT_LITERAL
+    for kind, value in items:
+        if kind is op.NEGATE:
+            negated = True
+        elif kind is op.LITERAL:
+            chosen.add(chr(value))
+        elif kind is op.RANGE:
+            chosen.update(each for each in _ALPHABET if value[0] <= ord(each) <= value[1])
+        else:
+            chosen |= _CATEGORIES[value]
+    if ignore_case:
+        chosen |= {each.swapcase() for each in chosen}
+    return _ALPHABET - chosen if negated else _ALPHABET & chosen
+
+
+class _Automaton:
+    """Runs over a name with a set of states at a time; sets and steps are remembered."""
+
+    def __init__(self, states: _States, start: int) -> None:
+        self._states = states
+        self._start = self._closure([start], {"", "^"})
+        self._steps: dict[frozenset[int], dict[str, frozenset[int]]] = {}
+
+    def matches(self, name: str) -> bool:
+        current = self._start
+        for character in name:
+            steps = self._steps.get(current)
+            if steps is None:
+                if len(self._steps) >= _MAX_SETS:
+                    self._steps.clear()
+                steps = self._steps[current] = {}
+            following = steps.get(character)
+            if following is None:
+                following = steps[character] = self._step(current, character)
+            current = following
+        anchors = {"", "$"} if name else {"", "^", "$"}
+        return _ACCEPT in self._closure(current, anchors)
+
+    def _step(self, current: frozenset[int], character: str) -> frozenset[int]:
+        chars, targets = self._states.chars, self._states.targets
+        reached = [t for s in current if character in (chars[s] or ()) for t in targets[s]]
+        return self._closure(reached, {""})
+
+    def _closure(self, reached: Iterable[int], anchors: set[str]) -> frozenset[int]:
+        """Everything that can be reached from there without a character."""
+        found: set[int] = set()
+        open_ = list(reached)
+        while open_:
+            state = open_.pop()
+            if state not in found:
+                found.add(state)
+                if self._states.chars[state] is None and self._states.anchors[state] in anchors:
+                    open_ += self._states.targets[state]
+        return frozenset(found)
