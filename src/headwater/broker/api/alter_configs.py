@@ -1,0 +1,50 @@
+"""AlterConfigs: replaces all settings of topics. Versions 0–2.
+
+What the request does not name goes back to its default; IncrementalAlterConfigs is the API that
+leaves the rest alone. A change is durable, and in force, when the answer comes. A wrong setting is
+named (INVALID_CONFIG), and nothing of that topic changes. A resource, or a setting within one,
+that stands twice is INVALID_REQUEST, and so is a setting without a value. `validate_only` checks
+and changes nothing.
+
+Deviations: only topics can be changed; the broker's settings stand in headwater.toml
+(INVALID_REQUEST says so).
+"""
+
+from headwater.broker import config_changes
+from headwater.broker.api.registry import RequestContext, serves
+from headwater.broker.broker import Broker
+from headwater.broker.config_changes import value_of
+from headwater.broker.topic_changes import to_the_end
+from headwater.log.catalog import Topic
+from headwater.protocol.messages.alter_configs import (
+    AlterConfigsRequest,
+    AlterConfigsRequestAlterConfigsResource,
+    AlterConfigsResponse,
+    AlterConfigsResponseAlterConfigsResourceResponse,
+)
+
+
+@serves(AlterConfigsRequest, first=0, last=2)
+async def alter_configs(
+    broker: Broker, request: AlterConfigsRequest, context: RequestContext
+) -> AlterConfigsResponse:
+    change = config_changes.alter(
+        broker, request.resources, _replaced, validate_only=request.validate_only
+    )
+    return AlterConfigsResponse(
+        responses=[
+            AlterConfigsResponseAlterConfigsResourceResponse(
+                error_code=code,
+                error_message=message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            for resource, code, message in await to_the_end(broker, change)
+        ]
+    )
+
+
+def _replaced(
+    broker: Broker, topic: Topic, resource: AlterConfigsRequestAlterConfigsResource
+) -> dict[str, str]:
+    return {config.name: value_of(config) for config in resource.configs}
