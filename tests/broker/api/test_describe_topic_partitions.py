@@ -42,7 +42,7 @@ def test_a_topic(asked):
     assert (partition.partition_index, partition.leader_id) == (1, 1)
     assert partition.replica_nodes == partition.isr_nodes == [1]
     assert partition.leader_epoch == asked.store.leader_epoch
-    assert partition.offline_replicas == []
+    assert partition.offline_replicas == partition.eligible_leader_replicas == []
     assert response.next_cursor is None
 
 
