@@ -9,7 +9,6 @@ import argparse
 import os
 import re
 import select
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from headwater.cli import record_format
 from headwater.cli.cluster import Cluster, Partition, all_partitions, refused
+from headwater.cli.interrupt import Interrupt
 from headwater.cli.output import coloured, note
 from headwater.cli.parser import Command, Parser, client_options
 from headwater.cli.positions import END, FORMS, Range, Span, parse_range, resolve
@@ -80,15 +80,11 @@ def _run(args: argparse.Namespace) -> int:
             hint="leave out -g, or -p and the end of the range",
         )
     cluster = Cluster.of(args)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     output = _Output(render, args.num)
-    try:
-        if args.group:
-            _consume_as_member(cluster, args, wanted, output)
-        else:
-            _consume_partitions(cluster, args, wanted, output)
-    except KeyboardInterrupt:
-        pass  # how one ends a tail
+    if args.group:
+        _consume_as_member(cluster, args, wanted, output)
+    else:
+        _consume_partitions(cluster, args, wanted, output)
     return 0
 
 
@@ -98,11 +94,13 @@ class _Output:
     def __init__(self, render: Callable[[Batch], bytes], most: int | None) -> None:
         self._render = render
         self._left = most
+        self._interrupted = Interrupt()  # Ctrl-C is how one ends a tail
         sys.stdout.flush()
 
     @property
     def full(self) -> bool:
-        return self._left == 0
+        """No more is wanted."""
+        return self._left == 0 or bool(self._interrupted)
 
     def write(self, batch: Batch) -> Batch:
         """Returns what was written of it. Raises BrokenPipeError when the reader has gone."""

@@ -7,7 +7,6 @@ waits. The first record that fails ends the reading; what was read before it is 
 import argparse
 import os
 import select
-import signal
 import stat
 import sys
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import KafkaException
 
 from headwater.cli.cluster import Cluster, refused
+from headwater.cli.interrupt import Interrupt
 from headwater.cli.output import count, note, plural, say
 from headwater.cli.parser import Command, Parser, client_options, key_value
 from headwater.cli.progress import Progress
@@ -75,17 +75,11 @@ def _run(args: argparse.Namespace) -> int:
         raise UsageError(
             "--json and -k exclude each other", hint="a JSON line has a key of its own"
         )
-    cluster = Cluster.of(args)
-    writing = _Writing(cluster, args)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # also flushes what was read
+    writing = _Writing(Cluster.of(args), args)
     if sys.stdin.isatty() and not args.quiet:
         note("one record per line; Ctrl-D ends")
-    try:
-        writing.write_all()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        writing.finish()
+    writing.write_all()
+    writing.finish()
     return 0
 
 
@@ -95,7 +89,7 @@ class _Failure(NamedTuple):
 
 
 class _Writing:
-    """One run: reads lines, writes records, counts what came of them."""
+    """One run: reads lines, writes records, counts what came of them. Ctrl-C ends the reading."""
 
     def __init__(self, cluster: Cluster, args: argparse.Namespace) -> None:
         self._args = args
@@ -106,6 +100,7 @@ class _Writing:
         self._failed = 0
         self._first_failure: _Failure | None = None
         self._read_bytes = 0
+        self._interrupted = Interrupt()
         status = os.fstat(0)
         self._progress = Progress(
             f"to {args.topic}",
@@ -137,7 +132,7 @@ class _Writing:
                     self._write(line_number, self._parse(line))
                 except (HeadwaterError, KafkaException) as error:
                     self._delivered(line_number, error, None)
-                if self._first_failure:
+                if self._first_failure or self._interrupted:
                     return
             self._producer.poll(0)
             self._show_progress()
@@ -149,7 +144,7 @@ class _Writing:
             # Reports of earlier records are served while nothing comes in.
             while not select.select([0], [], [], _WAIT_S)[0]:
                 self._producer.poll(0)
-                if self._first_failure:
+                if self._first_failure or self._interrupted:
                     return
             chunk = os.read(0, _CHUNK_BYTES)
             if not chunk:

@@ -1,0 +1,168 @@
+"""The real command in subprocesses, against a real broker.
+
+HEADWATER_TEST_BOOTSTRAP=HOST:PORT runs the same suite against another broker (Apache Kafka).
+"""
+
+import itertools
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+COMMAND = [sys.executable, "-m", "headwater.cli.main"]
+TIMEOUT_S = 60.0
+_names = itertools.count(1)
+
+
+def environment(**settings):
+    """This process's, without its own settings."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HEADWATER_")}
+    return kept | settings
+
+
+def read_line(process, timeout_s=TIMEOUT_S):
+    """The next line of its stdout (opened with bufsize=0); "" at its end."""
+    line = b""
+    deadline_s = time.monotonic() + timeout_s
+    while not line.endswith(b"\n"):
+        left_s = deadline_s - time.monotonic()
+        ready, _, _ = select.select([process.stdout], [], [], max(0.0, left_s))
+        assert ready, f"no whole line within {timeout_s} s, only {line!r}"
+        byte = process.stdout.read(1)
+        if not byte:
+            break
+        line += byte
+    return line.decode()
+
+
+def wait_until(condition, timeout_s=TIMEOUT_S):
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "it did not come true in time"
+        time.sleep(0.05)
+
+
+def start_broker(data_dir, *options):
+    """A broker process and what it said when it was ready."""
+    process = subprocess.Popen(
+        [*COMMAND, "broker", "--listen", "127.0.0.1:0", "--data-dir", str(data_dir), "--json",
+         *options],
+        stdout=subprocess.PIPE,
+        bufsize=0,
+        env=environment(),
+        cwd=data_dir,
+    )  # fmt: skip
+    line = read_line(process)
+    assert line, f"the broker ended with {process.wait()}"
+    return process, json.loads(line)
+
+
+def stop(process, number=signal.SIGTERM):
+    process.send_signal(number)
+    return process.wait(TIMEOUT_S)
+
+
+@pytest.fixture(scope="session")
+def bootstrap(tmp_path_factory):
+    """The address of a broker."""
+    given = os.environ.get("HEADWATER_TEST_BOOTSTRAP")
+    if given:
+        yield given
+        return
+    process, ready = start_broker(tmp_path_factory.mktemp("broker"))
+    yield ready["listen"]
+    assert stop(process) == 0
+    process.stdout.close()
+
+
+class Cli:
+    """Runs `headwater …` with the broker in its environment."""
+
+    def __init__(self, bootstrap, cwd):
+        self.bootstrap = bootstrap
+        self.cwd = cwd
+        self.environment = environment(HEADWATER_BROKER__BOOTSTRAP=bootstrap)
+        self._started = []
+
+    def __call__(self, *args, stdin=b"", code=0, **settings):
+        """Its stdout as text; fails unless it ends with `code`."""
+        return self.result(*args, stdin=stdin, code=code, **settings).stdout.decode()
+
+    def json(self, *args, **options):
+        return json.loads(self(*args, "--json", **options))
+
+    def error(self, *args, code=1, **options):
+        """Its stderr as text."""
+        return self.result(*args, code=code, **options).stderr.decode()
+
+    def result(self, *args, stdin=b"", code=0, **settings):
+        result = subprocess.run(
+            [*COMMAND, *map(str, args)],
+            input=stdin.encode() if isinstance(stdin, str) else stdin,
+            capture_output=True,
+            timeout=TIMEOUT_S,
+            env=self.environment | settings,
+            cwd=self.cwd,
+            check=False,
+        )
+        assert result.returncode == code, (result.stdout[-2000:], result.stderr.decode()[-2000:])
+        return result
+
+    def start(self, *args):
+        """A running command with pipes on all sides."""
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(
+            [*COMMAND, *map(str, args)],
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            bufsize=0,
+            env=self.environment,
+            cwd=self.cwd,
+        )
+        self._started.append(process)
+        return process
+
+    def close(self):
+        for process in self._started:
+            process.kill()
+            process.wait()
+            for stream in (process.stdin, process.stdout, process.stderr):
+                stream.close()
+
+
+@pytest.fixture
+def cli(bootstrap, tmp_path):
+    cli = Cli(bootstrap, tmp_path)
+    yield cli
+    cli.close()
+
+
+@pytest.fixture
+def offline(tmp_path):
+    """Commands that need no broker."""
+    cli = Cli("127.0.0.1:1", tmp_path)
+    cli.environment = environment()
+    return cli
+
+
+def unique(prefix):
+    return f"{prefix}-{os.getpid()}-{time.time_ns() % 10**9}-{next(_names)}"
+
+
+@pytest.fixture
+def topic(cli):
+    """A new topic with one partition."""
+    name = unique("topic")
+    cli("topic", "create", name, "-p", 1)
+    return name
+
+
+@pytest.fixture
+def group():
+    return unique("group")

@@ -1,0 +1,134 @@
+"""`headwater group …`."""
+
+import json
+import signal
+
+import pytest
+
+from .conftest import read_line, stop, unique
+
+
+@pytest.fixture
+def behind(cli, topic, group):
+    """A group that has read 4 of 10 records."""
+    lines = "".join(
+        json.dumps({"value": str(number), "timestamp": 1_700_000_000_000 + number * 1000}) + "\n"
+        for number in range(10)
+    )
+    cli("produce", topic, "--json", stdin=lines)
+    cli("consume", topic, "-g", group, "-o", "start", "-n", 4)
+    return group
+
+
+def committed(cli, group):
+    (described,) = cli.json("group", "describe", group)
+    return [each["committed"] for each in described["partitions"]]
+
+
+def test_list_shows_state_and_lag(cli, behind):
+    (row,) = [each for each in cli.json("group", "list") if each["group"] == behind]
+    assert row == {
+        "group": behind,
+        "state": "empty",
+        "type": "classic",
+        "members": 0,
+        "topics": 1,
+        "lag": 6,
+    }
+    shown = cli("group", "list").splitlines()
+    assert shown[0].split() == ["GROUP", "STATE", "TYPE", "MEMBERS", "TOPICS", "LAG"]
+    assert [behind, "empty", "classic", "0", "1", "6"] in [line.split() for line in shown]
+
+
+def test_describe(cli, topic, behind):
+    (described,) = cli.json("group", "describe", behind)
+    assert described["lag"] == 6
+    assert described["topics"] == [{"topic": topic, "lag": 6}]
+    assert described["partitions"] == [
+        {
+            "topic": topic,
+            "partition": 0,
+            "committed": 4,
+            "end_offset": 10,
+            "lag": 6,
+            "member": None,
+        }
+    ]
+    shown = cli("group", "describe", behind).splitlines()
+    assert shown[0] == f"{behind}  empty, classic, 0 members, lag 6"
+    assert shown[3].split() == [topic, "0", "4", "10", "6", "-"]
+
+
+def test_describe_what_does_not_exist(cli):
+    assert cli.error("group", "describe", unique("nobody")).startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("position", "offset"),
+    [
+        ("start", 0),
+        ("end", 10),
+        ("7", 7),
+        ("99", 10),
+        ("+3", 7),
+        ("-3", 1),
+        ("-99", 0),
+        ("@1700000002500", 3),
+        ("@-1m", 10),
+    ],
+)
+def test_seek(cli, topic, behind, position, offset):
+    moved = cli.json("group", "seek", behind, "--to", position)
+    assert moved["partitions"] == [{"topic": topic, "partition": 0, "before": 4, "after": offset}]
+    assert committed(cli, behind) == [offset]
+
+
+def test_seek_dry_run_changes_nothing(cli, topic, behind):
+    result = cli.result("group", "seek", behind, "--to", "start", "--dry-run")
+    lines = result.stdout.decode().splitlines()
+    assert lines[1].split() == [topic, "0", "4", "0"]
+    assert result.stderr == b"nothing was changed (--dry-run)\n"
+    assert committed(cli, behind) == [4]
+
+
+def test_seek_of_one_partition_and_of_a_new_group(cli, topic, group):
+    cli("topic", "alter", topic, "-p", 2)
+    cli("produce", topic, "-p", 0, stdin="a\nb\n")
+    cli("produce", topic, "-p", 1, stdin="c\n")
+    cli("group", "seek", group, "--to", "end", "--topic", topic)
+    assert committed(cli, group) == [2, 1]
+    cli("group", "seek", group, "--to", "start", "--topic", f"{topic}:0")
+    assert committed(cli, group) == [0, 1]
+    assert "no partition" in cli.error("group", "seek", group, "--to", "0", "-t", f"{topic}:9")
+
+
+def test_seek_mistakes(cli, topic, behind):
+    assert "not a position" in cli.error("group", "seek", behind, "--to", "x", code=2)
+    assert "is a range" in cli.error("group", "seek", behind, "--to", "1:2", code=2)
+    nobody = unique("nobody")
+    assert "committed nothing" in cli.error("group", "seek", nobody, "--to", "start")
+    assert "committed nothing in" in cli.error(
+        "group", "seek", nobody, "--to", "+1", "--topic", topic
+    )
+
+
+def test_an_active_group_is_described_and_cannot_be_moved(cli, topic, behind):
+    process = cli.start("consume", topic, "-g", behind)
+    assert read_line(process) == "4\n"
+    (described,) = cli.json("group", "describe", behind)
+    (member,) = described["members"]
+    assert member["partitions"] == 1
+    assert described["partitions"][0]["member"] == member["member"]
+    assert described["state"] == "stable"
+    error = cli.error("group", "seek", behind, "--to", "start")
+    assert error.startswith(f"error: group {behind} is active\n  it is stable with 1 member")
+    assert "NON_EMPTY_GROUP" in cli.error("group", "delete", behind, "--yes")
+    cli("group", "seek", behind, "--to", "start", "--dry-run")
+    assert stop(process, signal.SIGINT) == 0
+    cli("group", "seek", behind, "--to", "start")
+
+
+def test_delete(cli, behind):
+    assert "--yes" in cli.error("group", "delete", behind, code=2)
+    assert cli("group", "delete", behind, "-y") == f"deleted {behind}\n"
+    assert behind not in [each["group"] for each in cli.json("group", "list")]
