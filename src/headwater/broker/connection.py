@@ -10,9 +10,11 @@ when the one before is answered, except behind a pipelined API (Produce), whose 
 is fixed before its answer is known.
 
 Backpressure: reading stops while a request waits for its turn, while too many bytes are in work
-(here, or in the whole server), and while the client does not take its responses. Records of a
-fetch are read from the file piece by piece as the client takes them. So a client that floods or
-sleeps costs a few hundred KiB and slows nobody else.
+(here, or in the whole server), and while the client does not take its responses; then no further
+request begins either. Records of a fetch are read from the file piece by piece as the client takes
+them. So a client that floods or sleeps costs a few hundred KiB and slows nobody else.
+
+What a request holds is counted until it is answered, also when its client is gone by then.
 """
 
 import asyncio
@@ -42,16 +44,41 @@ CHUNK_BYTES = 256 << 10
 WRITE_BUFFER_BYTES = 256 << 10
 FIRST_BUFFER_BYTES = 64 << 10
 REQUESTS_PER_TURN = 64
+# What a request takes besides its bytes: while it waits for its turn, and while it is in work.
+# Without them a flood of tiny requests would hold a hundred times what is counted.
+FRAME_COST_BYTES = 128
+REQUEST_COST_BYTES = 2 << 10
+# Over all arrays of one request. Each may take but a byte on the wire and a hundred in memory.
+MAX_ELEMENTS = 1 << 18
+
+
+class _RequestReader(Reader):
+    """Bounds what the arrays of a request hold together, and so the time it takes to read it."""
+
+    __slots__ = ("_elements_left",)
+
+    def __init__(self, data: bytearray) -> None:
+        super().__init__(data)
+        self._elements_left = MAX_ELEMENTS
+
+    def _checked_count(self, count: int) -> int | None:
+        checked = super()._checked_count(count)
+        if checked:
+            self._elements_left -= checked
+            if self._elements_left < 0:
+                raise MalformedMessage(f"more than {MAX_ELEMENTS} elements in one request")
+        return checked
 
 
 class _Slot:
     """The place of one response in the order. `out` is None until it is known."""
 
-    __slots__ = ("out", "size_bytes")
+    __slots__ = ("is_awaited", "out", "size_bytes")
 
     def __init__(self, size_bytes: int) -> None:
         self.out: Out | None = None
         self.size_bytes = size_bytes  # of the request, which stays in memory until the answer
+        self.is_awaited = False  # then `size_bytes` is let go when the answer comes, not before
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -81,6 +108,7 @@ class Connection(asyncio.BufferedProtocol):
         self._sending: tuple[Out, int, int, int] | None = None  # out, byte, splice, byte in it
         self._waiting_for_disk = False
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._ending = False  # nothing is begun, read or sent any more
         self._closed = False
 
     # ── the transport's side ──────────────────────────────────────────────────────────────────
@@ -95,7 +123,7 @@ class Connection(asyncio.BufferedProtocol):
         self._server.opened(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._closed = True
+        self._ending = self._closed = True
         for task in self._tasks:
             task.cancel()
         for slot in self._slots:
@@ -104,7 +132,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._sending is not None:
             _release(self._sending[0])
             self._sending = None
-        self._server.released(self._in_work_bytes + self._filled)
+        awaited_bytes = sum(slot.size_bytes for slot in self._slots if slot.is_awaited)
+        self._server.released(self._in_work_bytes - awaited_bytes + self._filled)
         self._slots.clear()
         self._inbox.clear()
         self._in_work_bytes = self._filled = 0
@@ -128,13 +157,14 @@ class Connection(asyncio.BufferedProtocol):
                 self._server.took(nbytes)
                 if self._filled == self._frame_bytes:
                     frame, self._frame, self._filled = self._frame, None, 0
-                    self._in_work_bytes += len(frame)
+                    self._server.took(FRAME_COST_BYTES)
+                    self._in_work_bytes += len(frame) + FRAME_COST_BYTES
                     self._inbox.append(frame)
             else:
                 self._split(self._rest + bytes(self._server.scratch[:nbytes]))
             self._pump()
-        except HeadwaterError as error:
-            self.close(str(error))
+        except Exception as error:
+            self._refuse(error)
 
     def eof_received(self) -> bool:
         return False
@@ -144,23 +174,40 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._writable = True
+        self.active_at_s = self._server.broker.clock.monotonic_s()
         self._flush()
         self._pump_on()
 
     def close(self, reason: str) -> None:
         """Ends the connection, saying why in the log."""
-        if not self._closed and self._transport is not None:
+        if not self._ending and self._transport is not None:
             self._server.refused(self, reason)
-            self._transport.abort()
+            self.drop()
 
     def drop(self) -> None:
         """Ends the connection without blame: the server stops, or nothing came for long."""
-        if not self._closed and self._transport is not None:
+        if not self._ending and self._transport is not None:
+            self._ending = True
             self._transport.abort()
+
+    def _refuse(self, error: BaseException) -> None:
+        """Ends the connection for what its client sent, or for a mistake of ours."""
+        if isinstance(error, HeadwaterError):
+            self.close(str(error))
+        else:
+            log.error("a request failed", exc_info=error)
+            self.close(f"internal: {error!r}")
 
     @property
     def is_quiet(self) -> bool:
-        return not self._slots and not self._inbox and self._sending is None
+        """Whether there is nothing to do, or the client does not take what it asked for."""
+        is_done = not self._slots and not self._inbox and self._sending is None
+        return is_done or not self._writable
+
+    @property
+    def held_bytes(self) -> int:
+        """What of the client's requests is in memory."""
+        return self._in_work_bytes + self._filled
 
     # ── frames ────────────────────────────────────────────────────────────────────────────────
 
@@ -176,8 +223,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._begin_frame(size_bytes, data[at:])
                 self._rest = b""
                 return
-            self._server.took(size_bytes)
-            self._in_work_bytes += size_bytes
+            self._server.took(size_bytes + FRAME_COST_BYTES)
+            self._in_work_bytes += size_bytes + FRAME_COST_BYTES
             self._inbox.append(bytearray(data[at : at + size_bytes]))
             at += size_bytes
         self._rest = data[at:]
@@ -192,15 +239,15 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_in_frame(self) -> bool:
-        """Whether a request has begun to arrive and is not whole yet."""
-        return self._frame is not None or bool(self._rest)
+        """Whether we wait for the rest of a request that has begun to arrive."""
+        return self._reading and (self._frame is not None or bool(self._rest))
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────
 
     def _pump(self) -> None:
         """Begins the requests whose turn it is, then reads on or not."""
         for _ in range(REQUESTS_PER_TURN):
-            if not self._inbox or self._closed or not self._may_begin():
+            if not self._inbox or self._ending or not self._may_begin():
                 break
             self._begin(self._inbox.popleft())
         else:  # a flood of small requests: the others have their turn first
@@ -210,17 +257,19 @@ class Connection(asyncio.BufferedProtocol):
     def _pump_on(self) -> None:
         try:
             self._pump()
-        except HeadwaterError as error:
-            self.close(str(error))
+        except Exception as error:
+            self._refuse(error)
 
     def _may_begin(self) -> bool:
+        if not self._writable or (self._slots and self._in_work_bytes >= IN_WORK_BYTES):
+            return False
         if self._awaited is None:
             return True
         following = APIS.get(int.from_bytes(self._inbox[0][:2], "big"))
         return self._awaited.pipelined and following is not None and following.pipelined
 
     def _steer_reading(self) -> None:
-        if self._closed:
+        if self._ending:
             return
         want = (
             not self._inbox
@@ -230,6 +279,7 @@ class Connection(asyncio.BufferedProtocol):
         )
         if want and not self._reading:
             self._reading = True
+            self.active_at_s = self._server.broker.clock.monotonic_s()
             self._transport.resume_reading()
         elif not want and self._reading:
             self._reading = False
@@ -244,8 +294,10 @@ class Connection(asyncio.BufferedProtocol):
         self._steer_reading()
 
     def _begin(self, frame: bytearray) -> None:
-        slot = _Slot(len(frame))
-        reader = Reader(frame)
+        slot = _Slot(len(frame) + FRAME_COST_BYTES + REQUEST_COST_BYTES)
+        self._in_work_bytes += REQUEST_COST_BYTES
+        self._server.took(REQUEST_COST_BYTES)
+        reader = _RequestReader(frame)
         key, version, correlation_id = reader.int16(), reader.int16(), reader.int32()
         client_id = reader.string()
         api = APIS.get(key)
@@ -280,27 +332,26 @@ class Connection(asyncio.BufferedProtocol):
     def _await(
         self, slot: _Slot, api: Api, context: RequestContext, answer: Awaitable[Message | None]
     ) -> None:
+        slot.is_awaited = True
         future = asyncio.ensure_future(answer)
         if isinstance(future, asyncio.Task):
             self._tasks.add(future)
             future.add_done_callback(self._tasks.discard)
 
         def done(finished: "asyncio.Future[Message | None]") -> None:
+            slot.is_awaited = False
+            if self._closed:
+                self._server.released(slot.size_bytes)
             if finished.cancelled():
                 return
-            error = finished.exception()
-            if error is not None:
-                self._fail(api, error)
-                return
-            self._answer(slot, api, context, finished.result())
-            self._pump_on()
+            try:
+                self._answer(slot, api, context, finished.result())
+            except Exception as error:
+                self._refuse(error)
+            else:
+                self._pump_on()
 
         future.add_done_callback(done)
-
-    def _fail(self, api: Api, error: BaseException) -> None:
-        if not isinstance(error, HeadwaterError):
-            log.error("%s failed", api.name, exc_info=error)
-        self.close(f"{api.name}: {error!r}")
 
     # ── responses ─────────────────────────────────────────────────────────────────────────────
 
@@ -330,7 +381,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _flush(self) -> None:
         """Sends what is ready, in order, as far as the client takes it."""
-        while self._writable and not self._waiting_for_disk and not self._closed:
+        while self._writable and not self._waiting_for_disk and not self._ending:
             if self._sending is not None:
                 if not self._send_on():
                     return
@@ -396,7 +447,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.close(f"a segment cannot be read: {error}")
                 return
             self._waiting_for_disk = False
-            if self._closed or self._sending is None:
+            if self._ending or self._sending is None:
                 return
             if size_bytes <= 0:
                 self.close("a segment is shorter than it was")

@@ -43,6 +43,7 @@ class Server:
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._reasons_logged = 0
+        self._has_moved = True  # something was let go since the last sweep
 
     @property
     def is_full(self) -> bool:
@@ -93,6 +94,7 @@ class Server:
 
     def released(self, size_bytes: int) -> None:
         self.buffered_bytes -= size_bytes
+        self._has_moved = True
         while self.starved and not self.is_full:
             self.starved.popleft().room_again()
 
@@ -105,13 +107,32 @@ class Server:
             if more > 0:
                 log.warning("%d more connections ended", more)
             self._reasons_logged = 0
-            now_s = self.broker.clock.monotonic_s()
-            for connection in tuple(self.connections):
-                silent_s = now_s - connection.active_at_s
-                if connection.is_in_frame and silent_s > FRAME_TIMEOUT_S:
-                    connection.close(f"half a request, then silence for {silent_s:.0f} s")
-                elif silent_s > IDLE_TIMEOUT_S and connection.is_quiet:
-                    connection.drop()
+            self._end_silent()
+            self._make_room()
+
+    def _end_silent(self) -> None:
+        now_s = self.broker.clock.monotonic_s()
+        for connection in tuple(self.connections):
+            silent_s = now_s - connection.active_at_s
+            if connection.is_in_frame and silent_s > FRAME_TIMEOUT_S:
+                connection.close(f"half a request, then silence for {silent_s:.0f} s")
+            elif silent_s > IDLE_TIMEOUT_S and connection.is_quiet:
+                connection.drop()
+
+    def _make_room(self) -> None:
+        """Ends whoever holds most, if the server is full and nothing has moved for a sweep.
+
+        That is so when all that is held are unfinished requests: none of them can be read to its
+        end, because none is answered and lets go of its room.
+        """
+        excess_bytes = self.buffered_bytes - self.max_buffered_bytes
+        if excess_bytes >= 0 and not self._has_moved:
+            for connection in sorted(self.connections, key=lambda each: -each.held_bytes):
+                excess_bytes -= connection.held_bytes
+                connection.close(f"the server is full; {connection.held_bytes} bytes are held here")
+                if excess_bytes < 0:
+                    break
+        self._has_moved = False
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -130,4 +151,3 @@ def raise_open_files_limit(wanted: int) -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
         soft = target
     return soft
-
