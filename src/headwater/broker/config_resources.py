@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headwater.broker.broker import OFFSETS_PARTITIONS, Broker, BrokerOptions
-from headwater.log.config import BOOLEAN, INT, LIST, SETTINGS, STRING, Setting
+from headwater.log.config import BOOLEAN, INT, LIST, SETTINGS, Setting
 
 # Kafka's numbers for kinds of resources …
 TOPIC: Final = 2
@@ -109,7 +109,7 @@ def broker_entries(broker: Broker) -> Iterator[Entry]:
 
     yield entry("node.id", broker.node_id, INT, "the number of this broker", is_set=True)
     yield entry("broker.id", broker.node_id, INT, "the number of this broker", is_set=True)
-    yield entry("log.dirs", broker.store.path, STRING, "the data directory", is_set=True)
+    yield entry("log.dirs", broker.store.path, LIST, "the data directory", is_set=True)
     yield entry(
         "advertised.listeners",
         f"PLAINTEXT://{host}:{port}",

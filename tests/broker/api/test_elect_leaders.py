@@ -36,5 +36,9 @@ def test_of_all_partitions_none_is_told(asked, version):
 
 
 def test_an_unknown_kind_of_election(asked):
-    response = asked.ask(ElectLeadersRequest(election_type=2), 2)
+    asked.topic("orders")
+    topics = [ElectLeadersRequestTopicPartitions(topic="orders", partitions=[0])]
+    response = asked.ask(ElectLeadersRequest(election_type=2, topic_partitions=topics), 2)
     assert response.error_code == ErrorCode.INVALID_REQUEST
+    (partition,) = response.replica_election_results[0].partition_result
+    assert partition.error_code == ErrorCode.INVALID_REQUEST

@@ -24,21 +24,28 @@ PREFERRED, UNCLEAN = range(2)
 def elect_leaders(
     broker: Broker, request: ElectLeadersRequest, context: RequestContext
 ) -> ElectLeadersResponse:
-    if request.election_type not in (PREFERRED, UNCLEAN):
-        return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
+    is_known = request.election_type in (PREFERRED, UNCLEAN)
     return ElectLeadersResponse(
+        error_code=ErrorCode.NONE if is_known else ErrorCode.INVALID_REQUEST,
         replica_election_results=[
             ElectLeadersResponseReplicaElectionResult(
                 topic=topic.topic,
-                partition_result=[_result(broker, topic.topic, each) for each in topic.partitions],
+                partition_result=[
+                    _result(broker, topic.topic, index, is_known_election=is_known)
+                    for index in topic.partitions
+                ],
             )
             for topic in request.topic_partitions or ()
-        ]
+        ],
     )
 
 
-def _result(broker: Broker, topic: str, index: int) -> ElectLeadersResponsePartitionResult:
-    if (topic, index) in broker.store.partitions:
+def _result(
+    broker: Broker, topic: str, index: int, *, is_known_election: bool
+) -> ElectLeadersResponsePartitionResult:
+    if not is_known_election:
+        code, message = ErrorCode.INVALID_REQUEST, "unknown kind of election"
+    elif (topic, index) in broker.store.partitions:
         code, message = ErrorCode.ELECTION_NOT_NEEDED, "the partition has its only leader"
     else:
         code, message = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no such partition"
