@@ -1,8 +1,6 @@
 """Apache Kafka itself: one KRaft node, and its command-line tools."""
 
 import subprocess
-import uuid
-from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +12,7 @@ NAME = "Apache Kafka 4.3.0"
 # As kafka-server-start.sh sets them.
 SERVER_JVM = ["-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"]
 TOOL_TIMEOUT_S = 60
+CLUSTER_ID = "aGVhZHdhdGVyLWJlbmNoLQ"
 
 TOOLS = "org.apache.kafka.tools"
 # A tool lives for a second: a JVM that does not warm up for a long life starts faster.
@@ -44,9 +43,8 @@ group.initial.rebalance.delay.ms=0
 """
     )
     if not (log_dir / "meta.properties").exists():
-        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         formatted = run_tool(
-            "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties)
+            "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties)
         )
         formatted.check_returncode()
     command = ["java", *SERVER_JVM, "-cp", classpath(), "kafka.Kafka", str(properties)]
@@ -72,3 +70,7 @@ def run_tool(
 
 def classpath() -> str:
     return f"{kafka_libs()}/*"
+
+
+if __name__ == "__main__":  # `python -m bench.peers.kafka --fetch`: only gets the jars
+    print(kafka_libs())

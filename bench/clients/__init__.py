@@ -1,0 +1,1 @@
+"""The clients that put load on a broker."""

@@ -1,0 +1,89 @@
+"""docs/benchmarks.md out of the figures of one sitting."""
+
+import statistics
+from typing import Any
+
+from bench.peers import headwater, kafka, kfake
+
+OURS = headwater.NAME
+PEERS = (kafka.NAME, kfake.NAME)
+
+HEAD = """\
+# Benchmarks
+
+Written by `make bench`: do not edit. Headwater, Apache Kafka and kfake on the same machine, in one
+sitting, one after the other in every round, each time with a fresh process and fresh data.
+Headwater and kfake flush to the disk before they acknowledge; Kafka leaves that to the operating
+system and to replicas, which a single node does not have.
+
+A cell is the median of the rounds, with the lowest and the highest in brackets. A ratio is
+Headwater's figure divided by the peer's in the same round, again median and range. Whether more
+(↑) or less (↓) is better stands beside the name. On a small shared machine a difference below
+30 % means nothing, and a range that contains 1 is a tie.
+"""
+
+FOOT = """\
+## What was run
+
+- Throughput: `rdkafka_performance -P -t bench -p 0 -s SIZE -c COUNT -a 1 -q`, then
+  `rdkafka_performance -C -t bench -p 0 -o beginning -c COUNT -q`: one producer or consumer, one
+  partition, no compression. The client takes about one core, so on two cores it is often the limit.
+- Latency: `bench/clients/latency.c`, one librdkafka producer and one consumer in one process, 5,000
+  records of 100 B per second, acks=1, from the moment that a record is due to the consumer's
+  `poll()`; the first two seconds are left out.
+- Start: from the start of the process to the first answer to a Metadata request.
+- CPU and memory: of the broker's process, from `/proc`. What has been retained is in the page
+  cache as far as it fits: memory of the machine, and of no process.
+- Retained: 1 KiB records up to the size named, then the same load on top of it.
+- Partitions: topics of 1,000 partitions with one record in each; connections have asked for
+  ApiVersions once and then stay.
+"""
+
+
+def render(sitting: dict[str, Any]) -> str:
+    figures: dict[str, dict[str, list[float]]] = sitting["figures"]
+    names = [name for name in (OURS, *PEERS) if any(name in row for row in figures.values())]
+    peers = [name for name in names if name != OURS]
+    header = ["", *names, *(f"ratio to {_short(peer)}" for peer in peers)]
+    lines = [HEAD, _row(header), _row(["---"] + ["---:"] * (len(header) - 1))]
+    for metric, by_broker in figures.items():
+        cells = [f"{metric} {'↑' if metric.endswith('/s') else '↓'}"]
+        cells += [_spread(by_broker.get(name, []), _figure) for name in names]
+        cells += [_spread(_ratios(by_broker, peer), _ratio) for peer in peers]
+        lines.append(_row(cells))
+    lines += ["", f"{sitting['mode']}. The machine:", ""]
+    lines += [f"- {what}: {value}" for what, value in sitting["machine"].items()]
+    lines += ["", FOOT]
+    return "\n".join(lines)
+
+
+def _ratios(by_broker: dict[str, list[float]], peer: str) -> list[float]:
+    pairs = zip(by_broker.get(OURS, []), by_broker.get(peer, []), strict=False)
+    return [ours / theirs for ours, theirs in pairs if theirs]
+
+
+def _spread(values: list[float], shown: Any) -> str:
+    if not values:
+        return "–"
+    if len(values) == 1:
+        return str(shown(values[0]))
+    low, middle, high = min(values), statistics.median(values), max(values)
+    return f"{shown(middle)} ({shown(low)}–{shown(high)})"
+
+
+def _figure(value: float) -> str:
+    if value >= 10_000:
+        return f"{value / 1000:,.0f}k"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.2f}×"
+
+
+def _short(name: str) -> str:
+    return name.removeprefix("Apache ").split()[0]
+
+
+def _row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,53 @@
+"""Every broker in turn, several times over: what one sitting measures."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+from bench.peers import headwater, kafka, kfake
+from bench.peers.process import BrokerProcess
+from bench.peers.provision import WORK
+
+StartBroker = Callable[[Path], AbstractContextManager[BrokerProcess]]
+BROKERS: dict[str, StartBroker] = {
+    headwater.NAME: headwater.headwater,
+    kafka.NAME: kafka.kafka,
+    kfake.NAME: kfake.kfake,
+}
+
+Measured = dict[str, float]
+# metric → broker → one figure for each round
+Figures = dict[str, dict[str, list[float]]]
+
+
+@contextmanager
+def data_directory() -> Iterator[Path]:
+    """A directory on the disk of this repository: a temporary one may be in memory.
+
+    What earlier runs have left to be written goes to the disk first, so that nobody pays for it.
+    """
+    parent = WORK / "bench"
+    parent.mkdir(parents=True, exist_ok=True)
+    os.sync()
+    directory = Path(tempfile.mkdtemp(dir=parent))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def alternate(
+    measure: Callable[[StartBroker], Measured], brokers: list[str], rounds: int, figures: Figures
+) -> None:
+    """Measures each broker once in every round, in an order that moves on by one each time."""
+    for number in range(rounds):
+        shift = number % len(brokers)
+        for name in brokers[shift:] + brokers[:shift]:
+            measured = measure(BROKERS[name])
+            for metric, value in measured.items():
+                figures.setdefault(metric, {}).setdefault(name, []).append(value)
+            shown = ", ".join(f"{metric} {value:,.6g}" for metric, value in measured.items())
+            print(f"  round {number + 1}/{rounds} {name}: {shown}", flush=True)
