@@ -111,7 +111,7 @@ def test_an_announced_length_costs_nothing_until_it_comes(broker):
         for each in attackers:
             each.raw(struct.pack(">i", 100 << 20) + b"\x00")
         server = broker.running.server
-        wait_until(lambda: sum(each.is_in_frame for each in server.connections) == 100)
+        wait_until(lambda: sum(each.frame_bytes > 0 for each in server.connections) == 100)
         assert _rss_bytes() - before < 64 << 20
     wait_until(lambda: len(server.connections) == 1)
     assert server.buffered_bytes < 1 << 20

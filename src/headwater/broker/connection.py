@@ -94,7 +94,8 @@ class Connection(asyncio.BufferedProtocol):
         self._rest = b""
         self._frame: bytearray | None = None
         self._filled = 0
-        self._frame_bytes = 0
+        self.frame_bytes = 0
+        self.is_admitted = False  # the server has set aside room for all of the frame
         self._inbox: deque[bytearray] = deque()
         # Answering.
         self._slots: deque[_Slot] = deque()
@@ -103,7 +104,7 @@ class Connection(asyncio.BufferedProtocol):
         self._awaited: Api | None = None
         self._unanswered = 0
         self._reading = True
-        self._starved = False  # the whole server has too much in work
+        self._starved = False  # waits, between two requests, because the whole server is full
         self._writable = True
         self._sending: tuple[Out, int, int, int] | None = None  # out, byte, splice, byte in it
         self._waiting_for_disk = False
@@ -133,19 +134,25 @@ class Connection(asyncio.BufferedProtocol):
             _release(self._sending[0])
             self._sending = None
         awaited_bytes = sum(slot.size_bytes for slot in self._slots if slot.is_awaited)
-        self._server.released(self._in_work_bytes - awaited_bytes + self._filled)
+        held_bytes = self._in_work_bytes - awaited_bytes
+        if self.is_admitted:
+            self._server.finished(self)
+            held_bytes += self.frame_bytes
+        else:
+            held_bytes += self._filled
         self._slots.clear()
         self._inbox.clear()
         self._in_work_bytes = self._filled = 0
         self._frame = None
         self._server.lost(self)
+        self._server.released(held_bytes)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame is None:
             return self._server.scratch
         if self._filled == len(self._frame):
             # Grown with what has arrived, never by what a client merely announces.
-            more = min(self._frame_bytes - len(self._frame), len(self._frame))
+            more = min(self.frame_bytes - len(self._frame), len(self._frame))
             self._frame.extend(bytes(more))
         return memoryview(self._frame)[self._filled :]
 
@@ -154,12 +161,8 @@ class Connection(asyncio.BufferedProtocol):
         try:
             if self._frame is not None:
                 self._filled += nbytes
-                self._server.took(nbytes)
-                if self._filled == self._frame_bytes:
-                    frame, self._frame, self._filled = self._frame, None, 0
-                    self._server.took(FRAME_COST_BYTES)
-                    self._in_work_bytes += len(frame) + FRAME_COST_BYTES
-                    self._inbox.append(frame)
+                if self._filled == self.frame_bytes:
+                    self._end_frame(self._frame)
             else:
                 self._split(self._rest + bytes(self._server.scratch[:nbytes]))
             self._pump()
@@ -204,11 +207,6 @@ class Connection(asyncio.BufferedProtocol):
         is_done = not self._slots and not self._inbox and self._sending is None
         return is_done or not self._writable
 
-    @property
-    def held_bytes(self) -> int:
-        """What of the client's requests is in memory."""
-        return self._in_work_bytes + self._filled
-
     # ── frames ────────────────────────────────────────────────────────────────────────────────
 
     def _split(self, data: bytes) -> None:
@@ -234,8 +232,23 @@ class Connection(asyncio.BufferedProtocol):
         self._frame = bytearray(capacity)
         self._frame[: len(start)] = start
         self._filled = len(start)
-        self._frame_bytes = size_bytes
+        self.frame_bytes = size_bytes
         self._server.took(len(start))
+        self._server.wait_for_room(self)
+
+    def admit(self) -> None:
+        """There is room for the frame that has begun: it is read on."""
+        self.is_admitted = True
+        self._server.took(self.frame_bytes - self._filled)
+        self._steer_reading()
+
+    def _end_frame(self, frame: bytearray) -> None:
+        self._server.finished(self)
+        self.is_admitted = False
+        self._frame, self._filled = None, 0
+        self._server.took(FRAME_COST_BYTES)
+        self._in_work_bytes += len(frame) + FRAME_COST_BYTES
+        self._inbox.append(frame)
 
     @property
     def is_in_frame(self) -> bool:
@@ -271,11 +284,9 @@ class Connection(asyncio.BufferedProtocol):
     def _steer_reading(self) -> None:
         if self._ending:
             return
+        has_room = self.is_admitted if self._frame is not None else not self._server.is_full
         want = (
-            not self._inbox
-            and self._writable
-            and self._in_work_bytes < IN_WORK_BYTES
-            and not self._server.is_full
+            not self._inbox and self._writable and self._in_work_bytes < IN_WORK_BYTES and has_room
         )
         if want and not self._reading:
             self._reading = True
@@ -284,7 +295,7 @@ class Connection(asyncio.BufferedProtocol):
         elif not want and self._reading:
             self._reading = False
             self._transport.pause_reading()
-        if self._server.is_full and not self._reading and not self._starved:
+        if not has_room and self._frame is None and not self._starved:
             self._starved = True
             self._server.starved.append(self)
 

@@ -1,4 +1,11 @@
-"""The listening side of the broker: connections, their number, and what they may hold together."""
+"""The listening side of the broker: connections, their number, and what they may hold together.
+
+A request that does not come in one piece gets room for all of it set aside before it is read on;
+if there is none it waits for its turn. So a hundred producers that begin a large request at the
+same time cannot block each other with halves of them. Bulky ones stand in a line of their own, and
+small ones pass beside both: a quarter of the room is theirs. Whoever was given room and does not
+use it loses it to those who wait.
+"""
 
 import asyncio
 import contextlib
@@ -18,6 +25,24 @@ IDLE_TIMEOUT_S = 600.0  # as Kafka's connections.max.idle.ms
 FRAME_TIMEOUT_S = 30.0  # half a request and then silence
 SWEEP_S = 5.0
 REASONS_LOGGED_PER_SWEEP = 20
+BULKY_BYTES = 4 << 20
+
+
+class _Line:
+    """Connections that wait for room for a request, and what is set aside for those let in."""
+
+    __slots__ = ("limit_bytes", "unfinished_bytes", "waiting")
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.waiting: deque[Connection] = deque()
+        self.unfinished_bytes = 0
+
+    @property
+    def has_room(self) -> bool:
+        # One at a time always goes on, so that a request larger than all the room gets its turn.
+        size_bytes = self.waiting[0].frame_bytes
+        return not self.unfinished_bytes or self.unfinished_bytes + size_bytes <= self.limit_bytes
 
 
 class Server:
@@ -40,10 +65,12 @@ class Server:
         self.connections: set[Connection] = set()
         self.buffered_bytes = 0
         self.starved: deque[Connection] = deque()
+        self._ordinary = _Line(max_buffered_bytes // 2)
+        self._bulky = _Line(max_buffered_bytes // 4)
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._reasons_logged = 0
-        self._has_moved = True  # something was let go since the last sweep
+        self._has_let_in = True  # someone who waited, since the last sweep
 
     @property
     def is_full(self) -> bool:
@@ -94,8 +121,30 @@ class Server:
 
     def released(self, size_bytes: int) -> None:
         self.buffered_bytes -= size_bytes
-        self._has_moved = True
+        self._let_in()
+
+    def wait_for_room(self, connection: Connection) -> None:
+        """`connection.admit` is called, now or later, when there is room for its frame."""
+        self._line_of(connection).waiting.append(connection)
+        self._let_in()
+
+    def finished(self, connection: Connection) -> None:
+        """The frame of an admitted connection is whole, or never will be."""
+        self._line_of(connection).unfinished_bytes -= connection.frame_bytes
+
+    def _line_of(self, connection: Connection) -> _Line:
+        return self._bulky if connection.frame_bytes > BULKY_BYTES else self._ordinary
+
+    def _let_in(self) -> None:
+        for line in (self._ordinary, self._bulky):
+            while line.waiting and line.has_room:
+                connection = line.waiting.popleft()
+                if connection in self.connections:
+                    line.unfinished_bytes += connection.frame_bytes
+                    self._has_let_in = True
+                    connection.admit()
         while self.starved and not self.is_full:
+            self._has_let_in = True
             self.starved.popleft().room_again()
 
     # ── sweeping ──────────────────────────────────────────────────────────────────────────────
@@ -120,19 +169,16 @@ class Server:
                 connection.drop()
 
     def _make_room(self) -> None:
-        """Ends whoever holds most, if the server is full and nothing has moved for a sweep.
-
-        That is so when all that is held are unfinished requests: none of them can be read to its
-        end, because none is answered and lets go of its room.
-        """
-        excess_bytes = self.buffered_bytes - self.max_buffered_bytes
-        if excess_bytes >= 0 and not self._has_moved:
-            for connection in sorted(self.connections, key=lambda each: -each.held_bytes):
-                excess_bytes -= connection.held_bytes
-                connection.close(f"the server is full; {connection.held_bytes} bytes are held here")
-                if excess_bytes < 0:
-                    break
-        self._has_moved = False
+        """Ends unfinished requests of which nothing comes while others wait for their room."""
+        if self._ordinary.waiting or self._bulky.waiting or self.starved:
+            unfinished = [each for each in self.connections if each.is_admitted]
+            now_s = self.broker.clock.monotonic_s()
+            ended = [each for each in unfinished if now_s - each.active_at_s >= SWEEP_S]
+            if not ended and not self._has_let_in:  # they trickle
+                ended = sorted(unfinished, key=lambda each: each.frame_bytes)[-1:]
+            for each in ended:
+                each.close(f"others wait for the room of its request of {each.frame_bytes} bytes")
+        self._has_let_in = False
 
 
 def parse_address(text: str) -> tuple[str, int]:
