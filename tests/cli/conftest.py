@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 
 import pytest
 
@@ -47,8 +48,9 @@ def wait_until(condition, timeout_s=TIMEOUT_S):
         time.sleep(0.05)
 
 
-def start_broker(data_dir, *options):
-    """A broker process and what it said when it was ready."""
+@contextmanager
+def running_broker(data_dir, *options):
+    """A broker process and what it said when it was ready. It has stopped well at the end."""
     process = subprocess.Popen(
         [*COMMAND, "broker", "--listen", "127.0.0.1:0", "--data-dir", str(data_dir), "--json",
          *options],
@@ -57,9 +59,18 @@ def start_broker(data_dir, *options):
         env=environment(),
         cwd=data_dir,
     )  # fmt: skip
-    line = read_line(process)
-    assert line, f"the broker ended with {process.wait()}"
-    return process, json.loads(line)
+    try:
+        line = read_line(process)
+        assert line, f"the broker ended with {process.wait()}"
+        yield process, json.loads(line)
+    except BaseException:
+        process.kill()
+        raise
+    finally:
+        process.terminate()
+        code = process.wait(TIMEOUT_S)
+        process.stdout.close()
+    assert code == 0
 
 
 def stop(process, number=signal.SIGTERM):
@@ -74,10 +85,8 @@ def bootstrap(tmp_path_factory):
     if given:
         yield given
         return
-    process, ready = start_broker(tmp_path_factory.mktemp("broker"))
-    yield ready["listen"]
-    assert stop(process) == 0
-    process.stdout.close()
+    with running_broker(tmp_path_factory.mktemp("broker")) as (_, ready):
+        yield ready["listen"]
 
 
 class Cli:
@@ -148,7 +157,8 @@ def offline(tmp_path):
     """Commands that need no broker."""
     cli = Cli("127.0.0.1:1", tmp_path)
     cli.environment = environment()
-    return cli
+    yield cli
+    cli.close()
 
 
 def unique(prefix):
@@ -159,7 +169,7 @@ def unique(prefix):
 def topic(cli):
     """A new topic with one partition."""
     name = unique("topic")
-    cli("topic", "create", name, "-p", 1)
+    cli("topic", "create", name, "-p", 1, "-c", "retention.ms=-1")  # tests write old timestamps
     return name
 
 

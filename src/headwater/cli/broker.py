@@ -5,6 +5,7 @@ Starts fast: nothing is imported here that the broker does not need itself.
 
 import argparse
 import dataclasses
+import errno
 import json
 import os
 import sys
@@ -15,6 +16,7 @@ from headwater import config
 from headwater.cli.output import note, say, styled
 from headwater.cli.parser import Command, Parser, common_options, key_value
 from headwater.config import BrokerSettings, Config
+from headwater.errors import HeadwaterError
 
 if TYPE_CHECKING:
     from headwater.broker.main import RunningBroker
@@ -72,7 +74,16 @@ def _run(args: argparse.Namespace) -> int:
     from headwater.broker.main import run
 
     logs.set_up(settings.broker.log_format, settings.broker.log_level)
-    run(settings.broker, ready=partial(_announce, settings, as_json=args.json))
+    try:
+        run(settings.broker, ready=partial(_announce, settings, as_json=args.json))
+    except OSError as error:
+        if error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
+            raise
+        raise HeadwaterError(
+            "the broker cannot listen",
+            detail=error.strerror or str(error),
+            hint="--listen takes another address; `headwater doctor` shows who answers at this one",
+        ) from error
     return 0
 
 

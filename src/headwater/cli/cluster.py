@@ -15,6 +15,7 @@ from headwater.errors import BrokerUnreachable, HeadwaterError, RequestRefused, 
 
 REQUEST_TIMEOUT_S: Final = 15.0
 _CONNECT_TIMEOUT_S: Final = 5.0
+_METADATA_TIMEOUT_S: Final = 10.0
 
 _HINTS: Final = {
     "TOPIC_ALREADY_EXISTS": "--if-not-exists makes that no error",
@@ -126,7 +127,7 @@ class Cluster:
     def metadata(self) -> Any:
         """Brokers and all topics. Asks for no topic by name, so it creates none."""
         try:
-            return self.admin.list_topics(timeout=REQUEST_TIMEOUT_S)
+            return self.admin.list_topics(timeout=_METADATA_TIMEOUT_S)
         except KafkaException as error:
             failure = refused(error, f"no metadata from {self.bootstrap}")
             failure.detail = self.last_error or failure.detail

@@ -22,7 +22,7 @@ class Seen:
     orders: int = 0
     total_cents: int = 0
     by_country: dict[str, int] = field(default_factory=dict)
-    latencies_ms: list[float] = field(default_factory=list)
+    latencies_ms: deque[float] = field(default_factory=lambda: deque(maxlen=10_000))
     recent: deque[tuple[Any, dict[str, Any]]] = field(default_factory=lambda: deque(maxlen=10))
     began_s: float = field(default_factory=time.monotonic)
     ended_s: float | None = None

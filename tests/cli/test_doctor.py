@@ -1,0 +1,96 @@
+"""`headwater doctor`."""
+
+import os
+import socket
+
+import pytest
+
+
+def findings(cli, code=0):
+    found = {}
+    for each in cli.json("doctor", code=code)["checks"]:
+        found.setdefault(each["check"], []).append(each)
+    return found
+
+
+def test_a_sound_machine(offline):
+    (offline.cwd / "headwater.toml").write_text('[broker]\nlisten = "127.0.0.1:0"\n')
+    found = findings(offline)
+    for check in ("program", "configuration", "disk sync", "broker.listen", "clock"):
+        assert [each["level"] for each in found[check]] == ["ok"], found[check]
+    assert "fdatasync of 4 KiB takes" in found["disk sync"][0]["found"]
+    assert "is writable" in found["data directory"][0]["found"] or "memory" in str(found)
+
+
+def test_it_shows_every_setting_with_its_source(offline):
+    (offline.cwd / "headwater.toml").write_text('[broker]\nlisten = "127.0.0.1:0"\n')
+    offline.environment["HEADWATER_BROKER__NODE_ID"] = "7"
+    lines = [line.split(maxsplit=2) for line in offline("doctor").splitlines()]
+    assert ["broker.listen", "127.0.0.1:0", "headwater.toml:2"] in lines
+    assert ["broker.node_id", "7", "environment HEADWATER_BROKER__NODE_ID"] in lines
+    assert ["broker.auto_create_topics", "true", "default"] in lines
+    assert ["nothing", "is", "broken"] in lines
+
+
+def test_mistakes_in_the_configuration(offline):
+    (offline.cwd / "headwater.toml").write_text("[broker]\nlistn = 1\nnode_id = -1\n")
+    wrong = findings(offline, code=1)["configuration"]
+    assert [each["level"] for each in wrong] == ["broken", "broken"]
+    assert "headwater.toml:2" in wrong[0]["found"]
+    assert "2 broken" in offline("doctor", code=1)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can write everywhere")
+def test_a_data_directory_that_cannot_be_written(offline):
+    (offline.cwd / "locked").mkdir(mode=0o500)
+    offline.environment["HEADWATER_BROKER__DATA_DIR"] = "locked/data"
+    assert findings(offline, code=1)["data directory"][0]["level"] == "broken"
+
+
+def test_a_data_directory_that_is_a_file(offline):
+    (offline.cwd / "file").write_text("")
+    offline.environment["HEADWATER_BROKER__DATA_DIR"] = "file"
+    (found,) = findings(offline, code=1)["data directory"]
+    assert found["level"] == "broken"
+    assert "broker.data_dir" in found["hint"]
+
+
+def test_a_data_directory_in_memory(offline, tmp_path):
+    if not os.path.ismount("/dev/shm"):
+        pytest.skip("no tmpfs here")
+    offline.environment["HEADWATER_BROKER__DATA_DIR"] = "/dev/shm/headwater-of-a-test"
+    offline.environment["HEADWATER_BROKER__LISTEN"] = "127.0.0.1:0"
+    (found,) = findings(offline)["data directory"]
+    assert found["level"] == "warning"
+    assert "tmpfs" in found["found"]
+    assert not os.path.exists("/dev/shm/headwater-of-a-test")
+
+
+def test_too_few_open_files(offline):
+    offline.environment["HEADWATER_BROKER__MAX_OPEN_FILES"] = "2000000000"
+    offline.environment["HEADWATER_BROKER__LISTEN"] = "127.0.0.1:0"
+    (found,) = findings(offline, code=1)["open files"]
+    assert "lower broker.max_open_files" in found["hint"]
+
+
+def test_a_port_that_another_program_holds(offline):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        offline.environment["HEADWATER_BROKER__LISTEN"] = f"127.0.0.1:{server.getsockname()[1]}"
+        (found,) = findings(offline, code=1)["broker.listen"]
+    assert found["level"] == "broken"
+    assert "another program holds the port" in found["hint"]
+
+
+def test_a_broker_that_answers(cli):
+    cli.environment["HEADWATER_BROKER__LISTEN"] = cli.bootstrap
+    (found,) = findings(cli)["broker.bootstrap"]
+    assert found["found"].startswith(f"a broker answers at {cli.bootstrap} and serves ")
+    del cli.environment["HEADWATER_BROKER__BOOTSTRAP"]
+    (found,) = findings(cli)["broker.listen"]
+    assert found["found"].startswith(f"a broker answers at {cli.bootstrap} and serves ")
+
+
+def test_a_bootstrap_where_nobody_answers(offline):
+    offline.environment["HEADWATER_BROKER__BOOTSTRAP"] = "127.0.0.1:1"
+    (found,) = findings(offline, code=1)["broker.bootstrap"]
+    assert found["found"] == "127.0.0.1:1 does not answer: connection refused"

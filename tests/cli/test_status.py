@@ -1,0 +1,104 @@
+"""`headwater status`."""
+
+import json
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from .conftest import running_broker, wait_until
+
+METRICS = """\
+# HELP headwater_disk_free_bytes Free space.
+headwater_disk_free_bytes 1.073741824e+09
+headwater_disk_write_bytes_per_second 1048576
+headwater_disk_seconds_left 1024
+headwater_corrupt_segments{topic="a"} 1
+headwater_corrupt_segments{topic="b"} 1
+headwater_storage_failed_partitions 3
+other_metric 5
+"""
+
+
+@pytest.fixture
+def metrics():
+    """The address of an endpoint that tells of a broker in trouble."""
+
+    class Endpoint(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(METRICS.encode())
+
+        def log_message(self, *args):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Endpoint) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_one_screen(cli, topic, group):
+    cli("produce", topic, stdin="a\nb\nc\n")
+    cli("consume", topic, "-g", group, "-o", "start", "-n", 1)
+    state = cli.json("status")
+    assert state["ready"]
+    assert state["topics"] >= 1
+    assert state["records"] >= 3
+    assert state["size_bytes"] > 0
+    assert state["disk"]["free_bytes"] > 0
+    assert state["disk"]["total_bytes"] > state["disk"]["free_bytes"]
+    lags = [each["lag"] for each in state["groups"]]
+    assert lags == sorted(lags, reverse=True)
+    assert {"group": group, "lag": 2}.items() <= next(
+        each for each in state["groups"] if each["group"] == group
+    ).items()
+    shown = cli("status").splitlines()
+    assert shown[0].startswith(f"broker  {cli.bootstrap}  ready  cluster ")
+    assert [line.split()[0] for line in shown[1:3]] == ["topics", "disk"]
+
+
+def test_what_the_metrics_tell(cli, metrics):
+    state = json.loads(cli("status", "--metrics", metrics, "--json", code=3))
+    assert not state["ready"]
+    assert state["disk"]["free_bytes"] == 1 << 30
+    assert state["disk"]["seconds_left"] == 1024
+    assert state["corrupt_segments"] == 2
+    assert state["storage_failed_partitions"] == 3
+    shown = cli("status", "--metrics", metrics, code=3)
+    assert "not ready" in shown
+    assert "1.0 GiB free" in shown
+    assert "writing 1.0 MiB/s: lasts 17 min" in shown
+    assert "fault   the disk refuses writes to 3 partitions" in shown
+    assert "fault   2 segments out of service: corrupt on disk" in shown
+
+
+def test_a_metrics_address_where_nobody_answers_is_said(cli):
+    shown = cli("status", "--metrics", "127.0.0.1:1")
+    assert "note    no metrics from 127.0.0.1:1" in shown
+
+
+def test_nobody_there_is_not_ready(offline):
+    assert "no broker answers" in offline.error("status", "-b", "127.0.0.1:1", code=3)
+
+
+def test_somebody_who_does_not_speak_kafka_is_not_ready(offline):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        error = offline.error("status", "-b", address, "-X", "socket.timeout.ms=1000", code=3)
+        assert f"no metadata from {address}" in error
+
+
+def test_our_own_metrics(offline, tmp_path):
+    with running_broker(tmp_path, "--metrics-listen", "127.0.0.1:0") as (_, ready):
+        where = ("-b", ready["listen"], "--metrics", ready["metrics_listen"])
+        wait_until(lambda: offline.json("status", *where)["disk"]["free_bytes"] > 0)
+        state = offline.json("status", *where)
+    assert state["disk"]["write_bytes_per_second"] >= 0
+    assert state["storage_failed_partitions"] == 0
+    assert state["corrupt_segments"] == 0
+    assert state["metrics_error"] == ""
