@@ -4,10 +4,11 @@ Versions 3–13 are served; 0 is advertised, because librdkafka turns compressio
 (KAFKA-18659, librdkafka#4956).
 
 The header and the CRC of a batch are checked, its records are not looked into; it is stored as it
-was sent, whatever its compression. With acks=1 and acks=all the answer comes when the batch is
-durable (`headwater.durability`); with acks=0 there is none, and an error ends the connection, so
-that the client looks at its metadata again. Batches of idempotent producers are checked for gaps
-and not stored twice.
+was sent, whatever its compression. Only for a compacted topic are the keys looked at: a record
+without one would have no place in it (INVALID_RECORD). With acks=1 and acks=all the answer comes
+when the batch is durable (`headwater.durability`); with acks=0 there is none, and an error ends
+the connection, so that the client looks at its metadata again. Batches of idempotent producers
+are checked for gaps and not stored twice.
 
 Deviations: `timeout_ms` is not used, for there is no replica to wait for. Offsets inside a batch
 are not checked record by record. Transactional batches are refused (INVALID_TXN_STATE).
@@ -18,19 +19,21 @@ from collections.abc import Callable
 
 from headwater.broker.api.registry import Answer, RequestContext, serves
 from headwater.broker.broker import OFFSETS_TOPIC, Broker
-from headwater.errors import ApiError, StorageFailed
+from headwater.errors import ApiError, MalformedMessage, StorageFailed
 from headwater.log.partition import PartitionLog
 from headwater.protocol import compression, records
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.produce import (
     ProduceRequest,
     ProduceResponse,
+    ProduceResponseBatchIndexAndErrorMessage,
     ProduceResponsePartitionProduceResponse,
     ProduceResponseTopicProduceResponse,
 )
 from headwater.protocol.records import TRANSACTIONAL, BatchHeader
 
 ZSTD_SINCE = 7
+IDS_SINCE = 13
 
 
 @serves(ProduceRequest, first=3, last=13, advertised_from=0, pipelined=True)
@@ -53,9 +56,11 @@ def produce(
         for data in topic.partition_data:
             answer = ProduceResponsePartitionProduceResponse(index=data.index)
             answers.partition_responses.append(answer)
+            name = topic.name
             try:
                 _check_request(request)
-                name = broker.topic_name(topic.topic_id) if context.api_version >= 13 else topic.name
+                if context.api_version >= IDS_SINCE:
+                    name = broker.topic_name(topic.topic_id)
                 partition = broker.partition(name, data.index)
                 waiting += 1
                 try:
@@ -64,7 +69,7 @@ def produce(
                     waiting -= 1
                     raise
             except ApiError as error:
-                _refuse(broker, topic.name, answer, error)
+                _refuse(broker, name, answer, error)
     if request.acks == 0:
         _end_on_error(response)
     # Also without an answer to send, the request counts as in work until it is on disk: a producer
@@ -92,6 +97,8 @@ def _append(
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, "no records")
     header = records.check_produced(data)
     _check_batch(broker, partition, header, context)
+    if "compact" in partition.config.cleanup_policy:
+        _check_keys(data, answer)
 
     def done(error: StorageFailed | None) -> None:
         if error is not None:
@@ -116,7 +123,7 @@ def _check_batch(
     if header.size_bytes > config.max_message_bytes:
         raise ApiError(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"a batch of {header.size_bytes} bytes, max.message.bytes is {config.max_message_bytes}",
+            f"a batch of {header.size_bytes} bytes; max.message.bytes={config.max_message_bytes}",
         )
     if header.codec == compression.ZSTD and context.api_version < ZSTD_SINCE:
         raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")
@@ -136,6 +143,23 @@ def _check_batch(
             )
 
 
+def _check_keys(data: memoryview, answer: ProduceResponsePartitionProduceResponse) -> None:
+    try:
+        keyless = [at for at, each in enumerate(records.records_of(data)) if each.key is None]
+    except MalformedMessage as error:
+        raise ApiError(ErrorCode.INVALID_RECORD, str(error)) from None
+    if keyless:
+        # Which ones: the client may then send the others again (KIP-467).
+        answer.record_errors = [
+            ProduceResponseBatchIndexAndErrorMessage(
+                batch_index=at,
+                batch_index_error_message="a record of a compacted topic needs a key",
+            )
+            for at in keyless
+        ]
+        raise ApiError(ErrorCode.INVALID_RECORD, "records of a compacted topic need a key")
+
+
 def _refuse(
     broker: Broker, topic: str, answer: ProduceResponsePartitionProduceResponse, error: ApiError
 ) -> None:
@@ -150,4 +174,3 @@ def _end_on_error(response: ProduceResponse) -> None:
         for answer in topic.partition_responses:
             if answer.error_code:
                 raise ApiError(ErrorCode(answer.error_code), answer.error_message or "")
-
