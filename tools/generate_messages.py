@@ -145,7 +145,7 @@ def load(jars: list[str]) -> dict[str, dict[str, Any]]:
         with zipfile.ZipFile(jar) as archive:
             for name in archive.namelist():
                 if name.startswith("common/message/") and name.endswith(".json"):
-                    text = re.sub(r"^\s*//.*$", "", archive.read(name).decode(), flags=re.M)
+                    text = re.sub(r"^\s*//.*$", "", archive.read(name).decode(), flags=re.MULTILINE)
                     schemas[Path(name).stem] = json.loads(text)
     return schemas
 

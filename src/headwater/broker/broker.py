@@ -4,8 +4,9 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 from uuid import UUID
 
 from headwater.broker.api.registry import APIS
@@ -28,6 +29,8 @@ from headwater.protocol.messages.api_versions import (
 from headwater.protocol.records import Record
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 OFFSETS_TOPIC = "__consumer_offsets"
 OFFSETS_PARTITIONS = 50  # Kafka's own default, so that its tools look in the right one
@@ -60,13 +63,15 @@ class Broker:
         self.fetch_sessions = FetchSessions(clock)
         self.groups = GroupCoordinator(_OffsetsLog(self), _Topics(self), clock, GroupSettings())
         self._tasks: list[asyncio.Task[None]] = []
+        self._change_turn = asyncio.Lock()
+        self._changes: set[asyncio.Task[Any]] = set()
 
     async def start(self) -> None:
         """The log is open; loads the groups and begins the background work."""
         if OFFSETS_TOPIC not in self.store.catalog.topics:
             await self.store.create_topic(OFFSETS_TOPIC, OFFSETS_PARTITIONS, OFFSETS_CONFIGS)
         self._tasks = [
-            asyncio.create_task(self._load_groups()),
+            asyncio.create_task(self.groups.load()),
             asyncio.create_task(self._every(CHECKPOINT_S, self.store.checkpoint)),
             asyncio.create_task(self._every(RETENTION_S, self.retain)),
             asyncio.create_task(self._every(1.0, self._measure_disk)),
@@ -75,6 +80,8 @@ class Broker:
     async def close(self) -> None:
         """Commits what was taken in and closes the log."""
         await self._end_tasks()
+        if self._changes:
+            await asyncio.wait(self._changes)
         await self.groups.close()
         await self.store.close()
 
@@ -109,6 +116,23 @@ class Broker:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic with id {topic_id}")
         return topic.name
 
+    async def to_the_end(self, change: Coroutine[Any, Any, T]) -> T:
+        """What `change` returns. It runs alone, and goes on if the caller is cancelled.
+
+        A change of topics looks, decides, and waits for the disk. Two at once could both decide on
+        what they saw before the other was done, and a client that goes away in the middle must not
+        leave half a change behind.
+        """
+
+        async def in_turn() -> T:
+            async with self._change_turn:
+                return await change
+
+        task = asyncio.create_task(in_turn())
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
+        return await asyncio.shield(task)
+
     async def create_topic(self, name: str, partitions: int, configs: dict[str, str]) -> Topic:
         """Raises the error code for a name that cannot be one."""
         check_topic_name(name)
@@ -138,9 +162,6 @@ class Broker:
 
     # ── beside the APIs ───────────────────────────────────────────────────────────────────────
 
-    async def _load_groups(self) -> None:
-        await self.groups.load()
-
     async def retain(self) -> None:
         """Deletes what no topic need keep, and forgets producers that are gone."""
         expired_ms = self.clock.now_ms() - PRODUCER_EXPIRY_MS
@@ -157,7 +178,9 @@ class Broker:
                 await asyncio.sleep(0)
 
     async def _measure_disk(self) -> None:
-        free_bytes = await self.store.in_reader(self.store.storage.files.free_bytes, self.store.path)
+        free_bytes = await self.store.in_reader(
+            self.store.storage.files.free_bytes, self.store.path
+        )
         self.metrics.disk.measure(self.clock.monotonic_s(), free_bytes, self.store.bytes_written)
 
     async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:

@@ -68,7 +68,7 @@ class FetchSessions:
 
     def session_for(self, request: FetchRequest, *, by_id: bool) -> FetchSession:
         """The session with what the request wants now. A request without one gets one of id 0."""
-        if request.session_epoch == FINAL_EPOCH or request.session_epoch == INITIAL_EPOCH:
+        if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
             self._sessions.pop(request.session_id, None)
             session = FetchSession(NO_SESSION)
             if request.session_epoch == INITIAL_EPOCH:

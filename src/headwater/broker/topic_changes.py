@@ -1,41 +1,12 @@
-"""Changes of topics, one after the other, each to its end.
-
-A change looks at a topic, decides, and waits for the disk. Two of them at once could both decide
-on what they saw before the other one was done (two increases of the same topic, two changes of
-its settings). And a client that goes away in the middle must not leave half a change behind. So
-the admin APIs run their changes through `to_the_end`.
-"""
-
-import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
+"""What the APIs that change topics share: checks, and the error code of a refusal."""
 
 from headwater.broker.broker import Broker
 from headwater.errors import ApiError, ConfigError, HeadwaterError
 from headwater.protocol.error_codes import ErrorCode
 
-T = TypeVar("T")
-
 # A request may ask for no more partitions than this, so that none can exhaust the broker.
 MAX_PARTITIONS_PER_REQUEST = 100_000
 _MESSAGE_CHARS = 1000  # a message may quote the client; a classic string ends at 32 KiB
-
-_turns: WeakKeyDictionary[Broker, asyncio.Lock] = WeakKeyDictionary()
-_running: set[asyncio.Task[Any]] = set()
-
-
-async def to_the_end(broker: Broker, change: Coroutine[Any, Any, T]) -> T:
-    """What `change` returns. It runs alone, and goes on if the caller is cancelled."""
-    task = asyncio.create_task(_in_turn(broker, change))
-    _running.add(task)
-    task.add_done_callback(_running.discard)
-    return await asyncio.shield(task)
-
-
-async def _in_turn(broker: Broker, change: Coroutine[Any, Any, T]) -> T:
-    async with _turns.setdefault(broker, asyncio.Lock()):
-        return await change
 
 
 def check_replicas(broker: Broker, partition: int, broker_ids: list[int]) -> None:

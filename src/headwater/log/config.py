@@ -31,7 +31,10 @@ BOOLEAN, STRING, INT, _SHORT, LONG, DOUBLE, LIST = range(1, 8)
 
 def _number(low: float, high: float, kind: type = int) -> Callable[[str], Any]:
     def parse(text: str) -> Any:
-        value = kind(text)
+        try:
+            value = kind(text)
+        except ValueError:
+            raise ValueError("not a number") from None
         if not low <= value <= high:
             raise ValueError(f"not between {low} and {high}")
         return value
@@ -67,12 +70,17 @@ SETTINGS: Final[dict[str, Setting]] = {
     for s in (
         Setting("cleanup.policy", LIST, "delete", _policies, "what happens to old records"),
         Setting("compression.type", STRING, "producer", _one_of("producer", "none", "uncompressed", "gzip", "snappy", "lz4", "zstd"), "batches are stored as sent, whatever is set", effect=False),
+        Setting("compression.gzip.level", INT, "-1", _number(-1, 9), "batches are stored as sent", effect=False),
+        Setting("compression.lz4.level", INT, "9", _number(1, 17), "batches are stored as sent", effect=False),
+        Setting("compression.zstd.level", INT, "3", _number(-131072, 22), "batches are stored as sent", effect=False),
         Setting("delete.retention.ms", LONG, "86400000", _number(0, INT64_MAX), "how long a tombstone is kept", effect=False),
         Setting("file.delete.delay.ms", LONG, "60000", _number(0, INT64_MAX), "files go once nobody reads them", effect=False),
         Setting("flush.messages", LONG, str(INT64_MAX), _number(1, INT64_MAX), "see headwater.durability", effect=False),
         Setting("flush.ms", LONG, str(INT64_MAX), _number(0, INT64_MAX), "see headwater.durability", effect=False),
         Setting("headwater.durability", STRING, "fsync", _one_of("fsync", "os"), "what an acknowledgement means: on disk (fsync), or handed to the operating system (os)"),
         Setting("index.interval.bytes", INT, "4096", _number(0, _INT32_MAX), "bytes between two entries of an index"),
+        Setting("local.retention.bytes", LONG, "-2", _number(-2, INT64_MAX), "everything is local", effect=False),
+        Setting("local.retention.ms", LONG, "-2", _number(-2, INT64_MAX), "everything is local", effect=False),
         Setting("max.compaction.lag.ms", LONG, str(INT64_MAX), _number(1, INT64_MAX), "how long a record may stay uncompacted", effect=False),
         Setting("max.message.bytes", INT, "1048588", _number(0, _INT32_MAX), "the largest batch taken"),
         Setting("message.timestamp.after.max.ms", LONG, "3600000", _number(0, INT64_MAX), "how far ahead of the broker's clock a timestamp may be"),

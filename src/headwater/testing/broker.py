@@ -13,11 +13,7 @@ from headwater.log.files import Files
 
 
 class InProcessBroker:
-    """A real broker on a thread of its own.
-
-        with InProcessBroker.serving(tmp_path) as broker:
-            producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
-    """
+    """A real broker on a thread of its own; see `serving`."""
 
     def __init__(
         self,

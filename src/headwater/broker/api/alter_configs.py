@@ -14,7 +14,6 @@ from headwater.broker import config_changes
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
 from headwater.broker.config_changes import value_of
-from headwater.broker.topic_changes import to_the_end
 from headwater.log.catalog import Topic
 from headwater.protocol.messages.alter_configs import (
     AlterConfigsRequest,
@@ -39,7 +38,7 @@ async def alter_configs(
                 resource_type=resource.resource_type,
                 resource_name=resource.resource_name,
             )
-            for resource, code, message in await to_the_end(broker, change)
+            for resource, code, message in await broker.to_the_end(change)
         ]
     )
 

@@ -18,7 +18,6 @@ from headwater.broker.topic_changes import (
     check_partition_count,
     check_replicas,
     refusal,
-    to_the_end,
 )
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
@@ -34,7 +33,7 @@ from headwater.protocol.messages.create_partitions import (
 async def create_partitions(
     broker: Broker, request: CreatePartitionsRequest, context: RequestContext
 ) -> CreatePartitionsResponse:
-    return CreatePartitionsResponse(results=await to_the_end(broker, _add_all(broker, request)))
+    return CreatePartitionsResponse(results=await broker.to_the_end(_add_all(broker, request)))
 
 
 async def _add_all(

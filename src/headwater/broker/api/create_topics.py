@@ -24,7 +24,6 @@ from headwater.broker.topic_changes import (
     check_partition_count,
     check_replicas,
     refusal,
-    to_the_end,
 )
 from headwater.errors import ApiError
 from headwater.log.config import topic_config
@@ -43,7 +42,7 @@ from headwater.protocol.primitives import NIL_UUID
 async def create_topics(
     broker: Broker, request: CreateTopicsRequest, context: RequestContext
 ) -> CreateTopicsResponse:
-    results = await to_the_end(broker, _create_all(broker, request))
+    results = await broker.to_the_end(_create_all(broker, request))
     return CreateTopicsResponse(topics=results)
 
 

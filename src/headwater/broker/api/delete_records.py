@@ -12,7 +12,7 @@ Deviations: bytes are given back segment by segment, when all of a segment lies 
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import OFFSETS_TOPIC, Broker
-from headwater.broker.topic_changes import CHANGE_ERRORS, refusal, to_the_end
+from headwater.broker.topic_changes import CHANGE_ERRORS, refusal
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.delete_records import (
@@ -33,7 +33,7 @@ async def delete_records(
 ) -> DeleteRecordsResponse:
     return DeleteRecordsResponse(
         topics=[
-            await to_the_end(broker, _delete_in_topic(broker, topic)) for topic in request.topics
+            await broker.to_the_end(_delete_in_topic(broker, topic)) for topic in request.topics
         ]
     )
 

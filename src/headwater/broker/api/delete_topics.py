@@ -14,7 +14,7 @@ from uuid import UUID
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import OFFSETS_TOPIC, Broker
-from headwater.broker.topic_changes import CHANGE_ERRORS, refusal, to_the_end
+from headwater.broker.topic_changes import CHANGE_ERRORS, refusal
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.delete_topics import (
@@ -33,7 +33,7 @@ async def delete_topics(
     wanted = request.topics or [
         DeleteTopicsRequestDeleteTopicState(name=name) for name in request.topic_names
     ]
-    return DeleteTopicsResponse(responses=await to_the_end(broker, _delete_all(broker, wanted)))
+    return DeleteTopicsResponse(responses=await broker.to_the_end(_delete_all(broker, wanted)))
 
 
 async def _delete_all(

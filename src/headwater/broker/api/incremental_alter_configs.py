@@ -16,7 +16,6 @@ from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
 from headwater.broker.config_changes import value_of
 from headwater.broker.config_resources import default_value
-from headwater.broker.topic_changes import to_the_end
 from headwater.errors import ApiError
 from headwater.log.catalog import Topic
 from headwater.log.config import LIST, SETTINGS
@@ -47,7 +46,7 @@ async def incremental_alter_configs(
                 resource_type=resource.resource_type,
                 resource_name=resource.resource_name,
             )
-            for resource, code, message in await to_the_end(broker, change)
+            for resource, code, message in await broker.to_the_end(change)
         ]
     )
 

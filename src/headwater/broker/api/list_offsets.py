@@ -47,9 +47,7 @@ async def _answer(
     wanted: ListOffsetsRequestListOffsetsPartition,
     context: RequestContext,
 ) -> ListOffsetsResponseListOffsetsPartitionResponse:
-    answer = ListOffsetsResponseListOffsetsPartitionResponse(
-        partition_index=wanted.partition_index
-    )
+    answer = ListOffsetsResponseListOffsetsPartitionResponse(partition_index=wanted.partition_index)
     try:
         partition = broker.partition(topic, wanted.partition_index)
         check_epoch(broker, wanted.current_leader_epoch)

@@ -77,7 +77,8 @@ async def _topic(
         check_topic_name(name)
         if not (may_create and broker.options.auto_create_topics):
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        topic = await broker.create_topic(name, broker.options.default_partitions, {})
+        partitions = broker.options.default_partitions
+        topic = await broker.to_the_end(broker.create_topic(name, partitions, {}))
     except ApiError as error:
         return MetadataResponseTopic(error_code=error.code, name=name)
     except OSError:
