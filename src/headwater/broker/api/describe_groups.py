@@ -9,7 +9,8 @@ Deviations: authorized operations are told as all that exist, for there is no au
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
-from headwater.broker.groups.classic import ClassicGroup, State
+from headwater.broker.groups.classic import ClassicGroup
+from headwater.broker.groups.rebalance import State
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.describe_groups import (

@@ -6,7 +6,8 @@ States and types are compared without regard to case. Types are `classic` and `c
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
-from headwater.broker.groups.classic import CONSUMER_PROTOCOL_TYPE, ClassicGroup
+from headwater.broker.groups.classic import ClassicGroup
+from headwater.broker.groups.rebalance import CONSUMER_PROTOCOL_TYPE
 from headwater.errors import ApiError
 from headwater.protocol.messages.list_groups import (
     ListGroupsRequest,

@@ -1,7 +1,9 @@
 """Consumer groups: who reads which partition, and how far each group has come.
 
     coordinator                    one door for all requests; expiry (loading: `loading`)
-    ├── classic, roster            groups that rebalance by JoinGroup and SyncGroup
+    ├── classic                    groups that rebalance by JoinGroup and SyncGroup
+    │   ├── rebalance              their state machine
+    │   └── roster                 their members
     ├── consumer                   groups of KIP-848, assigned by the broker
     │   ├── consumer_protocol      heartbeats and timers
     │   ├── consumer_change        what a heartbeat changes

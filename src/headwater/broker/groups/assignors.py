@@ -107,7 +107,7 @@ def _level_alike(kept: dict[str, list[TopicPartition]], free: list[TopicPartitio
         room.append((mine, limit - len(mine)))
     unassigned = iter(free)
     for mine, wanted in room:
-        mine += islice(unassigned, wanted)
+        mine.extend(islice(unassigned, wanted))
 
 
 def _level_different(

@@ -105,7 +105,8 @@ class ConsumerProtocol:
                 now_ms=self._clock.now_ms(),
             )
 
-        if not group.changing.locked():
+        # Someone who joins always changes something.
+        if request.member_epoch != JOINING_EPOCH or not group.changing.locked():
             _refuse_if_dead(group)
             change = plan()
             if not change.records:

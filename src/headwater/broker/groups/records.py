@@ -81,9 +81,12 @@ def decode(key: bytes, value: bytes) -> Record | None:
 
 
 def partition_for(group_id: str, partition_count: int) -> int:
-    """Where a group lives: Java's String.hashCode, made positive, modulo the partitions."""
+    """Where a group lives: the absolute value of Java's String.hashCode, modulo the partitions."""
     hash_code = 0
-    utf16 = group_id.encode("utf-16-be")
+    utf16 = group_id.encode("utf-16-be", "surrogatepass")
     for high, low in zip(utf16[::2], utf16[1::2], strict=True):
         hash_code = (31 * hash_code + (high << 8 | low)) & 0xFFFFFFFF
-    return (hash_code & 0x7FFFFFFF) % partition_count
+    if hash_code >= 1 << 31:
+        hash_code = (1 << 32) - hash_code
+    # The one number without an absolute value in Java counts as 0 in Kafka.
+    return hash_code % (1 << 31) % partition_count

@@ -1,0 +1,74 @@
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headwater.broker.groups.topic_regex import compile_topic_regex
+from headwater.errors import ApiError
+from headwater.protocol.error_codes import ErrorCode
+
+NAMES = st.text(alphabet="ab.-_A0", max_size=8)
+ATOMS = st.sampled_from(
+    ["a", "b", ".", r"\.", "[ab]", "[^a]", "[a-b_]", r"\d", r"\w", r"\W", "-", "^", "$", "(?i:a)"]
+)
+
+
+def _grow(inner):
+    return st.one_of(
+        st.tuples(inner, inner).map("".join),
+        st.tuples(inner, inner).map(lambda pair: f"(?:{pair[0]}|{pair[1]})"),
+        st.tuples(inner, st.sampled_from(["*", "+", "?", "{2}", "{1,3}", "*?", "{0,}"])).map(
+            lambda pair: f"(?:{pair[0]}){pair[1]}"
+        ),
+        inner.map(lambda each: f"({each})"),
+    )
+
+
+@given(pattern=st.recursive(ATOMS, _grow, max_leaves=8), names=st.lists(NAMES, min_size=5))
+@settings(max_examples=300, deadline=None)
+def test_it_agrees_with_re_on_what_both_can(pattern, names):
+    matches, expected = compile_topic_regex(pattern), re.compile(pattern, re.ASCII)
+    for name in names:
+        assert matches(name) == bool(expected.fullmatch(name)), (pattern, name)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "result"),
+    [
+        ("orders-.*", "orders-eu", True),
+        ("orders-.*", "my-orders-eu", False),
+        ("^orders$", "orders", True),
+        ("(?i)ORDERS", "orders", True),
+        ("a|b|cd", "cd", True),
+        ("", "", True),
+        ("", "a", False),
+        ("a^b", "ab", False),
+        ("(^a|b)*", "ab", True),
+    ],
+)
+def test_examples(pattern, name, result):
+    assert compile_topic_regex(pattern)(name) is result
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["(a+)+b", "(a|a)*b", "(a*)*(a*)*b", ".*.*.*.*.*.*.*x", "(.*a){30}", "((a?){20}){20}b"],
+)
+def test_patterns_that_would_keep_re_busy_for_years_are_answered(pattern):
+    matches = compile_topic_regex(pattern)
+    assert not matches("a" * 249 + "-")
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(", ")", "[", "*", "a{2,1}", "(?P<x>a", r"\1", r"(a)\1", "(?=a)", "(?!a)", "(?<=a)",
+        r"\ba", "(?(1)a|b)", "(" * 5000 + ")" * 5000, "(a{100}){100}", "a{99999999}", "(?>a)",
+        "a++", "[[a]", "(?P<n>a)(?P=n)", "x" * 3000,
+    ],
+)  # fmt: skip
+def test_what_is_no_pattern_or_too_much_is_refused(pattern):
+    with pytest.raises(ApiError) as refused:
+        compile_topic_regex(pattern)
+    assert refused.value.code == ErrorCode.INVALID_REGULAR_EXPRESSION
