@@ -6,19 +6,15 @@ import subprocess
 import time
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from .conftest import COMMAND, read_line, stop, unique, wait_until
 
 
-@pytest.fixture
-def ten(cli, topic):
-    """A topic with the values 0 to 9, one second apart from a known time."""
-    lines = "".join(
-        json.dumps({"value": str(number), "timestamp": 1_700_000_000_000 + number * 1000}) + "\n"
-        for number in range(10)
-    )
-    cli("produce", topic, "--json", stdin=lines)
-    return topic
+@pytest.fixture(scope="module")
+def unchanged(setup):
+    """Ten records that no test adds to."""
+    return setup.ten()
 
 
 @pytest.mark.parametrize(
@@ -40,33 +36,35 @@ def ten(cli, topic):
         ("100", ()),
     ],
 )
-def test_positions(cli, ten, position, values):
-    assert cli("consume", ten, "-o", position, "-e") == "".join(f"{value}\n" for value in values)
+def test_positions(cli, unchanged, position, values):
+    assert cli("consume", unchanged, "-o", position, "-e") == "".join(
+        f"{value}\n" for value in values
+    )
 
 
-def test_a_position_that_is_none(cli, ten):
-    assert cli.error("consume", ten, "-o", "yesterday", code=2).startswith(
+def test_a_position_that_is_none(cli, unchanged):
+    assert cli.error("consume", unchanged, "-o", "yesterday", code=2).startswith(
         "error: not a position: yesterday\n"
     )
 
 
-def test_a_range_with_an_end_ends_by_itself(cli, ten):
-    assert cli("consume", ten, "-o", "start:end").count("\n") == 10
+def test_a_range_with_an_end_ends_by_itself(cli, unchanged):
+    assert cli("consume", unchanged, "-o", "start:end").count("\n") == 10
 
 
-def test_at_most_n_records(cli, ten):
-    assert cli("consume", ten, "-o", "start", "-n", 2) == "0\n1\n"
-    assert cli("consume", ten, "-o", "start", "-n", 0) == ""
+def test_at_most_n_records(cli, unchanged):
+    assert cli("consume", unchanged, "-o", "start", "-n", 2) == "0\n1\n"
+    assert cli("consume", unchanged, "-o", "start", "-n", 0) == ""
 
 
-def test_a_format(cli, ten):
-    shown = cli("consume", ten, "-o", "-1", "-e", "-f", r"%t|%p|%o|%k|%v|%h|%T|%d\n")
-    assert shown == f"{ten}|0|9||9||1700000009000|2023-11-14T22:13:29.000Z\n"
-    assert "unknown in a format" in cli.error("consume", ten, "-f", "%q", code=2)
+def test_a_format(cli, unchanged):
+    shown = cli("consume", unchanged, "-o", "-1", "-e", "-f", r"%t|%p|%o|%k|%v|%h|%T|%d\n")
+    assert shown == f"{unchanged}|0|9||9||1700000009000|2023-11-14T22:13:29.000Z\n"
+    assert "unknown in a format" in cli.error("consume", unchanged, "-f", "%q", code=2)
 
 
-def test_json_is_one_object_per_line(cli, ten):
-    lines = cli("consume", ten, "-o", "start", "-e", "--json").splitlines()
+def test_json_is_one_object_per_line(cli, unchanged):
+    lines = cli("consume", unchanged, "-o", "start", "-e", "--json").splitlines()
     assert [json.loads(line)["offset"] for line in lines] == list(range(10))
 
 
@@ -130,16 +128,16 @@ def test_a_tail_meets_new_partitions(cli, topic):
 
 
 @pytest.mark.parametrize("option", [[], ["--json"], ["-f", "%v\\n"]])
-def test_a_reader_that_goes_away_ends_it_quietly(cli, ten, option):
-    process = cli.start("consume", ten, "-o", "start", *option)
+def test_a_reader_that_goes_away_ends_it_quietly(cli, unchanged, option):
+    process = cli.start("consume", unchanged, "-o", "start", *option)
     read_line(process)
     process.stdout.close()
     assert process.wait(30) == 0
     assert process.stderr.read() == b""
 
 
-def test_head_in_a_shell(cli, ten):
-    command = f"{' '.join(COMMAND)} consume {ten} -o start | head -1"
+def test_head_in_a_shell(cli, unchanged):
+    command = f"{' '.join(COMMAND)} consume {unchanged} -o start | head -1"
     result = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command],
         capture_output=True,
@@ -179,23 +177,19 @@ def test_a_member_commits_when_it_is_interrupted(cli, ten, group):
     assert described["partitions"][0]["committed"] == 10
 
 
-def test_what_a_group_decides_cannot_be_given(cli, ten, group):
-    assert "a group decides" in cli.error("consume", ten, "-g", group, "-p", "0", code=2)
-    assert "a group begins" in cli.error("consume", ten, "-g", group, "-o", "5", code=2)
+def test_what_a_group_decides_cannot_be_given(cli, unchanged, group):
+    assert "a group decides" in cli.error("consume", unchanged, "-g", group, "-p", "0", code=2)
+    assert "a group begins" in cli.error("consume", unchanged, "-g", group, "-o", "5", code=2)
 
 
-def test_isolation(cli, ten):
+def test_isolation(cli, unchanged):
     for isolation in ("read_committed", "read_uncommitted"):
-        read = cli("consume", ten, "-o", "start", "-e", "--isolation", isolation)
+        read = cli("consume", unchanged, "-o", "start", "-e", "--isolation", isolation)
         assert read.count("\n") == 10
 
 
-def test_an_offset_that_is_gone_is_said(cli, ten):
-    from confluent_kafka import TopicPartition
-    from confluent_kafka.admin import AdminClient
-
-    admin = AdminClient({"bootstrap.servers": cli.bootstrap})
-    for future in admin.delete_records([TopicPartition(ten, 0, 6)]).values():
+def test_an_offset_that_is_gone_is_said(cli, setup, ten):
+    for future in setup.admin.delete_records([TopicPartition(ten, 0, 6)]).values():
         future.result(30)
     wait_until(lambda: cli.json("topic", "describe", ten)[0]["partitions"][0]["start_offset"] == 6)
     result = cli.result("consume", ten, "-o", "2", "-e")

@@ -1,6 +1,5 @@
 """`headwater group …`."""
 
-import json
 import signal
 
 import pytest
@@ -9,14 +8,14 @@ from .conftest import read_line, stop, unique
 
 
 @pytest.fixture
-def behind(cli, topic, group):
+def topic(ten):
+    return ten
+
+
+@pytest.fixture
+def behind(setup, topic, group):
     """A group that has read 4 of 10 records."""
-    lines = "".join(
-        json.dumps({"value": str(number), "timestamp": 1_700_000_000_000 + number * 1000}) + "\n"
-        for number in range(10)
-    )
-    cli("produce", topic, "--json", stdin=lines)
-    cli("consume", topic, "-g", group, "-o", "start", "-n", 4)
+    setup.commit(group, topic, 4)
     return group
 
 
@@ -93,10 +92,9 @@ def test_seek_dry_run_changes_nothing(cli, topic, behind):
 
 def test_seek_of_one_partition_and_of_a_new_group(cli, topic, group):
     cli("topic", "alter", topic, "-p", 2)
-    cli("produce", topic, "-p", 0, stdin="a\nb\n")
     cli("produce", topic, "-p", 1, stdin="c\n")
     cli("group", "seek", group, "--to", "end", "--topic", topic)
-    assert committed(cli, group) == [2, 1]
+    assert committed(cli, group) == [10, 1]
     cli("group", "seek", group, "--to", "start", "--topic", f"{topic}:0")
     assert committed(cli, group) == [0, 1]
     assert "no partition" in cli.error("group", "seek", group, "--to", "0", "-t", f"{topic}:9")

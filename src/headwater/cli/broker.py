@@ -101,7 +101,9 @@ def _announce(settings: Config, running: "RunningBroker", *, as_json: bool) -> N
     elif not sys.stdout.isatty():
         say(f"headwater is ready at {address}, data in {data_dir}")
     else:
-        given = "" if settings.bootstrap() == address else f" -b {address}"
+        # Another terminal has the same file and environment, but not these flags.
+        known = config.read(path=str(settings.path) if settings.path else None).bootstrap()
+        given = "" if known == address else f" -b {address}"
         say(
             f"{styled('headwater is ready', 'bold green')} at {styled(address, 'bold')},"
             f" data in {data_dir}\n\n"

@@ -58,11 +58,13 @@ def _configure(parser: Parser) -> None:
     parser.add_argument(
         "--binary",
         choices=record_format.BINARY_FORMS,
+        metavar="FORM",
         help="raw, hex or base64: how to show what is not UTF-8 (hex on a terminal, else raw)",
     )
     parser.add_argument(
         "--isolation",
         choices=("read_committed", "read_uncommitted"),
+        metavar="LEVEL",
         default="read_committed",
         help="read_committed (default) or read_uncommitted",
     )

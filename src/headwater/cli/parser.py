@@ -32,6 +32,7 @@ class Parser(argparse.ArgumentParser):
             formatter_class=_HelpFormatter,
             allow_abbrev=False,
         )
+        self._positionals.title = "arguments"
         # "-5", "-5:end" are values (offsets), never options.
         self._negative_number_matcher = re.compile(r"^-\d.*$")
 
@@ -71,7 +72,13 @@ class Parser(argparse.ArgumentParser):
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=30)
+        super().__init__(prog, max_help_position=34)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        """-o, --offset POSITION: the value once, as Python 3.13 has it."""
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        return f"{', '.join(action.option_strings)} {action.metavar or action.dest.upper()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +93,8 @@ class Command:
     def parser(self, prog: str) -> Parser:
         parser = Parser(prog, self.summary, self.examples)
         self.configure(parser)
+        arguments = [each.names for each in parser.described() if not each.names.startswith("-")]
+        parser.usage = " ".join((prog, *arguments, "[OPTIONS]"))
         return parser
 
 

@@ -45,16 +45,23 @@ def _configure(parser: Parser) -> None:
         default=[],
         help="header of every record",
     )
-    parser.add_argument("-p", "--partition", type=int, default=-1, help="partition to write to")
+    parser.add_argument(
+        "-p", "--partition", type=int, metavar="P", default=-1, help="partition to write to"
+    )
     parser.add_argument(
         "-z",
         "--compression",
         choices=("none", "gzip", "snappy", "lz4", "zstd"),
+        metavar="CODEC",
         default="none",
         help="none (default), gzip, snappy, lz4 or zstd",
     )
     parser.add_argument(
-        "--acks", choices=("0", "1", "all"), default="all", help="0, 1 or all (default)"
+        "--acks",
+        choices=("0", "1", "all"),
+        metavar="ACKS",
+        default="all",
+        help="0, 1 or all (default)",
     )
     parser.add_argument(
         "--tombstone", action="store_true", help="an empty value is a null: it deletes the key"
@@ -95,6 +102,7 @@ class _Writing:
         self._args = args
         self._topic = args.topic
         self._headers = args.header
+        self._partition = args.partition
         self._parse = _parser(args)
         self._sent = 0
         self._failed = 0
@@ -158,19 +166,18 @@ class _Writing:
             yield [rest]
 
     def _write(self, line_number: int, record: Record) -> None:
+        key, value, headers, partition, timestamp_ms = record
         options: dict[str, Any] = {}
-        if record.timestamp_ms is not None:
-            options["timestamp"] = record.timestamp_ms
-        headers = [*self._headers, *record.headers]
-        if headers:
-            options["headers"] = headers
-        partition = self._args.partition if record.partition is None else record.partition
+        if timestamp_ms is not None:
+            options["timestamp"] = timestamp_ms
+        if headers or self._headers:
+            options["headers"] = [*self._headers, *headers]
+        if partition is None:
+            partition = self._partition
         report = partial(self._delivered, line_number)
         while True:
             try:
-                self._producer.produce(
-                    self._topic, record.value, record.key, partition, report, **options
-                )
+                self._producer.produce(self._topic, value, key, partition, report, **options)
             except BufferError:
                 self._producer.poll(_WAIT_S)
                 self._show_progress()

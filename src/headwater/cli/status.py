@@ -42,7 +42,8 @@ def _state(args: argparse.Namespace) -> dict[str, Any]:
     settings = config.load(path=args.config).broker
     metadata = cluster.metadata()
     brokers = [f"{each.host}:{each.port}" for each in metadata.brokers.values()]
-    partitions = all_partitions(metadata.topics)
+    topics = {name: each for name, each in metadata.topics.items() if not name.startswith("__")}
+    partitions = all_partitions(topics)
     bounds = cluster.bounds(partitions)
     sizes = cluster.sizes_bytes(brokers)
     metrics, metrics_error = _metrics(args.metrics or settings.metrics_listen)
@@ -59,7 +60,7 @@ def _state(args: argparse.Namespace) -> dict[str, Any]:
         "bootstrap": cluster.bootstrap,
         "brokers": brokers,
         "cluster_id": metadata.cluster_id,
-        "topics": len(metadata.topics),
+        "topics": len(topics),
         "partitions": len(partitions),
         "records": sum(high - low for low, high in bounds.values()),
         "size_bytes": sum(sizes.values()) if sizes else None,
