@@ -75,6 +75,7 @@ class Broker:
             asyncio.create_task(self._every(CHECKPOINT_S, self.store.checkpoint)),
             asyncio.create_task(self._every(RETENTION_S, self.retain)),
             asyncio.create_task(self._every(1.0, self._measure_disk)),
+            asyncio.create_task(self._every(1.0, self.store.probe)),
         ]
 
     async def close(self) -> None:

@@ -90,6 +90,8 @@ class InProcessBroker:
         if self._crash:
             await self.running.server.close()
             await self.running.broker.abandon()
+            if self.running.http is not None:
+                await self.running.http.close()
         else:
             await self.running.stop()
 
