@@ -124,20 +124,26 @@ class Catalog:
 
     def _load(self) -> None:
         data = self._files.read(self._path)
-        whole, _, torn = data.rpartition(b"\n")
-        if torn:
-            log.warning("a torn line at the end of the catalog is dropped")
-        for number, text in enumerate(whole.splitlines(), 1):
+        bad: Exception | None = None
+        for number, text in enumerate(data.splitlines(keepends=True), 1):
             try:
-                self._apply(orjson.loads(text))
-            except (orjson.JSONDecodeError, KeyError, ValueError) as error:
-                raise CorruptLog(
-                    "the catalog is damaged",
-                    detail=f"{self._path} line {number}: {error}",
-                    hint="restore it from a backup; the topics' own files are untouched",
-                ) from None
-            self._lines += 1
-        self._size_bytes = len(data) - len(torn)
+                line = orjson.loads(text if text.endswith(b"\n") else b"")
+                if bad is None:
+                    self._apply(line)
+                    self._lines += 1
+                    self._size_bytes += len(text)
+                    continue
+            except (KeyError, ValueError, TypeError, AttributeError) as error:
+                bad = bad or error
+                continue
+            # Torn is only what nothing follows; a whole line behind it was answered once.
+            raise CorruptLog(
+                "the catalog is damaged",
+                detail=f"{self._path} before line {number}: {bad}",
+                hint="restore it from a backup; the topics' own files are untouched",
+            )
+        if bad is not None:
+            log.warning("a torn line at the end of the catalog is dropped")
         self._next_producer_id = self._producer_ids_reserved
 
     def _rewrite(self) -> None:

@@ -35,9 +35,10 @@ class LeaderEpochs(NamedTuple):
         if epoch >= current_epoch:
             return current_epoch, next_offset
         at = bisect.bisect_right(self.entries, epoch, key=lambda each: each[0])
-        if at == 0:
-            return -1, -1
-        end = self.entries[at][1] if at < len(self.entries) else next_offset
+        # A crash may have taken the records with which a later epoch began.
+        end = min(self.entries[at][1], next_offset) if at < len(self.entries) else next_offset
+        if at == 0:  # before the first: it ends where the first begins, as Kafka says
+            return (epoch, end) if self.entries else (-1, -1)
         return self.entries[at - 1][0], end
 
     def save(self, files: Files, directory: str) -> None:

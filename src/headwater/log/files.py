@@ -140,11 +140,11 @@ class OpenFiles:
         with self._lock:
             entry = self._open.get(path)
             if entry is None:
-                entry = self._open[path] = [self._files.open(path, create=create), 0]
+                entry = self._open[path] = [self._files.open(path, create=create), 1]
                 self._close_idle()
             else:
                 self._open.move_to_end(path)
-            entry[1] += 1
+                entry[1] += 1
         try:
             yield entry[0]
         finally:

@@ -19,18 +19,20 @@ Invariants
 """
 
 import bisect
+import errno
 import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from headwater.errors import CorruptLog, OffsetOutOfRange, StorageFailed
+from headwater.errors import ApiError, CorruptLog, OffsetOutOfRange, StorageFailed
 from headwater.log import segment as segments_on_disk
 from headwater.log.config import TopicConfig
 from headwater.log.epochs import LeaderEpochs
 from headwater.log.producers import Producer, Producers
 from headwater.log.segment import Batch, Segment, Storage, Written
 from headwater.protocol import records
+from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.primitives import Splice
 from headwater.protocol.records import NO_PRODUCER_ID, NO_TIMESTAMP, BatchHeader
 
@@ -86,11 +88,13 @@ class Slice(Splice):
         self.next_offset = next_offset  # the offset after the run, -1 if not known
 
     def read_cached(self, buffer: memoryview, at: int) -> int:
+        self._check_exists()
         storage = self._partition.storage
         with storage.open_files.use(self.segment.log_path) as fd:
             return storage.files.pread_cached(fd, buffer, self.position + at)
 
     def read(self, buffer: memoryview, at: int) -> int:
+        self._check_exists()
         storage = self._partition.storage
         with storage.open_files.use(self.segment.log_path) as fd:
             return storage.files.pread_into(fd, buffer, self.position + at)
@@ -98,13 +102,17 @@ class Slice(Splice):
     def release(self) -> None:
         self._partition.unpin(self.segment)
 
+    def _check_exists(self) -> None:
+        if self._partition.deleted:
+            raise FileNotFoundError(errno.ENOENT, "the topic was deleted", self.segment.log_path)
+
 
 class PartitionLog:
     """See the module. Everything but the parts marked (worker) runs on the event loop."""
 
     __slots__ = (
-        "_broken", "_commit_bytes", "_committing", "_pending", "_recent", "_store", "config",
-        "directory", "epochs", "failure", "high_watermark", "index", "log_start_offset",
+        "_commit_bytes", "_committing", "_pending", "_recent", "_store", "broken", "config",
+        "deleted", "directory", "epochs", "failure", "high_watermark", "index", "log_start_offset",
         "next_offset", "producers", "recovery_point", "segments", "topic", "waiters",
     )  # fmt: skip
 
@@ -128,7 +136,8 @@ class PartitionLog:
         self._pending: list[_Append] = []
         self._committing: list[_Append] | None = None
         self._commit_bytes = 0
-        self._broken = False
+        self.broken = False  # a failed commit has left something in the files
+        self.deleted = False  # the paths may belong to another topic of the same name by now
         # Offsets at which a read is likely to begin, with their place: tailing costs no search.
         self._recent: dict[int, tuple[Segment, int]] | None = None
 
@@ -153,6 +162,8 @@ class PartitionLog:
         until `done`. A batch that the producer sent before is not appended again: its first
         offset is returned. Raises ApiError if it is not the producer's next.
         """
+        if self.deleted:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted")
         before: Producer | None = None
         if header.producer_id != NO_PRODUCER_ID:
             original = self.producers.duplicate_of(header)
@@ -181,6 +192,12 @@ class PartitionLog:
         if self._committing is None:
             self._start_commit()
 
+    def retry(self) -> None:
+        """After a failed write, makes good what it left, without waiting for a producer."""
+        if self.failure is not None and self.is_idle:
+            self._pending.append(_Append(None, lambda _: None))
+            self._start_commit()
+
     def _after_commit(self, offset: int, done: Done) -> None:
         if offset < self.high_watermark:
             done(None)
@@ -200,13 +217,13 @@ class PartitionLog:
         self._commit_bytes = size_bytes
         active = self.segments[-1] if self.segments else None
         self._store.dirty.add(self)
-        self._store.workers.submit(self._commit, self._committing, active, self._broken)
+        self._store.workers.submit(self._commit, self._committing, active, self.broken)
 
     def _commit(self, appends: list[_Append], active: Segment | None, broken: bool) -> None:
         """(worker)"""
         try:
             if broken:
-                self._mend(active)
+                self.mend(active)
             commit = self._write(appends, active)
         except OSError as error:
             self._store.on_loop(self._failed, error)
@@ -290,10 +307,11 @@ class PartitionLog:
     def _note_epoch(self, offset: int) -> None:
         """(worker) The first append under a new leader epoch is remembered for the clients."""
         if self.epochs.latest != self._store.leader_epoch:
-            self.epochs = self.epochs.assign(self._store.leader_epoch, offset)
-            self.epochs.save(self._store.storage.files, self.directory)
+            epochs = self.epochs.assign(self._store.leader_epoch, offset)
+            epochs.save(self._store.storage.files, self.directory)
+            self.epochs = epochs  # only now: a failed save is tried again
 
-    def _mend(self, active: Segment | None) -> None:
+    def mend(self, active: Segment | None) -> None:
         """(worker) Takes away what a failed commit left, before anything is written again."""
         storage = self._store.storage
         if not os.path.isdir(self.directory):
@@ -304,13 +322,15 @@ class PartitionLog:
             if suffix in ("log", "index", "timeindex") and int(base) > keep:
                 storage.open_files.forget(f"{self.directory}/{name}")
                 storage.files.unlink(f"{self.directory}/{name}")
+        # Should a name come back after a power cut, its records would follow on the new ones.
+        storage.files.sync_directory(self.directory)
         if active is not None:
             segments_on_disk.cut(storage, active, active.written)
 
     def _committed(self, commit: _Commit) -> None:
         appends = self._committing or []
         self._committing = None
-        self._broken = False
+        self.broken = False
         if self.failure is not None:
             self.failure = None
             self._store.failed.discard(self)
@@ -335,7 +355,7 @@ class PartitionLog:
     def _failed(self, error: OSError) -> None:
         appends = (self._committing or []) + self._pending
         self._committing, self._pending = None, []
-        self._broken = True
+        self.broken = True
         self.failure = StorageFailed(
             "the disk refused a write",
             detail=f"{self.topic}-{self.index}: {error}",
@@ -344,7 +364,7 @@ class PartitionLog:
         self._store.note_failure(self, error)
         for append in reversed(appends):  # latest first, so that the oldest entry stays
             if append.batch is not None and append.batch.header.producer_id != NO_PRODUCER_ID:
-                self.producers.restore(append.batch.header.producer_id, append.before)
+                self.producers.undo(append.batch.header, append.before)
         self.next_offset = self.high_watermark
         for append in appends:
             append.done(self.failure)
@@ -396,6 +416,8 @@ class PartitionLog:
                     storage, segment, position, header, max_bytes
                 )
             except (CorruptLog, OSError) as error:
+                if segment.doomed:  # retention was faster: the log begins behind it now
+                    return None
                 raise self._out_of_service(segment, error) from error
             return Slice(self, segment, position, size_bytes, next_offset)
         return None
@@ -412,7 +434,7 @@ class PartitionLog:
 
     def unpin(self, segment: Segment) -> None:
         segment.pins -= 1
-        if segment.doomed and segment.pins == 0:
+        if segment.doomed and segment.pins == 0 and not self.deleted:
             self._store.workers.submit(segments_on_disk.remove, self._store.storage, segment)
 
     def _segments_from(self, offset: int) -> tuple[Segment, ...]:
@@ -451,7 +473,8 @@ class PartitionLog:
             self.segments = tuple(kept)
 
     def doom_all(self) -> None:
-        """The partition is being deleted."""
+        """The partition is being deleted: no path of it is touched from here on."""
+        self.deleted = True
         for segment in self.segments:
             segment.doomed = True
         self.segments = ()

@@ -3,9 +3,11 @@
 For each producer id: its epoch and its last five batches (a client has at most five in flight).
 An entry is never changed, only replaced, so that a failed commit can put the old one back.
 
-The snapshot file beside the segments is in Kafka's format and holds the last batch of each:
+The snapshot file beside the segments is in Kafka's format. Kafka keeps the last batch of each
+producer there; here a producer has an entry for each of its batches, oldest first, so that all
+five are still known after a restart. (Kafka, reading it, takes the last.)
 
-    int16 version (1), uint32 CRC-32C of the rest, int32 count, then for each producer
+    int16 version (1), uint32 CRC-32C of the rest, int32 count, then for each batch
     int64 id, int16 epoch, int32 last sequence, int64 last offset, int32 offset delta,
     int64 timestamp, int32 coordinator epoch, int64 first offset of its open transaction
 """
@@ -105,6 +107,17 @@ class Producers:
         else:
             self.by_id[producer_id] = before
 
+    def undo(self, header: BatchHeader, before: Producer | None) -> None:
+        """Takes back a batch whose write failed; `before` is what `note` gave.
+
+        A producer that this batch was the first of stays known, as one whose next batch is this
+        one again: unknown, it might go on with the batches behind it, which are on their way.
+        """
+        if before is None:
+            nothing = SequencedBatch((header.base_sequence - 1) & 0x7FFFFFFF, -1, -1)
+            before = Producer(header.producer_epoch, header.max_timestamp, (nothing,))
+        self.by_id[header.producer_id] = before
+
     def expire(self, before_ms: int) -> None:
         """Forgets producers whose last record is older than that."""
         for producer_id in [i for i, each in self.by_id.items() if each.timestamp_ms < before_ms]:
@@ -116,13 +129,13 @@ class Producers:
             self.note(header)
 
     def to_snapshot(self) -> bytes:
-        body = bytearray(_COUNT.pack(len(self.by_id)))
+        body = bytearray(_COUNT.pack(sum(len(each.batches) for each in self.by_id.values())))
         for producer_id, producer in self.by_id.items():
-            last = producer.batches[-1]
-            body += _ENTRY.pack(
-                producer_id, producer.epoch, last.last_sequence, last.last_offset,
-                last.offset_delta, producer.timestamp_ms, -1, -1,
-            )  # fmt: skip
+            for batch in producer.batches:
+                body += _ENTRY.pack(
+                    producer_id, producer.epoch, batch.last_sequence, batch.last_offset,
+                    batch.offset_delta, producer.timestamp_ms, -1, -1,
+                )  # fmt: skip
         return _HEAD.pack(1, crc32c(bytes(body))) + bytes(body)
 
     @classmethod
@@ -140,6 +153,8 @@ class Producers:
             producer_id, epoch, last_sequence, last_offset, delta, timestamp_ms, _, _ = (
                 _ENTRY.unpack_from(body, at)
             )
+            before = producers.by_id.get(producer_id)
+            earlier = before.batches if before is not None and before.epoch == epoch else ()
             batch = SequencedBatch(last_sequence, last_offset, delta)
-            producers.by_id[producer_id] = Producer(epoch, timestamp_ms, (batch,))
+            producers.by_id[producer_id] = Producer(epoch, timestamp_ms, (*earlier, batch))
         return producers

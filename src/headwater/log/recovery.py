@@ -5,9 +5,11 @@ in it only what lies behind the recovery point (the last checkpoint). That part 
 CRC checked; the first batch that does not fit is where the log ends, and the rest is cut away.
 
 If whole batches follow behind a damaged one, it is not a torn tail but damage, and cutting would
-take acknowledged records along: the bytes are then kept beside the segment, as `….log.cut`.
+take acknowledged records along: the bytes are then kept beside the segment, as `….log.<byte>.cut`.
 """
 
+import contextlib
+import itertools
 import logging
 import os
 import re
@@ -18,7 +20,7 @@ from headwater.log import index
 from headwater.log import segment as segments_on_disk
 from headwater.log.files import Files
 from headwater.log.index import OFFSET_ENTRY, TIME_ENTRY
-from headwater.log.partition import PartitionLog
+from headwater.log.partition import COMMIT_BYTES, PartitionLog
 from headwater.log.producers import Producers
 from headwater.log.segment import IndexEntries, Segment, Storage, Written
 from headwater.protocol import records
@@ -29,6 +31,8 @@ log = logging.getLogger(__name__)
 SCAN_BYTES = 4 << 20
 _SEGMENT = re.compile(r"(\d{20})\.log")
 _SNAPSHOT = re.compile(r"(\d{20})\.snapshot")
+# An offset below 2^48, then length, epoch and the magic byte 2 (see protocol/records.py).
+_MAYBE_A_BATCH = re.compile(rb"(?=\x00\x00.{14}\x02)", re.DOTALL)
 
 
 def open_partition(
@@ -57,8 +61,8 @@ def open_partition(
         _take_over_active(storage, active)
     else:
         # Without a snapshot there was no producer at the last checkpoint.
-        replay_from = snapshot_offset if snapshot_offset >= 0 else checkpoint or 0
-        _replay_sealed(storage, segments[:-1], producers, replay_from)
+        replay_from = (checkpoint or 0) if snapshot_offset is None else snapshot_offset
+        _replay_sealed(storage, segments, producers, replay_from)
         end, scanned = _recover(
             storage, active, checkpoint, producers, replay_from,
             partition.config.index_interval_bytes,
@@ -72,16 +76,21 @@ def _take_over_active(storage: Storage, active: Segment) -> None:
     segments_on_disk.load_timestamps(storage, active)
 
 
-def _newest_snapshot(files: Files, directory: str, names: list[str]) -> tuple[int, Producers]:
+def _newest_snapshot(
+    files: Files, directory: str, names: list[str]
+) -> tuple[int | None, Producers]:
+    """The producers and the offset up to which they are right: None if there is no snapshot, 0 if
+    there is none that can be read.
+    """
     offsets = sorted(int(found[1]) for name in names if (found := _SNAPSHOT.fullmatch(name)))
     for offset in reversed(offsets):
         path = f"{directory}/{offset:020d}.snapshot"
         try:
             return offset, Producers.from_snapshot(files.read(path))
-        except CorruptLog as error:
+        except (CorruptLog, OSError) as error:
             log.warning("a producer snapshot is left out: %s: %s", path, error)
             files.unlink(path)
-    return -1, Producers()
+    return 0 if offsets else None, Producers()
 
 
 def _recover(
@@ -95,12 +104,15 @@ def _recover(
     """Scans what may be torn, cuts the tail; (next offset, bytes scanned)."""
     size_bytes = active.size_bytes
     start, written, end = _trusted_part(storage, active, checkpoint, interval_bytes)
-    _replay(storage, active, producers, replay_from, start)
+    if replay_from < end:
+        _replay(storage, active, producers, replay_from, start)
     entries = IndexEntries()
     offsets_at = written.offset_entries * OFFSET_ENTRY.size
     times_at = written.time_entries * TIME_ENTRY.size
+    largest_bytes = 0
     with storage.open_files.use(active.log_path) as fd:
         for header in _whole_batches(storage.files, fd, start, size_bytes, end):
+            largest_bytes = max(largest_bytes, header.size_bytes)
             segments_on_disk.note_batch(
                 active.base_offset, written, entries, header, interval_bytes
             )
@@ -109,6 +121,9 @@ def _recover(
             end = header.last_offset + 1
         if written.size_bytes < size_bytes:
             _keep_if_damaged(storage.files, fd, active, written.size_bytes, size_bytes)
+        unsure_bytes = COMMIT_BYTES + largest_bytes
+        unsure_from = max(start, written.size_bytes - unsure_bytes)
+        _write_again(storage.files, fd, unsure_from, written.size_bytes)
     segments_on_disk.cut(storage, active, written)
     for path, data, at in (
         (active.index_path, entries.offsets, offsets_at),
@@ -135,7 +150,7 @@ def _trusted_part(
             storage.files, fd, entries, checkpoint - 1 - active.base_offset
         )
         count = _entries_upto(storage.files, fd, entries, entry.relative_offset)
-    if entry.position == 0:
+    if entry.position <= 0:
         return nothing
     with storage.open_files.use(active.log_path) as fd:
         head = storage.files.pread(fd, HEADER_BYTES, entry.position)
@@ -174,36 +189,40 @@ def _trusted_times(
     with storage.open_files.use(active.time_index_path, create=True) as fd:
         for number in range(active.written.time_entries - 1, -1, -1):
             data = storage.files.pread(fd, TIME_ENTRY.size, number * TIME_ENTRY.size)
+            before = index.last_time(storage.files, fd, number) or (-1, -1)
             timestamp_ms, relative = TIME_ENTRY.unpack(data)
-            if relative < relative_offset:
+            # Both columns ascend; what does not is a part of the file that never got its data.
+            if before < (timestamp_ms, relative) and relative < relative_offset:
                 written.time_entries = number + 1
                 written.max_timestamp_ms = written.indexed_timestamp_ms = timestamp_ms
                 written.max_timestamp_offset = active.base_offset + relative
                 break
-    first = next(segments_on_disk.headers(storage, active, 0), None)
-    if first is not None:
-        written.first_timestamp_ms = first[1].max_timestamp
+    with contextlib.suppress(CorruptLog):  # who reads the batch will say so
+        first = next(segments_on_disk.headers(storage, active, 0), None)
+        if first is not None:
+            written.first_timestamp_ms = first[1].max_timestamp
 
 
 def _replay_sealed(
-    storage: Storage, sealed: list[Segment], producers: Producers, replay_from: int
+    storage: Storage, segments: list[Segment], producers: Producers, replay_from: int
 ) -> None:
     """Tells `producers` of the batches behind their snapshot in segments that need no scan."""
-    for segment, following in zip(sealed, [*sealed[1:], None], strict=True):
-        if following is not None and following.base_offset <= replay_from:
-            continue
-        try:
+    for segment, following in itertools.pairwise(segments):
+        if following.base_offset > replay_from:
             _replay(storage, segment, producers, replay_from, segment.size_bytes)
-        except (CorruptLog, OSError) as error:
-            log.error("producers may be forgotten, a segment is unreadable: %s", error)
 
 
 def _replay(
     storage: Storage, segment: Segment, producers: Producers, replay_from: int, upto: int
 ) -> None:
-    for _, header in segments_on_disk.headers(storage, segment, 0, upto):
-        if header.base_offset >= replay_from:
+    """The same for one segment, in front of `upto`. Damage costs producers, not the start."""
+    try:
+        found = segments_on_disk.locate(storage, segment, replay_from)
+        start = upto if found is None else found[0]
+        for _, header in segments_on_disk.headers(storage, segment, start, upto):
             producers.replay(header)
+    except (CorruptLog, OSError) as error:
+        log.error("producers may be forgotten, a segment is unreadable: %s", error)
 
 
 def _whole_batches(
@@ -237,18 +256,42 @@ def _whole_batches(
         offset = header.last_offset + 1
 
 
+def _holds_a_batch(data: bytes, base_offset: int) -> bool:
+    """Whether a whole batch begins anywhere behind the first byte."""
+    for found in _MAYBE_A_BATCH.finditer(data, 1):
+        position = found.start()
+        if position + HEADER_BYTES > len(data):
+            return False
+        header = records.read_header(data, position)
+        end = position + header.size_bytes
+        if (
+            records.header_is_sane(header)
+            and header.base_offset >= base_offset
+            and end <= len(data)
+            and crc32c(data[position + CRC_FROM : end]) == header.crc
+        ):
+            return True
+    return False
+
+
+def _write_again(files: Files, fd: int, position: int, end: int) -> None:
+    """Makes sure that the bytes of the last commit, which may not have been synced, get synced.
+
+    If a sync failed before the process died, Linux keeps the pages as if they were written: they
+    read well and the next sync does nothing for them, but they are not on the disk.
+    """
+    while position < end:
+        data = files.pread(fd, min(SCAN_BYTES, end - position), position)
+        files.pwrite(fd, data, position)
+        position += len(data)
+
+
 def _keep_if_damaged(files: Files, fd: int, active: Segment, cut_at: int, end: int) -> None:
-    head = files.pread(fd, HEADER_BYTES, cut_at)
     lost_bytes = end - cut_at
-    behind = 0
-    if len(head) == HEADER_BYTES:
-        header: BatchHeader = records.read_header(head)
-        behind = cut_at + header.size_bytes if header.length > 0 else 0
-    follows = behind and next(_whole_batches(files, fd, behind, end, active.base_offset), None)
-    if not follows:
+    if not _holds_a_batch(files.pread(fd, lost_bytes, cut_at), active.base_offset):
         log.warning("a torn tail is cut: %s: %d bytes at %d", active.log_path, lost_bytes, cut_at)
         return
-    kept = f"{active.log_path}.cut"
+    kept = f"{active.log_path}.{cut_at}.cut"
     files.write_atomically(kept, files.pread(fd, lost_bytes, cut_at))
     log.error(
         "a damaged batch ends the log: %s at byte %d; the %d bytes behind it are kept in %s",

@@ -9,6 +9,7 @@ event loop then takes over the new size (`Written`), so readers only ever see wh
 batches. All others are sealed and never change again.
 """
 
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from typing import NamedTuple
 from headwater.errors import CorruptLog
 from headwater.log import index
 from headwater.log.files import Files, OpenFiles
-from headwater.log.index import OFFSET_ENTRY, TIME_ENTRY
+from headwater.log.index import OFFSET_ENTRY, TIME_ENTRY, OffsetEntry
 from headwater.protocol import records
 from headwater.protocol.records import HEADER_BYTES, NO_TIMESTAMP, BatchHeader
 
@@ -227,14 +228,15 @@ def load_timestamps(storage: Storage, segment: Segment) -> None:
     written = segment.written
     if written.max_timestamp_ms != NO_TIMESTAMP or written.size_bytes == 0:
         return
-    with storage.open_files.use(segment.time_index_path) as fd:
+    with storage.open_files.use(segment.time_index_path, create=True) as fd:
         last = index.last_time(storage.files, fd, written.time_entries)
     if last is not None:
         written.max_timestamp_ms = written.indexed_timestamp_ms = last.timestamp_ms
         written.max_timestamp_offset = segment.base_offset + last.relative_offset
-    first = next(headers(storage, segment, 0), None)
-    if first is not None:
-        written.first_timestamp_ms = first[1].max_timestamp
+    with contextlib.suppress(CorruptLog):  # who reads the batch will say so
+        first = next(headers(storage, segment, 0), None)
+        if first is not None:
+            written.first_timestamp_ms = first[1].max_timestamp
 
 
 def headers(
@@ -279,10 +281,24 @@ def locate(storage: Storage, segment: Segment, offset: int) -> tuple[int, BatchH
         entry = index.floor_by_offset(
             storage.files, fd, segment.written.offset_entries, offset - segment.base_offset
         )
-    for position, header in headers(storage, segment, entry.position):
+    start = entry.position if _is_boundary(storage, segment, entry) else 0
+    for position, header in headers(storage, segment, start):
         if header.last_offset >= offset:
             return position, header
     return None
+
+
+def _is_boundary(storage: Storage, segment: Segment, entry: OffsetEntry) -> bool:
+    """Whether the batch is there that an index entry names; a damaged index is only slow."""
+    with storage.open_files.use(segment.log_path) as fd:
+        head = storage.files.pread(fd, HEADER_BYTES, max(entry.position, 0))
+    if len(head) < HEADER_BYTES:
+        return False
+    header = records.read_header(head)
+    return (
+        records.header_is_sane(header)
+        and header.base_offset == segment.base_offset + entry.relative_offset
+    )
 
 
 def run_from(
@@ -301,7 +317,7 @@ def run_from(
         return size_bytes - position, -1
     with storage.open_files.use(segment.index_path, create=True) as fd:
         entry = index.floor_by_position(storage.files, fd, segment.written.offset_entries, limit)
-    if entry.position > boundary:
+    if entry.position > boundary and _is_boundary(storage, segment, entry):
         boundary, next_offset = entry.position, segment.base_offset + entry.relative_offset
     for at, each in headers(storage, segment, boundary):
         if at + each.size_bytes > limit:

@@ -17,6 +17,7 @@ import logging
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
+from uuid import uuid4
 
 from headwater.clock import Clock
 from headwater.errors import DataDirectoryInUse
@@ -37,6 +38,8 @@ T = TypeVar("T")
 CLEAN_SHUTDOWN = "clean-shutdown"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
+PROBE = "write-probe"
+PROBE_BYTES = 1 << 20  # room for a batch of the largest size that topics take by default
 _DELETED = ".deleted"
 # Syncs of different partitions run side by side; the file system merges them into one flush.
 COMMIT_THREADS = 4
@@ -50,11 +53,13 @@ class _Progress(NamedTuple):
     active: Segment | None
     offset: int
     producers: bytes
+    broken: bool
 
     @classmethod
     def of(cls, partition: PartitionLog) -> "_Progress":
         active = partition.segments[-1] if partition.segments else None
-        return cls(partition, active, partition.high_watermark, partition.producers_snapshot())
+        producers = partition.producers_snapshot()
+        return cls(partition, active, partition.high_watermark, producers, partition.broken)
 
 
 class LogStore:
@@ -86,6 +91,7 @@ class LogStore:
         self._lock_fd = -1
         self._loop: asyncio.AbstractEventLoop | None = None
         self._catalog_turn = asyncio.Lock()
+        self._checkpoint_turn = asyncio.Lock()  # one writer at a time to each checkpoint file
         self._log_starts: dict[tuple[str, int], int] = {}
 
     @property
@@ -98,7 +104,7 @@ class LogStore:
         """Takes the directory and opens every partition. Blocks; called before serving."""
         files = self.storage.files
         self._loop = asyncio.get_running_loop()
-        files.makedirs(self.path)
+        self._make_directory()
         self._take_lock()
         clean_path = f"{self.path}/{CLEAN_SHUTDOWN}"
         clean = os.path.exists(clean_path)
@@ -114,8 +120,24 @@ class LogStore:
             for index in range(topic.partitions):
                 self._open_partition(topic, index, config, clean, recovery_points)
         self._remove_leftovers()
+        if not self.partitions.keys() >= recovery_points.keys() | self._log_starts.keys():
+            # A crash interrupted the deletion of a topic. A later one of that name begins anew.
+            self._log_starts = {k: v for k, v in self._log_starts.items() if k in self.partitions}
+            self._write_recovery_points()
+            self._write_log_starts(self._log_starts)
         files.unlink(clean_path)
         files.sync_directory(self.path)
+
+    def _make_directory(self) -> None:
+        """Makes the data directory if need be, lasting: a power cut must not take all of it."""
+        files, missing = self.storage.files, []
+        path = self.path
+        while not os.path.isdir(path):
+            missing.append(path)
+            path = os.path.dirname(path)
+        files.makedirs(self.path)
+        for each in missing:
+            files.sync_directory(os.path.dirname(each))
 
     def _open_partition(
         self,
@@ -133,10 +155,8 @@ class LogStore:
         self.scanned_bytes += recovery.open_partition(
             partition, self.storage, clean=clean, checkpoint=recovery_points.get(key)
         )
-        start = self._log_starts.get(key, 0)
-        partition.log_start_offset = min(
-            max(partition.log_start_offset, start), partition.high_watermark
-        )
+        # Segments in front of it are still there if a crash interrupted their removal.
+        partition.delete_before(min(self._log_starts.get(key, 0), partition.high_watermark))
         if not clean and partition.segments:
             self.dirty.add(partition)
 
@@ -145,7 +165,8 @@ class LogStore:
         while any(not partition.is_idle for partition in self.dirty):
             await asyncio.sleep(0.002)
         try:
-            await self.in_worker(self._finish, [_Progress.of(each) for each in self.dirty])
+            async with self._checkpoint_turn:
+                await self.in_worker(self._finish, [_Progress.of(each) for each in self.dirty])
         except OSError as error:
             log.error("the log could not be closed cleanly: %s", error)
         self.workers.close()
@@ -163,6 +184,8 @@ class LogStore:
     def _finish(self, partitions: "list[_Progress]") -> None:
         """(worker)"""
         for each in partitions:
+            if each.broken:  # a start after a clean stop believes the files
+                each.partition.mend(each.active)
             if each.active is not None:
                 segments_on_disk.seal(self.storage, each.active, each.active.written)
         self._checkpoint(partitions)
@@ -208,6 +231,7 @@ class LogStore:
             existing = self.catalog.topics.get(name)
             if existing is not None:
                 return existing
+            await self.in_worker(self._clear_the_way, name, 0, partitions)
             topic = await self.in_worker(self.catalog.create, name, partitions, configs)
             self._add_partitions(topic, 0, config)
         return topic
@@ -215,6 +239,7 @@ class LogStore:
     async def add_partitions(self, name: str, count: int) -> None:
         async with self._catalog_turn:
             topic = self.catalog.topics[name]
+            await self.in_worker(self._clear_the_way, name, topic.partitions, count)
             grown = await self.in_worker(self._change, topic, {"partitions": count})
             config = topic_config(grown.configs, self.topic_defaults)
             self._add_partitions(grown, topic.partitions, config)
@@ -228,22 +253,28 @@ class LogStore:
                 self.partitions[name, index].config = config
 
     async def delete_topic(self, name: str) -> None:
-        """The topic is gone, durably, when this returns; its files go in the background."""
+        """The topic is gone, durably, when this returns; its files go in the background.
+
+        Nothing of it is left that a topic of the same name could take for its own.
+        """
         async with self._catalog_turn:
             topic = self.catalog.topics[name]
             await self.in_worker(self.catalog.delete, name)
+            gone: list[tuple[str, tuple[Segment, ...]]] = []
             for index in range(topic.partitions):
                 partition = self.partitions.pop((name, index))
                 while not partition.is_idle:
                     await asyncio.sleep(0.001)
                 self.dirty.discard(partition)
                 self.failed.discard(partition)
-                self._log_starts.pop((name, index), None)
-                segments, doomed = partition.segments, f"{partition.directory}.{topic.id.hex}"
+                gone.append((partition.directory, partition.segments))
                 partition.doom_all()
-                self.workers.submit(
-                    self._remove_partition, partition.directory, segments, doomed + _DELETED
-                )
+            async with self._checkpoint_turn:
+                self._log_starts = {k: v for k, v in self._log_starts.items() if k[0] != name}
+                try:
+                    await self.in_worker(self._retire, topic, gone, self._log_starts)
+                except OSError as error:  # the next start, or the next topic of the name, does it
+                    log.error("files of a deleted topic are still there: %s: %s", name, error)
 
     async def next_producer_id(self) -> int:
         """An id that was never given out before, also not before a crash."""
@@ -262,47 +293,79 @@ class LogStore:
                 self, topic.name, index, config, LeaderEpochs()
             )
 
-    def _remove_partition(self, directory: str, segments: tuple[Segment, ...], doomed: str) -> None:
-        """(worker) Renamed first, so that a topic of the same name can come at once."""
+    def _clear_the_way(self, topic: str, first: int, end: int) -> None:
+        """(worker) What a crash left of a deleted topic must not be taken for the new one's."""
+        for index in range(first, end):
+            directory = f"{self.path}/{topic}-{index}"
+            if os.path.isdir(directory):
+                kept = f"{directory}.{uuid4().hex}.orphan"
+                log.warning("a directory of no topic makes way: %s is now %s", directory, kept)
+                self.storage.files.rename(directory, kept)
+                self.storage.files.sync_directory(self.path)
+
+    def _retire(
+        self,
+        topic: Topic,
+        gone: list[tuple[str, tuple[Segment, ...]]],
+        log_starts: dict[tuple[str, int], int],
+    ) -> None:
+        """(worker) Takes a deleted topic's names away: directories, then checkpoints."""
         files = self.storage.files
-        if not os.path.isdir(directory):
-            return
-        for segment in segments:
-            for path in segment.paths:
+        for directory, segments in gone:
+            if not os.path.isdir(directory):
+                continue
+            for path in (path for segment in segments for path in segment.paths):
                 self.storage.open_files.forget(path)
-        files.rename(directory, doomed)
-        files.rmtree(doomed)
+            doomed = f"{directory}.{topic.id.hex}{_DELETED}"
+            files.rename(directory, doomed)
+            self.workers.submit(files.rmtree, doomed)
+        files.sync_directory(self.path)
+        self._write_recovery_points()
+        self._write_log_starts(log_starts)
 
     async def delete_records(self, partition: PartitionLog, offset: int) -> None:
         """Durable when it returns: the records do not come back after a crash."""
-        partition.delete_before(offset)
-        self._log_starts[partition.topic, partition.index] = partition.log_start_offset
-        await self.in_worker(
-            checkpoint.write,
-            self.storage.files,
-            f"{self.path}/{LOG_STARTS}",
-            dict(self._log_starts),
-        )
+        async with self._checkpoint_turn:
+            start = max(partition.log_start_offset, offset)
+            starts = {**self._log_starts, (partition.topic, partition.index): start}
+            if partition.recovery_point < start:
+                # What the producers did in front of it can't be read again after a crash.
+                await self.in_worker(self._checkpoint, [_Progress.of(partition)])
+            await self.in_worker(self._write_log_starts, starts)
+            if partition.deleted:
+                return
+            self._log_starts = starts
+        # Only now do files go, so that none of them can come back into the log alone.
+        partition.delete_before(start)
 
     # ── keeping ───────────────────────────────────────────────────────────────────────────────
 
     async def checkpoint(self) -> None:
         """Moves the recovery points on, so that a crash has less to scan."""
-        dirty, self.dirty = self.dirty, set()
-        try:
-            await self.in_worker(self._checkpoint, [_Progress.of(each) for each in dirty])
-        except OSError as error:
-            log.error("a checkpoint could not be written: %s", error)
-            self.dirty |= dirty
-        self.dirty |= {each for each in dirty if not each.is_idle}
+        async with self._checkpoint_turn:
+            dirty, self.dirty = self.dirty, set()
+            progress = [_Progress.of(each) for each in dirty]
+            try:
+                await self.in_worker(self._checkpoint, progress)
+            except OSError as error:
+                log.error("a checkpoint could not be written: %s", error)
+                self.dirty |= {each for each in dirty if not each.deleted}
+            # A commit that was under way may have ended by now; it is not in the checkpoint.
+            self.dirty |= {
+                each.partition
+                for each in progress
+                if each.partition.high_watermark != each.offset
+                or each.broken
+                or not each.partition.is_idle
+            }
 
     def _checkpoint(self, partitions: "list[_Progress]") -> None:
         """(worker)"""
         for each in partitions:
-            if each.active is None:
+            if each.active is None or each.partition.deleted:
                 continue
-            if not each.partition.config.fsync:
-                segments_on_disk.sync_log(self.storage, each.active)
+            # Also where every commit is synced: the topic may have been set so only just now.
+            segments_on_disk.sync_log(self.storage, each.active)
             segments_on_disk.sync_indexes(self.storage, each.active)
             self._write_snapshot(each)
             each.partition.recovery_point = each.offset
@@ -327,6 +390,32 @@ class LogStore:
             if partition.recovery_point
         }
         checkpoint.write(self.storage.files, f"{self.path}/{RECOVERY_POINTS}", points)
+
+    def _write_log_starts(self, starts: dict[tuple[str, int], int]) -> None:
+        """(worker)"""
+        checkpoint.write(self.storage.files, f"{self.path}/{LOG_STARTS}", starts)
+
+    async def probe(self) -> None:
+        """Finds out whether a disk that refused writes takes them again, if nobody else tries."""
+        if not self.failed:
+            return
+        try:
+            await self.in_worker(self._write_probe)
+        except OSError:
+            return
+        for partition in tuple(self.failed):
+            partition.retry()
+
+    def _write_probe(self) -> None:
+        """(worker)"""
+        files, path = self.storage.files, f"{self.path}/{PROBE}"
+        fd = files.open(path, create=True)
+        try:
+            files.pwrite(fd, bytes(PROBE_BYTES), 0)
+            files.fdatasync(fd)
+        finally:
+            files.close(fd)
+            files.unlink(path)
 
     def note_failure(self, partition: PartitionLog, error: OSError) -> None:
         if partition not in self.failed:

@@ -22,14 +22,16 @@ class Workers:
         self._name = name
         self._count = count
         self._threads: list[threading.Thread] = []
-        self._idle = 0
+        self._unfinished = 0  # jobs submitted and not yet done
         self._lock = threading.Lock()
 
     def submit(self, job: Callable[..., Any], *args: Any) -> None:
         """Runs `job(*args)` in a thread. What it raises is logged; what it returns is dropped."""
         self._jobs.put((job, args))
-        if self._idle == 0 and len(self._threads) < self._count:
-            self._start_thread()
+        with self._lock:
+            self._unfinished += 1
+            if self._unfinished > len(self._threads) < self._count:
+                self._start_thread()
 
     def close(self) -> None:
         """Finishes what was submitted, then ends the threads."""
@@ -47,11 +49,7 @@ class Workers:
 
     def _run(self) -> None:
         while True:
-            with self._lock:
-                self._idle += 1
             item = self._jobs.get()
-            with self._lock:
-                self._idle -= 1
             if item is None:
                 return
             job, args = item
@@ -59,4 +57,6 @@ class Workers:
                 job(*args)
             except Exception:
                 log.exception("a background job failed")
+            with self._lock:
+                self._unfinished -= 1
             del item, job, args  # a parked thread must not keep a request's buffer alive

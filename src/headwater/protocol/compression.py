@@ -54,6 +54,8 @@ def _gunzip(data: bytes | memoryview, limit_bytes: int) -> bytes:
     plain = stream.decompress(data, limit_bytes)
     if not stream.eof:
         raise MalformedMessage(f"a gzip batch is cut or exceeds {limit_bytes} bytes")
+    if stream.unused_data:  # a second member, which no client writes
+        raise MalformedMessage("bytes follow a gzip batch")
     return plain
 
 

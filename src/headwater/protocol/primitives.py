@@ -123,6 +123,8 @@ class Reader:
             shift += 7
             if shift > 28:
                 raise MalformedMessage("varint longer than 5 bytes")
+        if value >> 32:
+            raise MalformedMessage("varint of more than 32 bits")
         self.position = position
         return value
 
@@ -141,6 +143,8 @@ class Reader:
             shift += 7
             if shift > 63:
                 raise MalformedMessage("varint longer than 10 bytes")
+        if value >> 64:
+            raise MalformedMessage("varint of more than 64 bits")
         self.position = position
         return (value >> 1) ^ -(value & 1)
 

@@ -47,6 +47,7 @@ CONTROL = 0x20
 
 NO_PRODUCER_ID = -1
 NO_TIMESTAMP = -1
+INT64_MAX = 2**63 - 1
 # The most that the records of one batch may take when decompressed inside the broker.
 DECOMPRESSED_LIMIT_BYTES = 256 << 20
 
@@ -140,7 +141,9 @@ def check_produced(records: memoryview) -> BatchHeader:
             "the batch's offsets do not fit its number of records",
             detail=f"last offset delta {header.last_offset_delta}, {header.record_count} records",
         )
-    if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
+    if header.producer_id < NO_PRODUCER_ID or (
+        header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0)
+    ):
         raise ApiError(ErrorCode.INVALID_RECORD, "a producer id without epoch or sequence")
     return header
 
@@ -195,7 +198,10 @@ def _read_record(reader: Reader, header: BatchHeader, append_time: int | None) -
     for _ in range(reader.varlong()):
         name = _nullable(reader) or b""
         headers.append((name.decode("utf-8", "replace"), _nullable(reader)))
-    reader.position = end
+    if reader.position != end:
+        raise MalformedMessage("a record is not as long as it says")
+    if not header.base_offset <= offset <= header.last_offset or abs(timestamp) > INT64_MAX:
+        raise MalformedMessage("a record's offset or timestamp is not its batch's")
     return Record(offset, timestamp if append_time is None else append_time, key, value, headers)
 
 

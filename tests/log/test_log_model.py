@@ -1,0 +1,322 @@
+"""The log against a model of it: whatever happens, what was acknowledged is there.
+
+`HEADWATER_LONG=1` looks for a good while longer.
+"""
+
+import contextlib
+import itertools
+import logging
+import os
+import shutil
+import tempfile
+from collections import defaultdict
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from log_harness import PENDING, Log, Sent, batch_of
+
+from headwater.protocol.records import BatchHeader, read_header
+
+LONG = os.environ.get("HEADWATER_LONG") == "1"
+RETENTION_MS = 600_000
+SIZES = st.integers(1, 900)
+SEEDS = st.integers(0, 2**32)
+PRODUCERS = st.sampled_from([None, 7, 8])
+PLACED_BYTES = 16  # base offset, length, epoch: set by the broker
+
+
+def payload(batch: bytes | bytearray) -> bytes:
+    return bytes(batch[PLACED_BYTES:])
+
+
+class LogMachine(RuleBasedStateMachine):
+    """Model: the batches in the log, in order, and those of which nobody knows (`doubtful`)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        logging.disable(logging.CRITICAL)
+        self.path = tempfile.mkdtemp()
+        self.log = Log(self.path)
+        self.known: list[bytes] = []  # acknowledged, or found after a restart: never to be lost
+        self.doubtful: list[bytes] = []  # refused, or under way when the process died
+        self.start = 0
+        self.maybe_starts: set[int] = set()  # deletions that failed
+        self.end = 0
+        self.sequences: dict[int, int] = defaultdict(int)
+        self.number = 0
+        self.faulty = False
+
+    def teardown(self) -> None:
+        self.log.__exit__()
+        shutil.rmtree(self.path, ignore_errors=True)
+        logging.disable(logging.NOTSET)
+
+    @initialize(durable_index=st.integers(0, 400), segment_bytes=st.sampled_from([1500, 4000]))
+    def begin(self, durable_index: int, segment_bytes: int) -> None:
+        self.log.open()
+        self.log.create(
+            segment_bytes=segment_bytes,
+            index_interval_bytes=durable_index,
+            retention_ms=RETENTION_MS,
+        )
+
+    # ── writing ──
+
+    def new_batch(self, producer: int | None, sizes: list[int]) -> bytearray:
+        values = []
+        for size in sizes:
+            self.number += 1
+            values.append(b"%d:" % self.number + bytes(size))
+        stamp = (producer, 0, self.sequences[producer]) if producer is not None else None
+        self.log.clock.advance(0.05)
+        return batch_of(*values, timestamp_ms=self.log.clock.now_ms(), producer=stamp)
+
+    def send_all(self, wanted: list[tuple[int | None, list[int]]]) -> list[Sent]:
+        """Sends without waiting, as a client that has several batches in flight."""
+        batches = []
+        for producer, sizes in wanted:
+            batches.append(self.new_batch(producer, sizes))
+            if producer is not None:
+                self.sequences[producer] += len(sizes)
+        return self.log.send(*batches)
+
+    def account(self, sent: list[Sent]) -> None:
+        """Takes over what became of the batches."""
+        for each in sent:
+            if each.state is None:
+                header = read_header(each.batch)
+                assert header.base_offset == each.offset == self.end
+                self.known.append(bytes(each.batch))
+                self.end = header.last_offset + 1
+            else:
+                self.doubtful.append(payload(each.batch))
+                header = read_header(each.batch)
+                if header.producer_id >= 0:  # a client sends it again under the same number
+                    was = self.sequences[header.producer_id]
+                    self.sequences[header.producer_id] = min(was, header.base_sequence)
+        failed = [each.state is not None for each in sent]
+        assert failed == sorted(failed), "an append behind a failed one was acknowledged"
+
+    @rule(
+        wanted=st.lists(st.tuples(PRODUCERS, st.lists(SIZES, min_size=1, max_size=3)), max_size=6)
+    )
+    def append(self, wanted: list[tuple[int | None, list[int]]]) -> None:
+        sent = self.send_all(wanted)
+        self.log.settle()
+        assert all(each.state is not PENDING for each in sent)
+        assert self.faulty or all(each.state is None for each in sent)
+        self.account(sent)
+
+    @rule(producer=st.sampled_from([7, 8]), back=st.integers(0, 4))
+    def append_again(self, producer: int, back: int) -> None:
+        """A batch of which the client never saw the acknowledgement."""
+        of_producer = [each for each in self.known if read_header(each).producer_id == producer]
+        if back >= len(of_producer):
+            return
+        original = of_producer[-1 - back]
+        if read_header(original).base_offset < self.start:
+            return
+        offset = self.log.append(bytearray(original))
+        assert offset == read_header(original).base_offset
+
+    @rule(sizes=st.lists(SIZES, min_size=1, max_size=2))
+    def append_twice_at_once(self, sizes: list[int]) -> None:
+        batch = self.new_batch(7, sizes)
+        first, second = self.log.send(batch, bytearray(batch))
+        self.log.settle()
+        assert (first.offset, first.state) == (second.offset, second.state)
+        self.sequences[7] += len(sizes)
+        self.account([first])
+
+    @rule()
+    def roll(self) -> None:
+        assert self.log.roll() is None or self.faulty
+
+    # ── keeping and forgetting ──
+
+    @rule()
+    def checkpoint(self) -> None:
+        self.log.checkpoint()
+
+    @precondition(lambda self: not self.faulty)
+    @rule(sizes=st.lists(SIZES, min_size=1, max_size=3))
+    def append_during_checkpoint(self, sizes: list[int]) -> None:
+        sent = self.send_all([(8, sizes)])
+        self.log.checkpoint()
+        self.log.settle()
+        self.account(sent)
+
+    @rule(fraction=st.floats(0, 1))
+    def delete_records(self, fraction: float) -> None:
+        start = self.start + round((self.end - self.start) * fraction)
+        try:
+            self.log.delete_records(start)
+        except OSError:
+            assert self.faulty
+            self.maybe_starts.add(start)
+        else:
+            self.start = start
+
+    @precondition(lambda self: not self.faulty)
+    @rule(seconds=st.integers(1, 900))
+    def retain(self, seconds: int) -> None:
+        self.log.clock.advance(seconds)
+        self.log.retain()
+        start = self.log.partition().log_start_offset
+        oldest_ms = self.log.clock.now_ms() - RETENTION_MS
+        for batch in self.known:
+            header = read_header(batch)
+            if self.start <= header.last_offset < start:
+                assert header.max_timestamp < oldest_ms
+        self.start = start
+
+    # ── faults ──
+
+    @rule(after=st.integers(0, 3), partial_bytes=st.integers(0, 700))
+    def writes_fail(self, after: int, partial_bytes: int) -> None:
+        self.log.files.fail_writes(after=after, partial_bytes=partial_bytes)
+        self.faulty = True
+
+    @rule(after=st.integers(0, 3), count=st.integers(1, 2))
+    def syncs_fail(self, after: int, count: int) -> None:
+        self.log.files.fail_syncs(count, after=after)
+        self.faulty = True
+
+    @rule(room_bytes=st.integers(0, 3000))
+    def disk_fills(self, room_bytes: int) -> None:
+        self.log.files.room_bytes = room_bytes
+        self.faulty = True
+
+    @precondition(lambda self: self.faulty)
+    @rule()
+    def disk_is_well_again(self) -> None:
+        self.log.files.mend()
+        self.faulty = False
+
+    # ── the end of a process ──
+
+    @precondition(lambda self: not self.faulty)
+    @rule()
+    def clean_restart(self) -> None:
+        self.log.restart()
+        assert self.log.store.scanned_bytes == 0
+        self.compare_after_restart(may_hold_doubtful=False)
+
+    @rule()
+    def restart_on_a_bad_disk(self) -> None:
+        self.log.close()
+        self.disk_is_well_again()
+        self.log.open()
+        self.compare_after_restart()
+
+    @rule(
+        after=st.integers(0, 25),
+        wanted=st.lists(st.tuples(PRODUCERS, st.lists(SIZES, min_size=1, max_size=3)), max_size=4),
+        then=st.sampled_from(["", "checkpoint", "roll", "delete", "retain"]),
+        power=st.none() | SEEDS,
+        again_after=st.none() | st.integers(0, 12),
+    )
+    def crash(
+        self,
+        after: int,
+        wanted: list[tuple[int | None, list[int]]],
+        then: str,
+        power: int | None,
+        again_after: int | None,
+    ) -> None:
+        """The process dies somewhere in its work; perhaps once more while it recovers."""
+        self.log.files.die(after=after)
+        sent = self.send_all(wanted)
+        self.log.settle()
+        self.account(sent)
+        with contextlib.suppress(OSError):
+            self.last_work(then)
+        self.log.store.abandon()
+        self.disk_is_well_again()
+        self.lose_power(power)
+        if again_after is not None:
+            self.log.files.die(after=again_after)
+            try:
+                self.log.open()
+            except OSError:
+                pass
+            else:
+                self.log.store.abandon()
+            self.log.files.revive()
+            self.lose_power(None if power is None else power + 1)
+        self.log.open()
+        self.compare_after_restart()
+
+    def last_work(self, what: str) -> None:
+        match what:
+            case "checkpoint":
+                self.log.checkpoint()
+            case "roll":
+                self.log.roll()
+            case "retain":
+                self.log.clock.advance(400)
+                before = self.log.partition().log_start_offset
+                self.log.retain()
+                self.maybe_starts.update(range(before, self.log.partition().log_start_offset + 1))
+            case "delete":
+                start = (self.start + self.end) // 2
+                self.maybe_starts.add(start)
+                self.log.delete_records(start)
+                self.start = start
+
+    def lose_power(self, seed: int | None) -> None:
+        if seed is not None:
+            self.log.files.power_cut(Random(seed))
+
+    def compare_after_restart(self, *, may_hold_doubtful: bool = True) -> None:
+        """All that was known is there; behind it, whole and in order, some of the doubtful."""
+        partition = self.log.partition()
+        assert partition.log_start_offset in {self.start} | self.maybe_starts
+        self.start = partition.log_start_offset
+        self.maybe_starts.clear()
+        found = self.log.batches(self.start)
+        kept = [each for each in self.known if read_header(each).last_offset >= self.start]
+        assert found[: len(kept)] == kept
+        more = found[len(kept) :]
+        assert may_hold_doubtful or not more
+        doubtful = iter(self.doubtful)
+        for batch in more:
+            assert any(payload(batch) == each for each in doubtful), "nobody sent this"
+            self.known.append(batch)
+            header: BatchHeader = read_header(batch)
+            if header.producer_id >= 0:
+                self.sequences[header.producer_id] = header.last_sequence + 1
+        self.doubtful.clear()
+        self.end = max(self.end, partition.high_watermark) if not more else partition.high_watermark
+        assert self.end == partition.high_watermark
+        self.log.check_indexes()
+
+    # ── always ──
+
+    @invariant()
+    def all_that_is_known_can_be_read(self) -> None:
+        if not self.log.store:
+            return
+        partition = self.log.partition()
+        assert partition.high_watermark == partition.next_offset == self.end
+        assert partition.log_start_offset == self.start
+        kept = [each for each in self.known if read_header(each).last_offset >= self.start]
+        assert self.log.batches() == kept
+        offsets = [(h.base_offset, h.last_offset + 1) for h in map(read_header, kept)]
+        assert all(a[1] == b[0] for a, b in itertools.pairwise(offsets))
+
+
+LogMachine.TestCase.settings = settings(
+    max_examples=3000 if LONG else 120,
+    stateful_step_count=40 if LONG else 25,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.mark.timeout(3600 if LONG else 300)
+class TestLogModel(LogMachine.TestCase):  # type: ignore[misc,name-defined]
+    pass
