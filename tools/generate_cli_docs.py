@@ -31,6 +31,7 @@ stdout, everything else to stderr. An error says what happened, the detail, and 
 | 1 | failed |
 | 2 | wrong usage, or a mistake in the configuration |
 | 3 | not ready, or not equal |
+| 130 | interrupted before it was done |
 
 Commands that talk to a broker work with Headwater's own and with Apache Kafka. They look for it at
 `--bootstrap`, else `HEADWATER_BROKER__BOOTSTRAP`, else `broker.bootstrap` of `headwater.toml`, else

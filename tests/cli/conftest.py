@@ -28,15 +28,16 @@ def environment(**settings):
     return kept | settings
 
 
-def read_line(process, timeout_s=TIMEOUT_S):
-    """The next line of its stdout (opened with bufsize=0); "" at its end."""
+def read_line(source, timeout_s=TIMEOUT_S):
+    """The next line of a process's stdout, or of a pipe (opened with bufsize=0); "" at its end."""
+    stream = source.stdout if isinstance(source, subprocess.Popen) else source
     line = b""
     deadline_s = time.monotonic() + timeout_s
     while not line.endswith(b"\n"):
         left_s = deadline_s - time.monotonic()
-        ready, _, _ = select.select([process.stdout], [], [], max(0.0, left_s))
+        ready, _, _ = select.select([stream], [], [], max(0.0, left_s))
         assert ready, f"no whole line within {timeout_s} s, only {line!r}"
-        byte = process.stdout.read(1)
+        byte = stream.read(1)
         if not byte:
             break
         line += byte

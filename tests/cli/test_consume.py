@@ -8,7 +8,7 @@ import time
 import pytest
 from confluent_kafka import TopicPartition
 
-from .conftest import COMMAND, read_line, stop, unique, wait_until
+from .conftest import COMMAND, read_line, running_broker, stop, unique, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +125,19 @@ def test_a_tail_meets_new_partitions(cli, topic):
     cli("produce", topic, "-p", 1, stdin="from the new one\n")
     assert read_line(process) == "from the new one\n"
     assert stop(process) == 0
+
+
+def test_a_tail_survives_a_restart_of_the_broker(offline, tmp_path):
+    with running_broker(tmp_path) as (_, ready):
+        address = ready["listen"]
+        offline("produce", "t", "-b", address, stdin="before\n")
+        process = offline.start("consume", "t", "-o", "start", "-b", address)
+        assert read_line(process) == "before\n"
+    assert read_line(process.stderr) == f"no broker answers at {address}; trying again\n"
+    with running_broker(tmp_path, "--listen", address):
+        offline("produce", "t", "-b", address, stdin="after\n")
+        assert read_line(process) == "after\n"
+        assert stop(process) == 0
 
 
 @pytest.mark.parametrize("option", [[], ["--json"], ["-f", "%v\\n"]])

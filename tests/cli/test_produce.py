@@ -132,6 +132,18 @@ def test_a_record_the_broker_refuses(cli, topic):
     assert end_offset(cli, topic) == 4
 
 
+def test_a_line_longer_than_a_chunk(cli, topic):
+    line = "".join(f"{number:08}" for number in range(90_000))  # 720,000 bytes
+    cli("produce", topic, stdin=f"{line}\nnext\n{line}")
+    assert cli("consume", topic, "-o", "start", "-e") == f"{line}\nnext\n{line}\n"
+
+
+def test_a_line_that_no_broker_takes(cli, topic):
+    error = cli.error("produce", topic, stdin=b"a\n" + b"x" * (101 << 20))
+    assert f"line 2 could not be written to {topic}\n  the line is longer than 100 MiB" in error
+    assert "1 acknowledged" in error
+
+
 def test_many_lines_in_order(cli, topic):
     lines = "".join(f"{number}\n" for number in range(50_000))
     cli("produce", topic, stdin=lines)

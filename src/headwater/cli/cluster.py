@@ -66,6 +66,7 @@ class Cluster:
             **(properties or {}),
         }
         self.last_error = ""
+        self.is_lost = False  # no broker of the cluster could be reached, since it was last asked
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> "Cluster":
@@ -207,6 +208,8 @@ class Cluster:
 
     def _remember(self, error: Any) -> None:
         self.last_error = error.str()
+        if error.name() == "_ALL_BROKERS_DOWN":
+            self.is_lost = True
 
 
 def settled(futures: Mapping[Any, Any], what: str) -> dict[Any, Any]:

@@ -21,9 +21,9 @@ from headwater.cli.cluster import Cluster, Partition, all_partitions, refused
 from headwater.cli.interrupt import Interrupt
 from headwater.cli.output import coloured, note
 from headwater.cli.parser import Command, Parser, client_options
-from headwater.cli.positions import END, FORMS, Range, Span, parse_range, resolve
+from headwater.cli.positions import END, FORMS, START, Range, Span, parse_range, resolve
 from headwater.cli.record_json import dump_record
-from headwater.errors import RequestRefused, UsageError
+from headwater.errors import BrokerUnreachable, RequestRefused, UsageError
 
 _BATCH: Final = 10_000
 _POLL_S: Final = 0.1
@@ -160,11 +160,23 @@ def _consume_partitions(
     try:
         while reading.open_partitions and not output.full:
             output.write(reading.next_batch())
+            _tell_if_lost(cluster)
             if follows and time.monotonic() > next_look_s:
+                _look_for_new_partitions(cluster, args, reading)
                 next_look_s = time.monotonic() + _LOOK_FOR_NEW_PARTITIONS_S
-                reading.add(_partitions(cluster, args), parse_range("start"))
     finally:
         reading.close()
+
+
+def _look_for_new_partitions(
+    cluster: Cluster, args: argparse.Namespace, reading: "_Reading"
+) -> None:
+    try:
+        reading.add(_partitions(cluster, args), Range(START))
+    except BrokerUnreachable:
+        return  # a tail waits for the broker to come back
+    except RequestRefused as error:
+        note(str(error))  # a topic was deleted; the others go on
 
 
 class _Reading:
@@ -309,6 +321,7 @@ def _consume_as_member(
                 elif not error.retriable():
                     raise refused(error, f"cannot read as a member of {args.group}")
             _store_offsets(consumer, output.write(batch))
+            _tell_if_lost(cluster)
             assigned = {Partition(each.topic, each.partition) for each in consumer.assignment()}
             if args.exit and assigned and assigned <= at_end:
                 return
@@ -348,6 +361,12 @@ def _consumer(
             "queued.max.messages.kbytes": 65_536,
         }
     )
+
+
+def _tell_if_lost(cluster: Cluster) -> None:
+    if cluster.is_lost:
+        cluster.is_lost = False
+        note(f"no broker answers at {cluster.bootstrap}; trying again")
 
 
 def _poll(consumer: Any) -> Batch:

@@ -24,7 +24,7 @@ from headwater.cli.record_json import Record, parse_record
 from headwater.errors import HeadwaterError, RequestRefused, UsageError
 
 _CHUNK_BYTES: Final = 1 << 18
-_MAX_LINE_BYTES: Final = 1 << 30
+_MAX_LINE_BYTES: Final = 100 << 20
 _WAIT_S: Final = 0.1
 
 
@@ -104,6 +104,7 @@ class _Writing:
         self._headers = args.header
         self._partition = args.partition
         self._parse = _parser(args)
+        self._line_number = 0
         self._sent = 0
         self._failed = 0
         self._first_failure: _Failure | None = None
@@ -124,7 +125,7 @@ class _Writing:
                 "batch.size": 1_000_000,
                 "batch.num.messages": 100_000,
                 "message.max.bytes": 100_000_000,  # the broker decides, not the client
-                "queue.buffering.max.kbytes": 65_536,
+                "queue.buffering.max.kbytes": 131_072,  # above message.max.bytes, or one never fits
                 "queue.buffering.max.messages": 500_000,
                 "message.timeout.ms": 30_000,
                 "delivery.report.only.error": not args.echo,
@@ -132,14 +133,13 @@ class _Writing:
         )
 
     def write_all(self) -> None:
-        line_number = 0
         for lines in self._chunks():
             for line in lines:
-                line_number += 1
+                self._line_number += 1
                 try:
-                    self._write(line_number, self._parse(line))
+                    self._write(self._line_number, self._parse(line))
                 except (HeadwaterError, KafkaException) as error:
-                    self._delivered(line_number, error, None)
+                    self._delivered(self._line_number, error, None)
                 if self._first_failure or self._interrupted:
                     return
             self._producer.poll(0)
@@ -147,7 +147,8 @@ class _Writing:
 
     def _chunks(self) -> Iterator[list[bytes]]:
         """Whole lines, as they come. The last may lack its newline."""
-        rest = b""
+        begun: list[bytes] = []  # the pieces of a line whose end has not come yet
+        begun_bytes = 0
         while True:
             # Reports of earlier records are served while nothing comes in.
             while not select.select([0], [], [], _WAIT_S)[0]:
@@ -158,12 +159,19 @@ class _Writing:
             if not chunk:
                 break
             self._read_bytes += len(chunk)
-            *lines, rest = (rest + chunk).split(b"\n")
-            if len(rest) > _MAX_LINE_BYTES:
-                raise RequestRefused("a line is longer than 1 GiB")
-            yield lines
-        if rest:
-            yield [rest]
+            *lines, rest = chunk.split(b"\n")
+            if lines:
+                lines[0] = b"".join([*begun, lines[0]])
+                begun, begun_bytes = [], 0
+                yield lines
+            begun.append(rest)
+            begun_bytes += len(rest)
+            if begun_bytes > _MAX_LINE_BYTES:
+                error = RequestRefused("the line is longer than 100 MiB")
+                self._delivered(self._line_number + 1, error, None)
+                return
+        if begun_bytes:
+            yield [b"".join(begun)]
 
     def _write(self, line_number: int, record: Record) -> None:
         key, value, headers, partition, timestamp_ms = record
@@ -179,6 +187,8 @@ class _Writing:
             try:
                 self._producer.produce(self._topic, value, key, partition, report, **options)
             except BufferError:
+                if self._interrupted:
+                    return
                 self._producer.poll(_WAIT_S)
                 self._show_progress()
                 continue
