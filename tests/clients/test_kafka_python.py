@@ -1,0 +1,406 @@
+"""kafka-python: the newest versions of most APIs, idempotent unless told otherwise."""
+
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+with warnings.catch_warnings():  # importing it reads files in a deprecated way
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+    from kafka.admin import ConfigResource, ConfigResourceType, NewPartitions, NewTopic, OffsetSpec
+    from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+    from kafka.coordinator.assignors.range import RangePartitionAssignor
+    from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+    from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+    from kafka.errors import (
+        MessageSizeTooLargeError,
+        OffsetOutOfRangeError,
+        TopicAlreadyExistsError,
+        UnknownTopicOrPartitionError,
+    )
+    from kafka.structs import OffsetAndMetadata, TopicPartition
+
+WAIT_S = 20
+FAST: dict[str, Any] = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 200}
+ASSIGNORS = [
+    RangePartitionAssignor,
+    RoundRobinPartitionAssignor,
+    StickyPartitionAssignor,
+    CooperativeStickyAssignor,
+]
+
+
+@pytest.fixture(scope="module")
+def admin(broker_address: str) -> Iterator[KafkaAdminClient]:
+    with closing(KafkaAdminClient(bootstrap_servers=broker_address)) as client:
+        yield client
+
+
+def create_topic(admin: KafkaAdminClient, partitions: int = 1, **configs: Any) -> str:
+    name = f"topic-{uuid4().hex[:12]}"
+    given = {key.replace("_", "."): str(value) for key, value in configs.items()}
+    admin.create_topics([NewTopic(name, partitions, 1, topic_configs=given)])
+    return name
+
+
+@pytest.fixture
+def topic(admin: KafkaAdminClient) -> str:
+    return create_topic(admin)
+
+
+@pytest.fixture
+def producer(broker_address: str) -> Iterator[KafkaProducer]:
+    with closing(KafkaProducer(bootstrap_servers=broker_address)) as client:
+        yield client
+
+
+Open = Callable[..., KafkaConsumer]
+
+
+@pytest.fixture
+def consumer(broker_address: str) -> Iterator[Open]:
+    """Opens consumers that are closed at the end."""
+    with ExitStack() as opened:
+
+        def create(*topics: str, **config: Any) -> KafkaConsumer:
+            settings = {"auto_offset_reset": "earliest", "heartbeat_interval_ms": 200, **config}
+            client = KafkaConsumer(*topics, bootstrap_servers=broker_address, **settings)
+            return opened.enter_context(closing(client))
+
+        yield create
+
+
+def take(reader: KafkaConsumer, count: int) -> list[Any]:
+    taken: list[Any] = []
+    end_s = time.monotonic() + WAIT_S
+    while len(taken) < count:
+        assert time.monotonic() < end_s, f"{len(taken)} of {count} records came"
+        for records in reader.poll(200, max_records=count - len(taken)).values():
+            taken += records
+    return taken
+
+
+def assigned(reader: KafkaConsumer, topic: str, offset: int = 0) -> KafkaConsumer:
+    reader.assign([TopicPartition(topic, 0)])
+    reader.seek(TopicPartition(topic, 0), offset)
+    return reader
+
+
+def send(producer: KafkaProducer, topic: str, count: int, **record: Any) -> list[Any]:
+    futures = [producer.send(topic, b"v%d" % n, **record) for n in range(count)]
+    producer.flush(WAIT_S)
+    return [future.get(WAIT_S) for future in futures]
+
+
+# ── producing ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("acks", [0, 1, "all"])
+@pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
+def test_acks_and_compression(
+    broker_address: str, topic: str, consumer: Open, acks: int | str, codec: str | None
+) -> None:
+    settings = {"acks": acks, "enable_idempotence": acks == "all", "compression_type": codec}
+    with closing(KafkaProducer(bootstrap_servers=broker_address, **settings)) as producer:
+        send(producer, topic, 100, headers=[("h", b"1"), ("h", b"")])
+    found = take(assigned(consumer(), topic), 100)
+    assert [record.value for record in found] == [b"v%d" % n for n in range(100)]
+    assert [record.offset for record in found] == list(range(100))
+    assert list(found[0].headers) == [("h", b"1"), ("h", b"")]
+
+
+def test_null_key_value_and_timestamp(producer: KafkaProducer, topic: str, consumer: Open) -> None:
+    producer.send(topic, value=None, key=b"k", timestamp_ms=1_500_000_000_123)
+    producer.send(topic, value=b"", key=None)
+    producer.flush(WAIT_S)
+    found = take(assigned(consumer(), topic), 2)
+    assert [(record.key, record.value) for record in found] == [(b"k", None), (None, b"")]
+    assert (found[0].timestamp, found[0].timestamp_type) == (1_500_000_000_123, 0)
+
+
+def test_log_append_time(admin: KafkaAdminClient, producer: KafkaProducer, consumer: Open) -> None:
+    topic = create_topic(admin, message_timestamp_type="LogAppendTime")
+    before_ms = int(time.time() * 1000)
+    [sent] = send(producer, topic, 1, timestamp_ms=1)
+    [found] = take(assigned(consumer(), topic), 1)
+    assert found.timestamp_type == 1
+    assert before_ms <= found.timestamp == sent.timestamp <= int(time.time() * 1000)
+
+
+def test_a_record_above_the_largest_size(
+    admin: KafkaAdminClient, producer: KafkaProducer, consumer: Open
+) -> None:
+    topic = create_topic(admin, max_message_bytes=50_000)
+    producer.send(topic, bytes(49_000)).get(WAIT_S)
+    with pytest.raises(MessageSizeTooLargeError):
+        producer.send(topic, bytes(51_000)).get(WAIT_S)
+    assert [len(record.value) for record in take(assigned(consumer(), topic), 1)] == [49_000]
+
+
+def test_keys_choose_the_partition(admin: KafkaAdminClient, producer: KafkaProducer) -> None:
+    topic = create_topic(admin, 4)
+    where = [
+        [sent.partition for sent in send(producer, topic, 2, key=b"k%d" % n)] for n in range(40)
+    ]
+    assert all(first == second for first, second in where)
+    assert {first for first, _ in where} == {0, 1, 2, 3}
+
+
+# ── reading ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_seek_pause_and_positions(producer: KafkaProducer, topic: str, consumer: Open) -> None:
+    send(producer, topic, 50)
+    part = TopicPartition(topic, 0)
+    reader = assigned(consumer(), topic, 17)  # in the middle of a batch
+    assert [record.offset for record in take(reader, 33)] == list(range(17, 50))
+    assert reader.position(part) == 50
+    assert reader.beginning_offsets([part]) == {part: 0}
+    assert reader.end_offsets([part]) == {part: 50}
+    reader.seek_to_beginning(part)
+    assert take(reader, 1)[0].offset == 0
+    reader.pause(part)
+    assert reader.poll(300) == {}
+    reader.resume(part)
+    assert take(reader, 1)[0].offset == 1
+    reader.seek_to_end(part)
+    assert reader.position(part) == 50
+    send(producer, topic, 1)
+    assert take(reader, 1)[0].offset == 50
+
+
+def test_from_a_time(producer: KafkaProducer, topic: str, consumer: Open) -> None:
+    base_ms = 1_600_000_000_000
+    for number in range(5):
+        producer.send(topic, b"x", timestamp_ms=base_ms + number * 1000)
+    producer.flush(WAIT_S)
+    part = TopicPartition(topic, 0)
+    reader = consumer()
+    found = reader.offsets_for_times({part: base_ms + 1001})
+    assert (found[part].offset, found[part].timestamp) == (2, base_ms + 2000)
+    assert reader.offsets_for_times({part: base_ms + 10_000}) == {part: None}
+
+
+def test_a_small_fetch_limit(
+    admin: KafkaAdminClient, producer: KafkaProducer, consumer: Open
+) -> None:
+    topic = create_topic(admin, 3)
+    for partition in range(3):
+        send(producer, topic, 200, partition=partition)
+    reader = consumer(max_partition_fetch_bytes=100, fetch_max_bytes=100)
+    reader.assign([TopicPartition(topic, partition) for partition in range(3)])
+    found = take(reader, 600)
+    assert sorted((r.partition, r.offset) for r in found) == [
+        (p, n) for p in range(3) for n in range(200)
+    ]
+
+
+@pytest.mark.parametrize("sessions", [True, False])
+def test_a_waiting_fetch_wakes_on_append(
+    producer: KafkaProducer, topic: str, consumer: Open, sessions: bool
+) -> None:
+    reader = consumer(fetch_max_wait_ms=10_000, enable_incremental_fetch_sessions=sessions)
+    assigned(reader, topic)
+    assert reader.poll(300) == {}
+    for _ in range(3):
+        sent_s = time.monotonic()
+        producer.send(topic, b"x").get(WAIT_S)
+        take(reader, 1)
+        assert time.monotonic() - sent_s < 2  # and not 10
+
+
+def test_deleted_records_reset_or_raise(
+    admin: KafkaAdminClient, producer: KafkaProducer, topic: str, consumer: Open
+) -> None:
+    send(producer, topic, 10)
+    part = TopicPartition(topic, 0)
+    assert admin.delete_records({part: 6})[part]["low_watermark"] == 6
+    assert take(assigned(consumer(), topic, 2), 4)[0].offset == 6
+    strict = assigned(consumer(auto_offset_reset="none"), topic, 2)
+    with pytest.raises(OffsetOutOfRangeError):
+        take(strict, 1)
+
+
+def test_reading_creates_a_topic_if_asked(consumer: Open) -> None:
+    absent = f"absent-{uuid4().hex[:8]}"
+    reader = consumer(absent, group_id=f"g-{uuid4().hex[:8]}", allow_auto_create_topics=True)
+    end_s = time.monotonic() + WAIT_S
+    while not reader.assignment():
+        assert time.monotonic() < end_s
+        reader.poll(100)
+    assert reader.partitions_for_topic(absent) == {0}
+
+
+# ── groups ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def poll_until(members: list[KafkaConsumer], condition: Callable[[], bool]) -> list[Any]:
+    """Polls in turn; a kafka-python consumer joins and rejoins only while it is polled."""
+    read: list[Any] = []
+    end_s = time.monotonic() + 40
+    while not condition():
+        shares = [len(member.assignment()) for member in members]
+        assert time.monotonic() < end_s, f"not reached: {shares}"
+        for member in members:
+            for records in member.poll(50).values():
+                read += records
+    return read
+
+
+@pytest.fixture
+def group() -> str:
+    return f"group-{uuid4().hex[:12]}"
+
+
+@pytest.mark.parametrize("assignor", ASSIGNORS, ids=lambda each: each.name)
+def test_members_come_and_go(
+    admin: KafkaAdminClient, producer: KafkaProducer, consumer: Open, group: str, assignor: Any
+) -> None:
+    topic = create_topic(admin, 6)
+    config = {"group_id": group, "partition_assignment_strategy": [assignor], **FAST}
+    members = [consumer(topic, **config)]
+
+    def shared(*counts: int) -> bool:
+        shares = [[part.partition for part in member.assignment()] for member in members]
+        owned = sorted(partition for share in shares for partition in share)
+        return owned == list(range(6)) and sorted(map(len, shares)) == [*counts]
+
+    poll_until(members, lambda: shared(6))
+    members.append(consumer(topic, **config))
+    poll_until(members, lambda: shared(3, 3))
+    members.append(consumer(topic, **config))
+    poll_until(members, lambda: shared(2, 2, 2))
+    for partition in range(6):
+        send(producer, topic, 10, partition=partition)
+    read: list[Any] = []
+    end_s = time.monotonic() + WAIT_S
+    while len(read) < 60 and time.monotonic() < end_s:
+        for member in members:
+            read += [record for records in member.poll(50).values() for record in records]
+    assert sorted((r.partition, r.offset) for r in read) == [
+        (p, n) for p in range(6) for n in range(10)
+    ]
+    members.pop(0).close()
+    poll_until(members, lambda: shared(3, 3))
+
+
+def test_a_static_member_returns_without_a_rebalance(
+    admin: KafkaAdminClient, consumer: Open, group: str
+) -> None:
+    topic = create_topic(admin, 6)
+    members = [consumer(topic, group_id=group, group_instance_id=name, **FAST) for name in "ab"]
+    poll_until(members, lambda: [len(each.assignment()) for each in members] == [3, 3])
+    [described] = admin.describe_groups([group]).values()
+    before = {each["group_instance_id"]: each["member_id"] for each in described["members"]}
+    members.pop().close()
+    members.append(consumer(topic, group_id=group, group_instance_id="b", **FAST))
+    poll_until(members, lambda: [len(each.assignment()) for each in members] == [3, 3])
+    [described] = admin.describe_groups([group]).values()
+    after = {each["group_instance_id"]: each["member_id"] for each in described["members"]}
+    assert after["a"] == before["a"]
+    assert after["b"] != before["b"]  # the returning one has a new id, and took the old one's place
+    assert len(after) == 2
+
+
+def test_a_pattern_finds_topics_that_appear_later(
+    producer: KafkaProducer, consumer: Open, group: str
+) -> None:
+    prefix = f"pattern-{uuid4().hex[:8]}"
+    send(producer, f"{prefix}-one", 1)
+    reader = consumer(group_id=group, metadata_max_age_ms=300, **FAST)
+    reader.subscribe(pattern=f"^{prefix}-.*")
+    assert take(reader, 1)[0].topic == f"{prefix}-one"
+    reader.commit()
+    send(producer, f"{prefix}-two", 1)
+    assert take(reader, 1)[0].topic == f"{prefix}-two"
+
+
+def test_commits_carry_metadata_and_outlive_the_consumer(
+    topic: str, consumer: Open, group: str
+) -> None:
+    part = TopicPartition(topic, 0)
+    assigned(consumer(group_id=group), topic).commit({part: OffsetAndMetadata(42, "here: ü→", -1)})
+    later = consumer(group_id=group)
+    later.assign([part])
+    assert later.committed(part) == 42
+    assert later.committed(part, metadata=True).metadata == "here: ü→"
+    assert later.committed(TopicPartition(topic, 1)) is None
+
+
+# ── administration ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_topics(admin: KafkaAdminClient) -> None:
+    name = create_topic(admin, 2, retention_ms=60_000)
+    with pytest.raises(TopicAlreadyExistsError):
+        admin.create_topics([NewTopic(name, 1, 1)])
+    [described] = admin.describe_topics([name])
+    assert described["error_code"] == 0
+    assert [each["partition_index"] for each in described["partitions"]] == [0, 1]
+    admin.create_partitions({name: NewPartitions(5)})
+    [described] = admin.describe_topics([name])
+    assert len(described["partitions"]) == 5
+    assert name in admin.list_topics()
+    admin.delete_topics([name])
+    assert name not in admin.list_topics()
+    with pytest.raises(UnknownTopicOrPartitionError):
+        admin.delete_topics([name])
+
+
+def test_configs(admin: KafkaAdminClient, topic: str) -> None:
+    def changed() -> dict[str, str]:
+        found = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
+        return {name: each["value"] for name, each in found["topic"][topic].items()}
+
+    wanted = {"retention.ms": "1234567", "max.message.bytes": "2000000"}
+    admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, wanted)])
+    assert changed() == wanted
+    admin.reset_configs([ConfigResource(ConfigResourceType.TOPIC, topic, ["retention.ms"])])
+    assert changed() == {"max.message.bytes": "2000000"}
+
+
+def test_groups(
+    admin: KafkaAdminClient, producer: KafkaProducer, topic: str, consumer: Open, group: str
+) -> None:
+    part = TopicPartition(topic, 0)
+    send(producer, topic, 3)
+    reader = consumer(topic, group_id=group, client_id="the-reader", **FAST)
+    take(reader, 3)
+    reader.commit()
+    [described] = admin.describe_groups([group]).values()
+    assert described["group_state"] == "Stable"
+    assert [each["client_id"] for each in described["members"]] == ["the-reader"]
+    assert group in {each["group_id"] for each in admin.list_groups(states_filter=["Stable"])}
+    assert admin.delete_groups([group])[group] == "NonEmptyGroupError"
+    reader.close()
+    assert admin.list_group_offsets({group: [part]})[group][part].offset == 3
+    admin.alter_group_offsets(group, {part: OffsetAndMetadata(1, "", -1)})
+    assert admin.list_group_offsets({group: [part]})[group][part].offset == 1
+    assert admin.delete_groups([group])[group] == "OK"
+    assert group not in {each["group_id"] for each in admin.list_groups()}
+
+
+def test_offsets_log_dirs_and_the_cluster(
+    admin: KafkaAdminClient, producer: KafkaProducer, topic: str
+) -> None:
+    send(producer, topic, 7)
+    part = TopicPartition(topic, 0)
+    for spec, offset in ((OffsetSpec.EARLIEST, 0), (OffsetSpec.LATEST, 7)):
+        assert admin.list_partition_offsets({part: spec})[part].offset == offset
+    newest = admin.list_partition_offsets({part: OffsetSpec.MAX_TIMESTAMP})[part]
+    assert 0 <= newest.offset < 7
+    [broker] = admin.describe_cluster()["brokers"]
+    [dirs] = admin.describe_log_dirs()
+    assert dirs["broker"] == broker["broker_id"]
+    sizes = {
+        (each["name"], partition["partition_index"]): partition["partition_size"]
+        for log_dir in dirs["log_dirs"]
+        for each in log_dir["topics"]
+        for partition in each["partitions"]
+    }
+    assert sizes[topic, 0] > 7
