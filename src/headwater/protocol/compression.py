@@ -16,6 +16,7 @@ NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_TOO_SMALL = "whole buffer"  # what cramjam says when its output does not fit
 _XERIAL_HEADER_BYTES = 16  # magic, int32 version, int32 oldest compatible version
 
 
@@ -88,7 +89,8 @@ def _bounded(decompress_into: Any, data: bytes | memoryview, limit_bytes: int) -
         plain = bytearray(size_bytes)
         try:
             return memoryview(plain)[: decompress_into(data, plain)]
-        except cramjam.DecompressionError:
-            if size_bytes >= limit_bytes:
+        except cramjam.DecompressionError as error:
+            # Bytes that are damaged stay so in a larger buffer; making one is not for nothing.
+            if size_bytes >= limit_bytes or _TOO_SMALL not in str(error):
                 raise
             size_bytes = min(size_bytes * 8, limit_bytes)
