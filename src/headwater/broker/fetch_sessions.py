@@ -38,6 +38,7 @@ class FetchSession:
     """`partitions` are in the order in which they are served."""
 
     id: int
+    by_id: bool = False  # whether its client names topics by id
     epoch: int = 0
     used_at_s: float = 0.0
     partitions: OrderedDict[tuple[TopicKey, int], FetchedPartition] = field(
@@ -70,31 +71,34 @@ class FetchSessions:
         """The session with what the request wants now. A request without one gets one of id 0."""
         if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
             self._sessions.pop(request.session_id, None)
-            session = FetchSession(NO_SESSION)
+            session = FetchSession(NO_SESSION, by_id)
             if request.session_epoch == INITIAL_EPOCH:
-                session = self._begin()
+                session = self._begin(by_id=by_id)
         else:
-            session = self._go_on(request.session_id, request.session_epoch)
+            session = self._go_on(request.session_id, request.session_epoch, by_id=by_id)
         _update(session, request, by_id=by_id)
         return session
 
-    def _begin(self) -> FetchSession:
+    def _begin(self, *, by_id: bool) -> FetchSession:
         if len(self._sessions) >= MAX_SESSIONS:
             oldest = next(iter(self._sessions.values()))
             if self._clock.monotonic_s() - oldest.used_at_s < EVICTABLE_AFTER_S:
-                return FetchSession(NO_SESSION)  # the client goes on without a session
+                return FetchSession(NO_SESSION, by_id)  # the client goes on without a session
             del self._sessions[oldest.id]
-        session = FetchSession(next(self._ids) & 0x7FFFFFFF, used_at_s=self._clock.monotonic_s())
+        session = FetchSession(next(self._ids) & 0x7FFFFFFF, by_id)
+        session.used_at_s = self._clock.monotonic_s()
         self._sessions[session.id] = session
         return session
 
-    def _go_on(self, session_id: int, epoch: int) -> FetchSession:
+    def _go_on(self, session_id: int, epoch: int, *, by_id: bool) -> FetchSession:
         session = self._sessions.get(session_id)
         if session is None:
             raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         expected = 1 if session.epoch == 0x7FFFFFFF else session.epoch + 1
         if epoch != expected:
             raise ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if by_id != session.by_id:  # the client has changed its version in between
+            raise ApiError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         session.epoch = epoch
         session.used_at_s = self._clock.monotonic_s()
         self._sessions.move_to_end(session_id)

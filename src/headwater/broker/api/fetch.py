@@ -73,8 +73,9 @@ async def _fetch(work: _Fetch, to_search: list[FetchedPartition]) -> FetchRespon
         if to_search:
             await _search(work, to_search)
         if not _is_enough(work) and work.request.max_wait_ms > 0:
+            missing_bytes = work.request.min_bytes - work.found_bytes
             _let_go(work)
-            await _wait(work)
+            await _wait(work, missing_bytes)
             to_search = _look(work)
             if to_search:
                 await _search(work, to_search)
@@ -100,7 +101,9 @@ def _look(work: _Fetch) -> list[FetchedPartition]:
             _count_missed(work, partition, wanted.fetch_offset)
             work.found[key] = ErrorCode.OFFSET_OUT_OF_RANGE
             continue
-        if wanted.fetch_offset >= partition.high_watermark or work.remaining_bytes <= 0:
+        if wanted.fetch_offset >= partition.high_watermark:
+            continue
+        if work.remaining_bytes <= 0 and work.found_bytes:
             continue
         limit_bytes = min(wanted.partition_max_bytes, work.remaining_bytes)
         part = partition.read_recent(wanted.fetch_offset, limit_bytes)
@@ -181,14 +184,14 @@ def _is_enough(work: _Fetch) -> bool:
     return any(isinstance(each, ErrorCode) for each in work.found.values())
 
 
-async def _wait(work: _Fetch) -> None:
-    """Until some partition may have enough, or the time is over."""
+async def _wait(work: _Fetch, missing_bytes: int) -> None:
+    """Until so much more may be there, or the time is over."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[None] = loop.create_future()
     partitions: list[tuple[PartitionLog, int, int]] = []
 
     def wake() -> None:
-        if not future.done() and _readable_bytes(partitions) >= work.request.min_bytes:
+        if not future.done() and _new_bytes(partitions) >= missing_bytes:
             future.set_result(None)
 
     def over() -> None:
@@ -214,12 +217,12 @@ async def _wait(work: _Fetch) -> None:
                 partition.waiters.discard(wake)
 
 
-def _readable_bytes(partitions: list[tuple[PartitionLog, int, int]]) -> int:
-    """How much there is to read, at least: what came since the wait began."""
+def _new_bytes(partitions: list[tuple[PartitionLog, int, int]]) -> int:
+    """How much came since the wait began, at least."""
     total = 0
     for partition, offset, size_before in partitions:
-        if not partition.segments and size_before:
-            return 1 << 62  # deleted: the client should learn of it now
+        if partition.deleted:
+            return 1 << 62  # the client should learn of it now
         if partition.high_watermark > offset:
             total += max(partition.size_bytes - size_before, 1)
     return total

@@ -33,6 +33,7 @@ from headwater.protocol.messages.produce import (
 from headwater.protocol.records import TRANSACTIONAL, BatchHeader
 
 ZSTD_SINCE = 7
+MIN_RECORD_BYTES = 7  # a length, attributes, two deltas, and no key, value or headers
 IDS_SINCE = 13
 
 
@@ -124,6 +125,12 @@ def _check_batch(
         raise ApiError(
             ErrorCode.MESSAGE_TOO_LARGE,
             f"a batch of {header.size_bytes} bytes; max.message.bytes={config.max_message_bytes}",
+        )
+    body_bytes = header.size_bytes - records.HEADER_BYTES
+    if header.codec == compression.NONE and header.record_count * MIN_RECORD_BYTES > body_bytes:
+        # Believed, it would move the offsets on by up to 2^31 and let the index overflow.
+        raise ApiError(
+            ErrorCode.INVALID_RECORD, f"{header.record_count} records in {body_bytes} bytes"
         )
     if header.codec == compression.ZSTD and context.api_version < ZSTD_SINCE:
         raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")

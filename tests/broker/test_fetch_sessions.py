@@ -1,0 +1,73 @@
+"""The fetch sessions by themselves: their number is bounded, and who leaves makes room."""
+
+import pytest
+
+from headwater.broker.fetch_sessions import EVICTABLE_AFTER_S, MAX_SESSIONS, FetchSessions
+from headwater.errors import ApiError
+from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.messages.fetch import (
+    FetchRequest,
+    FetchRequestFetchPartition,
+    FetchRequestFetchTopic,
+)
+from headwater.testing import FakeClock
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def sessions(clock):
+    return FetchSessions(clock)
+
+
+def _begin(sessions: FetchSessions, session_id: int = 0):
+    topics = [FetchRequestFetchTopic(topic="t", partitions=[FetchRequestFetchPartition()])]
+    request = FetchRequest(session_id=session_id, session_epoch=0, topics=topics)
+    return sessions.session_for(request, by_id=False)
+
+
+def _go_on(sessions: FetchSessions, session_id: int, epoch: int):
+    request = FetchRequest(session_id=session_id, session_epoch=epoch)
+    return sessions.session_for(request, by_id=False)
+
+
+def test_without_a_session(sessions):
+    session = sessions.session_for(FetchRequest(), by_id=False)
+    assert (session.id, len(sessions)) == (0, 0)
+
+
+def test_a_full_table_gives_no_more(sessions):
+    assert len({_begin(sessions).id for _ in range(MAX_SESSIONS)}) == MAX_SESSIONS
+    late = _begin(sessions)
+    assert late.id == 0
+    assert len(late.partitions) == 1  # the request is served all the same
+    assert len(sessions) == MAX_SESSIONS
+
+
+def test_the_one_unused_for_longest_goes_first(sessions, clock):
+    ids = [_begin(sessions).id for _ in range(MAX_SESSIONS)]
+    _go_on(sessions, ids[0], 1)
+    clock.advance(EVICTABLE_AFTER_S + 1)
+    _go_on(sessions, ids[0], 2)
+    assert _begin(sessions).id > 0
+    assert len(sessions) == MAX_SESSIONS
+    with pytest.raises(ApiError) as refused:
+        _go_on(sessions, ids[1], 1)
+    assert refused.value.code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert _go_on(sessions, ids[0], 3).id == ids[0]
+
+
+def test_beginning_anew_ends_the_old_one(sessions):
+    first = _begin(sessions).id
+    second = _begin(sessions, first).id
+    assert second != first
+    assert len(sessions) == 1
+
+
+def test_epochs_go_round(sessions):
+    session = _begin(sessions)
+    session.epoch = 2**31 - 1
+    assert _go_on(sessions, session.id, 1).epoch == 1
