@@ -70,6 +70,7 @@ class Broker:
         """The log is open; loads the groups and begins the background work."""
         if OFFSETS_TOPIC not in self.store.catalog.topics:
             await self.store.create_topic(OFFSETS_TOPIC, OFFSETS_PARTITIONS, OFFSETS_CONFIGS)
+        await self._measure_disk()
         self._tasks = [
             asyncio.create_task(self.groups.load()),
             asyncio.create_task(self._every(CHECKPOINT_S, self.store.checkpoint)),
