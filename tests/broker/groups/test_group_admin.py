@@ -127,6 +127,7 @@ async def test_a_group_that_is_being_deleted_refuses_everyone_and_comes_back_if_
     refused = ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert (await Consumer(cluster, group="emptied").join()).error_code == refused
     assert await cluster.commit("emptied", {("t", 0): 9}) == {("t", 0): refused}
+    assert (await ModernConsumer(cluster, group="emptied").heartbeat()).error_code == refused
     assert await delete(cluster, "emptied") == {"emptied": ErrorCode.GROUP_ID_NOT_FOUND}
     cluster.log.release()
     assert await deleting == {"emptied": refused}

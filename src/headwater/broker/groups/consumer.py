@@ -124,7 +124,7 @@ class ConsumerGroup:
 
     def verify_fetch(self, member_id: str | None, epoch: int) -> None:
         """A fetch that names no member (an administrator) is always served."""
-        if member_id is None and epoch < 0:
+        if not member_id and epoch < 0:
             return
         if epoch != self._member(member_id or "").progress.epoch:
             raise ApiError(ErrorCode.STALE_MEMBER_EPOCH)

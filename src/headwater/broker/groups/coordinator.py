@@ -244,6 +244,8 @@ class GroupCoordinator:
                 group, request, client_id=client_id, client_host=client_host
             )
         founding = self._founding.get(request.group_id)
+        if founding is None and group is not None and group.is_dead:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if request.member_epoch != JOINING_EPOCH or not (
             founding is not None or group is None or group.is_empty
         ):
@@ -444,7 +446,8 @@ class GroupCoordinator:
                     await self.delete_offsets(group.group_id, expired)
             except ApiError as error:
                 logger.warning("group %s: offsets not expired: %s", group.group_id, error)
-        self._expiry.push(self.settings.offsets_retention_check_ms)
+        if self._refusal is None:
+            self._expiry.push(self.settings.offsets_retention_check_ms)
 
     def _forget_deleted_topics(self) -> None:
         for topic in self._offsets.topics():

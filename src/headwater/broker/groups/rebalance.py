@@ -179,9 +179,11 @@ class Rebalance:
 
     def _sync_time_is_up(self) -> None:
         """Members that got the generation and did not ask for their assignment are gone."""
-        for member in [m for m in self.roster if m.member_id in self._pending_sync]:
+        late = [m for m in self.roster if m.member_id in self._pending_sync]
+        for member in late:
             self._drop(member)
-        self._prepare_rebalance("members did not send SyncGroup in time")
+        if late:
+            self._prepare_rebalance(f"{len(late)} members did not send SyncGroup in time")
 
     def _join_response(self, member: Member) -> JoinGroupResponse:
         leads = member.member_id == self.roster.leader
