@@ -2,14 +2,16 @@
 
 import itertools
 import os
+import pty
 import re
 import signal
+import subprocess
 
 import pytest
 
 from headwater.cli.orders import orders
 
-from .conftest import read_line, wait_until
+from .conftest import COMMAND, read_line, wait_until
 
 
 def alive(pid):
@@ -44,6 +46,24 @@ def test_lines_for_a_pipe(offline):
     assert re.search(r"^ *\d@0  order 1001  ", shown, re.MULTILINE)
     assert re.search(r"^\d+ orders worth [\d,.]+ € in 1\.\d s", shown, re.MULTILINE)
     assert shown.endswith("data is removed (--data-dir DIR keeps it)\n")
+
+
+def test_a_live_view_for_a_terminal(offline):
+    ours, theirs = pty.openpty()
+    command = [*COMMAND, "demo", "--seconds", "1", "--rate", "50"]
+    settings = offline.environment | {"TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
+    process = subprocess.Popen(command, stdout=theirs, env=settings, cwd=offline.cwd)
+    os.close(theirs)
+    shown = b""
+    while b"data is removed" not in shown:
+        shown += os.read(ours, 10_000)
+    os.close(ours)
+    assert process.wait(30) == 0
+    text = shown.decode()
+    assert "partition@offset" in text
+    assert "by country:" in text
+    assert "headwater topic describe orders -b 127.0.0.1:" in text
+    assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l")  # the cursor is back
 
 
 def test_data_is_kept_where_it_is_asked_for_and_the_stream_goes_on(offline):

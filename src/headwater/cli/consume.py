@@ -93,7 +93,7 @@ def _run(args: argparse.Namespace) -> int:
 class _Output:
     """Writes batches to stdout, one write each, up to `most` records."""
 
-    def __init__(self, render: Callable[[Batch], bytes], most: int | None) -> None:
+    def __init__(self, render: Callable[[Batch], bytes | bytearray], most: int | None) -> None:
         self._render = render
         self._left = most
         self._interrupted = Interrupt()  # Ctrl-C is how one ends a tail
@@ -125,7 +125,7 @@ def _reader_gone() -> bool:
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
-def _renderer(args: argparse.Namespace) -> Callable[[Batch], bytes]:
+def _renderer(args: argparse.Namespace) -> Callable[[Batch], bytes | bytearray]:
     if args.json and args.format is not None:
         raise UsageError("--json and -f exclude each other")
     terminal = sys.stdout.isatty()
@@ -143,7 +143,15 @@ def _renderer(args: argparse.Namespace) -> Callable[[Batch], bytes]:
         return record_format.value_lines
     else:
         one = record_format.formatter("%v\\n", args.binary)
-    return lambda batch: b"".join(map(one, batch))
+
+    def render(batch: Batch) -> bytearray:
+        # Not a join: orjson's results hold 1 KiB each until they are freed, here one at a time.
+        lines = bytearray()
+        for message in batch:
+            lines += one(message)
+        return lines
+
+    return render
 
 
 def _consume_partitions(
