@@ -9,7 +9,9 @@ files, of which few are in use at a time.
 import contextlib
 import errno
 import os
+import re
 import shutil
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -48,7 +50,7 @@ class Files:
     def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
         """Writes all of `data`; a disk that takes only a part of it raises on the rest."""
         view = memoryview(data)
-        while len(view):
+        while len(view) > 0:
             written = os.pwrite(fd, view, position)
             view = view[written:]
             position += written
@@ -65,6 +67,22 @@ class Files:
 
     def fdatasync(self, fd: int) -> None:
         os.fdatasync(fd)
+
+    def can_sync_together(self) -> bool:
+        """Whether `sync_together` is one call. Linux reports errors by it since 5.8 only."""
+        if sys.platform != "linux":
+            return False
+        major, minor = os.uname().release.split(".")[:2]
+        return (int(major), int(re.sub(r"\D.*", "", minor))) >= (5, 8)
+
+    def sync_together(self, fds: Sequence[int]) -> None:
+        """Makes all of them last; they lie on one file system. On OSError, any may not have."""
+        import ctypes
+
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.syncfs(fds[0]) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
 
     def truncate(self, fd: int, size_bytes: int) -> None:
         os.ftruncate(fd, size_bytes)

@@ -20,21 +20,20 @@ Invariants
 
 import bisect
 import errno
-import os
 from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from headwater.errors import ApiError, CorruptLog, OffsetOutOfRange, StorageFailed
 from headwater.log import segment as segments_on_disk
+from headwater.log.commit import Append, Commit, Done
 from headwater.log.config import TopicConfig
 from headwater.log.epochs import LeaderEpochs
 from headwater.log.producers import Producer, Producers
-from headwater.log.segment import Batch, Segment, Storage, Written
+from headwater.log.segment import Batch, Segment, Storage
 from headwater.protocol import records
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.primitives import Splice
-from headwater.protocol.records import NO_PRODUCER_ID, NO_TIMESTAMP, BatchHeader
+from headwater.protocol.records import NO_PRODUCER_ID, BatchHeader
 
 if TYPE_CHECKING:
     from headwater.log.store import LogStore
@@ -42,26 +41,6 @@ if TYPE_CHECKING:
 # A commit takes at most this much, so that one burst does not delay its own first batch.
 COMMIT_BYTES = 16 << 20
 RECENT_BOUNDARIES = 64
-_RELATIVE_OFFSET_MAX = 2**31 - 1
-
-# Told once what became of an append: None when it is durable.
-Done = Callable[[StorageFailed | None], None]
-
-
-class _Append(NamedTuple):
-    """A batch waiting to be committed; without one, a wish: wait until here, or begin a segment."""
-
-    batch: Batch | None
-    done: Done
-    before: Producer | None = None
-    roll: bool = False
-
-
-class _Commit(NamedTuple):
-    """What a commit did: the segments it wrote to, how far, and where each run began."""
-
-    written: list[tuple[Segment, Written]]
-    boundaries: list[tuple[int, Segment, int]]
 
 
 class Slice(Splice):
@@ -133,8 +112,8 @@ class PartitionLog:
         self.epochs = epochs
         self.failure: StorageFailed | None = None
         self.waiters: set[Callable[[], None]] | None = None  # called when records become readable
-        self._pending: list[_Append] = []
-        self._committing: list[_Append] | None = None
+        self._pending: list[Append] = []
+        self._committing: list[Append] | None = None
         self._commit_bytes = 0
         self.broken = False  # a failed commit has left something in the files
         self.deleted = False  # the paths may belong to another topic of the same name by now
@@ -181,28 +160,28 @@ class PartitionLog:
         if header.producer_id != NO_PRODUCER_ID:
             before = self.producers.note(header)
         self.next_offset = base_offset + header.last_offset_delta + 1
-        self._pending.append(_Append(Batch(header, view), done, before))
+        self._pending.append(Append(Batch(header, view), done, before))
         if self._committing is None:
             self._start_commit()
         return base_offset
 
     def roll(self, done: Done) -> None:
         """Seals the active segment, behind all appends before this call."""
-        self._pending.append(_Append(None, done, roll=True))
+        self._pending.append(Append(None, done, roll=True))
         if self._committing is None:
             self._start_commit()
 
     def retry(self) -> None:
         """After a failed write, makes good what it left, without waiting for a producer."""
         if self.failure is not None and self.is_idle:
-            self._pending.append(_Append(None, lambda _: None))
+            self._pending.append(Append(None, lambda _: None))
             self._start_commit()
 
     def _after_commit(self, offset: int, done: Done) -> None:
         if offset < self.high_watermark:
             done(None)
         else:  # the original is still on its way to the disk
-            self._pending.append(_Append(None, done))
+            self._pending.append(Append(None, done))
 
     def _start_commit(self) -> None:
         taken, size_bytes = 0, 0
@@ -215,119 +194,30 @@ class PartitionLog:
         self._committing = self._pending[:taken]
         self._pending = self._pending[taken:]
         self._commit_bytes = size_bytes
-        active = self.segments[-1] if self.segments else None
         self._store.dirty.add(self)
-        self._store.workers.submit(self._commit, self._committing, active, self.broken)
-
-    def _commit(self, appends: list[_Append], active: Segment | None, broken: bool) -> None:
-        """(worker)"""
-        try:
-            if broken:
-                self.mend(active)
-            commit = self._write(appends, active)
-        except OSError as error:
-            self._store.on_loop(self._failed, error)
-        except Exception as error:  # a bug must not leave producers waiting for ever
-            self._store.on_loop(self._failed, OSError(f"internal: {error!r}"))
-            raise
-        else:
-            self._store.on_loop(self._committed, commit)
-
-    def _write(self, appends: list[_Append], active: Segment | None) -> _Commit:
-        """(worker)"""
-        storage, config = self._store.storage, self.config
-        first = next((each.batch.header.base_offset for each in appends if each.batch), -1)
-        if active is None and first >= 0:
-            storage.files.makedirs(self.directory)
-            storage.files.sync_directory(self._store.path)
-            active = segments_on_disk.create(storage, self.directory, first)
-        if active is None:
-            return _Commit([], [])
-        segment, written = active, replace(active.written)
-        commit = _Commit([(segment, written)], [])
-        if first >= 0:
-            self._note_epoch(first)
-        run: list[Batch] = []
-        run_bytes = 0
-
-        def flush() -> None:
-            nonlocal run, run_bytes
-            if run:
-                start = run[0].header.base_offset
-                commit.boundaries.append((start, segment, written.size_bytes))
-                segments_on_disk.write(storage, segment, written, run, config.index_interval_bytes)
-                run, run_bytes = [], 0
-
-        for append in appends:
-            header = append.batch.header if append.batch else None
-            if self._is_full(segment, written, run_bytes, header) if header else append.roll:
-                flush()
-                next_base = header.base_offset if header else self._end_of(appends, append)
-                if next_base > segment.base_offset:
-                    segments_on_disk.seal(storage, segment, written)
-                    segment = segments_on_disk.create(storage, self.directory, next_base)
-                    written = segment.written
-                    commit.written.append((segment, written))
-            if append.batch:
-                run.append(append.batch)
-                run_bytes += append.batch.header.size_bytes
-        flush()
-        if config.fsync and first >= 0:
-            segments_on_disk.sync_log(storage, segment)
-        return commit
-
-    def _end_of(self, appends: list[_Append], upto: _Append) -> int:
-        """(worker) The next offset after everything in front of a wish to roll."""
-        end = self.high_watermark
-        for append in appends:
-            if append is upto:
-                break
-            if append.batch:
-                end = append.batch.header.last_offset + 1
-        return end
-
-    def _is_full(
-        self, segment: Segment, written: Written, run_bytes: int, header: BatchHeader
-    ) -> bool:
-        """(worker) Whether a batch has to go into a new segment."""
-        size_bytes = written.size_bytes + run_bytes
-        if size_bytes == 0:
-            return False
-        config = self.config
-        return (
-            size_bytes + header.size_bytes > config.segment_bytes
-            or header.last_offset - segment.base_offset > _RELATIVE_OFFSET_MAX
-            or written.offset_entries * 8 >= config.segment_index_bytes
-            or (
-                written.first_timestamp_ms != NO_TIMESTAMP
-                and header.max_timestamp - written.first_timestamp_ms > config.segment_ms
+        self._store.committer.submit(
+            Commit(
+                storage=self._store.storage,
+                directory=self.directory,
+                config=self.config,
+                appends=self._committing,
+                active=self.segments[-1] if self.segments else None,
+                end_offset=self.high_watermark,
+                is_broken=self.broken,
+                leader_epoch=self._store.leader_epoch,
+                epochs=self.epochs,
+                finish=self._finish,
             )
         )
 
-    def _note_epoch(self, offset: int) -> None:
-        """(worker) The first append under a new leader epoch is remembered for the clients."""
-        if self.epochs.latest != self._store.leader_epoch:
-            epochs = self.epochs.assign(self._store.leader_epoch, offset)
-            epochs.save(self._store.storage.files, self.directory)
-            self.epochs = epochs  # only now: a failed save is tried again
+    def _finish(self, commit: Commit) -> None:
+        self.epochs = commit.epochs
+        if commit.error is None:
+            self._committed(commit)
+        else:
+            self._failed(commit.error)
 
-    def mend(self, active: Segment | None) -> None:
-        """(worker) Takes away what a failed commit left, before anything is written again."""
-        storage = self._store.storage
-        if not os.path.isdir(self.directory):
-            return
-        keep = -1 if active is None else active.base_offset
-        for name in storage.files.listdir(self.directory):
-            base, _, suffix = name.partition(".")
-            if suffix in ("log", "index", "timeindex") and int(base) > keep:
-                storage.open_files.forget(f"{self.directory}/{name}")
-                storage.files.unlink(f"{self.directory}/{name}")
-        # Should a name come back after a power cut, its records would follow on the new ones.
-        storage.files.sync_directory(self.directory)
-        if active is not None:
-            segments_on_disk.cut(storage, active, active.written)
-
-    def _committed(self, commit: _Commit) -> None:
+    def _committed(self, commit: Commit) -> None:
         appends = self._committing or []
         self._committing = None
         self.broken = False

@@ -24,6 +24,8 @@ from headwater.errors import DataDirectoryInUse
 from headwater.log import checkpoint, recovery
 from headwater.log import segment as segments_on_disk
 from headwater.log.catalog import Catalog, Topic
+from headwater.log.commit import mend
+from headwater.log.committer import Committer
 from headwater.log.config import TopicConfig, topic_config
 from headwater.log.epochs import LeaderEpochs
 from headwater.log.files import Files, OpenFiles
@@ -41,8 +43,7 @@ LOG_STARTS = "log-start-offset-checkpoint"
 PROBE = "write-probe"
 PROBE_BYTES = 1 << 20  # room for a batch of the largest size that topics take by default
 _DELETED = ".deleted"
-# Syncs of different partitions run side by side; the file system merges them into one flush.
-COMMIT_THREADS = 4
+WORK_THREADS = 2  # the catalog, checkpoints, removing files
 READ_THREADS = 4
 
 
@@ -81,7 +82,8 @@ class LogStore:
         self.storage = Storage(files, OpenFiles(files, max_open_files))
         self.catalog = Catalog(files, self.path)
         self.partitions: dict[tuple[str, int], PartitionLog] = {}
-        self.workers = Workers("commit", COMMIT_THREADS)
+        self.committer = Committer(self.storage, self.on_loop)
+        self.workers = Workers("work", WORK_THREADS)
         self.readers = Workers("read", READ_THREADS)
         self.dirty: set[PartitionLog] = set()  # written since the last checkpoint
         self.failed: set[PartitionLog] = set()
@@ -169,6 +171,7 @@ class LogStore:
                 await self.in_worker(self._finish, [_Progress.of(each) for each in self.dirty])
         except OSError as error:
             log.error("the log could not be closed cleanly: %s", error)
+        self.committer.close()
         self.workers.close()
         self.readers.close()
         self.storage.open_files.close()
@@ -176,6 +179,7 @@ class LogStore:
 
     def abandon(self) -> None:
         """Lets go of the directory as a crash would; for tests."""
+        self.committer.close()
         self.workers.close()
         self.readers.close()
         self.storage.open_files.close()
@@ -185,7 +189,7 @@ class LogStore:
         """(worker)"""
         for each in partitions:
             if each.broken:  # a start after a clean stop believes the files
-                each.partition.mend(each.active)
+                mend(self.storage, each.partition.directory, each.active)
             if each.active is not None:
                 segments_on_disk.seal(self.storage, each.active, each.active.written)
         self._checkpoint(partitions)
@@ -218,9 +222,13 @@ class LogStore:
             topic, _, index = name.rpartition("-")
             if name.endswith(_DELETED):
                 self.workers.submit(self.storage.files.rmtree, path)
-            elif topic and index.isdigit() and (topic, int(index)) not in self.partitions:
-                if os.path.isdir(path):
-                    log.warning("a directory belongs to no topic and is left alone: %s", path)
+            elif (
+                topic
+                and index.isdigit()
+                and (topic, int(index)) not in self.partitions
+                and os.path.isdir(path)
+            ):
+                log.warning("a directory belongs to no topic and is left alone: %s", path)
 
     # ── topics ────────────────────────────────────────────────────────────────────────────────
 

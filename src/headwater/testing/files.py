@@ -304,6 +304,13 @@ class FaultyFiles(Files):
                 _apply(file.synced, change)
             file.changes.clear()
 
+    def can_sync_together(self) -> bool:
+        return True
+
+    def sync_together(self, fds: Sequence[int]) -> None:
+        for fd in fds:
+            self.fdatasync(fd)
+
     def truncate(self, fd: int, size_bytes: int) -> None:
         with self._lock:
             self._step()

