@@ -57,7 +57,12 @@ class Log:
         self.store: LogStore = None  # type: ignore[assignment]
 
     def __enter__(self) -> Self:
-        return self.open()
+        try:
+            self.open()
+        except BaseException:
+            self.runner.close()
+            raise
+        return self
 
     def __exit__(self, *_: object) -> None:
         if self.store is not None:

@@ -62,8 +62,10 @@ class Committer:
                 self._take_more(commits)
             try:
                 self._commit(commits)
-            except Exception:
+            except Exception as error:  # a bug: nobody may take what was not synced for durable
                 log.exception("a commit failed")
+                for commit in commits:
+                    commit.error = commit.error or OSError(f"internal: {error!r}")
             self._on_loop(self._finish, commits)
             del first, commits  # a parked thread must not keep requests' buffers alive
 
@@ -102,4 +104,7 @@ class Committer:
     def _finish(self, commits: list[Commit]) -> None:
         self._unfinished -= len(commits)
         for commit in commits:
-            commit.finish(commit)
+            try:
+                commit.finish(commit)
+            except Exception:  # the others wait for their answers too
+                log.exception("what follows a commit failed")
