@@ -19,6 +19,7 @@ from headwater.log import retention
 from headwater.log import segment as segments_on_disk
 from headwater.log.catalog import Topic
 from headwater.log.partition import PartitionLog
+from headwater.log.segment import Segment, Storage
 from headwater.log.store import LogStore
 from headwater.protocol import records
 from headwater.protocol.error_codes import ErrorCode
@@ -35,6 +36,7 @@ T = TypeVar("T")
 OFFSETS_TOPIC = "__consumer_offsets"
 OFFSETS_PARTITIONS = 50  # Kafka's own default, so that its tools look in the right one
 OFFSETS_CONFIGS = {"cleanup.policy": "compact", "segment.bytes": "104857600"}
+OFFSETS_CHUNK_BYTES = 1 << 20  # read at a time when the groups are loaded
 CHECKPOINT_S = 60.0
 RETENTION_S = 30.0
 PRODUCER_EXPIRY_MS = 24 * 3600 * 1000  # producer.id.expiration.ms
@@ -255,17 +257,25 @@ class _OffsetsLog:
     async def read(self, partition: int) -> AsyncIterator[Sequence[StoredRecord]]:
         store = self._broker.store
         for segment in store.partitions[OFFSETS_TOPIC, partition].segments:
-            for position, header in await store.in_reader(_walk, store, segment):
-                batch = await store.in_reader(
-                    segments_on_disk.read_batch, store.storage, segment, position, header
+            position = 0
+            while position < segment.size_bytes:
+                stored, position = await store.in_reader(
+                    _read_offsets, store.storage, segment, position
                 )
-                yield [
-                    StoredRecord(record.key or b"", record.value, record.timestamp_ms)
-                    for record in records.records_of(batch)
-                ]
+                yield stored
 
 
-def _walk(
-    store: LogStore, segment: segments_on_disk.Segment
-) -> list[tuple[int, records.BatchHeader]]:
-    return list(segments_on_disk.headers(store.storage, segment, 0))
+def _read_offsets(
+    storage: Storage, segment: Segment, position: int
+) -> tuple[list[StoredRecord], int]:
+    """(worker) The records of some MiB from `position` on, and where they end."""
+    stored: list[StoredRecord] = []
+    enough = position + OFFSETS_CHUNK_BYTES
+    for at, header in segments_on_disk.headers(storage, segment, position):
+        if at >= enough:
+            break
+        batch = segments_on_disk.read_batch(storage, segment, at, header)
+        for record in records.records_of(batch):
+            stored.append(StoredRecord(record.key or b"", record.value, record.timestamp_ms))
+        position = at + header.size_bytes
+    return stored, position

@@ -5,6 +5,7 @@ import resource
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from headwater import __version__
 from headwater.broker.api.registry import APIS
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ def exposition(broker: "Broker", server: "Server") -> str:
 
 def _lines(broker: "Broker", server: "Server") -> Iterator[str]:
     metrics, store = broker.metrics, broker.store
+    yield from _family(
+        "headwater_build_info", "gauge", "The version that runs.", [({"version": __version__}, 1)]
+    )
     yield from _family("headwater_requests_total", "counter", "Requests by API.", (
         ({"api": APIS[key].name}, count) for key, count in metrics.requests.items()
     ))  # fmt: skip

@@ -116,7 +116,7 @@ class _Lines(View):
         _, order = seen.recent[-1]
         say(
             f"{_where(message):>8}  order {order['order_id']}  {order['country']}"
-            f"  {order['total_cents'] / 100:>8,.2f} €  {order['customer']}: {_items(order)}"
+            f"  {order['total_cents'] / 100:>8,.2f} €  customer {order['customer_id']}: {_items(order)}"
         )
         if time.monotonic() > self._next_summary_s:
             self._next_summary_s += _SUMMARY_EVERY_S
@@ -161,7 +161,7 @@ class _Live(View):
                 str(order["order_id"]),
                 f"{order['total_cents'] / 100:,.2f} €",
                 order["country"],
-                Text(order["customer"], "cyan"),
+                Text(str(order["customer_id"]), "cyan"),
                 Text(_items(order), "dim"),
             )
         best = sorted(seen.by_country.items(), key=lambda pair: -pair[1])[:5]
