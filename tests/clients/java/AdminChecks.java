@@ -96,7 +96,7 @@ final class AdminChecks {
     private static void deleteTopic(Cluster cluster, String topic) throws Exception {
         cluster.topic(topic, 1);
         cluster.topic(topic + "-by-id", 1);
-        cluster.fill(Cluster.first(topic), 10, 1000);
+        cluster.fill(Cluster.first(topic), 10);
         var described = cluster.admin.describeTopics(List.of(topic + "-by-id")).allTopicNames().get();
         var id = described.get(topic + "-by-id").topicId();
         cluster.admin.deleteTopics(List.of(topic)).all().get();
@@ -113,7 +113,7 @@ final class AdminChecks {
         cluster.topic(topic, 2);
         cluster.admin.createPartitions(Map.of(topic, NewPartitions.increaseTo(4))).all().get();
         Checks.eventually("four partitions", () -> partitionCount(cluster, topic) == 4);
-        cluster.fill(new TopicPartition(topic, 3), 1, 1000);
+        cluster.fill(new TopicPartition(topic, 3), 1);
         for (int count : new int[] {4, 1}) {
             Checks.throwsError(InvalidPartitionsException.class,
                 () -> cluster.admin.createPartitions(Map.of(topic, NewPartitions.increaseTo(count))).all().get());
@@ -271,7 +271,7 @@ final class AdminChecks {
     private static void deleteRecords(Cluster cluster, String topic) throws Exception {
         cluster.topic(topic, 1);
         var partition = Cluster.first(topic);
-        cluster.fill(partition, 10, 1000);
+        cluster.fill(partition, 10);
         var deleted = cluster.admin.deleteRecords(Map.of(partition, RecordsToDelete.beforeOffset(3)));
         Checks.equal(deleted.lowWatermarks().get(partition).get().lowWatermark(), 3L, "low watermark");
         try (var consumer = cluster.assigned(partition)) {
@@ -285,7 +285,7 @@ final class AdminChecks {
 
     private static void describeLogDirs(Cluster cluster, String topic) throws Exception {
         cluster.topic(topic, 2);
-        cluster.fill(Cluster.first(topic), 1000, 1000);
+        cluster.fill(Cluster.first(topic), 1000);
         int broker = cluster.admin.describeCluster().nodes().get().iterator().next().id();
         var dirs = cluster.admin.describeLogDirs(List.of(broker)).allDescriptions().get().get(broker);
         Checks.equal(dirs.size(), 1, "directories");

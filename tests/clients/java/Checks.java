@@ -10,6 +10,7 @@ import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicReference;
+import java.util.function.Supplier;
 
 /**
  * Runs every check in one JVM and prints one line for each: "PASS name", or "FAIL name: reason".
@@ -129,10 +130,14 @@ public final class Checks {
     }
 
     static void eventually(String what, Condition condition) throws Exception {
+        eventually(() -> what, condition);
+    }
+
+    static void eventually(Supplier<String> what, Condition condition) throws Exception {
         long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(40);
         while (!condition.holds()) {
             if (System.nanoTime() > deadline) {
-                throw new AssertionError("did not happen: " + what);
+                throw new AssertionError("did not happen: " + what.get());
             }
             TimeUnit.MILLISECONDS.sleep(20);
         }

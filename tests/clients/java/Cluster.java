@@ -67,7 +67,12 @@ final class Cluster {
         Checks.eventually("topic " + name + " is listed", () -> admin.listTopics().names().get().contains(name));
     }
 
-    /** Writes the values "0", "1", … to one partition, with timestamps 1000, 2000, … from `firstTimestamp`. */
+    /** Writes the values "0", "1", … to one partition. */
+    void fill(TopicPartition to, int count) throws Exception {
+        fill(to, count, System.currentTimeMillis());
+    }
+
+    /** The same, a second apart. Times long ago are for topics that keep their records for ever. */
     void fill(TopicPartition to, int count, long firstTimestamp) throws Exception {
         try (var producer = producer()) {
             for (int i = 0; i < count; i++) {

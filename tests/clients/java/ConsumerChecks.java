@@ -32,7 +32,7 @@ final class ConsumerChecks {
     private static void seek(Cluster cluster, String topic) throws Exception {
         cluster.topic(topic, 1);
         var partition = Cluster.first(topic);
-        cluster.fill(partition, 1000, 1000);
+        cluster.fill(partition, 1000);
         try (var consumer = cluster.assigned(partition)) {
             for (int start : new int[] {500, 3, 999}) {
                 consumer.seek(partition, start);
@@ -51,7 +51,7 @@ final class ConsumerChecks {
         cluster.topic(topic, 2);
         var partition = Cluster.first(topic);
         var empty = new org.apache.kafka.common.TopicPartition(topic, 1);
-        cluster.fill(partition, 10, 1000);
+        cluster.fill(partition, 10);
         cluster.admin.deleteRecords(Map.of(partition, RecordsToDelete.beforeOffset(4))).all().get();
         try (var consumer = cluster.consumer()) {
             var both = List.of(partition, empty);
@@ -77,10 +77,10 @@ final class ConsumerChecks {
     private static void resetLatest(Cluster cluster, String topic) throws Exception {
         cluster.topic(topic, 1);
         var partition = Cluster.first(topic);
-        cluster.fill(partition, 5, 1000);
+        cluster.fill(partition, 5);
         try (var consumer = cluster.assigned(partition, "auto.offset.reset", "latest")) {
             Checks.equal(consumer.position(partition), 5L, "position");
-            cluster.fill(partition, 2, 1000);
+            cluster.fill(partition, 2);
             Checks.equal(Cluster.values(Cluster.read(consumer, 2)), List.of("0", "1"), "only the new ones");
         }
     }
@@ -107,7 +107,7 @@ final class ConsumerChecks {
     private static void outOfRange(Cluster cluster, String topic) throws Exception {
         cluster.topic(topic, 1);
         var partition = Cluster.first(topic);
-        cluster.fill(partition, 10, 1000);
+        cluster.fill(partition, 10);
         cluster.admin.deleteRecords(Map.of(partition, RecordsToDelete.beforeOffset(5))).all().get();
         try (var consumer = cluster.assigned(partition, "auto.offset.reset", "none")) {
             for (long gone : new long[] {2, 11}) {
@@ -122,7 +122,7 @@ final class ConsumerChecks {
     private static void outOfRangeResets(Cluster cluster, String topic) throws Exception {
         cluster.topic(topic, 1);
         var partition = Cluster.first(topic);
-        cluster.fill(partition, 10, 1000);
+        cluster.fill(partition, 10);
         cluster.admin.deleteRecords(Map.of(partition, RecordsToDelete.beforeOffset(6))).all().get();
         try (var consumer = cluster.assigned(partition)) {
             consumer.seek(partition, 1);
@@ -137,7 +137,7 @@ final class ConsumerChecks {
         var waitsLong = new String[] {"fetch.max.wait.ms", "50000", "request.timeout.ms", "55000"};
         try (var consumer = cluster.assigned(partition, waitsLong)) {
             Checks.that(consumer.poll(Duration.ofSeconds(1)).isEmpty(), "nothing yet");
-            cluster.fill(partition, 1, 1000);
+            cluster.fill(partition, 1);
             Checks.equal(consumer.poll(Duration.ofSeconds(25)).count(), 1, "records before the wait is over");
         }
     }
@@ -168,7 +168,7 @@ final class ConsumerChecks {
     private static void readCommitted(Cluster cluster, String topic) throws Exception {
         cluster.topic(topic, 1);
         var partition = Cluster.first(topic);
-        cluster.fill(partition, 20, 1000);
+        cluster.fill(partition, 20);
         try (var consumer = cluster.assigned(partition, "isolation.level", "read_committed")) {
             Cluster.read(consumer, 20);
             Checks.equal(consumer.endOffsets(List.of(partition)).get(partition), 20L, "last stable offset");
@@ -189,30 +189,30 @@ final class ConsumerChecks {
     private static void severalPartitions(Cluster cluster, String topic) throws Exception {
         cluster.topic(topic, 3);
         var partitions = range(0, 3).mapToObj(p -> new org.apache.kafka.common.TopicPartition(topic, p)).toList();
-        cluster.fill(partitions.get(0), 10, 1000);
+        cluster.fill(partitions.get(0), 10);
         try (var consumer = cluster.assigned(partitions.get(0))) {
             Cluster.read(consumer, 10);
             consumer.assign(partitions);
             for (var partition : partitions) {
-                cluster.fill(partition, 5, 1000);
+                cluster.fill(partition, 5);
             }
             Cluster.read(consumer, 15);
             consumer.assign(List.of(partitions.get(2)));
-            cluster.fill(partitions.get(0), 5, 1000);
-            cluster.fill(partitions.get(2), 5, 1000);
+            cluster.fill(partitions.get(0), 5);
+            cluster.fill(partitions.get(2), 5);
             Cluster.read(consumer, 5).forEach(record -> Checks.equal(record.partition(), 2, "partition"));
         }
     }
 
     private static void recreated(Cluster cluster, String topic) throws Exception {
         cluster.topic(topic, 1);
-        cluster.fill(Cluster.first(topic), 3, 1000);
+        cluster.fill(Cluster.first(topic), 3);
         cluster.admin.deleteTopics(List.of(topic)).all().get();
         Checks.eventually("the name is free again", () -> !cluster.admin.listTopics().names().get().contains(topic));
         cluster.topic(topic, 1);
         try (var consumer = cluster.assigned(Cluster.first(topic))) {
             Checks.equal(consumer.endOffsets(List.of(Cluster.first(topic))).get(Cluster.first(topic)), 0L, "end");
-            cluster.fill(Cluster.first(topic), 1, 1000);
+            cluster.fill(Cluster.first(topic), 1);
             Cluster.read(consumer, 1);
         }
     }

@@ -204,7 +204,7 @@ final class GroupChecks {
     /** What was committed is not read again; the rest is. */
     private static void resumes(Cluster cluster, String topic, String[] settings) throws Exception {
         cluster.topic(topic, 1);
-        cluster.fill(Cluster.first(topic), 30, 1000);
+        cluster.fill(Cluster.first(topic), 30);
         var polls = and(settings, "max.poll.records", "10", "enable.auto.commit", "false");
         try (var consumer = cluster.consumer(polls)) {
             consumer.subscribe(List.of(topic));
@@ -222,13 +222,13 @@ final class GroupChecks {
     /** KIP-848's way from the old protocol to the new: a classic group that is empty changes its type. */
     private static void upgrade(Cluster cluster, String topic) throws Exception {
         cluster.topic(topic, 1);
-        cluster.fill(Cluster.first(topic), 10, 1000);
+        cluster.fill(Cluster.first(topic), 10);
         try (var consumer = cluster.consumer(classic(topic, "RangeAssignor"))) {
             consumer.subscribe(List.of(topic));
             Cluster.read(consumer, 10);
             consumer.commitSync();
         }
-        cluster.fill(Cluster.first(topic), 5, 1000);
+        cluster.fill(Cluster.first(topic), 5);
         try (var consumer = cluster.consumer(consumer(topic, "uniform"))) {
             consumer.subscribe(List.of(topic));
             Checks.equal(Cluster.read(consumer, 5).get(0).offset(), 10L, "first offset");
@@ -239,7 +239,7 @@ final class GroupChecks {
         cluster.topic(topic, 2);
         var zero = Cluster.first(topic);
         var one = new TopicPartition(topic, 1);
-        cluster.fill(zero, 10, 1000);
+        cluster.fill(zero, 10);
         try (var consumer = cluster.consumer("group.id", topic)) {
             consumer.assign(List.of(zero, one));
             consumer.commitSync(Map.of(zero, new OffsetAndMetadata(7, "note ü")));
@@ -257,7 +257,7 @@ final class GroupChecks {
 
     private static void commitWithoutMembership(Cluster cluster, String topic) throws Exception {
         cluster.topic(topic, 1);
-        cluster.fill(Cluster.first(topic), 10, 1000);
+        cluster.fill(Cluster.first(topic), 10);
         try (var consumer = cluster.assigned(Cluster.first(topic), "group.id", topic)) {
             Cluster.read(consumer, 10);
             consumer.commitSync();
@@ -297,7 +297,7 @@ final class GroupChecks {
     private static void offsetsByAdmin(Cluster cluster, String topic) throws Exception {
         cluster.topic(topic, 1);
         var partition = Cluster.first(topic);
-        cluster.fill(partition, 10, 1000);
+        cluster.fill(partition, 10);
         var admin = cluster.admin;
         admin.alterConsumerGroupOffsets(topic, Map.of(partition, new OffsetAndMetadata(4, "set"))).all().get();
         var offsets = admin.listConsumerGroupOffsets(topic).partitionsToOffsetAndMetadata().get();

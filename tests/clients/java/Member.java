@@ -8,6 +8,7 @@ import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.Supplier;
 import org.apache.kafka.clients.consumer.CloseOptions;
 import org.apache.kafka.clients.consumer.Consumer;
 import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
@@ -87,7 +88,9 @@ final class Member implements AutoCloseable {
 
     /** Waits until together they hold each of the partitions exactly once, each at least `atLeast`. */
     static void share(List<Member> members, int partitionCount, int atLeast) throws Exception {
-        Checks.eventually(members.size() + " members share " + partitionCount + " partitions", () -> {
+        Supplier<String> what = () -> members.size() + " members share " + partitionCount + " partitions, they hold "
+            + members.stream().map(Member::partitions).toList();
+        Checks.eventually(what, () -> {
             var held = new ArrayList<Integer>();
             for (var member : members) {
                 if (member.failure != null) {
