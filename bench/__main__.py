@@ -46,12 +46,12 @@ def main() -> None:
         alternate(measure, ALL, rounds, figures)
     for linger_ms in (0, 5):
         print(f"latency, linger {linger_ms} ms", flush=True)
-        measure = partial(workloads.latency, linger_ms=linger_ms, seconds=20 // part)
+        measure = partial(workloads.latency, linger_ms=linger_ms, seconds=12 // part)
         alternate(measure, ALL, rounds, figures)
     if not options.quick:
         print("many partitions and connections", flush=True)
         alternate(
-            partial(workloads.scale, topic_count=10, connection_count=1000), DURABLE, 2, figures
+            partial(workloads.scale, topic_count=10, connection_count=1000), DURABLE, 1, figures
         )
         if _has_room(options.retained_gb):
             print(f"1 GB and {options.retained_gb} GB retained", flush=True)

@@ -30,7 +30,7 @@ FOOT = """\
   partition, no compression. The client takes about one core, so on two cores it is often the limit.
 - Latency: `bench/clients/latency.c`, one librdkafka producer and one consumer in one process, 5,000
   records of 100 B per second, acks=1, from the moment that a record is due to the consumer's
-  `poll()`; the first two seconds are left out.
+  `poll()`; the first five seconds are left out.
 - Start: from the start of the process to the first answer to a Metadata request.
 - CPU and memory: of the broker's process, from `/proc`. What has been retained is in the page
   cache as far as it fits: memory of the machine, and of no process.

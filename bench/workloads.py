@@ -69,6 +69,8 @@ def retained(start: StartBroker, sizes_gb: tuple[int, int], count: int) -> Measu
                 held += missing + count
             measured[f"start with {size_gb} GB after a clean stop, s"] = _restart(start, directory)
             with start(directory) as broker:
+                rdkafka.produce_rate(broker.address, count // 10, size_bytes)
+                held += count // 10
                 broker.kill()
             measured[f"start with {size_gb} GB after kill -9, s"] = _restart(start, directory)
     return measured

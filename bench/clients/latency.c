@@ -3,7 +3,7 @@
  * usage: latency BOOTSTRAP TOPIC RATE SECONDS SIZE LINGER_MS
  *
  * Sends at absolute points in time, so that a slow broker cannot slow the clock that it is measured
- * by: each record carries the moment when it was due. The first two seconds are not counted.
+ * by: each record carries the moment when it was due. The first seconds are not counted.
  * Prints one JSON object, times in microseconds.
  */
 #include <pthread.h>
@@ -15,7 +15,7 @@
 
 #include "rdkafka.h"
 
-#define WARM_UP_S 2
+#define WARM_UP_S 5 /* a JVM needs some */
 #define NS_PER_S 1000000000LL
 
 static struct {
@@ -80,7 +80,7 @@ static void *produce(void *unused) {
                         die("produce", rd_kafka_err2str(err));
                 rd_kafka_poll(rk, 0);
         }
-        rd_kafka_flush(rk, 10000);
+        rd_kafka_flush(rk, 60000);
         rd_kafka_destroy(rk);
         free(payload);
         return NULL;
@@ -92,7 +92,7 @@ static int64_t consume(int64_t *latencies) {
         rd_kafka_topic_partition_list_add(partition, plan.topic, 0)->offset = 0;
         rd_kafka_assign(rk, partition);
         int64_t seen = 0;
-        int64_t until_ns = now_ns() + plan.count * plan.interval_ns + 20 * NS_PER_S;
+        int64_t until_ns = now_ns() + plan.count * plan.interval_ns + 60 * NS_PER_S;
         while (seen < plan.count && now_ns() < until_ns) {
                 rd_kafka_message_t *message = rd_kafka_consumer_poll(rk, 1000);
                 if (!message)

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-START_TIMEOUT_S = 300
-STOP_TIMEOUT_S = 60
+START_TIMEOUT_S = 900
+STOP_TIMEOUT_S = 300
 CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -43,12 +43,13 @@ class BrokerProcess:
         return self._status_bytes("VmHWM")
 
     def stop(self) -> None:
-        """Asks it to end; kills it if it does not."""
+        """Asks it to end, and waits; one that does not is killed, and that is an error."""
         self.child.terminate()
         try:
             self.child.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.kill()
+            raise BrokerFailedError(f"{self.name} did not stop in {STOP_TIMEOUT_S} s") from None
 
     def kill(self) -> None:
         self.child.send_signal(signal.SIGKILL)
