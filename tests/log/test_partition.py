@@ -265,11 +265,16 @@ class TestIdempotence:
         assert original.state is repetition.state is not None
         assert self.append(log, 0) == 0  # and the number is free again
 
-    def test_after_retention_the_producer_goes_on(self, log: Log):
+    @pytest.mark.parametrize("crashes_before", [False, True])
+    def test_after_retention_the_producer_goes_on(self, log: Log, crashes_before: bool):
         log.create(segment_bytes=1024)
-        for sequence in range(5):
+        self.append(log, 0)
+        log.checkpoint()
+        for sequence in range(1, 5):
             self.append(log, sequence)
         log.roll()
+        if crashes_before:
+            log.crash()
         log.delete_records(5)
         log.crash()
         assert self.append(log, 4) == 4

@@ -8,6 +8,7 @@ files, of which few are in use at a time.
 
 import contextlib
 import errno
+import itertools
 import os
 import re
 import shutil
@@ -85,7 +86,8 @@ class Files:
             raise OSError(number, os.strerror(number))
 
     def truncate(self, fd: int, size_bytes: int) -> None:
-        os.ftruncate(fd, size_bytes)
+        if os.fstat(fd).st_size != size_bytes:  # a journalling file system notes even no change
+            os.ftruncate(fd, size_bytes)
 
     def listdir(self, path: str) -> list[str]:
         return os.listdir(path)
@@ -190,6 +192,6 @@ class OpenFiles:
         excess = len(self._open) - self._limit
         if excess <= 0:
             return
-        idle = [path for path, entry in self._open.items() if entry[1] == 0][:excess]
-        for path in idle:
+        idle = (path for path, entry in self._open.items() if entry[1] == 0)
+        for path in list(itertools.islice(idle, excess)):
             self._files.close(self._open.pop(path)[0])
