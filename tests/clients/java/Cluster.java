@@ -2,8 +2,8 @@ import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.Map;
 import java.util.Properties;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.NewTopic;
@@ -14,6 +14,7 @@ import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.Producer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.errors.UnknownTopicOrPartitionException;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
@@ -64,7 +65,19 @@ final class Cluster {
         var topic = new NewTopic(name, partitions, (short) 1).configs(configs);
         admin.createTopics(List.of(topic)).all().get(30, TimeUnit.SECONDS);
         // Kafka's controller has it now; its broker may hear of it a moment later
-        Checks.eventually("topic " + name + " is listed", () -> admin.listTopics().names().get().contains(name));
+        Checks.eventually("topic " + name + " can be written to", () -> writable(name, partitions));
+    }
+
+    private boolean writable(String name, int partitions) throws Exception {
+        try {
+            var described = admin.describeTopics(List.of(name)).allTopicNames().get().get(name).partitions();
+            return described.size() == partitions && described.stream().allMatch(p -> p.leader() != null);
+        } catch (ExecutionException notYet) {
+            if (notYet.getCause() instanceof UnknownTopicOrPartitionException) {
+                return false;
+            }
+            throw notYet;
+        }
     }
 
     /** Writes the values "0", "1", … to one partition. */
