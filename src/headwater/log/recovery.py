@@ -14,6 +14,7 @@ import logging
 import os
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from headwater.errors import CorruptLog
 from headwater.log import index
@@ -35,21 +36,28 @@ _SNAPSHOT = re.compile(r"(\d{20})\.snapshot")
 _MAYBE_A_BATCH = re.compile(rb"(?=\x00\x00.{14}\x02)", re.DOTALL)
 
 
+class Opened(NamedTuple):
+    """What opening a partition took, and which files the caller has to sync before it is used."""
+
+    scanned_bytes: int = 0
+    to_sync: tuple[str, ...] = ()
+
+
 def open_partition(
     partition: PartitionLog, storage: Storage, *, clean: bool, checkpoint: int | None
-) -> int:
-    """Brings `partition` to the state of its files; returns how many bytes had to be scanned.
+) -> Opened:
+    """Brings `partition` to the state of its files.
 
     `clean`: the last process closed the log, and `checkpoint` is where it ended. Otherwise
     `checkpoint` is a recovery point. None: nothing is known.
     """
     directory = partition.directory
     if not os.path.isdir(directory):
-        return 0
+        return Opened()
     names = storage.files.listdir(directory)
     bases = sorted(int(found[1]) for name in names if (found := _SEGMENT.fullmatch(name)))
     if not bases:
-        return 0
+        return Opened()
     segments = [segments_on_disk.open_sealed(storage, directory, base) for base in bases]
     partition.segments = tuple(segments)
     partition.log_start_offset = bases[0]
@@ -57,18 +65,18 @@ def open_partition(
     partition.producers = producers
     active = segments[-1]
     if clean and checkpoint is not None and checkpoint >= active.base_offset:
-        end, scanned = checkpoint, 0
+        end, opened = checkpoint, Opened()
         _take_over_active(storage, active)
     else:
         # Without a snapshot there was no producer at the last checkpoint.
         replay_from = (checkpoint or 0) if snapshot_offset is None else snapshot_offset
         _replay_sealed(storage, segments, producers, replay_from)
-        end, scanned = _recover(
+        end, opened = _recover(
             storage, active, checkpoint, producers, replay_from,
             partition.config.index_interval_bytes,
         )  # fmt: skip
     partition.next_offset = partition.high_watermark = partition.recovery_point = end
-    return scanned
+    return opened
 
 
 def _take_over_active(storage: Storage, active: Segment) -> None:
@@ -100,8 +108,8 @@ def _recover(
     producers: Producers,
     replay_from: int,
     interval_bytes: int,
-) -> tuple[int, int]:
-    """Scans what may be torn, cuts the tail; (next offset, bytes scanned)."""
+) -> tuple[int, Opened]:
+    """Scans what may be torn, cuts the tail; gives the next offset."""
     size_bytes = active.size_bytes
     start, written, end = _trusted_part(storage, active, checkpoint, interval_bytes)
     if replay_from < end:
@@ -119,12 +127,21 @@ def _recover(
             if header.base_offset >= replay_from:
                 producers.replay(header)
             end = header.last_offset + 1
+        files_bytes = segments_on_disk.sizes(active.written)
+        active.written = written
+        if (
+            end <= (checkpoint or 0)
+            and files_bytes == segments_on_disk.sizes(written)
+            and all(os.path.exists(path) for path in active.paths)  # else they are made below
+        ):
+            # Nothing came after the last checkpoint, which has synced all of it.
+            return end, Opened(size_bytes - start)
         if written.size_bytes < size_bytes:
             _keep_if_damaged(storage.files, fd, active, written.size_bytes, size_bytes)
         unsure_bytes = COMMIT_BYTES + largest_bytes
         unsure_from = max(start, written.size_bytes - unsure_bytes)
         _write_again(storage.files, fd, unsure_from, written.size_bytes)
-    segments_on_disk.cut(storage, active, written)
+        storage.files.truncate(fd, written.size_bytes)
     for path, data, at in (
         (active.index_path, entries.offsets, offsets_at),
         (active.time_index_path, entries.times, times_at),
@@ -132,9 +149,7 @@ def _recover(
         with storage.open_files.use(path, create=True) as fd:
             storage.files.truncate(fd, at)
             storage.files.pwrite(fd, data, at)
-            storage.files.fdatasync(fd)
-    active.written = written
-    return end, size_bytes - start
+    return end, Opened(size_bytes - start, active.paths)
 
 
 def _trusted_part(

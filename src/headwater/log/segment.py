@@ -23,6 +23,9 @@ from headwater.protocol import records
 from headwater.protocol.records import HEADER_BYTES, NO_TIMESTAMP, BatchHeader
 
 WALK_BYTES = 64 << 10
+# From so many files on a sync of the file system is cheaper; never more at a time than that.
+SYNC_TOGETHER = 32
+SYNC_TOGETHER_MAX = 512
 
 
 class Batch(NamedTuple):
@@ -165,8 +168,26 @@ def sync_log(storage: Storage, segment: Segment) -> None:
         storage.files.fdatasync(fd)
 
 
-def sync_indexes(storage: Storage, segment: Segment) -> None:
-    for path in (segment.index_path, segment.time_index_path):
+def sync(storage: Storage, paths: Sequence[str]) -> None:
+    """Makes the files last, each by itself or, if they are many, with one call for all."""
+    if len(paths) >= SYNC_TOGETHER and storage.files.can_sync_together():
+        for start in range(0, len(paths), SYNC_TOGETHER_MAX):
+            _sync_together(storage, paths[start : start + SYNC_TOGETHER_MAX])
+    else:
+        _sync_each(storage, paths)
+
+
+def _sync_together(storage: Storage, paths: Sequence[str]) -> None:
+    with contextlib.ExitStack() as stack:
+        fds = [stack.enter_context(storage.open_files.use(path)) for path in paths]
+        try:
+            storage.files.sync_together(fds)
+        except OSError:  # perhaps of a file that is none of these
+            _sync_each(storage, paths)
+
+
+def _sync_each(storage: Storage, paths: Sequence[str]) -> None:
+    for path in paths:
         with storage.open_files.use(path) as fd:
             storage.files.fdatasync(fd)
 
@@ -183,24 +204,33 @@ def create(storage: Storage, directory: str, base_offset: int) -> Segment:
 
 def seal(storage: Storage, segment: Segment, written: Written) -> None:
     """Ends a segment: the last time entry is written and all three files are synced."""
+    write_last_time(storage, segment, written)
+    sync(storage, segment.paths)
+
+
+def write_last_time(storage: Storage, segment: Segment, written: Written) -> None:
+    """From then on the time index tells the largest timestamp. Nothing is synced."""
     entries = IndexEntries()
     times_at = written.time_entries * TIME_ENTRY.size
     _note_time(segment.base_offset, written, entries)
     _write_entries(storage, segment, entries, 0, times_at)
-    sync_log(storage, segment)
-    sync_indexes(storage, segment)
 
 
 def cut(storage: Storage, segment: Segment, written: Written) -> None:
     """Takes away everything behind `written` and makes that last."""
-    for path, size_bytes in (
-        (segment.log_path, written.size_bytes),
-        (segment.index_path, written.offset_entries * OFFSET_ENTRY.size),
-        (segment.time_index_path, written.time_entries * TIME_ENTRY.size),
-    ):
+    for path, size_bytes in zip(segment.paths, sizes(written), strict=True):
         with storage.open_files.use(path, create=True) as fd:
             storage.files.truncate(fd, size_bytes)
             storage.files.fdatasync(fd)
+
+
+def sizes(written: Written) -> tuple[int, int, int]:
+    """Of the three files, in the order of `Segment.paths`."""
+    return (
+        written.size_bytes,
+        written.offset_entries * OFFSET_ENTRY.size,
+        written.time_entries * TIME_ENTRY.size,
+    )
 
 
 def remove(storage: Storage, segment: Segment) -> None:

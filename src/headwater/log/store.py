@@ -117,10 +117,12 @@ class LogStore:
         if existed and not clean:
             log.warning("the last process did not close the log; checking what may be torn")
             self.catalog.next_leader_epoch()
+        to_sync: list[str] = []
         for topic in self.catalog.topics.values():
             config = topic_config(topic.configs, self.topic_defaults)
             for index in range(topic.partitions):
-                self._open_partition(topic, index, config, clean, recovery_points)
+                to_sync += self._open_partition(topic, index, config, clean, recovery_points)
+        segments_on_disk.sync(self.storage, to_sync)  # before anyone sees what a crash left
         self._remove_leftovers()
         if not self.partitions.keys() >= recovery_points.keys() | self._log_starts.keys():
             # A crash interrupted the deletion of a topic. A later one of that name begins anew.
@@ -148,19 +150,21 @@ class LogStore:
         config: TopicConfig,
         clean: bool,
         recovery_points: dict[tuple[str, int], int],
-    ) -> None:
+    ) -> tuple[str, ...]:
         key = (topic.name, index)
         files = self.storage.files
         partition = PartitionLog(self, topic.name, index, config, LeaderEpochs())
         partition.epochs = LeaderEpochs.load(files, partition.directory)
         self.partitions[key] = partition
-        self.scanned_bytes += recovery.open_partition(
+        opened = recovery.open_partition(
             partition, self.storage, clean=clean, checkpoint=recovery_points.get(key)
         )
+        self.scanned_bytes += opened.scanned_bytes
         # Segments in front of it are still there if a crash interrupted their removal.
         partition.delete_before(min(self._log_starts.get(key, 0), partition.high_watermark))
-        if not clean and partition.segments:
+        if opened.to_sync:
             self.dirty.add(partition)
+        return opened.to_sync
 
     async def close(self) -> None:
         """Commits what was taken in and leaves the directory so that it opens without a scan."""
@@ -191,7 +195,7 @@ class LogStore:
             if each.broken:  # a start after a clean stop believes the files
                 mend(self.storage, each.partition.directory, each.active)
             if each.active is not None:
-                segments_on_disk.seal(self.storage, each.active, each.active.written)
+                segments_on_disk.write_last_time(self.storage, each.active, each.active.written)
         self._checkpoint(partitions)
         self.storage.files.write_atomically(f"{self.path}/{CLEAN_SHUTDOWN}", b"")
 
@@ -201,7 +205,7 @@ class LogStore:
             fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(self._lock_fd, 32, 0).decode("ascii", "replace").strip()
-            os.close(self._lock_fd)
+            self._release_lock()
             raise DataDirectoryInUse(
                 "another process uses this data directory",
                 detail=f"{self.path}, process {holder or 'unknown'}",
@@ -336,7 +340,7 @@ class LogStore:
         async with self._checkpoint_turn:
             start = max(partition.log_start_offset, offset)
             starts = {**self._log_starts, (partition.topic, partition.index): start}
-            if partition.recovery_point < start:
+            if partition in self.dirty:
                 # What the producers did in front of it can't be read again after a crash.
                 await self.in_worker(self._checkpoint, [_Progress.of(partition)])
             await self.in_worker(self._write_log_starts, starts)
@@ -369,12 +373,13 @@ class LogStore:
 
     def _checkpoint(self, partitions: "list[_Progress]") -> None:
         """(worker)"""
-        for each in partitions:
-            if each.active is None or each.partition.deleted:
-                continue
-            # Also where every commit is synced: the topic may have been set so only just now.
-            segments_on_disk.sync_log(self.storage, each.active)
-            segments_on_disk.sync_indexes(self.storage, each.active)
+        existing = [
+            (each, each.active) for each in partitions if each.active and not each.partition.deleted
+        ]
+        # Also where every commit is synced: the topic may have been set so only just now.
+        paths = [path for _, active in existing for path in active.paths]
+        segments_on_disk.sync(self.storage, paths)
+        for each, _ in existing:
             self._write_snapshot(each)
             each.partition.recovery_point = each.offset
         self._write_recovery_points()
