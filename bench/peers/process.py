@@ -102,6 +102,6 @@ def answers_metadata(port: int) -> bool:
             answer = connection.makefile("rb")
             (size,) = struct.unpack(">i", answer.read(4))
             _correlation_id, brokers = struct.unpack(">ii", answer.read(size)[:8])
-            return brokers > 0
+            return bool(brokers > 0)
     except (OSError, struct.error):
         return False
