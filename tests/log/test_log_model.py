@@ -48,6 +48,9 @@ class LogMachine(RuleBasedStateMachine):
         self.sequences: dict[int, int] = defaultdict(int)
         self.number = 0
         self.faulty = False
+        # An index whose sync failed once may hold anything after a power cut: the log believes
+        # the sync that follows. Records are found all the same (`segment.locate` checks).
+        self.indexes_are_sure = True
 
     def teardown(self) -> None:
         self.log.__exit__()
@@ -184,6 +187,7 @@ class LogMachine(RuleBasedStateMachine):
     def syncs_fail(self, after: int, count: int) -> None:
         self.log.files.fail_syncs(count, after=after)
         self.faulty = True
+        self.indexes_are_sure = False
 
     @rule(room_bytes=st.integers(0, 3000))
     def disk_fills(self, room_bytes: int) -> None:
@@ -292,7 +296,8 @@ class LogMachine(RuleBasedStateMachine):
         self.doubtful.clear()
         self.end = max(self.end, partition.high_watermark) if not more else partition.high_watermark
         assert self.end == partition.high_watermark
-        self.log.check_indexes()
+        if self.indexes_are_sure:
+            self.log.check_indexes()
 
     # ── always ──
 
