@@ -80,8 +80,20 @@ def open_partition(
 
 
 def _take_over_active(storage: Storage, active: Segment) -> None:
-    # The clean stop wrote the last time entry, so the index knows the largest timestamp.
+    """Completes what the indexes tell by the few batches behind their last entries.
+
+    The clean stop writes a last time entry only where something came after the last checkpoint.
+    """
     segments_on_disk.load_timestamps(storage, active)
+    written = active.written
+    with storage.open_files.use(active.index_path, create=True) as fd:
+        last = index.floor_by_offset(storage.files, fd, written.offset_entries, 2**31 - 1)
+    written.since_entry_bytes = written.size_bytes - last.position
+    with contextlib.suppress(CorruptLog):  # who reads the batch will say so
+        for _, header in segments_on_disk.headers(storage, active, last.position):
+            if header.max_timestamp > written.max_timestamp_ms:
+                written.max_timestamp_ms = header.max_timestamp
+                written.max_timestamp_offset = header.last_offset
 
 
 def _newest_snapshot(

@@ -1,5 +1,7 @@
 """ListOffsets: the ends of a log and its records by time, in every version."""
 
+import asyncio
+
 import pytest
 from wire import Wire, batch_of
 
@@ -102,3 +104,22 @@ def test_a_batch_whose_records_are_no_records(client):
     assert client.produce("nonsense", batch).error_code == 0
     assert _ask(client, 1, topic="nonsense").error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert _ask(client, LATEST, topic="nonsense").offset == 10
+
+
+@pytest.mark.parametrize("crash", [True, False])
+def test_by_time_after_a_checkpoint_and_a_restart(tmp_path, crash):
+    """Records that came before the checkpoint but after the last entry of the time index."""
+    broker = InProcessBroker(str(tmp_path))
+    broker.start()
+    with Wire(broker.bootstrap) as client:
+        client.create_topic("timed")
+        for timestamp_ms in (1000, 2000, 3000):
+            client.produce("timed", batch_of(b"x", timestamp_ms=timestamp_ms))
+    work = broker.running.store.checkpoint()
+    asyncio.run_coroutine_threadsafe(work, broker._loop).result(30)
+    broker.restart(crash=crash)
+    with Wire(broker.bootstrap) as client:
+        for timestamp_ms, offset in ((1000, 0), (1500, 1), (2500, 2), (3000, 2), (3001, -1)):
+            assert _ask(client, timestamp_ms).offset == offset
+        assert _ask(client, MAX_TIMESTAMP).offset == 2
+    broker.stop()
