@@ -30,7 +30,7 @@ from headwater.protocol.messages.produce import (
     ProduceResponsePartitionProduceResponse,
     ProduceResponseTopicProduceResponse,
 )
-from headwater.protocol.records import TRANSACTIONAL, BatchHeader
+from headwater.protocol.records import LOG_APPEND_TIME, TRANSACTIONAL, BatchHeader
 
 ZSTD_SINCE = 7
 MIN_RECORD_BYTES = 7  # a length, attributes, two deltas, and no key, value or headers
@@ -111,8 +111,9 @@ def _append(
 
     answer.base_offset = partition.append(data, header, done)
     answer.log_start_offset = partition.log_start_offset
-    if partition.config.log_append_time:
-        answer.log_append_time_ms = broker.clock.now_ms()
+    stored = records.read_header(data)
+    if stored.attributes & LOG_APPEND_TIME:
+        answer.log_append_time_ms = stored.max_timestamp
     broker.metrics.produced_records[partition.topic] += header.record_count
     broker.metrics.produced_bytes[partition.topic] += header.size_bytes
 
@@ -134,6 +135,8 @@ def _check_batch(
         )
     if header.codec == compression.ZSTD and context.api_version < ZSTD_SINCE:
         raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")
+    if header.attributes & LOG_APPEND_TIME:
+        raise ApiError(ErrorCode.INVALID_TIMESTAMP, "only the broker stamps the time of an append")
     if header.attributes & TRANSACTIONAL:
         raise ApiError(ErrorCode.INVALID_TXN_STATE, "transactions are not supported yet")
     if partition.topic == OFFSETS_TOPIC:
