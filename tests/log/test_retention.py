@@ -150,3 +150,17 @@ def test_a_pinned_slice_survives(log: Log):
     part.release()
     log.settle()
     assert not os.path.exists(part.segment.log_path)
+
+
+def test_the_newest_record_counts_also_after_a_checkpoint_and_a_clean_stop(log: Log):
+    """Nothing came after the checkpoint, so the stop had nothing to write."""
+    log.create(retention_ms=60_000)
+    log.fill(1)
+    log.restart()
+    log.clock.advance(50)
+    values = log.fill(1)
+    log.checkpoint()
+    log.restart()
+    log.clock.advance(30)
+    assert log.retain() == 0
+    assert log.values(1) == values
