@@ -1,5 +1,6 @@
 """kafka-python: the newest versions of most APIs, idempotent unless told otherwise."""
 
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ import pytest
 
 with warnings.catch_warnings():  # importing it reads files in a deprecated way
     warnings.simplefilter("ignore", DeprecationWarning)
-    from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+    from kafka import ConsumerRebalanceListener, KafkaAdminClient, KafkaConsumer, KafkaProducer
     from kafka.admin import ConfigResource, ConfigResourceType, NewPartitions, NewTopic, OffsetSpec
     from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
     from kafka.coordinator.assignors.range import RangePartitionAssignor
@@ -26,6 +27,8 @@ with warnings.catch_warnings():  # importing it reads files in a deprecated way
     from kafka.structs import OffsetAndMetadata, TopicPartition
 
 WAIT_S = 20
+# A poll that ends amid a rebalance may leave kafka-python without heartbeats for ever.
+POLL_MS = 1000
 FAST: dict[str, Any] = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 200}
 ASSIGNORS = [
     RangePartitionAssignor,
@@ -80,7 +83,7 @@ def take(reader: KafkaConsumer, count: int) -> list[Any]:
     end_s = time.monotonic() + WAIT_S
     while len(taken) < count:
         assert time.monotonic() < end_s, f"{len(taken)} of {count} records came"
-        for records in reader.poll(200, max_records=count - len(taken)).values():
+        for records in reader.poll(POLL_MS, max_records=count - len(taken)).values():
             taken += records
     return taken
 
@@ -232,24 +235,69 @@ def test_reading_creates_a_topic_if_asked(consumer: Open) -> None:
     end_s = time.monotonic() + WAIT_S
     while not reader.assignment():
         assert time.monotonic() < end_s
-        reader.poll(100)
+        reader.poll(POLL_MS)
     assert reader.partitions_for_topic(absent) == {0}
 
 
 # ── groups ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def poll_until(members: list[KafkaConsumer], condition: Callable[[], bool]) -> list[Any]:
-    """Polls in turn; a kafka-python consumer joins and rejoins only while it is polled."""
-    read: list[Any] = []
+class Member(threading.Thread, ConsumerRebalanceListener):
+    """A consumer that is polled all the time, as rebalances need it; only its thread touches it."""
+
+    def __init__(self, reader: KafkaConsumer, topic: str) -> None:
+        super().__init__(daemon=True)
+        self._reader = reader
+        self._reader.subscribe([topic], listener=self)
+        self.leaving = threading.Event()
+        self.owned: set[int] = set()
+        self.read: list[Any] = []
+        self.start()
+
+    def on_partitions_assigned(self, assigned: Any) -> None:
+        self.owned = self.owned | {part.partition for part in assigned}
+
+    def on_partitions_revoked(self, revoked: Any) -> None:
+        self.owned = self.owned - {part.partition for part in revoked}
+
+    def run(self) -> None:
+        while not self.leaving.is_set():
+            for records in self._reader.poll(POLL_MS).values():
+                self.read += records
+        self._reader.close()
+
+
+class Members(list[Member]):
+    def wait_until_shared(self, *counts: int) -> None:
+        """Every partition has exactly one owner, and each member has so many."""
+        wait_for(
+            lambda: (
+                sorted(part for each in self for part in each.owned) == list(range(6))
+                and sorted(len(each.owned) for each in self) == [*counts]
+            )
+        )
+
+    def leave(self, member: Member) -> None:
+        self.remove(member)
+        member.leaving.set()
+        member.join()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
     end_s = time.monotonic() + 40
     while not condition():
-        shares = [len(member.assignment()) for member in members]
-        assert time.monotonic() < end_s, f"not reached: {shares}"
-        for member in members:
-            for records in member.poll(50).values():
-                read += records
-    return read
+        assert time.monotonic() < end_s, "not reached"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def members() -> Iterator[Members]:
+    all_ = Members()
+    yield all_
+    for member in all_:
+        member.leaving.set()
+    for member in all_:
+        member.join()
 
 
 @pytest.fixture
@@ -259,49 +307,47 @@ def group() -> str:
 
 @pytest.mark.parametrize("assignor", ASSIGNORS, ids=lambda each: each.name)
 def test_members_come_and_go(
-    admin: KafkaAdminClient, producer: KafkaProducer, consumer: Open, group: str, assignor: Any
+    admin: KafkaAdminClient,
+    producer: KafkaProducer,
+    consumer: Open,
+    group: str,
+    members: Members,
+    assignor: Any,
 ) -> None:
     topic = create_topic(admin, 6)
     config = {"group_id": group, "partition_assignment_strategy": [assignor], **FAST}
-    members = [consumer(topic, **config)]
-
-    def shared(*counts: int) -> bool:
-        shares = [[part.partition for part in member.assignment()] for member in members]
-        owned = sorted(partition for share in shares for partition in share)
-        return owned == list(range(6)) and sorted(map(len, shares)) == [*counts]
-
-    poll_until(members, lambda: shared(6))
-    members.append(consumer(topic, **config))
-    poll_until(members, lambda: shared(3, 3))
-    members.append(consumer(topic, **config))
-    poll_until(members, lambda: shared(2, 2, 2))
+    members.append(Member(consumer(**config), topic))
+    members.wait_until_shared(6)
+    members.append(Member(consumer(**config), topic))
+    members.wait_until_shared(3, 3)
+    members.append(Member(consumer(**config), topic))
+    members.wait_until_shared(2, 2, 2)
     for partition in range(6):
         send(producer, topic, 10, partition=partition)
-    read: list[Any] = []
-    end_s = time.monotonic() + WAIT_S
-    while len(read) < 60 and time.monotonic() < end_s:
-        for member in members:
-            read += [record for records in member.poll(50).values() for record in records]
-    assert sorted((r.partition, r.offset) for r in read) == [
-        (p, n) for p in range(6) for n in range(10)
-    ]
-    members.pop(0).close()
-    poll_until(members, lambda: shared(3, 3))
+    wanted = {(partition, offset) for partition in range(6) for offset in range(10)}
+    wait_for(lambda: {(r.partition, r.offset) for each in members for r in each.read} == wanted)
+    members.leave(members[0])
+    members.wait_until_shared(3, 3)
 
 
 def test_a_static_member_returns_without_a_rebalance(
-    admin: KafkaAdminClient, consumer: Open, group: str
+    admin: KafkaAdminClient, consumer: Open, group: str, members: Members
 ) -> None:
     topic = create_topic(admin, 6)
-    members = [consumer(topic, group_id=group, group_instance_id=name, **FAST) for name in "ab"]
-    poll_until(members, lambda: [len(each.assignment()) for each in members] == [3, 3])
-    [described] = admin.describe_groups([group]).values()
-    before = {each["group_instance_id"]: each["member_id"] for each in described["members"]}
-    members.pop().close()
-    members.append(consumer(topic, group_id=group, group_instance_id="b", **FAST))
-    poll_until(members, lambda: [len(each.assignment()) for each in members] == [3, 3])
-    [described] = admin.describe_groups([group]).values()
-    after = {each["group_instance_id"]: each["member_id"] for each in described["members"]}
+
+    def ids() -> dict[str, str]:
+        [described] = admin.describe_groups([group]).values()
+        return {each["group_instance_id"]: each["member_id"] for each in described["members"]}
+
+    for name in "ab":
+        members.append(Member(consumer(group_id=group, group_instance_id=name, **FAST), topic))
+    members.wait_until_shared(3, 3)
+    owned, before = [each.owned for each in members], ids()
+    members.leave(members[1])
+    members.append(Member(consumer(group_id=group, group_instance_id="b", **FAST), topic))
+    members.wait_until_shared(3, 3)
+    after = ids()
+    assert [each.owned for each in members] == owned
     assert after["a"] == before["a"]
     assert after["b"] != before["b"]  # the returning one has a new id, and took the old one's place
     assert len(after) == 2
@@ -343,11 +389,10 @@ def test_topics(admin: KafkaAdminClient) -> None:
     assert described["error_code"] == 0
     assert [each["partition_index"] for each in described["partitions"]] == [0, 1]
     admin.create_partitions({name: NewPartitions(5)})
-    [described] = admin.describe_topics([name])
-    assert len(described["partitions"]) == 5
+    wait_for(lambda: len(admin.describe_topics([name])[0]["partitions"]) == 5)
     assert name in admin.list_topics()
     admin.delete_topics([name])
-    assert name not in admin.list_topics()
+    wait_for(lambda: name not in admin.list_topics())
     with pytest.raises(UnknownTopicOrPartitionError):
         admin.delete_topics([name])
 
