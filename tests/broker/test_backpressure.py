@@ -6,12 +6,11 @@ import os
 import resource
 import socket
 import struct
-import sys
 import time
-from pathlib import Path
 
 import pytest
 import wire
+from broker_process import BrokerProcess
 from wire import Wire, batch_of, framed, payload, wait_until
 
 from headwater.broker import server as server_module
@@ -19,10 +18,6 @@ from headwater.config import BrokerSettings
 from headwater.protocol.messages.api_versions import ApiVersionsRequest
 from headwater.protocol.messages.metadata import MetadataRequest
 from headwater.testing import FaultyFiles, InProcessBroker
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "clients"))
-
-from broker_process import BrokerProcess
 
 MIB = 1 << 20
 

@@ -2,7 +2,12 @@
 
 import pytest
 
-from headwater.broker.fetch_sessions import EVICTABLE_AFTER_S, MAX_SESSIONS, FetchSessions
+from headwater.broker.fetch_sessions import (
+    EVICTABLE_AFTER_S,
+    MAX_PARTITIONS,
+    MAX_SESSIONS,
+    FetchSessions,
+)
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.fetch import (
@@ -65,6 +70,32 @@ def test_beginning_anew_ends_the_old_one(sessions):
     second = _begin(sessions, first).id
     assert second != first
     assert len(sessions) == 1
+
+
+def _of_many(sessions: FetchSessions, count: int, **fields):
+    partitions = [FetchRequestFetchPartition(partition=index) for index in range(count)]
+    topics = [FetchRequestFetchTopic(topic="many", partitions=partitions)]
+    return sessions.session_for(FetchRequest(topics=topics, **fields), by_id=False)
+
+
+def test_what_all_of_them_remember_is_bounded(sessions):
+    half = MAX_PARTITIONS // 2
+    first = _of_many(sessions, half, session_epoch=0)
+    second = _of_many(sessions, half, session_epoch=0)
+    assert first.id
+    assert second.id
+    # One more is served, but not remembered.
+    third = _of_many(sessions, 10, session_epoch=0)
+    assert (third.id, len(third.partitions)) == (0, 10)
+    # One that grows beyond it has to begin anew.
+    with pytest.raises(ApiError) as refused:
+        _of_many(sessions, half + 1, session_id=second.id, session_epoch=1)
+    assert refused.value.code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert len(sessions) == 1
+    # Who leaves makes room.
+    _of_many(sessions, 0, session_id=first.id, session_epoch=-1)
+    assert _of_many(sessions, half, session_epoch=0).id
+    assert _of_many(sessions, half, session_epoch=0).id
 
 
 def test_epochs_go_round(sessions):

@@ -14,6 +14,7 @@ from uuid import UUID
 
 import pytest
 import wire
+from broker_process import BrokerProcess
 from wire import Wire, batch_of, framed, payload, wait_until
 
 from headwater.broker import server as server_module
@@ -32,8 +33,8 @@ load_all()
 SEED = 20261115
 
 
-def _rss_bytes() -> int:
-    with open("/proc/self/statm", "rb") as file:
+def _rss_bytes(process: int | str = "self") -> int:
+    with open(f"/proc/{process}/statm", "rb") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -325,6 +326,17 @@ def test_a_flood_of_bad_connections_does_not_flood_the_log(broker, caplog):
     assert caplog.text.count("connection ended") < 100
 
 
+def test_a_clients_words_cannot_forge_a_line_of_the_log(broker, caplog):
+    with Wire(broker.bootstrap) as attacker:
+        name = "x\n12:00:00 error all is lost" + "\x1b[31m" + "y" * 10_000
+        request = wire.produce_request(name, batch_of(b"x"), acks=0)
+        attacker.send(request, 9, is_answered=False)
+        assert attacker.is_ended()
+    (line,) = [each for each in caplog.messages if "all is lost" in each]
+    assert line.isprintable()
+    assert len(line) < 600
+
+
 # ── fuzz ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -344,20 +356,17 @@ def _fuzz(address: str, frames: list[bytes]) -> None:
                     pass
 
 
-def test_random_bytes_for_every_api(broker, caplog):
-    chance = random.Random(SEED)
+def _random_frames(chance: random.Random) -> list[bytes]:
     frames = []
     for api in APIS.values():
         for _ in range(12):
             version = chance.randint(api.first, api.last)
             head = struct.pack(">hhih", api.key, version, 1, -1)
             frames.append(framed(head + b"\x00" + chance.randbytes(chance.randint(0, 200))))
-    _fuzz(broker.bootstrap, frames)
-    assert "Traceback" not in caplog.text, caplog.text
+    return frames
 
 
-def test_mutated_requests_of_every_api(broker, caplog):
-    chance = random.Random(SEED + 1)
+def _mutated_frames(chance: random.Random) -> list[bytes]:
     frames = []
     for api in APIS.values():
         for version in range(api.first, api.last + 1):
@@ -370,8 +379,34 @@ def test_mutated_requests_of_every_api(broker, caplog):
     for version in range(4, 19):
         valid = payload(wire.fetch_request("neighbour", 0, session_id=0, session_epoch=0), version)
         frames += [framed(_mutated(valid, chance)) for _ in range(20)]
-    _fuzz(broker.bootstrap, frames)
+    return frames
+
+
+def test_random_bytes_for_every_api(broker, caplog):
+    _fuzz(broker.bootstrap, _random_frames(random.Random(SEED)))
     assert "Traceback" not in caplog.text, caplog.text
+
+
+def test_mutated_requests_of_every_api(broker, caplog):
+    _fuzz(broker.bootstrap, _mutated_frames(random.Random(SEED + 1)))
+    assert "Traceback" not in caplog.text, caplog.text
+
+
+def test_a_broker_process_bears_it_too(tmp_path):
+    """It has another event loop, and its memory can be told from ours."""
+    with BrokerProcess(tmp_path / "data") as process:
+        neighbour = Neighbour(process.address)
+        neighbour.start()
+        chance = random.Random(SEED + 2)
+        _fuzz(process.address, _random_frames(chance))
+        before = _rss_bytes(process._child.pid)
+        for _ in range(3):
+            _fuzz(process.address, _random_frames(chance) + _mutated_frames(chance))
+        assert _rss_bytes(process._child.pid) - before < 48 << 20
+        neighbour.finish()
+    logged = (tmp_path / "data.log").read_text()
+    assert "connection ended" in logged
+    assert "Traceback" not in logged, logged[-5000:]
 
 
 def _filled(message: type[Message], version: int, chance: random.Random) -> Message:

@@ -18,6 +18,8 @@ NO_SESSION = 0
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 MAX_SESSIONS = 1000  # max.incremental.fetch.session.cache.slots
+# Over all sessions. Kafka bounds only their number, so a few thousand requests could fill a heap.
+MAX_PARTITIONS = 500_000
 EVICTABLE_AFTER_S = 120.0
 
 TopicKey = str | UUID  # ids from version 13 on
@@ -63,6 +65,7 @@ class FetchSessions:
         self._clock = clock
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
         self._ids = itertools.count(1)
+        self._partitions_held = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -70,21 +73,34 @@ class FetchSessions:
     def session_for(self, request: FetchRequest, *, by_id: bool) -> FetchSession:
         """The session with what the request wants now. A request without one gets one of id 0."""
         if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
-            self._sessions.pop(request.session_id, None)
+            self._end(request.session_id)
             session = FetchSession(NO_SESSION, by_id)
             if request.session_epoch == INITIAL_EPOCH:
                 session = self._begin(by_id=by_id)
         else:
             session = self._go_on(request.session_id, request.session_epoch, by_id=by_id)
+        held_before = len(session.partitions)
         _update(session, request, by_id=by_id)
+        if session.id != NO_SESSION:
+            self._partitions_held += len(session.partitions) - held_before
+            if self._partitions_held > MAX_PARTITIONS:
+                self._end(session.id)
+                if session.is_incremental:  # the client begins anew, and gets none then
+                    raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+                session.id = NO_SESSION
         return session
+
+    def _end(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._partitions_held -= len(session.partitions)
 
     def _begin(self, *, by_id: bool) -> FetchSession:
         if len(self._sessions) >= MAX_SESSIONS:
             oldest = next(iter(self._sessions.values()))
             if self._clock.monotonic_s() - oldest.used_at_s < EVICTABLE_AFTER_S:
                 return FetchSession(NO_SESSION, by_id)  # the client goes on without a session
-            del self._sessions[oldest.id]
+            self._end(oldest.id)
         session = FetchSession(next(self._ids) & 0x7FFFFFFF, by_id)
         session.used_at_s = self._clock.monotonic_s()
         self._sessions[session.id] = session

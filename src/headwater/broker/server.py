@@ -114,7 +114,8 @@ class Server:
         self.broker.metrics.connections_refused += 1
         self._reasons_logged += 1
         if self._reasons_logged <= REASONS_LOGGED_PER_SWEEP:
-            log.warning("connection ended: %s: %s", connection.peer, reason)
+            # Escaped and cut short: a client's own words may be in it.
+            log.warning("connection ended: %s: %s", connection.peer, repr(reason)[1:-1][:500])
 
     def took(self, size_bytes: int) -> None:
         self.buffered_bytes += size_bytes
