@@ -28,9 +28,11 @@ def test_the_example_of_the_testing_page_runs(headwater_broker):
 
 def test_every_metric_is_documented_and_well_formed(tmp_path):
     settings = BrokerSettings(listen="127.0.0.1:0", metrics_listen="127.0.0.1:0")
-    with InProcessBroker.serving(str(tmp_path), settings) as broker:
-        with urlopen(f"http://{broker.metrics_address}/metrics") as response:
-            text = response.read().decode()
+    with (
+        InProcessBroker.serving(str(tmp_path), settings) as broker,
+        urlopen(f"http://{broker.metrics_address}/metrics") as response,
+    ):
+        text = response.read().decode()
     page = (ROOT / "docs/operations.md").read_text()
     families = list(text_string_to_metric_families(text))
     assert families

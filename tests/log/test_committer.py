@@ -5,7 +5,7 @@ import errno
 import pytest
 from log_harness import Log, batch_of
 
-from headwater.log.committer import SYNC_TOGETHER
+from headwater.log.segment import SYNC_TOGETHER
 from headwater.protocol import records
 from headwater.testing.files import FaultyFiles
 
@@ -20,11 +20,11 @@ class CountingFiles(FaultyFiles):
         self.together: list[int] = []
         self.fails_together = False
 
-    def sync_together(self, fds):
-        self.together.append(len(fds))
+    def sync_together(self, root_fd, paths):
+        self.together.append(len(paths))
         if self.fails_together:
             raise OSError(errno.EIO, "the disk is gone for a moment")
-        super().sync_together(fds)
+        super().sync_together(root_fd, paths)
 
 
 @pytest.fixture

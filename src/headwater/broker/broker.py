@@ -275,7 +275,9 @@ def _read_offsets(
         if at >= enough:
             break
         batch = segments_on_disk.read_batch(storage, segment, at, header)
-        for record in records.records_of(batch):
-            stored.append(StoredRecord(record.key or b"", record.value, record.timestamp_ms))
+        stored += (
+            StoredRecord(record.key or b"", record.value, record.timestamp_ms)
+            for record in records.records_of(batch)
+        )
         position = at + header.size_bytes
     return stored, position

@@ -116,7 +116,8 @@ class _Lines(View):
         _, order = seen.recent[-1]
         say(
             f"{_where(message):>8}  order {order['order_id']}  {order['country']}"
-            f"  {order['total_cents'] / 100:>8,.2f} €  customer {order['customer_id']}: {_items(order)}"
+            f"  {order['total_cents'] / 100:>8,.2f} €  customer {order['customer_id']}:"
+            f" {_items(order)}"
         )
         if time.monotonic() > self._next_summary_s:
             self._next_summary_s += _SUMMARY_EVERY_S

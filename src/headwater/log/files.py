@@ -76,12 +76,16 @@ class Files:
         major, minor = os.uname().release.split(".")[:2]
         return (int(major), int(re.sub(r"\D.*", "", minor))) >= (5, 8)
 
-    def sync_together(self, fds: Sequence[int]) -> None:
-        """Makes all of them last; they lie on one file system. On OSError, any may not have."""
+    def sync_together(self, root_fd: int, paths: Sequence[str]) -> None:
+        """Makes all of the files last, and whatever else lies on the file system of `root_fd`.
+
+        On OSError, any of them may not have. `root_fd` has been open since before they were
+        written: one that is opened later may not hear of an error that another has heard of.
+        """
         import ctypes
 
         libc = ctypes.CDLL(None, use_errno=True)
-        if libc.syncfs(fds[0]) != 0:
+        if libc.syncfs(root_fd) != 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
 

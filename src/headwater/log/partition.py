@@ -20,7 +20,6 @@ Invariants
 
 import bisect
 import errno
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headwater.errors import ApiError, CorruptLog, OffsetOutOfRange, StorageFailed
@@ -36,6 +35,8 @@ from headwater.protocol.primitives import Splice
 from headwater.protocol.records import NO_PRODUCER_ID, BatchHeader
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headwater.log.store import LogStore
 
 # A commit takes at most this much, so that one burst does not delay its own first batch.

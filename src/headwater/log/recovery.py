@@ -256,7 +256,8 @@ def _whole_batches(
     files: Files, fd: int, start: int, end: int, offset: int
 ) -> Iterator[BatchHeader]:
     """The headers of the batches that are whole and follow on from `offset`, up to the first
-    that is not."""
+    that is not.
+    """
     window, window_at, position = memoryview(b""), start, start
     while position + HEADER_BYTES <= end:
         at = position - window_at

@@ -10,6 +10,7 @@ batches. All others are sealed and never change again.
 """
 
 import contextlib
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,10 +23,11 @@ from headwater.log.index import OFFSET_ENTRY, TIME_ENTRY, OffsetEntry
 from headwater.protocol import records
 from headwater.protocol.records import HEADER_BYTES, NO_TIMESTAMP, BatchHeader
 
+log = logging.getLogger(__name__)
+
 WALK_BYTES = 64 << 10
-# From so many files on a sync of the file system is cheaper; never more at a time than that.
+# From so many files on a sync of the whole file system is cheaper.
 SYNC_TOGETHER = 32
-SYNC_TOGETHER_MAX = 512
 
 
 class Batch(NamedTuple):
@@ -49,11 +51,13 @@ class Written:
     indexed_timestamp_ms: int = NO_TIMESTAMP
 
 
-class Storage(NamedTuple):
+@dataclass(slots=True)
+class Storage:
     """The files of a log and the descriptors that are open on them."""
 
     files: Files
     open_files: OpenFiles
+    root_fd: int = -1  # somewhere in the data directory, open as long as that is in use
 
 
 class Segment:
@@ -170,26 +174,25 @@ def sync_log(storage: Storage, segment: Segment) -> None:
 
 def sync(storage: Storage, paths: Sequence[str]) -> None:
     """Makes the files last, each by itself or, if they are many, with one call for all."""
-    if len(paths) >= SYNC_TOGETHER and storage.files.can_sync_together():
-        for start in range(0, len(paths), SYNC_TOGETHER_MAX):
-            _sync_together(storage, paths[start : start + SYNC_TOGETHER_MAX])
-    else:
-        _sync_each(storage, paths)
-
-
-def _sync_together(storage: Storage, paths: Sequence[str]) -> None:
-    with contextlib.ExitStack() as stack:
-        fds = [stack.enter_context(storage.open_files.use(path)) for path in paths]
-        try:
-            storage.files.sync_together(fds)
-        except OSError:  # perhaps of a file that is none of these
-            _sync_each(storage, paths)
-
-
-def _sync_each(storage: Storage, paths: Sequence[str]) -> None:
+    if len(paths) >= SYNC_TOGETHER and sync_together(storage, paths):
+        return
     for path in paths:
         with storage.open_files.use(path) as fd:
             storage.files.fdatasync(fd)
+
+
+def sync_together(storage: Storage, paths: Sequence[str]) -> bool:
+    """One sync for all. False: it cannot be had, or it failed, perhaps for another file than
+    these; then each has to be synced by itself.
+    """
+    if not storage.files.can_sync_together():
+        return False
+    try:
+        storage.files.sync_together(storage.root_fd, paths)
+    except OSError as error:
+        log.error("syncing %d files together failed: %s", len(paths), error)
+        return False
+    return True
 
 
 def create(storage: Storage, directory: str, base_offset: int) -> Segment:

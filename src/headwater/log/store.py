@@ -211,6 +211,7 @@ class LogStore:
                 detail=f"{self.path}, process {holder or 'unknown'}",
                 hint="stop it, or choose another --data-dir",
             ) from None
+        self.storage.root_fd = self._lock_fd
         os.ftruncate(self._lock_fd, 0)
         os.pwrite(self._lock_fd, f"{os.getpid()}\n".encode(), 0)
 

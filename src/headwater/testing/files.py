@@ -292,7 +292,9 @@ class FaultyFiles(Files):
         return size_bytes, 0
 
     def fdatasync(self, fd: int) -> None:
-        path, file = self._by_fd[fd]
+        self._sync(*self._by_fd[fd])
+
+    def _sync(self, path: str, file: _File) -> None:
         if self.before_sync is not None:
             self.before_sync(path)
         with self._lock:
@@ -307,9 +309,12 @@ class FaultyFiles(Files):
     def can_sync_together(self) -> bool:
         return True
 
-    def sync_together(self, fds: Sequence[int]) -> None:
-        for fd in fds:
-            self.fdatasync(fd)
+    def sync_together(self, root_fd: int, paths: Sequence[str]) -> None:
+        for path in paths:
+            with self._lock:
+                _, _, node = self._known(path)
+            assert isinstance(node, _File), path
+            self._sync(path, node)
 
     def truncate(self, fd: int, size_bytes: int) -> None:
         with self._lock:

@@ -198,7 +198,7 @@ def test_a_client_that_goes_away_leaves_no_half_topic(asked):
         task = asyncio.create_task(asked.call(request, 7))
         await asyncio.sleep(0)  # the request has begun
         task.cancel()
-        while ("orders", 1) not in asked.store.partitions:  # noqa: ASYNC110
+        while ("orders", 1) not in asked.store.partitions:
             await asyncio.sleep(0.001)
         assert task.cancelled()
 
