@@ -6,6 +6,7 @@ import os
 import resource
 import socket
 import struct
+import threading
 import time
 
 import pytest
@@ -143,6 +144,43 @@ def test_a_slow_disk_slows_the_producer_instead_of_filling_the_memory(tmp_path):
             assert producer.is_ended()
         most_bytes = max(most_bytes, server.buffered_bytes)
     assert most_bytes < 16 * MIB + 4 * len(request)
+    wait_until(lambda: server.buffered_bytes == 0)
+    broker.stop()
+
+
+def test_a_stalled_disk_ends_no_connection(tmp_path, monkeypatch):
+    """Large requests wait behind each other then, and that is not their clients' fault."""
+    monkeypatch.setattr(server_module, "SWEEP_S", 0.1)
+    files, may_sync = FaultyFiles(), threading.Event()
+    may_sync.set()
+    files.before_sync = lambda path: may_sync.wait(30)
+    settings = BrokerSettings(listen="127.0.0.1:0", max_buffered_bytes=16 * MIB)
+    broker = InProcessBroker(str(tmp_path), settings, files=files)
+    broker.start()
+    server = broker.running.server
+    request = framed(payload(wire.produce_request("slow", batch_of(bytes(900_000))), 9))
+
+    def flood(producer: Wire) -> None:
+        for _ in range(15):
+            producer.raw(request)
+
+    with Wire(broker.bootstrap) as setup:
+        setup.create_topic("slow")
+    with wire.many(broker.bootstrap, 4) as producers:
+        may_sync.clear()
+        threads = [threading.Thread(target=flood, args=(each,)) for each in producers]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: server.buffered_bytes > 10 * MIB)
+        swept_s = time.monotonic() + 1.0
+        wait_until(lambda: time.monotonic() > swept_s)
+        assert broker.running.broker.metrics.connections_refused == 0
+        may_sync.set()
+        for thread in threads:
+            thread.join(60)
+        for producer in producers:
+            for _ in range(15):
+                assert producer.receive_frame()
     wait_until(lambda: server.buffered_bytes == 0)
     broker.stop()
 

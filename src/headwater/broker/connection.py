@@ -251,6 +251,11 @@ class Connection(asyncio.BufferedProtocol):
         self._inbox.append(frame)
 
     @property
+    def waits_for_client(self) -> bool:
+        """Whether it is for the client to go on: to send, or to take its answers."""
+        return self._reading or not self._writable
+
+    @property
     def is_in_frame(self) -> bool:
         """Whether we wait for the rest of a request that has begun to arrive."""
         return self._reading and (self._frame is not None or bool(self._rest))

@@ -172,7 +172,9 @@ class Server:
     def _make_room(self) -> None:
         """Ends unfinished requests of which nothing comes while others wait for their room."""
         if self._ordinary.waiting or self._bulky.waiting or self.starved:
-            unfinished = [each for each in self.connections if each.is_admitted]
+            unfinished = [
+                each for each in self.connections if each.is_admitted and each.waits_for_client
+            ]
             now_s = self.broker.clock.monotonic_s()
             ended = [each for each in unfinished if now_s - each.active_at_s >= SWEEP_S]
             if not ended and not self._has_let_in:  # they trickle
