@@ -93,7 +93,7 @@ class Connection(asyncio.BufferedProtocol):
         # Receiving: `_rest` is less than a frame; a frame that is longer gets its own buffer.
         self._rest = b""
         self._frame: bytearray | None = None
-        self._filled = 0
+        self.filled_bytes = 0
         self.frame_bytes = 0
         self.is_admitted = False  # the server has set aside room for all of the frame
         self._inbox: deque[bytearray] = deque()
@@ -138,11 +138,11 @@ class Connection(asyncio.BufferedProtocol):
         if self.is_admitted:
             self._server.finished(self)
             held_bytes += self.frame_bytes
-        else:
-            held_bytes += self._filled
+        elif self._frame is not None:
+            self._server.gave_up(self)
         self._slots.clear()
         self._inbox.clear()
-        self._in_work_bytes = self._filled = 0
+        self._in_work_bytes = self.filled_bytes = 0
         self._frame = None
         self._server.lost(self)
         self._server.released(held_bytes)
@@ -150,18 +150,18 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame is None:
             return self._server.scratch
-        if self._filled == len(self._frame):
+        if self.filled_bytes == len(self._frame):
             # Grown with what has arrived, never by what a client merely announces.
             more = min(self.frame_bytes - len(self._frame), len(self._frame))
             self._frame.extend(bytes(more))
-        return memoryview(self._frame)[self._filled :]
+        return memoryview(self._frame)[self.filled_bytes :]
 
     def buffer_updated(self, nbytes: int) -> None:
         self.active_at_s = self._server.broker.clock.monotonic_s()
         try:
             if self._frame is not None:
-                self._filled += nbytes
-                if self._filled == self.frame_bytes:
+                self.filled_bytes += nbytes
+                if self.filled_bytes == self.frame_bytes:
                     self._end_frame(self._frame)
             else:
                 self._split(self._rest + bytes(self._server.scratch[:nbytes]))
@@ -231,21 +231,19 @@ class Connection(asyncio.BufferedProtocol):
         capacity = min(size_bytes, max(FIRST_BUFFER_BYTES, 2 * len(start)))
         self._frame = bytearray(capacity)
         self._frame[: len(start)] = start
-        self._filled = len(start)
+        self.filled_bytes = len(start)
         self.frame_bytes = size_bytes
-        self._server.took(len(start))
         self._server.wait_for_room(self)
 
     def admit(self) -> None:
         """There is room for the frame that has begun: it is read on."""
         self.is_admitted = True
-        self._server.took(self.frame_bytes - self._filled)
         self._steer_reading()
 
     def _end_frame(self, frame: bytearray) -> None:
         self._server.finished(self)
         self.is_admitted = False
-        self._frame, self._filled = None, 0
+        self._frame, self.filled_bytes = None, 0
         self._server.took(FRAME_COST_BYTES)
         self._in_work_bytes += len(frame) + FRAME_COST_BYTES
         self._inbox.append(frame)

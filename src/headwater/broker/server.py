@@ -38,10 +38,7 @@ class _Line:
         self.waiting: deque[Connection] = deque()
         self.unfinished_bytes = 0
 
-    @property
-    def has_room(self) -> bool:
-        # One at a time always goes on, so that a request larger than all the room gets its turn.
-        size_bytes = self.waiting[0].frame_bytes
+    def has_room_for(self, size_bytes: int) -> bool:
         return not self.unfinished_bytes or self.unfinished_bytes + size_bytes <= self.limit_bytes
 
 
@@ -67,6 +64,7 @@ class Server:
         self.starved: deque[Connection] = deque()
         self._ordinary = _Line(max_buffered_bytes // 2)
         self._bulky = _Line(max_buffered_bytes // 4)
+        self._waiting_bytes = 0  # of the requests in these lines, what has come
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._reasons_logged = 0
@@ -74,7 +72,7 @@ class Server:
 
     @property
     def is_full(self) -> bool:
-        return self.buffered_bytes >= self.max_buffered_bytes
+        return self.buffered_bytes + self._waiting_bytes >= self.max_buffered_bytes
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Begins to accept; returns the address, with the port that was chosen for port 0."""
@@ -127,7 +125,12 @@ class Server:
     def wait_for_room(self, connection: Connection) -> None:
         """`connection.admit` is called, now or later, when there is room for its frame."""
         self._line_of(connection).waiting.append(connection)
+        self._waiting_bytes += connection.filled_bytes
         self._let_in()
+
+    def gave_up(self, connection: Connection) -> None:
+        """A connection that waited is lost."""
+        self._waiting_bytes -= connection.filled_bytes
 
     def finished(self, connection: Connection) -> None:
         """The frame of an admitted connection is whole, or never will be."""
@@ -138,15 +141,26 @@ class Server:
 
     def _let_in(self) -> None:
         for line in (self._ordinary, self._bulky):
-            while line.waiting and line.has_room:
+            while line.waiting and self._has_room(line, line.waiting[0].frame_bytes):
                 connection = line.waiting.popleft()
                 if connection in self.connections:
+                    self._waiting_bytes -= connection.filled_bytes
                     line.unfinished_bytes += connection.frame_bytes
+                    self.took(connection.frame_bytes)
                     self._has_let_in = True
                     connection.admit()
         while self.starved and not self.is_full:
             self._has_let_in = True
             self.starved.popleft().room_again()
+
+    def _has_room(self, line: _Line, size_bytes: int) -> bool:
+        if not line.has_room_for(size_bytes):
+            return False
+        if self.buffered_bytes + size_bytes <= self.max_buffered_bytes:
+            return True
+        # A request larger than all the room gets its turn, alone, when little else is in work.
+        is_alone = not self._ordinary.unfinished_bytes and not self._bulky.unfinished_bytes
+        return is_alone and self.buffered_bytes < self.max_buffered_bytes // 4
 
     # ── sweeping ──────────────────────────────────────────────────────────────────────────────
 
