@@ -1,13 +1,12 @@
 """What the tests of confluent-kafka share: a topic, a producer's reports, a reader."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
 from confluent_kafka import (
-    OFFSET_BEGINNING,
     Consumer,
     KafkaError,
     Message,
@@ -76,12 +75,17 @@ def take(reader: Consumer, count: int, timeout_s: float = WAIT_S) -> list[Messag
     return taken
 
 
-def read(
-    address: str, topic: str, count: int, start: int = OFFSET_BEGINNING, **config: Any
-) -> list[Message]:
+def read(address: str, topic: str, count: int, start: int = 0, **config: Any) -> list[Message]:
     with consumer(address, **config) as reader:
         reader.assign([TopicPartition(topic, 0, start)])
         return take(reader, count)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < end_s, "not reached"
+        time.sleep(0.01)
 
 
 def numbered(count: int) -> list[dict[str, Any]]:

@@ -58,7 +58,7 @@ def test_compressed_batches_are_not_stored_unpacked(
     seen: list[int] = []
     told = {"statistics.interval.ms": 20, "stats_cb": lambda text: seen.append(_rxbytes(text))}
     with consumer(broker_address, **told) as reader:
-        reader.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+        reader.assign([TopicPartition(topic, 0, 0)])
         take(reader, 2000)
         end_s = time.monotonic() + 5
         while not any(seen) and time.monotonic() < end_s:
@@ -202,7 +202,7 @@ def test_a_topic_is_not_created_by_reading(broker_address: str) -> None:
 
 def test_from_start_end_offset_and_the_middle_of_a_batch(broker_address: str, topic: str) -> None:
     produce(broker_address, topic, numbered(100), linger_ms=200)  # one batch
-    assert values(read(broker_address, topic, 1)) == [b"v0"]
+    assert values(read(broker_address, topic, 1, OFFSET_BEGINNING)) == [b"v0"]
     for start in (1, 42, 99):
         found = read(broker_address, topic, 100 - start, start)
         assert [each.offset() for each in found] == list(range(start, 100))

@@ -26,7 +26,7 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
-from confluent_wire import WAIT_S, consumer, create_topic, numbered, produce, take
+from confluent_wire import WAIT_S, consumer, create_topic, numbered, produce, take, wait_for
 
 
 @pytest.fixture
@@ -63,9 +63,9 @@ def test_topics(admin: AdminClient, topic: str) -> None:
     assert not described.is_internal
     assert [partition.id for partition in described.partitions] == [0, 1]
     done(admin.create_partitions([NewPartitions(topic, 4)]))
-    assert len(admin.list_topics(topic, WAIT_S).topics[topic].partitions) == 4
+    wait_for(lambda: len(admin.list_topics(topic, WAIT_S).topics[topic].partitions) == 4)
     done(admin.delete_topics([topic]))
-    assert topic not in admin.list_topics(timeout=WAIT_S).topics
+    wait_for(lambda: topic not in admin.list_topics(timeout=WAIT_S).topics)
 
 
 def test_what_cannot_be_done_says_why(admin: AdminClient, topic: str) -> None:

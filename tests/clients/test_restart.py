@@ -15,7 +15,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from broker_process import BrokerProcess
 from confluent_kafka import KafkaError, Message, Producer, TopicPartition
-from confluent_wire import WAIT_S, consumer, create_topic, numbered, produce, read, take
+from confluent_wire import WAIT_S, consumer, create_topic, numbered, produce, read, take, wait_for
 
 RESTARTS = 3
 PER_RESTART = 200  # acknowledged records between two restarts
@@ -108,13 +108,6 @@ def with_aiokafka(address: str, topic: str, acked: Acked, enough: threading.Even
             await asyncio.gather(*sent)
 
     asyncio.run(main())
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end_s, "not reached"
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(
