@@ -2,12 +2,8 @@
 
 import pytest
 
-from headwater.broker.fetch_sessions import (
-    EVICTABLE_AFTER_S,
-    MAX_PARTITIONS,
-    MAX_SESSIONS,
-    FetchSessions,
-)
+from headwater.broker import fetch_sessions
+from headwater.broker.fetch_sessions import EVICTABLE_AFTER_S, MAX_SESSIONS, FetchSessions
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.fetch import (
@@ -78,8 +74,9 @@ def _of_many(sessions: FetchSessions, count: int, **fields):
     return sessions.session_for(FetchRequest(topics=topics, **fields), by_id=False)
 
 
-def test_what_all_of_them_remember_is_bounded(sessions):
-    half = MAX_PARTITIONS // 2
+def test_what_all_of_them_remember_is_bounded(sessions, monkeypatch):
+    half = 500
+    monkeypatch.setattr(fetch_sessions, "MAX_PARTITIONS", 2 * half)
     first = _of_many(sessions, half, session_epoch=0)
     second = _of_many(sessions, half, session_epoch=0)
     assert first.id
