@@ -43,7 +43,8 @@ class HttpEndpoint:
                 status, content_type, body = self._answer(head.split(b"\r\n", 1)[0])
                 writer.write(
                     f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\n"
-                    f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
+                    f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
+                    + body
                 )
                 await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):

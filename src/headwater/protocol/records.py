@@ -49,7 +49,7 @@ NO_PRODUCER_ID = -1
 NO_TIMESTAMP = -1
 INT64_MAX = 2**63 - 1
 # The most that the records of one batch may take when decompressed inside the broker.
-DECOMPRESSED_LIMIT_BYTES = 256 << 20
+DECOMPRESSED_LIMIT_BYTES = 128 << 20
 
 _BASE_OFFSET = struct.Struct(">q")
 _LEADER_EPOCH_AT = 12
