@@ -175,15 +175,21 @@ class OpenFiles:
             with self._lock:
                 entry[1] -= 1
                 # `forget` may have dropped the path meanwhile: the last user closes.
-                if entry[1] == 0 and self._open.get(path) is not entry:
-                    self._files.close(entry[0])
+                is_last = entry[1] == 0 and self._open.get(path) is not entry
+            if is_last:
+                self._files.close(entry[0])
 
     def forget(self, path: str) -> None:
-        """Closes the descriptor, because the file was renamed, replaced or removed."""
+        """Closes the descriptor, because the file was renamed, replaced or removed.
+
+        Outside the lock: the last descriptor of a removed file gives its blocks back, which takes
+        a while, and the event loop uses files too.
+        """
         with self._lock:
             entry = self._open.pop(path, None)
-            if entry and entry[1] == 0:
-                self._files.close(entry[0])
+            is_idle = entry is not None and entry[1] == 0
+        if entry is not None and is_idle:
+            self._files.close(entry[0])
 
     def close(self) -> None:
         with self._lock:

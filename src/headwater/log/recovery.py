@@ -64,10 +64,8 @@ def open_partition(
     snapshot_offset, producers = _newest_snapshot(storage.files, directory, names)
     partition.producers = producers
     active = segments[-1]
-    if clean and checkpoint is not None and checkpoint >= active.base_offset:
-        end, opened = checkpoint, Opened()
-        _take_over_active(storage, active)
-    else:
+    end, opened = checkpoint or 0, Opened()
+    if not clean or checkpoint is None or not _take_over_active(storage, active, checkpoint):
         # Without a snapshot there was no producer at the last checkpoint.
         replay_from = (checkpoint or 0) if snapshot_offset is None else snapshot_offset
         _replay_sealed(storage, segments, producers, replay_from)
@@ -79,9 +77,10 @@ def open_partition(
     return opened
 
 
-def _take_over_active(storage: Storage, active: Segment) -> None:
+def _take_over_active(storage: Storage, active: Segment, checkpoint: int) -> bool:
     """Completes what the indexes tell by the few batches behind their last entries.
 
+    False: the log does not end at `checkpoint`, so whoever left it did not write all of it down.
     The clean stop writes a last time entry only where something came after the last checkpoint.
     """
     segments_on_disk.load_timestamps(storage, active)
@@ -89,11 +88,18 @@ def _take_over_active(storage: Storage, active: Segment) -> None:
     with storage.open_files.use(active.index_path, create=True) as fd:
         last = index.floor_by_offset(storage.files, fd, written.offset_entries, 2**31 - 1)
     written.since_entry_bytes = written.size_bytes - last.position
-    with contextlib.suppress(CorruptLog):  # who reads the batch will say so
+    end = active.base_offset
+    try:
         for _, header in segments_on_disk.headers(storage, active, last.position):
+            end = header.last_offset + 1
             if header.max_timestamp > written.max_timestamp_ms:
                 written.max_timestamp_ms = header.max_timestamp
                 written.max_timestamp_offset = header.last_offset
+    except CorruptLog:
+        return checkpoint >= active.base_offset  # who reads the batch will say so
+    if end != checkpoint:
+        log.error("%s ends at %d, not at %d; it is checked", active.log_path, end, checkpoint)
+    return end == checkpoint
 
 
 def _newest_snapshot(

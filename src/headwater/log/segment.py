@@ -238,8 +238,8 @@ def sizes(written: Written) -> tuple[int, int, int]:
 
 def remove(storage: Storage, segment: Segment) -> None:
     for path in segment.paths:
-        storage.open_files.forget(path)
         storage.files.unlink(path)
+        storage.open_files.forget(path)  # not before: a reader could open it again
 
 
 def open_sealed(storage: Storage, directory: str, base_offset: int) -> Segment:

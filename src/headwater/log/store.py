@@ -62,6 +62,13 @@ class _Progress(NamedTuple):
         producers = partition.producers_snapshot()
         return cls(partition, active, partition.high_watermark, producers, partition.broken)
 
+    @property
+    def is_all(self) -> bool:
+        """Whether nothing has come since, and nothing is under way."""
+        partition = self.partition
+        has_moved = partition.high_watermark != self.offset or not partition.is_idle
+        return not has_moved and not self.broken and not partition.broken
+
 
 class LogStore:
     """See the module. Lives on one event loop; one process at a time has the directory."""
@@ -192,6 +199,8 @@ class LogStore:
     def _finish(self, partitions: "list[_Progress]") -> None:
         """(worker)"""
         for each in partitions:
+            if each.partition.deleted:  # the directory may be another topic's by now
+                continue
             if each.broken:  # a start after a clean stop believes the files
                 mend(self.storage, each.partition.directory, each.active)
             if each.active is not None:
@@ -327,10 +336,12 @@ class LogStore:
         for directory, segments in gone:
             if not os.path.isdir(directory):
                 continue
-            for path in (path for segment in segments for path in segment.paths):
-                self.storage.open_files.forget(path)
             doomed = f"{directory}.{topic.id.hex}{_DELETED}"
             files.rename(directory, doomed)
+            # Not before: a reader could open them again, and the next topic of the name would
+            # write into files that are gone.
+            for path in (path for segment in segments for path in segment.paths):
+                self.storage.open_files.forget(path)
             self.workers.submit(files.rmtree, doomed)
         files.sync_directory(self.path)
         self._write_recovery_points()
@@ -356,21 +367,14 @@ class LogStore:
     async def checkpoint(self) -> None:
         """Moves the recovery points on, so that a crash has less to scan."""
         async with self._checkpoint_turn:
-            dirty, self.dirty = self.dirty, set()
-            progress = [_Progress.of(each) for each in dirty]
+            progress = [_Progress.of(each) for each in self.dirty]
             try:
                 await self.in_worker(self._checkpoint, progress)
             except OSError as error:
                 log.error("a checkpoint could not be written: %s", error)
-                self.dirty |= {each for each in dirty if not each.deleted}
-            # A commit that was under way may have ended by now; it is not in the checkpoint.
-            self.dirty |= {
-                each.partition
-                for each in progress
-                if each.partition.high_watermark != each.offset
-                or each.broken
-                or not each.partition.is_idle
-            }
+                return
+            # Only now, so that a stop in between still knows what it has to write.
+            self.dirty -= {each.partition for each in progress if each.is_all}
 
     def _checkpoint(self, partitions: "list[_Progress]") -> None:
         """(worker)"""
@@ -449,8 +453,21 @@ class LogStore:
             self._loop.call_soon_threadsafe(callback, *args)
 
     async def in_worker(self, job: Callable[..., T], *args: Any) -> T:
-        """What `job(*args)` returns or raises, run in a thread."""
-        return await self._run(self.workers, job, *args)
+        """What `job(*args)` returns or raises, run in a thread.
+
+        A job cannot be stopped. A caller that is cancelled therefore waits for its end, holding
+        what it holds: whoever has the lock next must not write to the same file.
+        """
+        future = self._run(self.workers, job, *args)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            while not future.done():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([future])
+            if not future.cancelled():
+                future.exception()  # counts as seen: nobody waits for it any more
+            raise
 
     async def in_reader(self, job: Callable[..., T], *args: Any) -> T:
         """The same, among the threads that read; commits do not wait for it."""

@@ -1,0 +1,206 @@
+"""Work that is cut short by other work: cancelled callers, deletions and stops at a bad moment."""
+
+import asyncio
+import contextlib
+import errno
+import os
+import threading
+
+import pytest
+from log_harness import Log, batch_of
+
+from headwater.errors import StorageFailed
+from headwater.protocol import records
+from headwater.testing.files import FaultyFiles
+
+
+@pytest.fixture
+def log(tmp_path):
+    with Log(tmp_path / "data") as opened:
+        yield opened
+
+
+class HeldSync:
+    """The first sync of a path that ends so stands still until `go` is set."""
+
+    def __init__(self, files: FaultyFiles, suffix: str, *, fails: bool = False) -> None:
+        self.go = threading.Event()
+        self._reached = threading.Event()
+        self._suffix = suffix
+        self._fails = fails
+        files.before_sync = self._before
+
+    def _before(self, path: str) -> None:
+        if path.endswith(self._suffix) and not self._reached.is_set():
+            self._reached.set()
+            self.go.wait(20)
+            if self._fails:
+                raise OSError(errno.EIO, "the disk is unwell", path)
+
+    async def reached(self) -> None:
+        async with asyncio.timeout(20):
+            while not self._reached.is_set():
+                await asyncio.sleep(0.001)
+
+
+async def cancelled(task: "asyncio.Task[object]") -> None:
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+def test_a_stop_in_the_middle_of_a_checkpoint_that_fails(log: Log):
+    log.create()
+    log.append(batch_of(b"a"))
+    log.checkpoint()
+    log.append(batch_of(b"b"))
+
+    async def stop() -> None:
+        held = HeldSync(log.files, ".index", fails=True)
+        checkpoint = asyncio.create_task(log.store.checkpoint())
+        await held.reached()
+        checkpoint.cancel()
+        threading.Timer(0.1, held.go.set).start()
+        await cancelled(checkpoint)
+        await log.store.close()
+
+    log.run(stop())
+    log.open()
+    assert log.values() == [b"a", b"b"]
+    assert log.append(batch_of(b"c")) == 2
+
+
+def test_a_commit_that_ends_during_a_cancelled_checkpoint(log: Log):
+    log.create()
+    log.append(batch_of(b"a"))
+    log.checkpoint()
+
+    async def stop() -> None:
+        commit = HeldSync(log.files, ".log")
+        batch = batch_of(b"b")
+        partition = log.partition()
+        done = asyncio.Event()
+        header = records.read_header(batch)
+        partition.append(memoryview(batch), header, lambda _: done.set())
+        await commit.reached()
+        held = HeldSync(log.files, ".index")
+        checkpoint = asyncio.create_task(log.store.checkpoint())
+        await asyncio.sleep(0)  # it has seen how far the partition is
+        commit.go.set()
+        await done.wait()
+        await held.reached()
+        checkpoint.cancel()
+        threading.Timer(0.1, held.go.set).start()
+        await cancelled(checkpoint)
+        await log.store.close()
+
+    log.run(stop())
+    log.open()
+    assert log.values() == [b"a", b"b"]
+    assert log.append(batch_of(b"c")) == 2
+
+
+def test_a_clean_stop_is_believed_only_if_the_log_ends_where_it_says(log: Log):
+    log.create()
+    log.append(batch_of(b"a"))
+    log.checkpoint()
+    stale = log.files.read(f"{log.path}/recovery-point-offset-checkpoint")
+    log.append(batch_of(b"b"))
+    log.close()
+    log.files.write_atomically(f"{log.path}/recovery-point-offset-checkpoint", stale)
+    log.open()
+    assert log.values() == [b"a", b"b"]
+    assert log.append(batch_of(b"c")) == 2
+
+
+def test_a_client_that_goes_away_leaves_the_catalog_to_whoever_writes_it(log: Log):
+    async def interrupted() -> None:
+        held = HeldSync(log.files, "catalog.jsonl")
+        for_nobody = asyncio.create_task(log.store.next_producer_id())
+        await held.reached()
+        for_nobody.cancel()
+        creation = asyncio.create_task(log.store.create_topic("a", 1, {}))
+        await asyncio.wait({creation}, timeout=0.1)
+        held.go.set()
+        await cancelled(for_nobody)
+        await creation
+        await log.store.create_topic("b", 1, {})
+
+    log.run(interrupted())
+    log.crash()
+    assert set(log.store.catalog.topics) == {"a", "b"}
+
+
+def test_a_topic_deleted_during_a_checkpoint_takes_nothing_of_the_next_along(log: Log):
+    log.create()
+    log.append(batch_of(b"old"))
+    log.files.fail_writes()
+    with pytest.raises(StorageFailed):
+        log.append(batch_of(b"refused"))
+
+    async def delete() -> None:
+        held = HeldSync(log.files, ".index")
+        checkpoint = asyncio.create_task(log.store.checkpoint())
+        await held.reached()
+        deletion = asyncio.create_task(log.store.delete_topic("t"))
+        async with asyncio.timeout(20):
+            while ("t", 0) in log.store.partitions:
+                await asyncio.sleep(0.001)
+        held.go.set()
+        await checkpoint
+        await deletion
+
+    log.run(delete())
+    log.create()
+    log.append(batch_of(b"new"))
+    log.restart()
+    assert log.values() == [b"new"]
+
+
+class ReaderInBetween(FaultyFiles):
+    """Someone opens the first segment's file at the last moment before its name goes."""
+
+    log: Log | None = None
+
+    def rename(self, source: str, target: str) -> None:
+        if os.path.isdir(source):
+            self._read(f"{source}/{0:020d}.log")
+        super().rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        self._read(path)
+        super().unlink(path)
+
+    def _read(self, path: str) -> None:
+        if self.log is not None and path.endswith(".log"):
+            with (
+                contextlib.suppress(FileNotFoundError),
+                self.log.store.storage.open_files.use(path),
+            ):
+                pass
+
+
+class TestAReaderWhileNamesGo:
+    @pytest.fixture
+    def read_log(self, tmp_path):
+        with Log(tmp_path / "data", files=ReaderInBetween()) as opened:
+            opened.files.log = opened
+            yield opened
+
+    def test_a_new_topic_of_the_name_does_not_write_into_the_old_ones_files(self, read_log: Log):
+        read_log.create()
+        read_log.append(batch_of(b"old"))
+        read_log.run(read_log.store.delete_topic("t"))
+        read_log.settle()
+        read_log.create()
+        read_log.append(batch_of(b"new"))
+        read_log.crash()
+        assert read_log.values() == [b"new"]
+
+    def test_no_descriptor_keeps_the_bytes_of_a_removed_segment(self, read_log: Log):
+        partition = read_log.create(segment_bytes=1024)
+        read_log.fill(30)
+        first = partition.segments[0]
+        read_log.delete_records(partition.segments[-1].base_offset)
+        assert first.doomed
+        read_log.files.log = None
+        assert len(read_log.store.storage.open_files) <= 3  # of the active segment
