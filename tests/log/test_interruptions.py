@@ -5,11 +5,15 @@ import contextlib
 import errno
 import os
 import threading
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 from log_harness import Log, batch_of
 
 from headwater.errors import StorageFailed
+from headwater.log import retention
+from headwater.log.store import READ_THREADS
 from headwater.protocol import records
 from headwater.testing.files import FaultyFiles
 
@@ -154,6 +158,37 @@ def test_a_topic_deleted_during_a_checkpoint_takes_nothing_of_the_next_along(log
     log.append(batch_of(b"new"))
     log.restart()
     assert log.values() == [b"new"]
+
+
+class TestRetentionThatWaitsForATimeIndex:
+    """Two segments, the first of them too old; how old they are is not known after a restart."""
+
+    @pytest.fixture
+    def aged(self, log: Log):
+        log.create(segment_ms=9_000, retention_ms=60_000)
+        log.fill(30)
+        log.restart()
+        log.clock.advance(45)
+        return log
+
+    async def retain_during(self, log: Log, change: Coroutine[Any, Any, None]) -> None:
+        go = threading.Event()
+        for _ in range(READ_THREADS):
+            log.store.readers.submit(go.wait, 20)
+        retaining = asyncio.create_task(retention.apply(log.store, log.partition()))
+        await asyncio.sleep(0)  # it waits for a reading thread now
+        await change
+        go.set()
+        await retaining
+
+    def test_records_deleted_meanwhile_do_not_count_again(self, aged: Log):
+        change = aged.store.delete_records(aged.partition(), 10)
+        aged.run(self.retain_during(aged, change))
+        assert [each.base_offset for each in aged.partition().segments] == [10, 20]
+
+    def test_a_topic_deleted_meanwhile(self, aged: Log):
+        aged.run(self.retain_during(aged, aged.store.delete_topic("t")))
+        assert ("t", 0) not in aged.store.partitions
 
 
 class ReaderInBetween(FaultyFiles):

@@ -287,3 +287,18 @@ class TestIdempotence:
                 self.append(log, sequence, pid=pid)
         log.crash()
         assert [self.append(log, 2, pid=pid) for pid in (1, 2, 3)] == [6, 7, 8]
+
+
+def test_a_producer_of_old_records_is_known_as_long_as_any_other(log: Log):
+    """A copy of last year's records is no reason to store one of them twice."""
+    log.create()
+    day_ms = 24 * 3600 * 1000
+    last_year = batch_of(b"old", timestamp_ms=log.clock.now_ms() - 365 * day_ms, producer=(5, 0, 0))
+    assert log.append(bytearray(last_year)) == 0
+    for again in (log.partition, log.restart, log.crash):
+        again()
+        log.partition().producers.expire(log.clock.now_ms() - day_ms)
+        assert log.append(bytearray(last_year)) == 0
+    log.clock.advance(2 * 24 * 3600)
+    log.partition().producers.expire(log.clock.now_ms() - day_ms)
+    assert log.append(bytearray(last_year)) == 1

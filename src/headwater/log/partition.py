@@ -153,13 +153,13 @@ class PartitionLog:
             self.producers.check(header)
         base_offset = self.next_offset
         records.place(view, base_offset, self._store.leader_epoch)
+        now_ms = self._store.clock.now_ms()
         if self.config.log_append_time:
-            now_ms = self._store.clock.now_ms()
             records.stamp_append_time(view, header.attributes, now_ms)
             header = header._replace(max_timestamp=now_ms)
         header = header._replace(base_offset=base_offset)
         if header.producer_id != NO_PRODUCER_ID:
-            before = self.producers.note(header)
+            before = self.producers.note(header, now_ms)
         self.next_offset = base_offset + header.last_offset_delta + 1
         self._pending.append(Append(Batch(header, view), done, before))
         if self._committing is None:
@@ -253,9 +253,10 @@ class PartitionLog:
             hint="free some space or mend the disk; writing resumes by itself",
         )
         self._store.note_failure(self, error)
+        now_ms = self._store.clock.now_ms()
         for append in reversed(appends):  # latest first, so that the oldest entry stays
             if append.batch is not None and append.batch.header.producer_id != NO_PRODUCER_ID:
-                self.producers.undo(append.batch.header, append.before)
+                self.producers.undo(append.batch.header, append.before, now_ms)
         self.next_offset = self.high_watermark
         for append in appends:
             append.done(self.failure)

@@ -41,7 +41,7 @@ class SequencedBatch(NamedTuple):
 
 class Producer(NamedTuple):
     epoch: int
-    timestamp_ms: int
+    seen_ms: int  # by the broker's clock: records may be of any time
     batches: tuple[SequencedBatch, ...]
 
 
@@ -89,16 +89,14 @@ class Producers:
                 detail=f"producer {header.producer_id}: {header.base_sequence} after {expected}",
             )
 
-    def note(self, header: BatchHeader) -> Producer | None:
+    def note(self, header: BatchHeader, now_ms: int) -> Producer | None:
         """Takes an appended batch in; gives the entry that was there before, for `restore`."""
         before = self.by_id.get(header.producer_id)
         batch = SequencedBatch(header.last_sequence, header.last_offset, header.last_offset_delta)
         earlier: tuple[SequencedBatch, ...] = ()
         if before is not None and before.epoch == header.producer_epoch:
             earlier = before.batches[-(BATCHES_KEPT - 1) :]
-        self.by_id[header.producer_id] = Producer(
-            header.producer_epoch, header.max_timestamp, (*earlier, batch)
-        )
+        self.by_id[header.producer_id] = Producer(header.producer_epoch, now_ms, (*earlier, batch))
         return before
 
     def restore(self, producer_id: int, before: Producer | None) -> None:
@@ -107,7 +105,7 @@ class Producers:
         else:
             self.by_id[producer_id] = before
 
-    def undo(self, header: BatchHeader, before: Producer | None) -> None:
+    def undo(self, header: BatchHeader, before: Producer | None, now_ms: int) -> None:
         """Takes back a batch whose write failed; `before` is what `note` gave.
 
         A producer that this batch was the first of stays known, as one whose next batch is this
@@ -115,18 +113,21 @@ class Producers:
         """
         if before is None:
             nothing = SequencedBatch((header.base_sequence - 1) & 0x7FFFFFFF, -1, -1)
-            before = Producer(header.producer_epoch, header.max_timestamp, (nothing,))
+            before = Producer(header.producer_epoch, now_ms, (nothing,))
         self.by_id[header.producer_id] = before
 
     def expire(self, before_ms: int) -> None:
-        """Forgets producers whose last record is older than that."""
-        for producer_id in [i for i, each in self.by_id.items() if each.timestamp_ms < before_ms]:
+        """Forgets producers that have sent nothing since.
+
+        Kafka goes by the records' own timestamps, and so forgets at once who copies old ones.
+        """
+        for producer_id in [i for i, each in self.by_id.items() if each.seen_ms < before_ms]:
             del self.by_id[producer_id]
 
-    def replay(self, header: BatchHeader) -> None:
+    def replay(self, header: BatchHeader, now_ms: int) -> None:
         """Takes in a batch that is in the log; what was accepted once is not judged again."""
         if header.producer_id != NO_PRODUCER_ID and header.base_sequence >= 0:
-            self.note(header)
+            self.note(header, now_ms)
 
     def to_snapshot(self) -> bytes:
         body = bytearray(_COUNT.pack(sum(len(each.batches) for each in self.by_id.values())))
@@ -134,7 +135,7 @@ class Producers:
             for batch in producer.batches:
                 body += _ENTRY.pack(
                     producer_id, producer.epoch, batch.last_sequence, batch.last_offset,
-                    batch.offset_delta, producer.timestamp_ms, -1, -1,
+                    batch.offset_delta, producer.seen_ms, -1, -1,
                 )  # fmt: skip
         return _HEAD.pack(1, crc32c(bytes(body))) + bytes(body)
 
@@ -150,11 +151,11 @@ class Producers:
             raise CorruptLog("a producer snapshot does not match its CRC")
         producers = cls()
         for at in range(_COUNT.size, len(body), _ENTRY.size):
-            producer_id, epoch, last_sequence, last_offset, delta, timestamp_ms, _, _ = (
+            producer_id, epoch, last_sequence, last_offset, delta, seen_ms, _, _ = (
                 _ENTRY.unpack_from(body, at)
             )
             before = producers.by_id.get(producer_id)
             earlier = before.batches if before is not None and before.epoch == epoch else ()
             batch = SequencedBatch(last_sequence, last_offset, delta)
-            producers.by_id[producer_id] = Producer(epoch, timestamp_ms, (*earlier, batch))
+            producers.by_id[producer_id] = Producer(epoch, seen_ms, (*earlier, batch))
         return producers

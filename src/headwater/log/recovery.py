@@ -44,7 +44,7 @@ class Opened(NamedTuple):
 
 
 def open_partition(
-    partition: PartitionLog, storage: Storage, *, clean: bool, checkpoint: int | None
+    partition: PartitionLog, storage: Storage, *, clean: bool, checkpoint: int | None, now_ms: int
 ) -> Opened:
     """Brings `partition` to the state of its files.
 
@@ -68,10 +68,10 @@ def open_partition(
     if not clean or checkpoint is None or not _take_over_active(storage, active, checkpoint):
         # Without a snapshot there was no producer at the last checkpoint.
         replay_from = (checkpoint or 0) if snapshot_offset is None else snapshot_offset
-        _replay_sealed(storage, segments, producers, replay_from)
+        _replay_sealed(storage, segments, producers, replay_from, now_ms)
         end, opened = _recover(
             storage, active, checkpoint, producers, replay_from,
-            partition.config.index_interval_bytes,
+            partition.config.index_interval_bytes, now_ms,
         )  # fmt: skip
     partition.next_offset = partition.high_watermark = partition.recovery_point = end
     return opened
@@ -126,12 +126,13 @@ def _recover(
     producers: Producers,
     replay_from: int,
     interval_bytes: int,
+    now_ms: int,
 ) -> tuple[int, Opened]:
     """Scans what may be torn, cuts the tail; gives the next offset."""
     size_bytes = active.size_bytes
     start, written, end = _trusted_part(storage, active, checkpoint, interval_bytes)
     if replay_from < end:
-        _replay(storage, active, producers, replay_from, start)
+        _replay(storage, active, producers, replay_from, start, now_ms)
     entries = IndexEntries()
     offsets_at = written.offset_entries * OFFSET_ENTRY.size
     times_at = written.time_entries * TIME_ENTRY.size
@@ -143,7 +144,7 @@ def _recover(
                 active.base_offset, written, entries, header, interval_bytes
             )
             if header.base_offset >= replay_from:
-                producers.replay(header)
+                producers.replay(header, now_ms)
             end = header.last_offset + 1
         files_bytes = segments_on_disk.sizes(active.written)
         active.written = written
@@ -237,23 +238,28 @@ def _trusted_times(
 
 
 def _replay_sealed(
-    storage: Storage, segments: list[Segment], producers: Producers, replay_from: int
+    storage: Storage, segments: list[Segment], producers: Producers, replay_from: int, now_ms: int
 ) -> None:
     """Tells `producers` of the batches behind their snapshot in segments that need no scan."""
     for segment, following in itertools.pairwise(segments):
         if following.base_offset > replay_from:
-            _replay(storage, segment, producers, replay_from, segment.size_bytes)
+            _replay(storage, segment, producers, replay_from, segment.size_bytes, now_ms)
 
 
 def _replay(
-    storage: Storage, segment: Segment, producers: Producers, replay_from: int, upto: int
+    storage: Storage,
+    segment: Segment,
+    producers: Producers,
+    replay_from: int,
+    upto: int,
+    now_ms: int,
 ) -> None:
     """The same for one segment, in front of `upto`. Damage costs producers, not the start."""
     try:
         found = segments_on_disk.locate(storage, segment, replay_from)
         start = upto if found is None else found[0]
         for _, header in segments_on_disk.headers(storage, segment, start, upto):
-            producers.replay(header)
+            producers.replay(header, now_ms)
     except (CorruptLog, OSError) as error:
         log.error("producers may be forgotten, a segment is unreadable: %s", error)
 

@@ -17,34 +17,42 @@ from headwater.protocol.records import NO_TIMESTAMP
 
 async def apply(store: LogStore, partition: PartitionLog) -> int:
     """Deletes what is due; returns how many bytes that were."""
-    config = partition.config
-    if "delete" not in config.cleanup_policy or not partition.segments:
+    if "delete" not in partition.config.cleanup_policy or not partition.segments:
         return 0
-    size_before = partition.size_bytes
-    while partition.segments:
-        oldest = partition.segments[0]
-        excess_bytes = partition.size_bytes - oldest.size_bytes - config.retention_bytes
-        too_much = config.retention_bytes >= 0 and excess_bytes >= 0
-        if not too_much and not await _too_old(store, oldest, config.retention_ms):
-            break
-        if len(partition.segments) == 1:
-            if oldest.size_bytes == 0 or not await _sealed(store, partition):
-                break
-        else:
-            await _delete_oldest(store, partition)
-    return size_before - partition.size_bytes
+    kept = await _oldest_kept(store, partition)
+    if kept is None and not partition.deleted and await _sealed(store, partition):
+        # Something new may have come into it before it was sealed.
+        kept = await _oldest_kept(store, partition)
+    segments = partition.segments
+    if not segments:  # the topic was deleted meanwhile
+        return 0
+    start = (kept or segments[-1]).base_offset
+    due = [segment for segment in segments if segment.base_offset < start]
+    if due:
+        try:
+            await store.delete_records(partition, start)
+        except OSError:  # on a full disk room matters more than that a crash cannot undo it
+            partition.delete_before(start)
+    return sum(segment.size_bytes for segment in due)
 
 
-async def _delete_oldest(store: LogStore, partition: PartitionLog) -> None:
-    start = partition.segments[1].base_offset
-    try:
-        await store.delete_records(partition, start)
-    except OSError:  # on a full disk room matters more than a start that a crash cannot move back
-        partition.delete_before(start)
+async def _oldest_kept(store: LogStore, partition: PartitionLog) -> Segment | None:
+    """The first segment that is not due; None if even the active one is."""
+    config = partition.config
+    has_size_limit = config.retention_bytes >= 0
+    excess_bytes = partition.size_bytes - config.retention_bytes
+    for segment in partition.segments:
+        excess_bytes -= segment.size_bytes
+        too_much = has_size_limit and excess_bytes >= 0
+        if segment.size_bytes == 0 or not (
+            too_much or await _too_old(store, segment, config.retention_ms)
+        ):
+            return segment
+    return None
 
 
 async def _too_old(store: LogStore, segment: Segment, retention_ms: int) -> bool:
-    if retention_ms < 0 or segment.size_bytes == 0:
+    if retention_ms < 0:
         return False
     if segment.written.max_timestamp_ms == NO_TIMESTAMP:
         try:

@@ -164,7 +164,11 @@ class LogStore:
         partition.epochs = LeaderEpochs.load(files, partition.directory)
         self.partitions[key] = partition
         opened = recovery.open_partition(
-            partition, self.storage, clean=clean, checkpoint=recovery_points.get(key)
+            partition,
+            self.storage,
+            clean=clean,
+            checkpoint=recovery_points.get(key),
+            now_ms=self.clock.now_ms(),
         )
         self.scanned_bytes += opened.scanned_bytes
         # Segments in front of it are still there if a crash interrupted their removal.
