@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from .conftest import COMMAND, environment, running_broker, stop
+from .conftest import COMMAND, environment, read_line, running_broker, stop
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -59,6 +59,24 @@ def test_a_second_broker_on_the_same_data_is_refused(offline, tmp_path):
         error = offline.error("broker", "--listen", "127.0.0.1:0", "--data-dir", tmp_path)
     assert "Traceback" not in error
     assert str(tmp_path) in error
+
+
+def test_a_data_directory_that_cannot_be_one(offline):
+    (offline.cwd / "file").write_text("")
+    for path in ("file", "file/below"):
+        error = offline.error("broker", "--listen", "127.0.0.1:0", "--data-dir", path)
+        assert "error: the broker cannot use its data directory\n" in error
+        assert f"{offline.cwd}/file" in error
+        assert "hint: --data-dir takes another one" in error
+        assert "bug" not in error
+
+
+@pytest.mark.parametrize(("options", "told"), [((), True), (("--advertise", "me:9092"), False)])
+def test_an_address_that_only_this_machine_can_use_is_said(offline, options, told):
+    process = offline.start("broker", "--listen", "0.0.0.0:0", *options)
+    assert "ready at 0.0.0.0:" in read_line(process)
+    assert stop(process) == 0
+    assert ("--advertise HOST:PORT" in process.stderr.read().decode()) is told
 
 
 def test_a_port_in_use_is_an_error_and_no_traceback(offline, tmp_path):

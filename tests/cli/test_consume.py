@@ -192,6 +192,7 @@ def test_a_member_commits_when_it_is_interrupted(cli, ten, group):
 
 def test_what_a_group_decides_cannot_be_given(cli, unchanged, group):
     assert "a group decides" in cli.error("consume", unchanged, "-g", group, "-p", "0", code=2)
+    assert "is empty" in cli.error("consume", unchanged, "-g", "", code=2)
     assert "a group begins" in cli.error("consume", unchanged, "-g", group, "-o", "5", code=2)
 
 

@@ -103,8 +103,18 @@ def test_the_broker_does_not_outlive_a_killed_demo(offline):
 def test_a_broker_that_cannot_start_is_explained(offline):
     (offline.cwd / "file").write_text("")
     error = offline.error("demo", "--seconds", 1, "--data-dir", "file", code=3)
-    assert error.startswith("error: the broker did not start\n")
-    assert "Traceback" not in error
+    assert error.startswith(
+        "error: the broker did not start\n  the broker cannot use its data directory: "
+    )
+    assert "hint: --data-dir takes another one" in error
+    error = offline.error("demo", "--seconds", 1, "--listen", "nowhere", code=2)
+    assert "  the configuration is wrong: flag --listen: broker.listen = 'nowhere'" in error
+
+
+@pytest.mark.parametrize("option", ["--rate", "--seconds"])
+@pytest.mark.parametrize("number", ["0", "-1", "x"])
+def test_a_rate_or_time_that_is_none(offline, option, number):
+    assert "is no whole number from 1" in offline.error("demo", option, number, code=2)
 
 
 def children(pid):

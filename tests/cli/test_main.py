@@ -105,6 +105,9 @@ def test_a_librdkafka_property_that_does_not_exist(cli):
     assert "No such configuration property" in cli.error(
         "consume", "any", "-e", "-X", "no.such.thing=1", code=2
     )
+    assert "librdkafka refuses a property" in cli.error(
+        "group", "list", "-X", "no.such.thing=1", code=2
+    )
 
 
 @pytest.mark.parametrize("argv", [["--version"], ["broker", "--help"]])

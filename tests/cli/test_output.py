@@ -25,3 +25,14 @@ def test_tables_align_numbers_to_the_right():
     assert output.table(("name", ">lag"), [("a", 1), ("long name", 1000)]) == (
         "NAME        LAG\na             1\nlong name  1000"
     )
+
+
+def test_a_shell_that_does_not_find_the_program_is_told_where_it_is(monkeypatch, tmp_path):
+    program = tmp_path / "headwater"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setattr("sys.argv", [str(program), "broker"])
+    monkeypatch.setenv("PATH", "/usr/bin")
+    assert output.path_to_type() == [f'export PATH="{tmp_path}:$PATH"']
+    monkeypatch.setenv("PATH", f"/usr/bin:{tmp_path}")
+    assert output.path_to_type() == []

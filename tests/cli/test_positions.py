@@ -26,6 +26,7 @@ def utc_ms(*parts):
         ("0", Range(Position("offset", 0))),
         ("start:end", Range(START, END)),
         ("42:+5", Range(Position("offset", 42), Position("plus", 5))),
+        ("+10:+5", Range(Position("plus", 10), Position("plus", 5))),
         ("-10:-5", Range(Position("minus", 10), Position("minus", 5))),
         ("@1794736800123", Range(Position("time", 1794736800123))),
         ("@1794736800", Range(Position("time", NOW_MS))),
@@ -64,6 +65,12 @@ def test_a_time_without_a_zone_is_local():
 )
 def test_what_is_no_position(text):
     with pytest.raises(UsageError, match="not a position"):
+        parse_range(text, NOW_MS)
+
+
+@pytest.mark.parametrize("text", ["7:3", "-3:-7", "@-1h:@-2h"])
+def test_a_range_that_ends_before_it_begins(text):
+    with pytest.raises(UsageError, match="ends before it begins"):
         parse_range(text, NOW_MS)
 
 

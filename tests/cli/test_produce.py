@@ -118,6 +118,10 @@ def test_a_partition_that_does_not_exist(cli, topic):
     error = cli.error("produce", topic, "-p", 9, stdin="a\n")
     assert f"line 1 could not be written to {topic}" in error
     assert "0 acknowledged, 1 failed" in error
+    assert "hint: `headwater topic describe TOPIC` lists the partitions" in error
+    for number in (-5, "x"):
+        error = cli.error("produce", topic, "-p", number, stdin="a\n", code=2)
+        assert "is no whole number from 0" in error
 
 
 def test_a_record_the_broker_refuses(cli, topic):
@@ -128,6 +132,7 @@ def test_a_record_the_broker_refuses(cli, topic):
     error = cli.error("produce", topic, "-X", "batch.num.messages=1", stdin=big)
     assert f"line 2 could not be written to {topic}" in error
     assert "MSG_SIZE_TOO_LARGE" in error
+    assert "max.message.bytes" in error
     assert "1 acknowledged, 1 failed" in error
     assert end_offset(cli, topic) == 4
 

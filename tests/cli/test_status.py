@@ -1,6 +1,7 @@
 """`headwater status`."""
 
 import json
+import re
 import socket
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -77,9 +78,15 @@ def test_what_the_metrics_tell(cli, metrics):
     assert "fault   2 segments out of service: corrupt on disk" in shown
 
 
+def test_a_full_disk(cli, metrics, monkeypatch):
+    full = re.sub(r"(free_bytes|seconds_left) \S+", r"\1 0", METRICS)
+    monkeypatch.setitem(globals(), "METRICS", full)
+    assert "disk    full: 0 B free of" in cli("status", "--metrics", metrics, code=3)
+
+
 def test_a_metrics_address_where_nobody_answers_is_said(cli):
     shown = cli("status", "--metrics", "127.0.0.1:1")
-    assert "note    no metrics from 127.0.0.1:1" in shown
+    assert "note    no metrics from 127.0.0.1:1: connection refused\n" in shown
 
 
 def test_nobody_there_is_not_ready(offline):

@@ -1,8 +1,11 @@
 """`headwater topic …`."""
 
+import json
 import os
 import pty
 import subprocess
+
+import pytest
 
 from .conftest import COMMAND, unique
 
@@ -36,8 +39,27 @@ def test_create_what_exists(cli, topic):
     ]
 
 
+def test_what_was_created_beside_what_exists_is_said(cli, topic):
+    names = [unique("topic"), unique("topic"), unique("topic")]
+    result = cli.result("topic", "create", names[0], topic, names[1], code=1)
+    assert sorted(result.stdout.decode().split()) == sorted(["created", "created", *names[:2]])
+    assert result.stderr.decode().startswith(f"error: cannot create topic {topic}\n")
+    result = cli.result("topic", "create", topic, names[2], "--json", code=1)
+    assert json.loads(result.stdout) == [{"topic": names[2], "created": True}]
+    assert cli.result("topic", "create", topic, "--json", code=1).stdout == b""
+
+
+@pytest.mark.parametrize("number", ["0", "-3", "1000000000", "many", "9" * 5000])
+def test_a_number_of_partitions_that_is_none(offline, number):
+    for command in ("create", "alter"):
+        error = offline.error("topic", command, "t", "-p", number, code=2)
+        assert f"'{number}' is no whole number from 1 to 100000\n" in error
+
+
 def test_wrong_configs(cli):
-    assert "INVALID_CONFIG" in cli.error("topic", "create", unique("topic"), "-c", "no.such=1")
+    error = cli.error("topic", "create", unique("topic"), "-c", "no.such=1")
+    assert "INVALID_CONFIG" in error
+    assert "hint: `headwater topic describe TOPIC --all`" in error
     assert "expected a duration" in cli.error(
         "topic", "create", unique("topic"), "-c", "retention.ms=long", code=2
     )

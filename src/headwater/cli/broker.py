@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headwater import config
-from headwater.cli.output import note, say, styled
+from headwater.cli.output import note, path_to_type, say, styled
 from headwater.cli.parser import Command, Parser, common_options, key_value
 from headwater.config import BrokerSettings, Config
 from headwater.errors import HeadwaterError
@@ -53,6 +53,9 @@ _METAVARS = {
 }  # fmt: skip
 
 
+_ANY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 (asked about, not bound)
+
+
 def _flags() -> list["dataclasses.Field[object]"]:
     """Every setting of the broker itself; `bootstrap` is where clients look for one."""
     others = ("bootstrap", "topic_defaults")
@@ -70,6 +73,13 @@ def _run(args: argparse.Namespace) -> int:
                 " commands talk to that, not to this broker"
             )
 
+    listen, _ = config.split_address(settings.broker.listen)
+    if listen in _ANY_ADDRESS and settings.broker.advertise is None:
+        note(
+            f"clients are told to connect to {listen}, which is right on this machine only;"
+            " --advertise HOST:PORT tells them a name that others can reach"
+        )
+
     from headwater.broker import logs
     from headwater.broker.main import run
 
@@ -77,6 +87,12 @@ def _run(args: argparse.Namespace) -> int:
     try:
         run(settings.broker, ready=partial(_announce, settings, as_json=args.json))
     except OSError as error:
+        if error.filename is not None:
+            raise HeadwaterError(
+                "the broker cannot use its data directory",
+                detail=f"{os.fsdecode(error.filename)}: {(error.strerror or str(error)).lower()}",
+                hint="--data-dir takes another one; `headwater doctor` looks at it",
+            ) from error
         if error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
             raise
         raise HeadwaterError(
@@ -108,7 +124,8 @@ def _announce(settings: Config, running: "RunningBroker", *, as_json: bool) -> N
             f"{styled('headwater is ready', 'bold green')} at {styled(address, 'bold')},"
             f" data in {data_dir}\n\n"
             "try, in another terminal:\n"
-            f"  echo hello | headwater produce greetings{given}\n"
+            + "".join(f"  {line}\n" for line in path_to_type())
+            + f"  echo hello | headwater produce greetings{given}\n"
             f"  headwater consume greetings -o start{given}\n"
             f"  headwater status{given}\n\n"
             "Ctrl-C stops it"

@@ -23,7 +23,10 @@ _HINTS: Final = {
     "NON_EMPTY_GROUP": "stop its members first; `headwater group describe` lists them",
     "GROUP_ID_NOT_FOUND": "`headwater group list` shows the groups",
     "UNKNOWN_TOPIC_OR_PART": "`headwater topic list` shows the topics",
-    "_MSG_TIMED_OUT": "is the broker still there? `headwater status` tells",
+    "INVALID_CONFIG": "`headwater topic describe TOPIC --all` lists the configs of a topic",
+    "MSG_SIZE_TOO_LARGE": "`headwater topic alter TOPIC -c max.message.bytes=SIZE` allows more",
+    "_UNKNOWN_PARTITION": "`headwater topic describe TOPIC` lists the partitions",
+    "_MSG_TIMED_OUT": "is the broker there, and its disk not full? `headwater status` tells",
 }
 
 
@@ -106,7 +109,7 @@ class Cluster:
 
     @cached_property
     def admin(self) -> Any:
-        return kafka_admin.AdminClient(self._properties)
+        return self._made(kafka_admin.AdminClient, {})
 
     def producer(self, properties: Mapping[str, Any]) -> Producer:
         producer: Producer = self._made(Producer, properties)
@@ -122,7 +125,9 @@ class Cluster:
             return kind({**properties, **self._properties})
         except KafkaException as error:
             raise UsageError(
-                "librdkafka refuses a property", detail=error.args[0].str(), hint="see -X"
+                "librdkafka refuses a property",
+                detail=error.args[0].str(),
+                hint="-X KEY=VALUE takes the properties of librdkafka's CONFIGURATION.md",
             ) from error
 
     def metadata(self) -> Any:

@@ -20,7 +20,7 @@ from headwater.cli import record_format
 from headwater.cli.cluster import Cluster, Partition, all_partitions, refused
 from headwater.cli.interrupt import Interrupt
 from headwater.cli.output import coloured, note
-from headwater.cli.parser import Command, Parser, client_options
+from headwater.cli.parser import Command, Parser, client_options, whole_number
 from headwater.cli.positions import END, FORMS, START, Range, Span, parse_range, resolve
 from headwater.cli.record_json import dump_record
 from headwater.errors import BrokerUnreachable, RequestRefused, UsageError
@@ -28,6 +28,8 @@ from headwater.errors import BrokerUnreachable, RequestRefused, UsageError
 _BATCH: Final = 10_000
 _POLL_S: Final = 0.1
 _LOOK_FOR_NEW_PARTITIONS_S: Final = 5.0
+
+_COUNT: Final = whole_number(0, 10**18 - 1)
 
 Batch = list[Any]
 
@@ -43,7 +45,7 @@ def _configure(parser: Parser) -> None:
         help=f"{FORMS}; TIME is ISO, epoch ms, or back from now as -1h (default: end, and follow)",
     )
     parser.add_argument("-e", "--exit", action="store_true", help="end at the end, do not follow")
-    parser.add_argument("-n", "--num", type=int, metavar="N", help="end after N records")
+    parser.add_argument("-n", "--num", type=_COUNT, metavar="N", help="end after N records")
     parser.add_argument("-p", "--partitions", metavar="P[,P...]", help="only these partitions")
     parser.add_argument(
         "-g", "--group", metavar="GROUP", help="read as a member of the group, and commit"
@@ -74,8 +76,8 @@ def _configure(parser: Parser) -> None:
 def _run(args: argparse.Namespace) -> int:
     render = _renderer(args)
     wanted = parse_range(args.offset) if args.offset is not None else None
-    if args.num is not None and args.num < 0:
-        raise UsageError(f"-n {args.num} is no number of records")
+    if args.group == "":
+        raise UsageError("the name of the group is empty", hint="without -g there is no group")
     if args.group and (args.partitions or (wanted and wanted.last)):
         raise UsageError(
             "a group decides itself which partitions and offsets are read",
@@ -288,7 +290,10 @@ def _partitions(cluster: Cluster, args: argparse.Namespace) -> list[Partition]:
     numbers = {int(number) for number in args.partitions.split(",")}
     missing = numbers - {each.number for each in partitions}
     if missing:
-        raise RequestRefused(f"there is no partition {min(missing)} in {', '.join(topics)}")
+        raise RequestRefused(
+            f"there is no partition {min(missing)} in {', '.join(topics)}",
+            hint="`headwater topic describe TOPIC` lists the partitions",
+        )
     return [each for each in partitions if each.number in numbers]
 
 

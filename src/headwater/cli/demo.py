@@ -30,8 +30,8 @@ from headwater.cli.cluster import Cluster, all_partitions, refused, settled
 from headwater.cli.demo_view import SENT_HEADER, Seen, view_for
 from headwater.cli.orders import orders
 from headwater.cli.output import print_json, say, styled
-from headwater.cli.parser import Command, Parser, output_options
-from headwater.errors import HeadwaterError, NotReady
+from headwater.cli.parser import Command, Parser, output_options, whole_number
+from headwater.errors import HeadwaterError, NotReady, UsageError
 
 _TOPIC: Final = "orders"
 _PARTITIONS: Final = 3
@@ -45,9 +45,15 @@ NewTopic: Final[Any] = vars(kafka_admin)["NewTopic"]
 
 
 def _configure(parser: Parser) -> None:
-    parser.add_argument("--seconds", type=float, metavar="N", help="end by itself after N seconds")
     parser.add_argument(
-        "--rate", type=int, default=25, metavar="N", help="orders per second (default: 25)"
+        "--seconds", type=whole_number(1, 10**9), metavar="N", help="end by itself after N seconds"
+    )
+    parser.add_argument(
+        "--rate",
+        type=whole_number(1, 10**6),
+        default=25,
+        metavar="N",
+        help="orders per second (default: 25)",
     )
     parser.add_argument(
         "--data-dir", metavar="DIR", help="keep the data there (default: removed at the end)"
@@ -138,11 +144,16 @@ def _wait_ready(child: "subprocess.Popen[bytes]", log: Any) -> str:
         return str(json.loads(line)["listen"])
     _stop(child)
     log.seek(0)
-    raise NotReady(
-        "the broker did not start",
-        detail=log.read().decode(errors="replace").strip()[-2000:],
-        hint="`headwater doctor` looks for the reason",
-    )
+    last = str(log.read().decode(errors="replace")).strip().rpartition("\n")[2]
+    kind = UsageError if child.returncode == UsageError.exit_code else NotReady
+    try:
+        error = json.loads(last)
+        detail, hint = error["error"], error.get("hint", "")
+        if error.get("detail"):
+            detail += f": {error['detail']}"
+    except ValueError:
+        detail, hint = last[-2000:], "`headwater doctor` looks for the reason"
+    raise kind("the broker did not start", detail=detail, hint=hint)
 
 
 def _stop(child: "subprocess.Popen[bytes]") -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, Protocol, Self
 
 import orjson
 
-from headwater.cli.output import plural, say, terminal
+from headwater.cli.output import path_to_type, plural, say, terminal
 
 SENT_HEADER: Final = "sent-ns"
 _SUMMARY_EVERY_S: Final = 5.0
@@ -81,6 +81,7 @@ def view_for(bootstrap: str, *, quiet: bool) -> View:
 def to_try(bootstrap: str) -> list[str]:
     """What a newcomer may do next, in another terminal."""
     return [
+        *path_to_type(),
         f"headwater consume orders -b {bootstrap} -o start",
         f"headwater topic describe orders -b {bootstrap}",
         f"headwater status -b {bootstrap}",
@@ -101,12 +102,12 @@ class _Silent(View):
 
 class _Lines(View):
     def __init__(self, bootstrap: str) -> None:
-        self._bootstrap = bootstrap
+        self._commands = to_try(bootstrap)
         self._next_summary_s = time.monotonic() + _SUMMARY_EVERY_S
 
     def __enter__(self) -> Self:
         say("try, in another terminal:")
-        say("\n".join(f"  {command}" for command in to_try(self._bootstrap)) + "\n")
+        say("\n".join(f"  {command}" for command in self._commands) + "\n")
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -128,7 +129,7 @@ class _Live(View):
     def __init__(self, bootstrap: str) -> None:
         from rich.live import Live
 
-        self._bootstrap = bootstrap
+        self._commands = to_try(bootstrap)
         self._live = Live(refresh_per_second=_REFRESH_PER_SECOND)
         self._next_s = 0.0
 
@@ -167,7 +168,7 @@ class _Live(View):
             )
         best = sorted(seen.by_country.items(), key=lambda pair: -pair[1])[:5]
         countries = "   ".join(f"{name} {cents / 100:,.0f} €" for name, cents in best)
-        commands = "\n".join(f"  {command}" for command in to_try(self._bootstrap))
+        commands = "\n".join(f"  {command}" for command in self._commands)
         return Group(
             "",
             latest,

@@ -266,7 +266,10 @@ def _wanted_partitions(
         if number:
             of_topic = [each for each in of_topic if str(each.number) == number]
             if not of_topic:
-                raise RequestRefused(f"there is no partition {text}")
+                raise RequestRefused(
+                    f"there is no partition {text}",
+                    hint=f"`headwater topic describe {topic}` lists the partitions",
+                )
         partitions += of_topic
     return sorted(set(partitions))
 

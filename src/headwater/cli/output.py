@@ -40,6 +40,19 @@ def styled(text: str, style: str, stream: TextIO | None = None) -> str:
     return f"\x1b[{codes}m{text}\x1b[0m"
 
 
+def path_to_type() -> list[str]:
+    """What must be typed before `headwater` is found by a shell: nothing, or one line."""
+    import shutil
+
+    called = os.path.abspath(sys.argv[0])
+    if os.path.basename(called) != "headwater":
+        return []  # python -m
+    found = shutil.which("headwater")
+    if found and os.path.realpath(found) == os.path.realpath(called):
+        return []
+    return [f'export PATH="{os.path.dirname(called)}:$PATH"']
+
+
 def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Aligned columns, numbers to the right. A header that begins with ">" aligns right."""
     right = [header.startswith(">") for header in headers]

@@ -131,6 +131,17 @@ def client_options(parser: Parser, *, json_help: str = "write JSON, for machines
     common_options(parser, json_help=json_help)
 
 
+def whole_number(least: int, most: int) -> Callable[[str], int]:
+    """An option's value from `least` to `most`."""
+
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"-?\d{1,18}", text) or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} to {most}")
+        return int(text)
+
+    return parse
+
+
 def key_value(text: str) -> tuple[str, str]:
     """An option's KEY=VALUE."""
     key, equals, value = text.partition("=")

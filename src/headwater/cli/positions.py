@@ -56,8 +56,15 @@ def parse_range(text: str, now_ms: int | None = None) -> Range:
         first = parse_position(text[:colon], now_ms)
         last = parse_position(text[colon + 1 :], now_ms)
         if first and last:
+            if first.kind == last.kind and _ordinal(last) < _ordinal(first):
+                raise UsageError(f"the range ends before it begins: {text}")
             return Range(first, last)
     raise UsageError(f"not a position: {text}", detail=f"expected {FORMS}")
+
+
+def _ordinal(position: Position) -> int:
+    """Of two positions of one kind the later has the greater one; + in a range is no place."""
+    return {"minus": -position.number, "plus": 0}.get(position.kind, position.number)
 
 
 def parse_position(text: str, now_ms: int) -> Position | None:

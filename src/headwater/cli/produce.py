@@ -18,7 +18,7 @@ from confluent_kafka import KafkaException
 from headwater.cli.cluster import Cluster, refused
 from headwater.cli.interrupt import Interrupt
 from headwater.cli.output import count, note, plural, say
-from headwater.cli.parser import Command, Parser, client_options, key_value
+from headwater.cli.parser import Command, Parser, client_options, key_value, whole_number
 from headwater.cli.progress import Progress
 from headwater.cli.record_json import Record, parse_record
 from headwater.errors import HeadwaterError, RequestRefused, UsageError
@@ -46,7 +46,12 @@ def _configure(parser: Parser) -> None:
         help="header of every record",
     )
     parser.add_argument(
-        "-p", "--partition", type=int, metavar="P", default=-1, help="partition to write to"
+        "-p",
+        "--partition",
+        type=whole_number(0, 2**31 - 1),
+        metavar="P",
+        default=-1,
+        help="partition to write to",
     )
     parser.add_argument(
         "-z",

@@ -37,7 +37,8 @@ def parse_record(line: bytes, *, tombstone: bool = False) -> Record:
         fields = orjson.loads(line)
     except orjson.JSONDecodeError as error:
         raise RequestRefused(
-            f"it is not JSON: {error}", hint="without --json a line is a value"
+            f"it is not JSON: {error.msg} at column {error.colno}",
+            hint="without --json a line is a value",
         ) from error
     if not isinstance(fields, dict):
         raise RequestRefused("it is no JSON object", hint='expected {"key": …, "value": …}')

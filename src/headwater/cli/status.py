@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import urllib.error
 import urllib.request
 from typing import Any, Final
 
@@ -76,14 +77,20 @@ def _state(args: argparse.Namespace) -> dict[str, Any]:
 def _metrics(address: str | None) -> tuple[dict[str, float], str]:
     """The broker's own metrics by name (labels summed up), and why there are none."""
     if address is None:
-        return {}, "no metrics address is known (--metrics HOST:PORT)"
+        return {}, (
+            "failed writes and how long the disk lasts are in the broker's metrics:"
+            " broker --metrics-listen, status --metrics HOST:PORT"
+        )
     try:
         with urllib.request.urlopen(
             f"http://{address}/metrics", timeout=_METRICS_TIMEOUT_S
         ) as answer:
             text = answer.read().decode()
     except (OSError, ValueError) as error:
-        return {}, f"no metrics from {address}: {error}"
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        if isinstance(reason, OSError) and reason.strerror:
+            reason = reason.strerror.lower()
+        return {}, f"no metrics from {address}: {reason}"
     metrics: dict[str, float] = {}
     for name, value in re.findall(r"^(headwater_\w+)(?:\{[^}]*\})? (\S+)", text, re.MULTILINE):
         metrics[name] = metrics.get(name, 0.0) + float(value)
@@ -156,9 +163,11 @@ def _disk_line(disk: dict[str, Any]) -> str:
     if disk["free_bytes"] is None:
         return "unknown"
     line = f"{size(disk['free_bytes'])} free"
+    if not disk["free_bytes"]:
+        line = "full: " + line
     if disk["total_bytes"]:
         line += f" of {size(disk['total_bytes'])}"
-    if disk["write_bytes_per_second"] is None:
+    if disk["write_bytes_per_second"] is None or not disk["free_bytes"]:
         return line
     line += f", writing {size(disk['write_bytes_per_second'])}/s"
     left = disk["seconds_left"]

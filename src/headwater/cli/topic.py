@@ -9,20 +9,26 @@ from confluent_kafka import admin as kafka_admin
 
 from headwater.cli.cluster import Cluster, Partition, all_partitions, refused, settled
 from headwater.cli.output import count, note, plural, print_json, say, size, styled, table
-from headwater.cli.parser import Command, Parser, client_options, key_value
+from headwater.cli.parser import Command, Parser, client_options, key_value, whole_number
 from headwater.config import topic_config
-from headwater.errors import RequestRefused, UsageError
+from headwater.errors import HeadwaterError, RequestRefused, UsageError
 
 _api: Any = kafka_admin
+_PARTITIONS = whole_number(1, 100_000)  # more, librdkafka does not ask for
+_REPLICAS = whole_number(1, 32_767)
 
 
 def _configure_create(parser: Parser) -> None:
     parser.add_argument("topics", metavar="TOPIC", nargs="+", help="names of the new topics")
     parser.add_argument(
-        "-p", "--partitions", type=int, metavar="N", help="partitions (the broker's default)"
+        "-p",
+        "--partitions",
+        type=_PARTITIONS,
+        metavar="N",
+        help="partitions (the broker's default)",
     )
     parser.add_argument(
-        "-r", "--replicas", type=int, metavar="N", help="replicas (the broker's default)"
+        "-r", "--replicas", type=_REPLICAS, metavar="N", help="replicas (the broker's default)"
     )
     _config_option(parser, "-c", "--set")
     parser.add_argument(
@@ -44,19 +50,24 @@ def _create(args: argparse.Namespace) -> int:
         for name in args.topics
     ]
     results = []
+    failure: HeadwaterError | None = None
     for name, future in cluster.admin.create_topics(topics, request_timeout=15).items():
         try:
             future.result()
             results.append({"topic": name, "created": True})
         except KafkaException as error:
-            if not (args.if_not_exists and error.args[0].name() == "TOPIC_ALREADY_EXISTS"):
-                raise refused(error, f"cannot create topic {name}") from error
-            results.append({"topic": name, "created": False})
-    if args.json:
+            if args.if_not_exists and error.args[0].name() == "TOPIC_ALREADY_EXISTS":
+                results.append({"topic": name, "created": False})
+            else:
+                failure = failure or refused(error, f"cannot create topic {name}")
+    # Those that could be created are there, whatever became of the others.
+    if args.json and (results or not failure):
         print_json(results)
-        return 0
-    for result in results:
-        say(f"{'created' if result['created'] else 'exists already:'} {result['topic']}")
+    elif not args.json:
+        for result in results:
+            say(f"{'created' if result['created'] else 'exists already:'} {result['topic']}")
+    if failure:
+        raise failure
     return 0
 
 
@@ -227,7 +238,11 @@ def _configure_alter(parser: Parser) -> None:
         "-d", "--unset", metavar="KEY", action="append", default=[], help="config back to default"
     )
     parser.add_argument(
-        "-p", "--partitions", type=int, metavar="N", help="number of partitions (can only grow)"
+        "-p",
+        "--partitions",
+        type=_PARTITIONS,
+        metavar="N",
+        help="number of partitions (can only grow)",
     )
     client_options(parser)
 
@@ -307,7 +322,10 @@ def _delete(args: argparse.Namespace) -> int:
 def confirmed(question: str) -> bool:
     """Asks at the terminal. Without a terminal nobody can answer, and --yes is needed."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError("this deletes data and nobody can be asked", hint="--yes confirms it")
+        raise UsageError(
+            "nothing was deleted: there is no terminal to ask for a confirmation",
+            hint="--yes deletes without asking",
+        )
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
