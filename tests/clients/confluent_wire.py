@@ -16,6 +16,8 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic
 
 WAIT_S = 15
+# Retention counts from a record's own time, so an old one would be deleted soon.
+AN_HOUR_AGO_MS = int(time.time() * 1000) - 3_600_000
 
 
 def create_topic(address: str, partitions: int = 1, **configs: Any) -> str:

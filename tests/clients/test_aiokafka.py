@@ -17,6 +17,8 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitio
 from aiokafka.errors import MessageSizeTooLargeError, OffsetOutOfRangeError
 
 WAIT_S = 20
+# Retention counts from a record's own time, so an old one would be deleted soon.
+AN_HOUR_AGO_MS = int(time.time() * 1000) - 3_600_000
 FAST: dict[str, Any] = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 200}
 
 
@@ -120,12 +122,12 @@ def test_null_key_value_and_timestamps(run: Run) -> None:
         producer = await open_.producer()
         before_ms = int(time.time() * 1000)
         for each in (topic, stamped):
-            await producer.send_and_wait(each, None, key=b"k", timestamp_ms=1_500_000_000_123)
-            await producer.send_and_wait(each, b"", key=None, timestamp_ms=1_500_000_000_124)
+            await producer.send_and_wait(each, None, key=b"k", timestamp_ms=AN_HOUR_AGO_MS)
+            await producer.send_and_wait(each, b"", key=None, timestamp_ms=AN_HOUR_AGO_MS + 1)
         found = await take(await assigned(await open_.consumer(), topic), 2)
         assert [(each.key, each.value, each.timestamp, each.timestamp_type) for each in found] == [
-            (b"k", None, 1_500_000_000_123, 0),
-            (None, b"", 1_500_000_000_124, 0),
+            (b"k", None, AN_HOUR_AGO_MS, 0),
+            (None, b"", AN_HOUR_AGO_MS + 1, 0),
         ]
         found = await take(await assigned(await open_.consumer(), stamped), 2)
         assert [each.timestamp_type for each in found] == [1, 1]
@@ -150,7 +152,7 @@ def test_seek_positions_and_times(run: Run) -> None:
         topic = await open_.create_topic()
         part = TopicPartition(topic, 0)
         producer = await open_.producer(linger_ms=50)
-        base_ms = 1_600_000_000_000
+        base_ms = AN_HOUR_AGO_MS
         sent = [await producer.send(topic, b"x", timestamp_ms=base_ms + n) for n in range(50)]
         await asyncio.gather(*sent)
         reader = await assigned(await open_.consumer(), topic, 17)  # in the middle of a batch

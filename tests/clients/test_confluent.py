@@ -16,7 +16,17 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, NewTopic
-from confluent_wire import WAIT_S, consumer, create_topic, numbered, produce, read, take, values
+from confluent_wire import (
+    AN_HOUR_AGO_MS,
+    WAIT_S,
+    consumer,
+    create_topic,
+    numbered,
+    produce,
+    read,
+    take,
+    values,
+)
 
 
 @pytest.fixture
@@ -119,10 +129,10 @@ def test_a_batch_of_megabytes(
 
 
 def test_timestamps(broker_address: str, topic: str) -> None:
-    produce(broker_address, topic, [{"value": b"a", "timestamp": 1_500_000_000_123}])
+    produce(broker_address, topic, [{"value": b"a", "timestamp": AN_HOUR_AGO_MS}])
     assert read(broker_address, topic, 1)[0].timestamp() == (
         TIMESTAMP_CREATE_TIME,
-        1_500_000_000_123,
+        AN_HOUR_AGO_MS,
     )
 
 
@@ -131,7 +141,7 @@ def test_log_append_time(
 ) -> None:
     topic = create_topic(broker_address, message_timestamp_type="LogAppendTime")
     before_ms = int(time.time() * 1000)
-    records = [{"value": b"a", "timestamp": 1_500_000_000_123}] * 3
+    records = [{"value": b"a", "timestamp": AN_HOUR_AGO_MS}] * 3
     reports = produce(broker_address, topic, records)
     after_ms = int(time.time() * 1000)
     for message in reports + read(broker_address, topic, 3):
@@ -249,7 +259,7 @@ def test_seek_pause_and_resume(
 
 
 def test_from_a_time(broker_address: str, topic: str) -> None:
-    base_ms = 1_600_000_000_000
+    base_ms = AN_HOUR_AGO_MS
     for number in range(10):  # ten batches, one record each; and one of ten records
         produce(broker_address, topic, [{"value": b"x", "timestamp": base_ms + number * 1000}])
     batch = [{"value": b"y", "timestamp": base_ms + 10_000 + n * 1000} for n in range(10)]

@@ -26,7 +26,16 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
-from confluent_wire import WAIT_S, consumer, create_topic, numbered, produce, take, wait_for
+from confluent_wire import (
+    AN_HOUR_AGO_MS,
+    WAIT_S,
+    consumer,
+    create_topic,
+    numbered,
+    produce,
+    take,
+    wait_for,
+)
 
 
 @pytest.fixture
@@ -141,7 +150,7 @@ def test_the_broker_is_described(admin: AdminClient) -> None:
 def test_delete_records_and_list_offsets(
     admin: AdminClient, broker_address: str, topic: str
 ) -> None:
-    at_ms = 1_600_000_000_000
+    at_ms = AN_HOUR_AGO_MS
     records = [{"value": b"x", "partition": 0, "timestamp": at_ms + n} for n in (0, 5, 3, 4)]
     produce(broker_address, topic, records, batch_num_messages=1)
 

@@ -27,6 +27,8 @@ with warnings.catch_warnings():  # importing it reads files in a deprecated way
     from kafka.structs import OffsetAndMetadata, TopicPartition
 
 WAIT_S = 20
+# Retention counts from a record's own time, so an old one would be deleted soon.
+AN_HOUR_AGO_MS = int(time.time() * 1000) - 3_600_000
 # A poll that ends amid a rebalance may leave kafka-python without heartbeats for ever.
 POLL_MS = 1000
 FAST: dict[str, Any] = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 200}
@@ -118,12 +120,12 @@ def test_acks_and_compression(
 
 
 def test_null_key_value_and_timestamp(producer: KafkaProducer, topic: str, consumer: Open) -> None:
-    producer.send(topic, value=None, key=b"k", timestamp_ms=1_500_000_000_123)
+    producer.send(topic, value=None, key=b"k", timestamp_ms=AN_HOUR_AGO_MS)
     producer.send(topic, value=b"", key=None)
     producer.flush(WAIT_S)
     found = take(assigned(consumer(), topic), 2)
     assert [(record.key, record.value) for record in found] == [(b"k", None), (None, b"")]
-    assert (found[0].timestamp, found[0].timestamp_type) == (1_500_000_000_123, 0)
+    assert (found[0].timestamp, found[0].timestamp_type) == (AN_HOUR_AGO_MS, 0)
 
 
 def test_log_append_time(admin: KafkaAdminClient, producer: KafkaProducer, consumer: Open) -> None:
@@ -178,7 +180,7 @@ def test_seek_pause_and_positions(producer: KafkaProducer, topic: str, consumer:
 
 
 def test_from_a_time(producer: KafkaProducer, topic: str, consumer: Open) -> None:
-    base_ms = 1_600_000_000_000
+    base_ms = AN_HOUR_AGO_MS
     for number in range(5):
         producer.send(topic, b"x", timestamp_ms=base_ms + number * 1000)
     producer.flush(WAIT_S)
