@@ -82,10 +82,11 @@ def test_a_reader_at_the_end_needs_no_search(log: Log):
 
 def test_waiters_wake_when_records_become_readable(log: Log):
     partition = log.create()
-    woken: list[int] = []
-    partition.waiters = {lambda: woken.append(partition.high_watermark)}
+    woken: list[tuple[int, int]] = []
+    partition.waiters = {lambda size: woken.append((partition.high_watermark, size))}
     log.fill(2)
-    assert woken == [1, 2]
+    batch_bytes = partition.size_bytes // 2
+    assert woken == [(1, batch_bytes), (2, batch_bytes)]
 
 
 class TestRolling:

@@ -279,6 +279,9 @@ class Connection(asyncio.BufferedProtocol):
     def _may_begin(self) -> bool:
         if not self._writable or (self._slots and self._in_work_bytes >= IN_WORK_BYTES):
             return False
+        if self._transport.is_closing():
+            # `connection_lost` comes next, and would cancel a task before its first step.
+            return False
         if self._awaited is None:
             return True
         following = APIS.get(int.from_bytes(self._inbox[0][:2], "big"))

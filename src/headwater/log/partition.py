@@ -32,7 +32,7 @@ from headwater.log.segment import Batch, Segment, Storage
 from headwater.protocol import records
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.primitives import Splice
-from headwater.protocol.records import NO_PRODUCER_ID, BatchHeader
+from headwater.protocol.records import INT64_MAX, NO_PRODUCER_ID, BatchHeader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,7 +112,8 @@ class PartitionLog:
         self.producers = Producers()
         self.epochs = epochs
         self.failure: StorageFailed | None = None
-        self.waiters: set[Callable[[], None]] | None = None  # called when records become readable
+        # Told how many bytes have become readable.
+        self.waiters: set[Callable[[int], None]] | None = None
         self._pending: list[Append] = []
         self._committing: list[Append] | None = None
         self._commit_bytes = 0
@@ -231,7 +232,8 @@ class PartitionLog:
             if segment is not known:
                 self.segments = (*self.segments, segment)
         self._remember(commit.boundaries)
-        self._store.bytes_written += self._commit_bytes
+        size_bytes = self._commit_bytes
+        self._store.bytes_written += size_bytes
         for append in appends:
             if append.batch is not None:
                 self.high_watermark = append.batch.header.last_offset + 1
@@ -239,9 +241,12 @@ class PartitionLog:
             self._start_commit()
         for append in appends:
             append.done(None)
-        if self.waiters:
-            for wake in tuple(self.waiters):
-                wake()
+        if size_bytes:
+            self._wake(size_bytes)
+
+    def _wake(self, size_bytes: int) -> None:
+        for wake in tuple(self.waiters or ()):
+            wake(size_bytes)
 
     def _failed(self, error: OSError) -> None:
         appends = (self._committing or []) + self._pending
@@ -310,7 +315,7 @@ class PartitionLog:
             except (CorruptLog, OSError) as error:
                 if segment.doomed:  # retention was faster: the log begins behind it now
                     return None
-                raise self._out_of_service(segment, error) from error
+                raise self.out_of_service(segment, error) from error
             return Slice(self, segment, position, size_bytes, next_offset)
         return None
 
@@ -343,7 +348,8 @@ class PartitionLog:
         while len(self._recent) > RECENT_BOUNDARIES:
             del self._recent[next(iter(self._recent))]
 
-    def _out_of_service(self, segment: Segment, error: Exception) -> CorruptLog:
+    def out_of_service(self, segment: Segment, error: Exception) -> CorruptLog:
+        """Reports, once, a segment that cannot be read."""
         if not segment.corrupt and not segment.doomed:
             segment.corrupt = True
             self._store.note_corrupt(self, segment, error)
@@ -370,9 +376,7 @@ class PartitionLog:
         for segment in self.segments:
             segment.doomed = True
         self.segments = ()
-        if self.waiters:
-            for wake in tuple(self.waiters):
-                wake()
+        self._wake(INT64_MAX)  # whoever waits should learn of it now
 
     def _doom(self, segment: Segment) -> None:
         segment.doomed = True

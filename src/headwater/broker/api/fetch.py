@@ -16,6 +16,7 @@ replica (`replica_id` ≥ 0) is treated as one of a consumer.
 import asyncio
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from headwater.broker.api.registry import Answer, RequestContext, serves
 from headwater.broker.broker import Broker
@@ -52,6 +53,15 @@ class _Fetch:
         return min(self.request.max_bytes, MAX_BYTES) - self.found_bytes
 
 
+class _Place(NamedTuple):
+    """Where to search. The partition itself: its topic may be deleted before a thread is free."""
+
+    key: tuple[TopicKey, int]
+    partition: PartitionLog
+    offset: int
+    max_bytes: int
+
+
 @serves(FetchRequest, first=4, last=18)
 def fetch(
     broker: Broker, request: FetchRequest, context: RequestContext
@@ -68,14 +78,12 @@ def fetch(
     return _fetch(work, to_search)
 
 
-async def _fetch(work: _Fetch, to_search: list[FetchedPartition]) -> FetchResponse:
+async def _fetch(work: _Fetch, to_search: list[_Place]) -> FetchResponse:
     try:
         if to_search:
             await _search(work, to_search)
         if not _is_enough(work) and work.request.max_wait_ms > 0:
-            missing_bytes = work.request.min_bytes - work.found_bytes
-            _let_go(work)
-            await _wait(work, missing_bytes)
+            await _wait(work)
             to_search = _look(work)
             if to_search:
                 await _search(work, to_search)
@@ -85,9 +93,9 @@ async def _fetch(work: _Fetch, to_search: list[FetchedPartition]) -> FetchRespon
     return _respond(work)
 
 
-def _look(work: _Fetch) -> list[FetchedPartition]:
+def _look(work: _Fetch) -> list[_Place]:
     """Takes what is at hand without touching the disk; returns what has to be searched for."""
-    to_search: list[FetchedPartition] = []
+    to_search: list[_Place] = []
     for key, each in work.session.partitions.items():
         wanted = each.wanted
         try:
@@ -108,32 +116,27 @@ def _look(work: _Fetch) -> list[FetchedPartition]:
         limit_bytes = min(wanted.partition_max_bytes, work.remaining_bytes)
         part = partition.read_recent(wanted.fetch_offset, limit_bytes)
         if part is None:
-            to_search.append(each)
+            to_search.append(
+                _Place(key, partition, wanted.fetch_offset, wanted.partition_max_bytes)
+            )
         else:
             _take(work, key, partition, part)
     return to_search
 
 
-async def _search(work: _Fetch, to_search: list[FetchedPartition]) -> None:
+async def _search(work: _Fetch, places: list[_Place]) -> None:
     """Looks the rest up in the indexes, in a thread."""
-    places: list[tuple[tuple[TopicKey, int], PartitionLog, int, int]] = []
-    for each in to_search:
-        partition = _partition(work, each)
-        key = (each.topic, each.wanted.partition)
-        places.append((key, partition, each.wanted.fetch_offset, each.wanted.partition_max_bytes))
     is_empty = work.found_bytes == 0
     found = await work.broker.store.in_reader(_find_all, places, work.remaining_bytes, is_empty)
-    for (key, partition, _, _), part in zip(places, found, strict=True):
+    for place, part in zip(places, found, strict=True):
         if isinstance(part, Slice):
-            _take(work, key, partition, part)
+            _take(work, place.key, place.partition, part)
         elif part is not None:
-            work.found[key] = part
+            work.found[place.key] = part
 
 
 def _find_all(
-    places: list[tuple[tuple[TopicKey, int], PartitionLog, int, int]],
-    remaining_bytes: int,
-    is_empty: bool,
+    places: list[_Place], remaining_bytes: int, is_empty: bool
 ) -> list[Slice | ErrorCode | None]:
     """(worker)"""
     found: list[Slice | ErrorCode | None] = []
@@ -184,48 +187,39 @@ def _is_enough(work: _Fetch) -> bool:
     return any(isinstance(each, ErrorCode) for each in work.found.values())
 
 
-async def _wait(work: _Fetch, missing_bytes: int) -> None:
-    """Until so much more may be there, or the time is over."""
+async def _wait(work: _Fetch) -> None:
+    """Lets go of what was found, until as much as is missing has come, or the time is over."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[None] = loop.create_future()
-    partitions: list[tuple[PartitionLog, int, int]] = []
+    missing_bytes = work.request.min_bytes - work.found_bytes
 
-    def wake() -> None:
-        if not future.done() and _new_bytes(partitions) >= missing_bytes:
+    def wake(size_bytes: int) -> None:
+        nonlocal missing_bytes
+        missing_bytes -= size_bytes
+        if missing_bytes <= 0 and not future.done():
             future.set_result(None)
 
-    def over() -> None:
-        if not future.done():
-            future.set_result(None)
-
-    for each in work.session.partitions.values():
+    partitions: list[PartitionLog] = []
+    for key, each in work.session.partitions.items():
         try:
             partition = _partition(work, each)
         except ApiError:
             continue
-        partitions.append((partition, each.wanted.fetch_offset, partition.size_bytes))
+        partitions.append(partition)
         if partition.waiters is None:
             partition.waiters = set()
         partition.waiters.add(wake)
-    timer = loop.call_later(work.request.max_wait_ms / 1000, over)
+        if partition.high_watermark > each.wanted.fetch_offset and key not in work.found:
+            wake(1)  # it came since we looked; how much of it does not matter
+    _let_go(work)
+    timer = loop.call_later(work.request.max_wait_ms / 1000, wake, work.request.min_bytes)
     try:
         await future
     finally:
         timer.cancel()
-        for partition, _, _ in partitions:
+        for partition in partitions:
             if partition.waiters is not None:
                 partition.waiters.discard(wake)
-
-
-def _new_bytes(partitions: list[tuple[PartitionLog, int, int]]) -> int:
-    """How much came since the wait began, at least."""
-    total = 0
-    for partition, offset, size_before in partitions:
-        if partition.deleted:
-            return 1 << 62  # the client should learn of it now
-        if partition.high_watermark > offset:
-            total += max(partition.size_bytes - size_before, 1)
-    return total
 
 
 def _count_missed(work: _Fetch, partition: PartitionLog, offset: int) -> None:
