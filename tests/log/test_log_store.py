@@ -171,6 +171,17 @@ class TestCatalog:
             log.open()
         assert error.value.hint
 
+    def test_it_may_be_walked_while_a_thread_changes_it(self, log: Log):
+        log.create("a")
+        log.create("b")
+        catalog = log.store.catalog
+        for change in (lambda: log.create("c"), lambda: delete_topic(log, "a")):
+            topics, ids = iter(catalog.topics.values()), iter(catalog.by_id)
+            next(topics), next(ids)
+            change()
+            assert list(topics)
+            assert list(ids)
+
     def test_history_is_dropped_in_time(self, log: Log):
         log.create("a")
         for number in range(150):

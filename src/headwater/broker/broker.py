@@ -1,7 +1,6 @@
 """The broker: what the APIs act upon, and the tasks that run beside them."""
 
 import asyncio
-import contextlib
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
@@ -14,7 +13,7 @@ from headwater.broker.fetch_sessions import FetchSessions
 from headwater.broker.groups import GroupCoordinator, GroupSettings, StoredRecord
 from headwater.broker.metrics import Metrics
 from headwater.clock import Clock
-from headwater.errors import ApiError, StorageFailed
+from headwater.errors import ApiError, CorruptLog, MalformedMessage, StorageFailed
 from headwater.log import retention
 from headwater.log import segment as segments_on_disk
 from headwater.log.catalog import Topic
@@ -74,7 +73,7 @@ class Broker:
             await self.store.create_topic(OFFSETS_TOPIC, OFFSETS_PARTITIONS, OFFSETS_CONFIGS)
         await self._measure_disk()
         self._tasks = [
-            asyncio.create_task(self.groups.load()),
+            asyncio.create_task(self._load_groups()),
             asyncio.create_task(self._every(CHECKPOINT_S, self.store.checkpoint)),
             asyncio.create_task(self._every(RETENTION_S, self.retain)),
             asyncio.create_task(self._every(1.0, self._measure_disk)),
@@ -97,9 +96,7 @@ class Broker:
     async def _end_tasks(self) -> None:
         for task in self._tasks:
             task.cancel()
-        for task in self._tasks:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     # ── topics ────────────────────────────────────────────────────────────────────────────────
 
@@ -163,6 +160,12 @@ class Broker:
                 for api in sorted(APIS.values(), key=lambda each: each.key)
             ]
         )
+
+    async def _load_groups(self) -> None:
+        try:
+            await self.groups.load()
+        except Exception:
+            log.exception("the groups could not be loaded; nobody can join one or commit offsets")
 
     # ── beside the APIs ───────────────────────────────────────────────────────────────────────
 
@@ -256,28 +259,44 @@ class _OffsetsLog:
 
     async def read(self, partition: int) -> AsyncIterator[Sequence[StoredRecord]]:
         store = self._broker.store
-        for segment in store.partitions[OFFSETS_TOPIC, partition].segments:
+        offsets = store.partitions[OFFSETS_TOPIC, partition]
+        for segment in offsets.segments:
             position = 0
             while position < segment.size_bytes:
-                stored, position = await store.in_reader(
-                    _read_offsets, store.storage, segment, position
-                )
+                try:
+                    stored, position = await store.in_reader(
+                        _read_offsets, store.storage, segment, position
+                    )
+                except (CorruptLog, MalformedMessage, OSError) as error:
+                    # The other segments may be all that other groups have.
+                    offsets.out_of_service(segment, error)
+                    if segment is offsets.segments[-1]:
+                        offsets.roll(lambda _: None)  # what comes now can be read the next time
+                    break
                 yield stored
 
 
 def _read_offsets(
     storage: Storage, segment: Segment, position: int
 ) -> tuple[list[StoredRecord], int]:
-    """(worker) The records of some MiB from `position` on, and where they end."""
+    """(worker) The records of some MiB from `position` on, and where they end.
+
+    Raises CorruptLog, MalformedMessage or OSError if nothing can be read there.
+    """
     stored: list[StoredRecord] = []
     enough = position + OFFSETS_CHUNK_BYTES
-    for at, header in segments_on_disk.headers(storage, segment, position):
-        if at >= enough:
-            break
-        batch = segments_on_disk.read_batch(storage, segment, at, header)
-        stored += (
-            StoredRecord(record.key or b"", record.value, record.timestamp_ms)
-            for record in records.records_of(batch)
-        )
-        position = at + header.size_bytes
+    try:
+        for at, header in segments_on_disk.headers(storage, segment, position):
+            if at >= enough:
+                break
+            batch = segments_on_disk.read_batch(storage, segment, at, header)
+            records.check_stored(batch)
+            stored += [
+                StoredRecord(record.key or b"", record.value, record.timestamp_ms)
+                for record in records.records_of(batch)
+            ]
+            position = at + header.size_bytes
+    except (CorruptLog, MalformedMessage, OSError):
+        if not stored:  # else the next call begins with it
+            raise
     return stored, position

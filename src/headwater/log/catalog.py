@@ -46,6 +46,7 @@ class Catalog:
         self._lines = 0
         self.cluster_id = ""
         self.leader_epoch = 0
+        # Replaced, never changed: a thread writes the catalog while the event loop walks them.
         self.topics: dict[str, Topic] = {}
         self.by_id: dict[UUID, Topic] = {}
         self._next_producer_id = 0  # not handed out yet
@@ -103,16 +104,20 @@ class Catalog:
             self._files.sync_directory(os.path.dirname(self._path))
         self._size_bytes += len(data)
         self._lines += 1
-        self._apply(line)
+        topics, by_id = dict(self.topics), dict(self.by_id)
+        self._apply(line, topics, by_id)
+        self.topics, self.by_id = topics, by_id
 
-    def _apply(self, line: dict[str, Any]) -> None:
+    def _apply(
+        self, line: dict[str, Any], topics: dict[str, Topic], by_id: dict[UUID, Topic]
+    ) -> None:
         match line:
             case {"topic": name, "id": topic_id, "partitions": partitions, "configs": configs}:
                 topic = Topic(name, UUID(topic_id), partitions, configs)
-                self.topics[name] = self.by_id[topic.id] = topic
+                topics[name] = by_id[topic.id] = topic
             case {"deleted": name}:
-                topic = self.topics.pop(name)
-                del self.by_id[topic.id]
+                topic = topics.pop(name)
+                del by_id[topic.id]
             case {"producer_ids": reserved}:
                 self._producer_ids_reserved = reserved
             case {"leader_epoch": epoch}:
@@ -129,7 +134,7 @@ class Catalog:
             try:
                 line = orjson.loads(text if text.endswith(b"\n") else b"")
                 if bad is None:
-                    self._apply(line)
+                    self._apply(line, self.topics, self.by_id)
                     self._lines += 1
                     self._size_bytes += len(text)
                     continue
