@@ -67,6 +67,7 @@ def test_a_data_directory_that_cannot_be_one(offline):
         error = offline.error("broker", "--listen", "127.0.0.1:0", "--data-dir", path)
         assert "error: the broker cannot use its data directory\n" in error
         assert f"{offline.cwd}/file" in error
+        assert "not a directory" in error
         assert "hint: --data-dir takes another one" in error
         assert "bug" not in error
 

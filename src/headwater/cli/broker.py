@@ -88,9 +88,11 @@ def _run(args: argparse.Namespace) -> int:
         run(settings.broker, ready=partial(_announce, settings, as_json=args.json))
     except OSError as error:
         if error.filename is not None:
+            taken = isinstance(error, FileExistsError)  # mkdir's word for a file in its place
+            reason = "not a directory" if taken else (error.strerror or str(error)).lower()
             raise HeadwaterError(
                 "the broker cannot use its data directory",
-                detail=f"{os.fsdecode(error.filename)}: {(error.strerror or str(error)).lower()}",
+                detail=f"{os.fsdecode(error.filename)}: {reason}",
                 hint="--data-dir takes another one; `headwater doctor` looks at it",
             ) from error
         if error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):

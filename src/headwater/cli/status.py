@@ -56,8 +56,9 @@ def _state(args: argparse.Namespace) -> dict[str, Any]:
         if each.leader < 0
     ]
     failed = int(metrics.get("headwater_storage_failed_partitions", 0))
+    disk = _disk(cluster, brokers, metrics)
     return {
-        "ready": not without_leader and not failed,
+        "ready": not without_leader and not failed and disk["free_bytes"] != 0,
         "bootstrap": cluster.bootstrap,
         "brokers": brokers,
         "cluster_id": metadata.cluster_id,
@@ -66,7 +67,7 @@ def _state(args: argparse.Namespace) -> dict[str, Any]:
         "records": sum(high - low for low, high in bounds.values()),
         "size_bytes": sum(sizes.values()) if sizes else None,
         "groups": groups,
-        "disk": _disk(cluster, brokers, metrics),
+        "disk": disk,
         "partitions_without_leader": without_leader,
         "storage_failed_partitions": failed if metrics else None,
         "corrupt_segments": int(metrics.get("headwater_corrupt_segments", 0)) if metrics else None,
