@@ -138,18 +138,18 @@ class Broker:
         """Raises the error code for a name that cannot be one."""
         check_topic_name(name)
         topic = await self.store.create_topic(name, partitions, configs)
-        self.groups.topics_changed()
+        self.groups.topics_changed(name)
         log.info("topic created: %s with %d partitions", name, partitions)
         return topic
 
     async def delete_topic(self, name: str) -> None:
         await self.store.delete_topic(name)
-        self.groups.topics_changed()
+        self.groups.topics_changed(name)
         log.info("topic deleted: %s", name)
 
     async def add_partitions(self, name: str, count: int) -> None:
         await self.store.add_partitions(name, count)
-        self.groups.topics_changed()
+        self.groups.topics_changed(name)
 
     def api_versions(self) -> ApiVersionsResponse:
         return ApiVersionsResponse(

@@ -266,14 +266,14 @@ class PartitionLog:
         for append in appends:
             append.done(self.failure)
 
-    def producers_snapshot(self) -> bytes:
+    def durable_producers(self) -> Producers:
         """The producers' state as of the high watermark, without what is still pending."""
         producers = Producers()
         producers.by_id = dict(self.producers.by_id)
         for append in reversed((self._committing or []) + self._pending):
             if append.batch is not None and append.batch.header.producer_id != NO_PRODUCER_ID:
                 producers.restore(append.batch.header.producer_id, append.before)
-        return producers.to_snapshot() if producers.by_id else b""
+        return producers
 
     # ── reading ───────────────────────────────────────────────────────────────────────────────
 

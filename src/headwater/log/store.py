@@ -30,6 +30,7 @@ from headwater.log.config import TopicConfig, topic_config
 from headwater.log.epochs import LeaderEpochs
 from headwater.log.files import Files, OpenFiles
 from headwater.log.partition import PartitionLog
+from headwater.log.producers import Producers
 from headwater.log.segment import Segment, Storage
 from headwater.log.workers import Workers
 
@@ -53,13 +54,13 @@ class _Progress(NamedTuple):
     partition: PartitionLog
     active: Segment | None
     offset: int
-    producers: bytes
+    producers: Producers
     broken: bool
 
     @classmethod
     def of(cls, partition: PartitionLog) -> "_Progress":
         active = partition.segments[-1] if partition.segments else None
-        producers = partition.producers_snapshot()
+        producers = partition.durable_producers()
         return cls(partition, active, partition.high_watermark, producers, partition.broken)
 
     @property
@@ -398,10 +399,11 @@ class LogStore:
         files, directory = self.storage.files, progress.partition.directory
         old = [name for name in files.listdir(directory) if name.endswith(".snapshot")]
         name = f"{progress.offset:020d}.snapshot"
-        if progress.producers:
-            files.write_atomically(f"{directory}/{name}", progress.producers)
+        producers = progress.producers
+        if producers.by_id:
+            files.write_atomically(f"{directory}/{name}", producers.to_snapshot())
         for each in old:
-            if each != name or not progress.producers:
+            if each != name or not producers.by_id:
                 files.unlink(f"{directory}/{each}")
 
     def _write_recovery_points(self) -> None:

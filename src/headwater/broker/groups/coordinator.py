@@ -113,7 +113,7 @@ class GroupCoordinator:
                 self._consumers.watch(group)
         self._refusal = None
         self._expiry.push(self.settings.offsets_retention_check_ms)
-        self._forget_deleted_topics()
+        self._forget_deleted_topics(self._offsets.topics())
         logger.info("loaded %d groups", len(self._groups))
 
     async def close(self) -> None:
@@ -127,11 +127,14 @@ class GroupCoordinator:
             await asyncio.wait(self._tasks)
         await self._journal.drain()
 
-    def topics_changed(self) -> None:
-        """To be called after topics were created, deleted or given more partitions."""
+    def topics_changed(self, *names: str) -> None:
+        """To be called after topics were created, deleted or given more partitions.
+
+        `names`: which; if that is not said, the offsets of all topics are looked at.
+        """
         self._consumers.topics_changed()
         if self._refusal is None:
-            self._forget_deleted_topics()
+            self._forget_deleted_topics(names or self._offsets.topics())
 
     def verify_ready(self, group_id: str | None = None) -> None:
         """Raises what every API answers while loading or closing, or without a group id."""
@@ -449,8 +452,8 @@ class GroupCoordinator:
         if self._refusal is None:
             self._expiry.push(self.settings.offsets_retention_check_ms)
 
-    def _forget_deleted_topics(self) -> None:
-        for topic in self._offsets.topics():
+    def _forget_deleted_topics(self, names: Sequence[str]) -> None:
+        for topic in names:
             topic_id = self.topics.topic_id(topic)
             for group_id, keys in self._offsets.of_other_topic(topic, topic_id).items():
                 self.delete_offsets(group_id, keys)
