@@ -196,6 +196,19 @@ def test_what_a_group_decides_cannot_be_given(cli, unchanged, group):
     assert "a group begins" in cli.error("consume", unchanged, "-g", group, "-o", "5", code=2)
 
 
+def test_what_a_disk_has_changed_is_not_shown(offline, tmp_path):
+    with running_broker(tmp_path) as (_, ready):
+        offline("produce", "t", "-b", ready["listen"], stdin="good value\n")
+    (log,) = (tmp_path / "t-0").glob("*.log")
+    log.write_bytes(log.read_bytes().replace(b"good", b"evil"))
+    with running_broker(tmp_path) as (_, ready):
+        where = ("-o", "start", "-e", "-b", ready["listen"])
+        result = offline.result("consume", "t", *where, code=1)
+    assert result.stdout == b""
+    assert b"error: cannot read t:0\n" in result.stderr
+    assert b"hint: it is damaged on disk" in result.stderr
+
+
 def test_isolation(cli, unchanged):
     for isolation in ("read_committed", "read_uncommitted"):
         read = cli("consume", unchanged, "-o", "start", "-e", "--isolation", isolation)

@@ -367,6 +367,7 @@ def _consumer(
             "enable.auto.offset.store": False,
             "auto.commit.interval.ms": 1000,
             "enable.partition.eof": True,
+            "check.crcs": True,  # librdkafka's default shows bytes that a disk has changed
             "isolation.level": args.isolation,
             "fetch.wait.max.ms": 100,
             "fetch.queue.backoff.ms": 10,
