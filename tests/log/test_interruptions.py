@@ -13,6 +13,8 @@ from log_harness import Log, batch_of
 
 from headwater.errors import StorageFailed
 from headwater.log import retention
+from headwater.log import segment as segments_on_disk
+from headwater.log.segment import Segment, Written
 from headwater.log.store import READ_THREADS
 from headwater.protocol import records
 from headwater.testing.files import FaultyFiles
@@ -239,3 +241,23 @@ class TestAReaderWhileNamesGo:
         assert first.doomed
         read_log.files.log = None
         assert len(read_log.store.storage.open_files) <= 3  # of the active segment
+
+
+def test_a_reader_that_comes_too_late_leaves_no_file(log: Log):
+    partition = log.create(segment_bytes=1024)
+    log.fill(30)
+    first, storage = partition.segments[0], log.store.storage
+    log.delete_records(partition.segments[-1].base_offset)
+    for read in (
+        lambda: segments_on_disk.locate(storage, first, 0),
+        lambda: segments_on_disk.load_timestamps(storage, just_opened(first)),
+    ):
+        with pytest.raises(FileNotFoundError):
+            read()
+    assert not [name for name in log.names() if name.startswith("0" * 20 + ".")]
+
+
+def just_opened(segment: Segment) -> Segment:
+    """As after a restart: its timestamps are not known."""
+    directory = segment.log_path.rpartition("/")[0]
+    return Segment(directory, segment.base_offset, Written(size_bytes=segment.size_bytes))

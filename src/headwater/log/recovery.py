@@ -83,10 +83,14 @@ def _take_over_active(storage: Storage, active: Segment, checkpoint: int) -> boo
     False: the log does not end at `checkpoint`, so whoever left it did not write all of it down.
     The clean stop writes a last time entry only where something came after the last checkpoint.
     """
+    for path in (active.index_path, active.time_index_path):
+        with storage.open_files.use(path, create=True):  # it is written to from now on
+            pass
     segments_on_disk.load_timestamps(storage, active)
-    written = active.written
-    with storage.open_files.use(active.index_path, create=True) as fd:
-        last = index.floor_by_offset(storage.files, fd, written.offset_entries, 2**31 - 1)
+    written, find = active.written, index.floor_by_offset
+    last = segments_on_disk.in_index(
+        storage, active.index_path, find, written.offset_entries, 2**31 - 1
+    )
     written.since_entry_bytes = written.size_bytes - last.position
     end = active.base_offset
     try:

@@ -12,9 +12,9 @@ batches. All others are sealed and never change again.
 import contextlib
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from headwater.errors import CorruptLog
 from headwater.log import index
@@ -24,6 +24,8 @@ from headwater.protocol import records
 from headwater.protocol.records import HEADER_BYTES, NO_TIMESTAMP, BatchHeader
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 WALK_BYTES = 64 << 10
 # From so many files on a sync of the whole file system is cheaper.
@@ -256,13 +258,24 @@ def open_sealed(storage: Storage, directory: str, base_offset: int) -> Segment:
     return segment
 
 
+def in_index(storage: Storage, path: str, search: Callable[..., T], count: int, *target: int) -> T:
+    """What `search` finds among the first `count` entries of an index; in a missing one, none.
+
+    It is not made anew: if retention is faster than the reader, nobody would ever remove it.
+    """
+    try:
+        with storage.open_files.use(path) as fd:
+            return search(storage.files, fd, count, *target)
+    except FileNotFoundError:
+        return search(storage.files, -1, 0, *target)
+
+
 def load_timestamps(storage: Storage, segment: Segment) -> None:
     """Fills in the timestamps of a segment opened without a scan, from its time index."""
     written = segment.written
     if written.max_timestamp_ms != NO_TIMESTAMP or written.size_bytes == 0:
         return
-    with storage.open_files.use(segment.time_index_path, create=True) as fd:
-        last = index.last_time(storage.files, fd, written.time_entries)
+    last = in_index(storage, segment.time_index_path, index.last_time, written.time_entries)
     if last is not None:
         written.max_timestamp_ms = written.indexed_timestamp_ms = last.timestamp_ms
         written.max_timestamp_offset = segment.base_offset + last.relative_offset
@@ -310,10 +323,8 @@ def read_batch(storage: Storage, segment: Segment, position: int, header: BatchH
 
 def locate(storage: Storage, segment: Segment, offset: int) -> tuple[int, BatchHeader] | None:
     """The batch that holds `offset`, or the first one behind it; None if there is none."""
-    with storage.open_files.use(segment.index_path, create=True) as fd:
-        entry = index.floor_by_offset(
-            storage.files, fd, segment.written.offset_entries, offset - segment.base_offset
-        )
+    entries, relative_offset = segment.written.offset_entries, offset - segment.base_offset
+    entry = in_index(storage, segment.index_path, index.floor_by_offset, entries, relative_offset)
     start = entry.position if _is_boundary(storage, segment, entry) else 0
     for position, header in headers(storage, segment, start):
         if header.last_offset >= offset:
@@ -348,8 +359,8 @@ def run_from(
         return header.size_bytes, next_offset
     if limit >= size_bytes:
         return size_bytes - position, -1
-    with storage.open_files.use(segment.index_path, create=True) as fd:
-        entry = index.floor_by_position(storage.files, fd, segment.written.offset_entries, limit)
+    entries = segment.written.offset_entries
+    entry = in_index(storage, segment.index_path, index.floor_by_position, entries, limit)
     if entry.position > boundary and _is_boundary(storage, segment, entry):
         boundary, next_offset = entry.position, segment.base_offset + entry.relative_offset
     for at, each in headers(storage, segment, boundary):

@@ -48,15 +48,19 @@ def latest_timestamp(partition: PartitionLog) -> TimedOffset | None:
 
 def _position_before(storage: Storage, segment: Segment, timestamp_ms: int) -> int:
     """Where to begin: every batch in front of it is older than `timestamp_ms`."""
-    written = segment.written
-    with storage.open_files.use(segment.time_index_path, create=True) as fd:
-        entry = index.floor_by_time(storage.files, fd, written.time_entries, timestamp_ms)
+    find, written = segments_on_disk.in_index, segment.written
+    entry = find(
+        storage, segment.time_index_path, index.floor_by_time, written.time_entries, timestamp_ms
+    )
     if entry is None:
         return 0
-    with storage.open_files.use(segment.index_path, create=True) as fd:
-        return index.floor_by_offset(
-            storage.files, fd, written.offset_entries, entry.relative_offset
-        ).position
+    return find(
+        storage,
+        segment.index_path,
+        index.floor_by_offset,
+        written.offset_entries,
+        entry.relative_offset,
+    ).position
 
 
 def _record_in(

@@ -266,3 +266,14 @@ def test_a_topic_by_auto_creation_takes_batches_at_once(client):
     client.send(produce_request("at-once", batch_of(b"x")), 9)
     assert client.receive().topics[0].error_code == 0
     assert client.receive().responses[0].partition_responses[0].error_code == 0
+
+
+def test_names_that_only_a_client_knows_are_not_remembered(broker, client):
+    refused = broker.running.broker.metrics.refused_batches
+    names = {f"nowhere-{number}" for number in range(3)}
+    before = refused[""]
+    for name in names:
+        answer = client.produce(name, batch_of(b"a"))
+        assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert refused[""] == before + 3
+    assert not names & set(refused)
