@@ -130,3 +130,9 @@ def test_delete(cli, behind):
     assert "--yes" in cli.error("group", "delete", behind, code=2)
     assert cli("group", "delete", behind, "-y") == f"deleted {behind}\n"
     assert behind not in [each["group"] for each in cli.json("group", "list")]
+
+
+def test_what_was_deleted_beside_what_does_not_exist_is_said(cli, behind):
+    result = cli.result("group", "delete", unique("nobody"), behind, "-y", code=1)
+    assert result.stdout.decode() == f"deleted {behind}\n"
+    assert b"GROUP_ID_NOT_FOUND" in result.stderr

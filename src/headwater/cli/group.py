@@ -11,7 +11,7 @@ from headwater.cli.output import count, note, plural, print_json, say, styled, t
 from headwater.cli.parser import Command, Parser, client_options
 from headwater.cli.positions import Position, Range, parse_range, resolve
 from headwater.cli.topic import confirmed
-from headwater.errors import NotReady, RequestRefused, UsageError
+from headwater.errors import HeadwaterError, NotReady, RequestRefused, UsageError
 
 
 class Commit(NamedTuple):
@@ -322,12 +322,23 @@ def _delete(args: argparse.Namespace) -> int:
     if not args.yes and not confirmed(f"delete {', '.join(args.groups)} and their offsets?"):
         note("nothing was deleted")
         return 1
-    settled(cluster.admin.delete_consumer_groups(args.groups, request_timeout=15), "delete group")
-    if args.json:
-        print_json([{"group": name, "deleted": True} for name in args.groups])
-        return 0
-    for name in args.groups:
-        say(f"deleted {name}")
+    deleted = []
+    failure: HeadwaterError | None = None
+    futures = cluster.admin.delete_consumer_groups(args.groups, request_timeout=15)
+    for name, future in futures.items():
+        try:
+            future.result()
+            deleted.append(name)
+        except KafkaException as error:
+            failure = failure or refused(error, f"cannot delete group {name}")
+    # Those that could be deleted are gone, whatever became of the others.
+    if args.json and deleted:
+        print_json([{"group": name, "deleted": True} for name in deleted])
+    elif not args.json:
+        for name in deleted:
+            say(f"deleted {name}")
+    if failure:
+        raise failure
     return 0
 
 
