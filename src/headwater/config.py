@@ -178,6 +178,12 @@ class BrokerSettings:
     default_partitions: int = _setting(
         1, _integer(1, 100_000), "Partitions of a topic created without a number of its own."
     )
+    group_initial_rebalance_delay_ms: int = _setting(
+        0, _integer(0, 3_600_000), "How long a new classic group waits for more members."
+    )
+    group_min_session_timeout_ms: int = _setting(
+        6_000, _integer(1, 1_800_000), "Shortest session timeout that a classic member may ask for."
+    )
     max_open_files: int = _setting(
         1024, _integer(64, 2**31 - 1), "Segment files held open at the same time."
     )

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -37,7 +37,7 @@ OFFSETS_PARTITIONS = 50  # Kafka's own default, so that its tools look in the ri
 OFFSETS_CONFIGS = {"cleanup.policy": "compact", "segment.bytes": "104857600"}
 OFFSETS_CHUNK_BYTES = 1 << 20  # read at a time when the groups are loaded
 CHECKPOINT_S = 60.0
-RETENTION_S = 30.0
+RETENTION_S = 300.0  # log.retention.check.interval.ms
 PRODUCER_EXPIRY_MS = 24 * 3600 * 1000  # producer.id.expiration.ms
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
@@ -49,6 +49,7 @@ class BrokerOptions:
     node_id: int = 1
     auto_create_topics: bool = True
     default_partitions: int = 1
+    groups: GroupSettings = field(default_factory=GroupSettings)
 
 
 class Broker:
@@ -62,7 +63,7 @@ class Broker:
         self.advertised = ("127.0.0.1", 0)
         self.metrics = Metrics()
         self.fetch_sessions = FetchSessions(clock)
-        self.groups = GroupCoordinator(_OffsetsLog(self), _Topics(self), clock, GroupSettings())
+        self.groups = GroupCoordinator(_OffsetsLog(self), _Topics(self), clock, options.groups)
         self._tasks: list[asyncio.Task[None]] = []
         self._change_turn = asyncio.Lock()
         self._changes: set[asyncio.Task[Any]] = set()

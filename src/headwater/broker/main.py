@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from headwater.broker.api import load_all
 from headwater.broker.broker import Broker, BrokerOptions
+from headwater.broker.groups import GroupSettings
 from headwater.broker.http import HttpEndpoint
 from headwater.broker.server import Server, raise_open_files_limit
 from headwater.clock import Clock, SystemClock
@@ -39,6 +40,10 @@ class RunningBroker:
                 node_id=settings.node_id,
                 auto_create_topics=settings.auto_create_topics,
                 default_partitions=settings.default_partitions,
+                groups=GroupSettings(
+                    initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
+                    min_session_timeout_ms=settings.group_min_session_timeout_ms,
+                ),
             ),
         )
         self.server = Server(
