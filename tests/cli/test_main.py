@@ -75,6 +75,10 @@ def test_wrong_usage_suggests_what_was_meant(offline, argv, error):
     assert offline.error(*argv, code=2) == error
 
 
+def test_a_locale_without_our_characters(offline):
+    assert "headwater COMMAND \\u2026" in offline("--help", PYTHONIOENCODING="ascii")
+
+
 def test_no_broker_there(offline):
     expected = (
         "error: no broker answers at 127.0.0.1:1\n  127.0.0.1:1: connection refused\n"

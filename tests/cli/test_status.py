@@ -100,6 +100,18 @@ def test_somebody_who_does_not_speak_kafka_is_not_ready(offline):
         assert f"no metadata from {address}" in error
 
 
+def test_a_broker_with_an_ipv6_address(offline, tmp_path):
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("no IPv6 here")
+    with running_broker(tmp_path, "--listen", "[::1]:0") as (_, ready):
+        address = "[::1]:" + ready["listen"].rpartition(":")[2]
+        offline("produce", "t", "-b", address, stdin="a\n")
+        assert offline.json("status", "-b", address)["brokers"] == [address]
+        assert offline.json("topic", "list", "-b", address)[0]["size_bytes"] > 0
+
+
 def test_our_own_metrics(offline, tmp_path):
     with running_broker(tmp_path, "--metrics-listen", "127.0.0.1:0") as (_, ready):
         where = ("-b", ready["listen"], "--metrics", ready["metrics_listen"])

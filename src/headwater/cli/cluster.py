@@ -218,6 +218,12 @@ class Cluster:
             self.is_lost = True
 
 
+def address_of(broker: Any) -> str:
+    """HOST:PORT of a broker in metadata, with an IPv6 host in brackets."""
+    host = f"[{broker.host}]" if ":" in broker.host else broker.host
+    return f"{host}:{broker.port}"
+
+
 def settled(futures: Mapping[Any, Any], what: str) -> dict[Any, Any]:
     """The results of an admin call. The first that failed is raised as "cannot <what> <name>"."""
     results = {}

@@ -6,7 +6,14 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 
-from headwater.cli.cluster import Cluster, Partition, all_partitions, refused, settled
+from headwater.cli.cluster import (
+    Cluster,
+    Partition,
+    address_of,
+    all_partitions,
+    refused,
+    settled,
+)
 from headwater.cli.output import count, note, plural, print_json, say, styled, table
 from headwater.cli.parser import Command, Parser, client_options
 from headwater.cli.positions import Position, Range, parse_range, resolve
@@ -144,7 +151,7 @@ def _group(cluster: Cluster, name: str, group: Any, commits: list[Commit]) -> di
         "state": _name(group.state),
         "type": _name(group.type),
         "assignor": group.partition_assignor,
-        "coordinator": f"{group.coordinator.host}:{group.coordinator.port}",
+        "coordinator": address_of(group.coordinator),
         "lag": total_lag(partitions),
         "topics": [{"topic": topic, "lag": lag} for topic, lag in topics.items()],
         "partitions": [

@@ -4,6 +4,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not equal or not ready. A command
 imported only when it is called, so that `headwater broker` pays for nothing but the broker.
 """
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -30,6 +31,9 @@ COMMANDS: Final = {
 
 def main() -> NoReturn:
     """The entry point of the `headwater` program."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A locale without "…" or "€" must not end a command.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = run(sys.argv[1:])
         sys.stdout.flush()

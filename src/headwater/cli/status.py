@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from headwater import config
 from headwater.cli import wire
-from headwater.cli.cluster import Cluster, Partition, all_partitions
+from headwater.cli.cluster import Cluster, Partition, address_of, all_partitions
 from headwater.cli.group import listed
 from headwater.cli.output import count, duration, plural, print_json, say, size, styled, table
 from headwater.cli.parser import Command, Parser, client_options
@@ -42,7 +42,7 @@ def _state(args: argparse.Namespace) -> dict[str, Any]:
     cluster = Cluster.of(args)
     settings = config.load(path=args.config).broker
     metadata = cluster.metadata()
-    brokers = [f"{each.host}:{each.port}" for each in metadata.brokers.values()]
+    brokers = [address_of(each) for each in metadata.brokers.values()]
     topics = {name: each for name, each in metadata.topics.items() if not name.startswith("__")}
     partitions = all_partitions(topics)
     bounds = cluster.bounds(partitions)

@@ -7,7 +7,14 @@ from typing import Any
 from confluent_kafka import KafkaException
 from confluent_kafka import admin as kafka_admin
 
-from headwater.cli.cluster import Cluster, Partition, all_partitions, refused, settled
+from headwater.cli.cluster import (
+    Cluster,
+    Partition,
+    address_of,
+    all_partitions,
+    refused,
+    settled,
+)
 from headwater.cli.output import count, note, plural, print_json, say, size, styled, table
 from headwater.cli.parser import Command, Parser, client_options, key_value, whole_number
 from headwater.config import topic_config
@@ -356,7 +363,7 @@ def _configs(pairs: list[tuple[str, str]]) -> dict[str, str]:
 
 
 def _addresses(metadata: Any) -> list[str]:
-    return [f"{broker.host}:{broker.port}" for broker in metadata.brokers.values()]
+    return [address_of(broker) for broker in metadata.brokers.values()]
 
 
 COMMANDS = {
