@@ -21,10 +21,11 @@ import asyncio
 import logging
 import struct
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from headwater.broker.api.registry import APIS, Api, RequestContext
+from headwater.broker.sending import Sender
 from headwater.errors import HeadwaterError, MalformedMessage
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -40,7 +41,6 @@ _SIZE = struct.Struct(">i")
 _CORRELATION = struct.Struct(">ii")  # size, correlation id
 # In work per connection before reading stops: enough for five produce requests of 1 MiB.
 IN_WORK_BYTES = 8 << 20
-CHUNK_BYTES = 256 << 10
 WRITE_BUFFER_BYTES = 256 << 10
 FIRST_BUFFER_BYTES = 64 << 10
 REQUESTS_PER_TURN = 64
@@ -105,9 +105,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unanswered = 0
         self._reading = True
         self._starved = False  # waits, between two requests, because the whole server is full
-        self._writable = True
-        self._sending: tuple[Out, int, int, int] | None = None  # out, byte, splice, byte in it
-        self._waiting_for_disk = False
+        self._sender = Sender(self._read_splice, self.close, self._pump_on)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ending = False  # nothing is begun, read or sent any more
         self._closed = False
@@ -115,7 +113,7 @@ class Connection(asyncio.BufferedProtocol):
     # ── the transport's side ──────────────────────────────────────────────────────────────────
 
     def connection_made(self, transport: Any) -> None:
-        self._transport = transport
+        self._transport = self._sender.transport = transport
         peer = transport.get_extra_info("peername") or ("?", 0)
         self.client_host = str(peer[0])
         self.peer = f"{peer[0]}:{peer[1]}"
@@ -127,12 +125,10 @@ class Connection(asyncio.BufferedProtocol):
         self._ending = self._closed = True
         for task in self._tasks:
             task.cancel()
+        self._sender.end()
         for slot in self._slots:
             if slot.out is not None:
-                _release(slot.out)
-        if self._sending is not None:
-            _release(self._sending[0])
-            self._sending = None
+                self._sender.send(slot.out)
         awaited_bytes = sum(slot.size_bytes for slot in self._slots if slot.is_awaited)
         held_bytes = self._in_work_bytes - awaited_bytes
         if self.is_admitted:
@@ -173,12 +169,12 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def pause_writing(self) -> None:
-        self._writable = False
+        self._sender.is_writable = False
 
     def resume_writing(self) -> None:
-        self._writable = True
+        self._sender.is_writable = True
         self.active_at_s = self._server.broker.clock.monotonic_s()
-        self._flush()
+        self._sender.flush()
         self._pump_on()
 
     def close(self, reason: str) -> None:
@@ -191,6 +187,7 @@ class Connection(asyncio.BufferedProtocol):
         """Ends the connection without blame: the server stops, or nothing came for long."""
         if not self._ending and self._transport is not None:
             self._ending = True
+            self._sender.end()
             self._transport.abort()
 
     def _refuse(self, error: BaseException) -> None:
@@ -204,8 +201,8 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_quiet(self) -> bool:
         """Whether there is nothing to do, or the client does not take what it asked for."""
-        is_done = not self._slots and not self._inbox and self._sending is None
-        return is_done or not self._writable
+        is_done = not self._slots and not self._inbox and self._sender.is_idle
+        return is_done or not self._sender.is_writable
 
     # ── frames ────────────────────────────────────────────────────────────────────────────────
 
@@ -251,7 +248,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def waits_for_client(self) -> bool:
         """Whether it is for the client to go on: to send, or to take its answers."""
-        return self._reading or not self._writable
+        return self._reading or not self._sender.is_writable
 
     @property
     def is_in_frame(self) -> bool:
@@ -277,7 +274,7 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse(error)
 
     def _may_begin(self) -> bool:
-        if not self._writable or (self._slots and self._in_work_bytes >= IN_WORK_BYTES):
+        if not self._takes_answers or (self._slots and self._in_work_bytes >= IN_WORK_BYTES):
             return False
         if self._transport.is_closing():
             # `connection_lost` comes next, and would cancel a task before its first step.
@@ -287,12 +284,20 @@ class Connection(asyncio.BufferedProtocol):
         following = APIS.get(int.from_bytes(self._inbox[0][:2], "big"))
         return self._awaited.pipelined and following is not None and following.pipelined
 
+    @property
+    def _takes_answers(self) -> bool:
+        """Whether a further answer could be sent, or wait behind one at most."""
+        return self._sender.is_writable and not self._sender.is_behind
+
     def _steer_reading(self) -> None:
         if self._ending:
             return
         has_room = self.is_admitted if self._frame is not None else not self._server.is_full
         want = (
-            not self._inbox and self._writable and self._in_work_bytes < IN_WORK_BYTES and has_room
+            not self._inbox
+            and self._takes_answers
+            and self._in_work_bytes < IN_WORK_BYTES
+            and has_room
         )
         if want and not self._reading:
             self._reading = True
@@ -386,7 +391,7 @@ class Connection(asyncio.BufferedProtocol):
             spliced_bytes = sum(splice.size_bytes for _, splice in out.splices)
             _SIZE.pack_into(out, 0, len(out) - 4 + spliced_bytes)
         if self._closed:
-            _release(out)
+            self._sender.send(out)  # which lets it go
             return
         slot.out = out
         self._in_work_bytes -= slot.size_bytes
@@ -394,103 +399,9 @@ class Connection(asyncio.BufferedProtocol):
         self._unanswered -= 1
         if self._unanswered == 0:
             self._awaited = None
-        self._flush()
+        while self._slots and (ready := self._slots[0].out) is not None:
+            self._slots.popleft()
+            self._sender.send(ready)
 
-    def _flush(self) -> None:
-        """Sends what is ready, in order, as far as the client takes it."""
-        while self._writable and not self._waiting_for_disk and not self._ending:
-            if self._sending is not None:
-                if not self._send_on():
-                    return
-                continue
-            if not self._slots or self._slots[0].out is None:
-                return
-            out = self._slots.popleft().out
-            assert out is not None
-            if out.splices:
-                self._sending = (out, 0, 0, 0)
-            elif out:
-                self._transport.write(out)
-
-    def _send_on(self) -> bool:
-        """Sends the next piece of a response with splices; False: it waits for something."""
-        assert self._sending is not None
-        out, at, number, done_bytes = self._sending
-        if number == len(out.splices):
-            self._sending = None
-            self._transport.write(memoryview(out)[at:])
-            return True
-        position, splice = out.splices[number]
-        if at < position:
-            self._transport.write(memoryview(out)[at:position])
-            at = position
-        chunk = bytearray(min(CHUNK_BYTES, splice.size_bytes - done_bytes))
-        try:
-            size_bytes = splice.read_cached(memoryview(chunk), done_bytes)
-        except OSError as error:
-            self.close(f"a segment cannot be read: {error}")
-            return False
-        if size_bytes <= 0:
-            self._sending = (out, at, number, done_bytes)
-            self._read_from_disk(splice, chunk, done_bytes)
-            return False
-        self._write_chunk(out, at, number, done_bytes, memoryview(chunk)[:size_bytes])
-        return True
-
-    def _write_chunk(
-        self, out: Out, at: int, number: int, done_bytes: int, chunk: memoryview
-    ) -> None:
-        done_bytes += len(chunk)
-        splice = out.splices[number][1]
-        if done_bytes == splice.size_bytes:
-            self._sending = (out, at, number + 1, 0)
-            splice.release()
-            out.splices[number] = (out.splices[number][0], _SENT)
-        else:
-            self._sending = (out, at, number, done_bytes)
-        self._transport.write(chunk)
-
-    def _read_from_disk(self, splice: Splice, chunk: bytearray, done_bytes: int) -> None:
-        """The page cache does not have it: a thread reads, and sending goes on afterwards."""
-        self._waiting_for_disk = True
-        view = memoryview(chunk)
-
-        async def read() -> None:
-            try:
-                size_bytes = await self._server.broker.store.in_reader(
-                    splice.read, view, done_bytes
-                )
-            except OSError as error:
-                self.close(f"a segment cannot be read: {error}")
-                return
-            self._waiting_for_disk = False
-            if self._ending or self._sending is None:
-                return
-            if size_bytes <= 0:
-                self.close("a segment is shorter than it was")
-                return
-            out, at, number, _ = self._sending
-            self._write_chunk(out, at, number, done_bytes, view[:size_bytes])
-            self._flush()
-
-        task = asyncio.ensure_future(read())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-
-class _Sent(Splice):
-    """Stands where a splice was that is sent and released."""
-
-    __slots__ = ()
-    size_bytes = 0
-
-    def release(self) -> None:
-        pass
-
-
-_SENT = _Sent()
-
-
-def _release(out: Out) -> None:
-    for _, splice in out.splices:
-        splice.release()
+    def _read_splice(self, splice: Splice, buffer: memoryview, at: int) -> Coroutine[Any, Any, int]:
+        return self._server.broker.store.in_reader(splice.read, buffer, at)
