@@ -40,3 +40,18 @@ class SystemClock:
 
     def call_later(self, delay_s: float, callback: Callable[..., Any], *args: Any) -> Timer:
         return asyncio.get_running_loop().call_later(delay_s, callback, *args)
+
+
+async def sleep(clock: Clock, delay_s: float) -> None:
+    """Waits until `clock` has gone on by that much."""
+    over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def wake() -> None:
+        if not over.done():
+            over.set_result(None)
+
+    timer = clock.call_later(delay_s, wake)
+    try:
+        await over
+    finally:
+        timer.cancel()

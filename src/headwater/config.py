@@ -71,6 +71,11 @@ def topic_config(name: str, value: str) -> str:
     return value
 
 
+def join_address(host: str, port: int) -> str:
+    """What `split_address` takes apart; IPv6 in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def split_address(address: str) -> tuple[str, int]:
     """("127.0.0.1", 9092) from "127.0.0.1:9092", ("::1", 9092) from "[::1]:9092". ValueError."""
     match = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^\s:\[\]]+)):(\d{1,5})", address)

@@ -243,7 +243,7 @@ def test_a_read_error_takes_out_of_service_only_what_it_hits(faulty):
     assert len(segments) >= 3
     with Wire(faulty.address) as client:
         faulty.files.fail_reads(1)
-        assert client.fetch("events", 1).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert client.fetch("events", 1).error_code == ErrorCode.CORRUPT_MESSAGE
         assert wire.records_in(client.fetch("others", 0).records)[0].value == b"fine"
         assert wire.records_in(client.fetch("events", 3).records)[0].offset == 3
         assert client.produce("events", batch_of(b"more")).error_code == 0

@@ -12,7 +12,7 @@ from headwater.broker.api.registry import APIS
 from headwater.broker.fetch_sessions import FetchSessions
 from headwater.broker.groups import GroupCoordinator, GroupSettings, StoredRecord
 from headwater.broker.metrics import Metrics
-from headwater.clock import Clock
+from headwater.clock import Clock, sleep
 from headwater.errors import ApiError, CorruptLog, MalformedMessage, StorageFailed
 from headwater.log import retention
 from headwater.log import segment as segments_on_disk
@@ -193,7 +193,7 @@ class Broker:
 
     async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:
-            await asyncio.sleep(seconds)
+            await sleep(self.clock, seconds)
             try:
                 await work()
             except Exception:

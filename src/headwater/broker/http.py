@@ -60,10 +60,17 @@ class HttpEndpoint:
             case [b"GET", b"/live", _]:
                 return "200 OK", "text/plain", b"alive\n"
             case [b"GET", b"/ready", _]:
-                if self._is_ready():
+                reason = self._not_ready_because()
+                if reason is None:
                     return "200 OK", "text/plain", b"ready\n"
-                return "503 Service Unavailable", "text/plain", b"not ready\n"
+                return "503 Service Unavailable", "text/plain", f"not ready: {reason}\n".encode()
         return "404 Not Found", "text/plain", b"try /metrics, /live or /ready\n"
 
-    def _is_ready(self) -> bool:
-        return self.is_ready and not self._broker.store.failed
+    def _not_ready_because(self) -> str | None:
+        if not self.is_ready:
+            return "the broker is starting or stopping"
+        failed = self._broker.store.failed
+        if failed:
+            some = next(iter(failed))
+            return f"{len(failed)} partitions cannot be written: {some.failure}"
+        return None

@@ -11,7 +11,7 @@ from headwater.broker.groups import GroupSettings
 from headwater.broker.http import HttpEndpoint
 from headwater.broker.server import Server, raise_open_files_limit
 from headwater.clock import Clock, SystemClock
-from headwater.config import BrokerSettings, split_address
+from headwater.config import BrokerSettings, join_address, split_address
 from headwater.log.files import Files
 from headwater.log.store import LogStore
 
@@ -61,17 +61,24 @@ class RunningBroker:
         load_all()
         raise_open_files_limit(self._settings.max_open_files + self._settings.max_connections + 64)
         self.store.open()
+        try:
+            await self._listen()
+        except BaseException:  # an address in use, say: the log was open for nothing
+            await self.stop()
+            raise
+
+    async def _listen(self) -> None:
         if self._settings.metrics_listen is not None:
             self.http = HttpEndpoint(self.broker, self.server)
             host, port = await self.http.listen(*split_address(self._settings.metrics_listen))
-            self.metrics_address = f"{host}:{port}"
+            self.metrics_address = join_address(host, port)
         await self.broker.start()
         host, port = split_address(self._settings.listen)
         bound_host, bound_port = await self.server.listen(host, port)
         self.broker.advertised = (bound_host, bound_port)
         if self._settings.advertise is not None:
             self.broker.advertised = split_address(self._settings.advertise)
-        self.address = f"{bound_host}:{bound_port}"
+        self.address = join_address(bound_host, bound_port)
         if self.http is not None:
             self.http.is_ready = True
 

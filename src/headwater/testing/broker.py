@@ -10,6 +10,7 @@ from headwater.broker.main import RunningBroker
 from headwater.clock import Clock
 from headwater.config import BrokerSettings
 from headwater.log.files import Files
+from headwater.testing.clock import FakeClock
 
 
 class InProcessBroker:
@@ -69,6 +70,17 @@ class InProcessBroker:
         self._end(crash=crash)
         self.start()
 
+    def advance(self, seconds: float) -> None:
+        """Turns the hands of the broker's FakeClock, on the broker's own thread."""
+        clock = self._clock
+        assert isinstance(clock, FakeClock), "the broker was not given a FakeClock"
+        assert self._loop is not None, "the broker is not started"
+
+        async def turn() -> None:
+            clock.advance(seconds)
+
+        asyncio.run_coroutine_threadsafe(turn(), self._loop).result()
+
     def _run(self, started: threading.Event, failure: list[BaseException]) -> None:
         with asyncio.Runner() as runner:
             self._loop = runner.get_loop()
@@ -106,10 +118,15 @@ class InProcessBroker:
     @classmethod
     @contextmanager
     def serving(
-        cls, data_dir: str, settings: BrokerSettings | None = None
+        cls,
+        data_dir: str,
+        settings: BrokerSettings | None = None,
+        *,
+        clock: Clock | None = None,
+        files: Files | None = None,
     ) -> Iterator["InProcessBroker"]:
         """Starts one, and stops it at the end of the `with` block."""
-        broker = cls(data_dir, settings)
+        broker = cls(data_dir, settings, clock=clock, files=files)
         broker.start()
         try:
             yield broker

@@ -148,7 +148,7 @@ def _find_all(
         try:
             part = partition.find(offset, limit_bytes)
         except CorruptLog:
-            found.append(ErrorCode.KAFKA_STORAGE_ERROR)
+            found.append(ErrorCode.CORRUPT_MESSAGE)
             continue
         # Larger than its limit is only the first batch of a response (KIP-74).
         if part is not None and part.size_bytes > limit_bytes and not is_empty:
