@@ -16,21 +16,20 @@ import fcntl
 import logging
 import os
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from headwater.clock import Clock
 from headwater.errors import DataDirectoryInUse
-from headwater.log import checkpoint, recovery
+from headwater.log import checkpoint, progress, recovery
 from headwater.log import segment as segments_on_disk
 from headwater.log.catalog import Catalog, Topic
-from headwater.log.commit import mend
 from headwater.log.committer import Committer
 from headwater.log.config import TopicConfig, topic_config
 from headwater.log.epochs import LeaderEpochs
 from headwater.log.files import Files, OpenFiles
 from headwater.log.partition import PartitionLog
-from headwater.log.producers import Producers
+from headwater.log.progress import Progress
 from headwater.log.segment import Segment, Storage
 from headwater.log.workers import Workers
 
@@ -46,29 +45,6 @@ PROBE_BYTES = 1 << 20  # room for a batch of the largest size that topics take b
 _DELETED = ".deleted"
 WORK_THREADS = 2  # the catalog, checkpoints, removing files
 READ_THREADS = 4
-
-
-class _Progress(NamedTuple):
-    """How far a partition has come, as the event loop saw it at one moment."""
-
-    partition: PartitionLog
-    active: Segment | None
-    offset: int
-    producers: Producers
-    broken: bool
-
-    @classmethod
-    def of(cls, partition: PartitionLog) -> "_Progress":
-        active = partition.segments[-1] if partition.segments else None
-        producers = partition.durable_producers()
-        return cls(partition, active, partition.high_watermark, producers, partition.broken)
-
-    @property
-    def is_all(self) -> bool:
-        """Whether nothing has come since, and nothing is under way."""
-        partition = self.partition
-        has_moved = partition.high_watermark != self.offset or not partition.is_idle
-        return not has_moved and not self.broken and not partition.broken
 
 
 class LogStore:
@@ -184,7 +160,7 @@ class LogStore:
             await asyncio.sleep(0.002)
         try:
             async with self._checkpoint_turn:
-                await self.in_worker(self._finish, [_Progress.of(each) for each in self.dirty])
+                await self.in_worker(self._finish, [Progress.of(each) for each in self.dirty])
         except OSError as error:
             log.error("the log could not be closed cleanly: %s", error)
         self.committer.close()
@@ -201,15 +177,9 @@ class LogStore:
         self.storage.open_files.close()
         self._release_lock()
 
-    def _finish(self, partitions: "list[_Progress]") -> None:
+    def _finish(self, partitions: list[Progress]) -> None:
         """(worker)"""
-        for each in partitions:
-            if each.partition.deleted:  # the directory may be another topic's by now
-                continue
-            if each.broken:  # a start after a clean stop believes the files
-                mend(self.storage, each.partition.directory, each.active)
-            if each.active is not None:
-                segments_on_disk.write_last_time(self.storage, each.active, each.active.written)
+        progress.complete(self.storage, partitions)
         self._checkpoint(partitions)
         self.storage.files.write_atomically(f"{self.path}/{CLEAN_SHUTDOWN}", b"")
 
@@ -359,7 +329,7 @@ class LogStore:
             starts = {**self._log_starts, (partition.topic, partition.index): start}
             if partition in self.dirty:
                 # What the producers did in front of it can't be read again after a crash.
-                await self.in_worker(self._checkpoint, [_Progress.of(partition)])
+                await self.in_worker(self._checkpoint, [Progress.of(partition)])
             await self.in_worker(self._write_log_starts, starts)
             if partition.deleted:
                 return
@@ -372,39 +342,19 @@ class LogStore:
     async def checkpoint(self) -> None:
         """Moves the recovery points on, so that a crash has less to scan."""
         async with self._checkpoint_turn:
-            progress = [_Progress.of(each) for each in self.dirty]
+            partitions = [Progress.of(each) for each in self.dirty]
             try:
-                await self.in_worker(self._checkpoint, progress)
+                await self.in_worker(self._checkpoint, partitions)
             except OSError as error:
                 log.error("a checkpoint could not be written: %s", error)
                 return
             # Only now, so that a stop in between still knows what it has to write.
-            self.dirty -= {each.partition for each in progress if each.is_all}
+            self.dirty -= {each.partition for each in partitions if each.is_all}
 
-    def _checkpoint(self, partitions: "list[_Progress]") -> None:
+    def _checkpoint(self, partitions: list[Progress]) -> None:
         """(worker)"""
-        existing = [
-            (each, each.active) for each in partitions if each.active and not each.partition.deleted
-        ]
-        # Also where every commit is synced: the topic may have been set so only just now.
-        paths = [path for _, active in existing for path in active.paths]
-        segments_on_disk.sync(self.storage, paths)
-        for each, _ in existing:
-            self._write_snapshot(each)
-            each.partition.recovery_point = each.offset
+        progress.save(self.storage, partitions)
         self._write_recovery_points()
-
-    def _write_snapshot(self, progress: "_Progress") -> None:
-        """(worker) The producers' state, replacing older ones."""
-        files, directory = self.storage.files, progress.partition.directory
-        old = [name for name in files.listdir(directory) if name.endswith(".snapshot")]
-        name = f"{progress.offset:020d}.snapshot"
-        producers = progress.producers
-        if producers.by_id:
-            files.write_atomically(f"{directory}/{name}", producers.to_snapshot())
-        for each in old:
-            if each != name or not producers.by_id:
-                files.unlink(f"{directory}/{each}")
 
     def _write_recovery_points(self) -> None:
         """(worker)"""

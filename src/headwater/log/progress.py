@@ -1,0 +1,72 @@
+"""How far partitions have come, and the files beside their segments that say so.
+
+The event loop notes it at one moment (`Progress.of`); a thread makes all of it last while commits
+go on (`save`). The recovery points themselves are one file for all partitions (store.py).
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from headwater.log import segment as segments_on_disk
+from headwater.log.commit import mend
+from headwater.log.partition import PartitionLog
+from headwater.log.producers import Producers
+from headwater.log.segment import Segment, Storage
+
+
+class Progress(NamedTuple):
+    """How far a partition has come, as the event loop saw it at one moment."""
+
+    partition: PartitionLog
+    active: Segment | None
+    offset: int
+    producers: Producers
+    broken: bool
+
+    @classmethod
+    def of(cls, partition: PartitionLog) -> "Progress":
+        active = partition.segments[-1] if partition.segments else None
+        producers = partition.durable_producers()
+        return cls(partition, active, partition.high_watermark, producers, partition.broken)
+
+    @property
+    def is_all(self) -> bool:
+        """Whether nothing has come since, and nothing is under way."""
+        partition = self.partition
+        has_moved = partition.high_watermark != self.offset or not partition.is_idle
+        return not has_moved and not self.broken and not partition.broken
+
+
+def complete(storage: Storage, partitions: Sequence[Progress]) -> None:
+    """(worker) Leaves the files as a start after a clean stop believes them to be."""
+    for each in partitions:
+        if each.partition.deleted:  # the directory may be another topic's by now
+            continue
+        if each.broken:
+            mend(storage, each.partition.directory, each.active)
+        if each.active is not None:
+            segments_on_disk.write_last_time(storage, each.active, each.active.written)
+
+
+def save(storage: Storage, partitions: Sequence[Progress]) -> None:
+    """(worker) Syncs the segments, writes snapshots, and moves the recovery points on."""
+    existing = [
+        (each, each.active) for each in partitions if each.active and not each.partition.deleted
+    ]
+    # Also where every commit is synced: the topic may have been set so only just now.
+    segments_on_disk.sync(storage, [path for _, active in existing for path in active.paths])
+    for each, _ in existing:
+        _write_snapshot(storage, each)
+        each.partition.recovery_point = each.offset
+
+
+def _write_snapshot(storage: Storage, progress: Progress) -> None:
+    """The producers' state, replacing older ones."""
+    files, directory, producers = storage.files, progress.partition.directory, progress.producers
+    old = [name for name in files.listdir(directory) if name.endswith(".snapshot")]
+    name = f"{progress.offset:020d}.snapshot"
+    if producers.by_id:
+        files.write_atomically(f"{directory}/{name}", producers.to_snapshot())
+    for each in old:
+        if each != name or not producers.by_id:
+            files.unlink(f"{directory}/{each}")
