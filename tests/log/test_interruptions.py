@@ -54,6 +54,19 @@ async def cancelled(task: "asyncio.Task[object]") -> None:
         await task
 
 
+async def stop_during(checkpoint: "asyncio.Task[None]", log: Log, held: HeldSync) -> None:
+    await held.reached()
+    checkpoint.cancel()
+    threading.Timer(0.1, held.go.set).start()
+    await cancelled(checkpoint)
+    await log.store.close()
+
+
+def check_all_is_there(log: Log) -> None:
+    assert log.values() == [b"a", b"b"]
+    assert log.append(batch_of(b"c")) == 2
+
+
 def test_a_stop_in_the_middle_of_a_checkpoint_that_fails(log: Log):
     log.create()
     log.append(batch_of(b"a"))
@@ -63,16 +76,10 @@ def test_a_stop_in_the_middle_of_a_checkpoint_that_fails(log: Log):
     async def stop() -> None:
         held = HeldSync(log.files, ".index", fails=True)
         checkpoint = asyncio.create_task(log.store.checkpoint())
-        await held.reached()
-        checkpoint.cancel()
-        threading.Timer(0.1, held.go.set).start()
-        await cancelled(checkpoint)
-        await log.store.close()
+        await stop_during(checkpoint, log, held)
 
     log.run(stop())
-    log.open()
-    assert log.values() == [b"a", b"b"]
-    assert log.append(batch_of(b"c")) == 2
+    check_all_is_there(log.open())
 
 
 def test_a_commit_that_ends_during_a_cancelled_checkpoint(log: Log):
@@ -93,16 +100,10 @@ def test_a_commit_that_ends_during_a_cancelled_checkpoint(log: Log):
         await asyncio.sleep(0)  # it has seen how far the partition is
         commit.go.set()
         await done.wait()
-        await held.reached()
-        checkpoint.cancel()
-        threading.Timer(0.1, held.go.set).start()
-        await cancelled(checkpoint)
-        await log.store.close()
+        await stop_during(checkpoint, log, held)
 
     log.run(stop())
-    log.open()
-    assert log.values() == [b"a", b"b"]
-    assert log.append(batch_of(b"c")) == 2
+    check_all_is_there(log.open())
 
 
 def test_a_clean_stop_is_believed_only_if_the_log_ends_where_it_says(log: Log):
@@ -113,9 +114,7 @@ def test_a_clean_stop_is_believed_only_if_the_log_ends_where_it_says(log: Log):
     log.append(batch_of(b"b"))
     log.close()
     log.files.write_atomically(f"{log.path}/recovery-point-offset-checkpoint", stale)
-    log.open()
-    assert log.values() == [b"a", b"b"]
-    assert log.append(batch_of(b"c")) == 2
+    check_all_is_there(log.open())
 
 
 def test_a_client_that_goes_away_leaves_the_catalog_to_whoever_writes_it(log: Log):
