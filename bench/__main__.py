@@ -44,20 +44,27 @@ def main() -> None:
         print(f"throughput, {size_bytes} B", flush=True)
         measure = partial(workloads.throughput, size_bytes=size_bytes, count=count // part)
         alternate(measure, ALL, rounds, figures)
-    for linger_ms in (0, 5):
+        _keep(figures, options, rounds)
+    for linger_ms in (5, 0):
         print(f"latency, linger {linger_ms} ms", flush=True)
         measure = partial(workloads.latency, linger_ms=linger_ms, seconds=12 // part)
         alternate(measure, ALL, rounds, figures)
+        _keep(figures, options, rounds)
+    if not options.quick and _has_room(options.retained_gb):
+        print(f"1 GB and {options.retained_gb} GB retained", flush=True)
+        sizes_gb = (1, options.retained_gb)
+        measure = partial(workloads.retained, sizes_gb=sizes_gb, count=1_000_000)
+        alternate(measure, DURABLE, 1, figures)
+        _keep(figures, options, rounds)
     if not options.quick:
         print("many partitions and connections", flush=True)
-        alternate(
-            partial(workloads.scale, topic_count=10, connection_count=1000), DURABLE, 1, figures
-        )
-        if _has_room(options.retained_gb):
-            print(f"1 GB and {options.retained_gb} GB retained", flush=True)
-            sizes_gb = (1, options.retained_gb)
-            measure = partial(workloads.retained, sizes_gb=sizes_gb, count=1_000_000)
-            alternate(measure, DURABLE, 1, figures)
+        measure = partial(workloads.scale, topic_count=10, connection_count=1000)
+        alternate(measure, DURABLE, 1, figures)
+    print(_keep(figures, options, rounds))
+
+
+def _keep(figures: Figures, options: argparse.Namespace, rounds: int) -> str:
+    """Writes down what there is so far, so that a sitting that is cut short is not lost."""
     mode = f"{'Short' if options.quick else 'Full'} run, {rounds} rounds"
     sitting = {"mode": mode, "machine": machine.describe(), "figures": figures}
     text = report.render(sitting)
@@ -65,7 +72,7 @@ def main() -> None:
         RESULTS.parent.mkdir(exist_ok=True)
         RESULTS.write_text(json.dumps(sitting, indent=1, ensure_ascii=False) + "\n")
         PAGE.write_text(text)
-    print(text)
+    return text
 
 
 def _options() -> argparse.Namespace:
