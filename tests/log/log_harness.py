@@ -174,13 +174,13 @@ class Log:
         self.settle()
 
     def delete_records(self, offset: int) -> None:
-        self.run(self.store.delete_records(self.partition(), offset))
+        self.run(self.store.delete_records({self.partition(): offset}))
         self.settle()
 
     def retain(self) -> int:
-        deleted: int = self.run(retention.apply(self.store, self.partition()))
+        deleted = self.run(retention.apply(self.store, [self.partition()]))
         self.settle()
-        return deleted
+        return sum(deleted.values())
 
     # ── reading ──
 

@@ -176,14 +176,14 @@ class TestRetentionThatWaitsForATimeIndex:
         go = threading.Event()
         for _ in range(READ_THREADS):
             log.store.readers.submit(go.wait, 20)
-        retaining = asyncio.create_task(retention.apply(log.store, log.partition()))
+        retaining = asyncio.create_task(retention.apply(log.store, [log.partition()]))
         await asyncio.sleep(0)  # it waits for a reading thread now
         await change
         go.set()
         await retaining
 
     def test_records_deleted_meanwhile_do_not_count_again(self, aged: Log):
-        change = aged.store.delete_records(aged.partition(), 10)
+        change = aged.store.delete_records({aged.partition(): 10})
         aged.run(self.retain_during(aged, change))
         assert [each.base_offset for each in aged.partition().segments] == [10, 20]
 

@@ -5,6 +5,8 @@ import os
 import pytest
 from log_harness import Log, batch_of
 
+from headwater.log import timestamps
+
 
 @pytest.fixture
 def log(tmp_path):
@@ -104,7 +106,7 @@ def test_concurrent_deletions_in_many_partitions(log: Log):
 
     async def delete_all() -> None:
         partitions = [log.partition("many", n) for n in range(20)]
-        await asyncio.gather(*(log.store.delete_records(each, 1) for each in partitions))
+        await asyncio.gather(*(log.store.delete_records({each: 1}) for each in partitions))
 
     for number in range(20):
         log.append(batch_of(b"a"), "many", number)
@@ -164,3 +166,46 @@ def test_the_newest_record_counts_also_after_a_checkpoint_and_a_clean_stop(log: 
     log.clock.advance(30)
     assert log.retain() == 0
     assert log.values(1) == values
+
+
+def test_records_without_timestamps_go_by_the_age_of_their_file(log: Log):
+    log.create(segment_bytes=1024, retention_ms=60_000)
+    for _ in range(20):
+        log.append(batch_of(b"x" * 100, timestamp_ms=-1))
+    first = log.partition().segments[0].log_path
+    now_s = log.clock.now_ms() / 1000
+    for segment in log.partition().segments:
+        os.utime(segment.log_path, (now_s, now_s))
+    assert log.retain() == 0
+    os.utime(first, (now_s - 100, now_s - 100))
+    assert log.retain() > 0
+    assert not os.path.exists(first)
+
+
+def test_a_lost_time_index_neither_hides_records_nor_keeps_them_for_ever(log: Log):
+    log.create(segment_ms=9_000, retention_ms=60_000)
+    log.fill(30)
+    sealed = log.partition().segments[0]
+    start_ms = log.clock.now_ms() - 30_000
+    log.close()
+    os.unlink(sealed.time_index_path)
+    log.open()
+    found = timestamps.first_at_or_after(log.partition(), start_ms + 3_000)
+    assert found is not None
+    assert found.offset == 3
+    log.clock.advance(45)
+    assert log.retain() > 0
+    assert bases(log) == [10, 20]
+
+
+def test_deleting_in_many_partitions_writes_the_checkpoint_once(log: Log):
+    log.create("many", 50)
+    for number in range(50):
+        log.append(batch_of(b"a"), "many", number)
+        log.append(batch_of(b"b"), "many", number)
+    log.checkpoint()
+    before = log.files.operations
+    log.run(log.store.delete_records({log.partition("many", n): 1 for n in range(50)}))
+    assert log.files.operations - before < 10
+    log.crash()
+    assert {log.partition("many", n).log_start_offset for n in range(50)} == {1}

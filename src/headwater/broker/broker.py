@@ -38,6 +38,7 @@ OFFSETS_CONFIGS = {"cleanup.policy": "compact", "segment.bytes": "104857600"}
 OFFSETS_CHUNK_BYTES = 1 << 20  # read at a time when the groups are loaded
 CHECKPOINT_S = 60.0
 RETENTION_S = 300.0  # log.retention.check.interval.ms
+RETENTION_PARTITIONS = 500  # looked at, and deleted from, at a time
 PRODUCER_EXPIRY_MS = 24 * 3600 * 1000  # producer.id.expiration.ms
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
@@ -173,17 +174,17 @@ class Broker:
     async def retain(self) -> None:
         """Deletes what no topic need keep, and forgets producers that are gone."""
         expired_ms = self.clock.now_ms() - PRODUCER_EXPIRY_MS
-        for number, partition in enumerate(list(self.store.partitions.values())):
-            deleted_bytes = await retention.apply(self.store, partition)
-            if deleted_bytes:
+        partitions = list(self.store.partitions.values())
+        for at in range(0, len(partitions), RETENTION_PARTITIONS):
+            some = partitions[at : at + RETENTION_PARTITIONS]
+            for partition, deleted_bytes in (await retention.apply(self.store, some)).items():
                 log.info(
                     "retention: %s-%d: %d bytes deleted, starts at %d",
                     partition.topic, partition.index, deleted_bytes, partition.log_start_offset,
                 )  # fmt: skip
-            if partition.producers.by_id:
+            for partition in some:
                 partition.producers.expire(expired_ms)
-            if number % 200 == 199:
-                await asyncio.sleep(0)
+            await asyncio.sleep(0)
 
     async def _measure_disk(self) -> None:
         free_bytes = await self.store.in_reader(

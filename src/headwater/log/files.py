@@ -33,6 +33,9 @@ class Files:
     def size_bytes(self, path: str) -> int:
         return os.stat(path).st_size
 
+    def modified_at_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
     def pread(self, fd: int, size_bytes: int, position: int) -> bytes:
         return os.pread(fd, size_bytes, position)
 

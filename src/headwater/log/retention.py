@@ -6,34 +6,49 @@ it is sealed first. Nothing goes from a topic that is only compacted.
 """
 
 import asyncio
+from collections.abc import Iterable
 
 from headwater.errors import StorageFailed
 from headwater.log import segment as segments_on_disk
 from headwater.log.partition import PartitionLog
-from headwater.log.segment import Segment
+from headwater.log.segment import Segment, Storage
 from headwater.log.store import LogStore
 from headwater.protocol.records import NO_TIMESTAMP
 
 
-async def apply(store: LogStore, partition: PartitionLog) -> int:
-    """Deletes what is due; returns how many bytes that were."""
+async def apply(store: LogStore, partitions: Iterable[PartitionLog]) -> dict[PartitionLog, int]:
+    """Deletes what is due; how many bytes of each partition that were."""
+    starts: dict[PartitionLog, int] = {}
+    for partition in partitions:
+        start = await _first_kept_offset(store, partition)
+        if start is not None:
+            starts[partition] = start
+    deleted = {
+        partition: sum(each.size_bytes for each in partition.segments if each.base_offset < start)
+        for partition, start in starts.items()
+    }
+    if starts:
+        try:
+            await store.delete_records(starts)
+        except OSError:  # on a full disk room matters more than that a crash cannot undo it
+            for partition, start in starts.items():
+                partition.delete_before(start)
+    return deleted
+
+
+async def _first_kept_offset(store: LogStore, partition: PartitionLog) -> int | None:
+    """Where the log begins without what is due; None if nothing is."""
     if "delete" not in partition.config.cleanup_policy or not partition.segments:
-        return 0
+        return None
     kept = await _oldest_kept(store, partition)
     if kept is None and not partition.deleted and await _sealed(store, partition):
         # Something new may have come into it before it was sealed.
         kept = await _oldest_kept(store, partition)
     segments = partition.segments
     if not segments:  # the topic was deleted meanwhile
-        return 0
+        return None
     start = (kept or segments[-1]).base_offset
-    due = [segment for segment in segments if segment.base_offset < start]
-    if due:
-        try:
-            await store.delete_records(partition, start)
-        except OSError:  # on a full disk room matters more than that a crash cannot undo it
-            partition.delete_before(start)
-    return sum(segment.size_bytes for segment in due)
+    return start if start > segments[0].base_offset else None
 
 
 async def _oldest_kept(store: LogStore, partition: PartitionLog) -> Segment | None:
@@ -54,13 +69,21 @@ async def _oldest_kept(store: LogStore, partition: PartitionLog) -> Segment | No
 async def _too_old(store: LogStore, segment: Segment, retention_ms: int) -> bool:
     if retention_ms < 0:
         return False
-    if segment.written.max_timestamp_ms == NO_TIMESTAMP:
-        try:
-            await store.in_reader(segments_on_disk.load_timestamps, store.storage, segment)
-        except OSError:  # its time index is gone; retention by size still takes it
-            return False
     newest_ms = segment.written.max_timestamp_ms
-    return newest_ms != NO_TIMESTAMP and store.clock.now_ms() - newest_ms > retention_ms
+    if newest_ms == NO_TIMESTAMP:
+        try:
+            newest_ms = await store.in_reader(_newest_ms, store.storage, segment)
+        except OSError:  # a file of it is gone; retention by size still takes it
+            return False
+    return store.clock.now_ms() - newest_ms > retention_ms
+
+
+def _newest_ms(storage: Storage, segment: Segment) -> int:
+    """(worker) If its records have no timestamps, the age of the file counts, as in Kafka."""
+    segments_on_disk.load_timestamps(storage, segment)
+    if segment.written.max_timestamp_ms != NO_TIMESTAMP:
+        return segment.written.max_timestamp_ms
+    return storage.files.modified_at_ms(segment.log_path)
 
 
 async def _sealed(store: LogStore, partition: PartitionLog) -> bool:

@@ -51,6 +51,7 @@ class Written:
     max_timestamp_ms: int = NO_TIMESTAMP
     max_timestamp_offset: int = -1  # last offset of the batch that has it
     indexed_timestamp_ms: int = NO_TIMESTAMP
+    is_searched: bool = False  # for timestamps; not again if the records have none
 
 
 @dataclass(slots=True)
@@ -273,16 +274,29 @@ def in_index(storage: Storage, path: str, search: Callable[..., T], count: int, 
 def load_timestamps(storage: Storage, segment: Segment) -> None:
     """Fills in the timestamps of a segment opened without a scan, from its time index."""
     written = segment.written
-    if written.max_timestamp_ms != NO_TIMESTAMP or written.size_bytes == 0:
+    if written.max_timestamp_ms != NO_TIMESTAMP or written.size_bytes == 0 or written.is_searched:
         return
     last = in_index(storage, segment.time_index_path, index.last_time, written.time_entries)
     if last is not None:
         written.max_timestamp_ms = written.indexed_timestamp_ms = last.timestamp_ms
         written.max_timestamp_offset = segment.base_offset + last.relative_offset
+    else:
+        _find_timestamps(storage, segment)
     with contextlib.suppress(CorruptLog):  # who reads the batch will say so
         first = next(headers(storage, segment, 0), None)
         if first is not None:
             written.first_timestamp_ms = first[1].max_timestamp
+
+
+def _find_timestamps(storage: Storage, segment: Segment) -> None:
+    """The time index is lost, or there was nothing to enter: the batches themselves tell."""
+    written = segment.written
+    written.is_searched = True
+    with contextlib.suppress(CorruptLog):  # who reads the batch will say so
+        for _, header in headers(storage, segment, 0):
+            if header.max_timestamp > written.max_timestamp_ms:
+                written.max_timestamp_ms = header.max_timestamp
+                written.max_timestamp_offset = header.last_offset
 
 
 def headers(

@@ -15,7 +15,7 @@ import contextlib
 import fcntl
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -322,20 +322,25 @@ class LogStore:
         self._write_recovery_points()
         self._write_log_starts(log_starts)
 
-    async def delete_records(self, partition: PartitionLog, offset: int) -> None:
-        """Durable when it returns: the records do not come back after a crash."""
+    async def delete_records(self, offsets: Mapping[PartitionLog, int]) -> None:
+        """Moves the starts of logs on to `offsets`.
+
+        Durable when it returns: the records do not come back after a crash. It costs the same for
+        one partition as for all of them.
+        """
         async with self._checkpoint_turn:
-            start = max(partition.log_start_offset, offset)
-            starts = {**self._log_starts, (partition.topic, partition.index): start}
-            if partition in self.dirty:
+            starts = {each: max(each.log_start_offset, at) for each, at in offsets.items()}
+            dirty = [Progress.of(each) for each in starts if each in self.dirty]
+            if dirty:
                 # What the producers did in front of it can't be read again after a crash.
-                await self.in_worker(self._checkpoint, [Progress.of(partition)])
-            await self.in_worker(self._write_log_starts, starts)
-            if partition.deleted:
-                return
-            self._log_starts = starts
+                await self.in_worker(self._checkpoint, dirty)
+            log_starts = self._log_starts | {(p.topic, p.index): at for p, at in starts.items()}
+            await self.in_worker(self._write_log_starts, log_starts)
+            starts = {each: at for each, at in starts.items() if not each.deleted}
+            self._log_starts |= {(p.topic, p.index): at for p, at in starts.items()}
         # Only now do files go, so that none of them can come back into the log alone.
-        partition.delete_before(start)
+        for partition, start in starts.items():
+            partition.delete_before(start)
 
     # ── keeping ───────────────────────────────────────────────────────────────────────────────
 

@@ -14,6 +14,7 @@ from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import OFFSETS_TOPIC, Broker
 from headwater.broker.topic_changes import CHANGE_ERRORS, refusal
 from headwater.errors import ApiError
+from headwater.log.partition import PartitionLog
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.delete_records import (
     DeleteRecordsRequest,
@@ -41,32 +42,40 @@ async def delete_records(
 async def _delete_in_topic(
     broker: Broker, topic: DeleteRecordsRequestDeleteRecordsTopic
 ) -> DeleteRecordsResponseDeleteRecordsTopicResult:
-    results = []
+    answer = DeleteRecordsResponseDeleteRecordsTopicResult(name=topic.name)
+    changed: dict[PartitionLog, DeleteRecordsResponseDeleteRecordsPartitionResult] = {}
+    offsets: dict[PartitionLog, int] = {}
     for wanted in topic.partitions:
         result = DeleteRecordsResponseDeleteRecordsPartitionResult(
             partition_index=wanted.partition_index, low_watermark=NO_OFFSET
         )
-        results.append(result)
+        answer.partitions.append(result)
         try:
-            result.low_watermark = await _delete_before(
-                broker, topic.name, wanted.partition_index, wanted.offset
-            )
-        except CHANGE_ERRORS as error:
+            partition = broker.partition(topic.name, wanted.partition_index)
+            offsets[partition] = _checked_offset(partition, wanted.offset)
+        except ApiError as error:
+            result.error_code = error.code
+        else:
+            changed[partition] = result
+    try:
+        await broker.store.delete_records(offsets)
+    except CHANGE_ERRORS as error:
+        for result in changed.values():
             result.error_code, _ = refusal(error)
-    return DeleteRecordsResponseDeleteRecordsTopicResult(name=topic.name, partitions=results)
+    else:
+        for partition, result in changed.items():
+            result.low_watermark = partition.log_start_offset
+    return answer
 
 
-async def _delete_before(broker: Broker, topic: str, index: int, offset: int) -> int:
-    """Where the partition begins afterwards."""
-    partition = broker.partition(topic, index)
-    if topic == OFFSETS_TOPIC:
+def _checked_offset(partition: PartitionLog, offset: int) -> int:
+    """Where the partition is to begin. Raises the error code if it may not."""
+    if partition.topic == OFFSETS_TOPIC:
         raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, "the groups live in this topic")
     if "delete" not in partition.config.cleanup_policy:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "the topic is compacted, not deleted from")
     if offset == HIGH_WATERMARK:
-        offset = partition.high_watermark
+        return partition.high_watermark
     if not 0 <= offset <= partition.high_watermark:
         raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
-    if offset > partition.log_start_offset:
-        await broker.store.delete_records(partition, offset)
-    return partition.log_start_offset
+    return offset
