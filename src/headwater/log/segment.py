@@ -180,7 +180,8 @@ def sync(storage: Storage, paths: Sequence[str]) -> None:
     if len(paths) >= SYNC_TOGETHER and sync_together(storage, paths):
         return
     for path in paths:
-        with storage.open_files.use(path) as fd:
+        # A lost index is begun anew, for it is only a hint; a lost log is an error.
+        with storage.open_files.use(path, create=not path.endswith(".log")) as fd:
             storage.files.fdatasync(fd)
 
 
