@@ -1,6 +1,6 @@
 """Writes docs/apis.md from the modules of src/headwater/broker/api.
 
-    python tools/generate_api_docs.py [--check]
+python tools/generate_api_docs.py [--check]
 """
 
 import sys
