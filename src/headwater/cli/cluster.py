@@ -24,6 +24,7 @@ _HINTS: Final = {
     "GROUP_ID_NOT_FOUND": "`headwater group list` shows the groups",
     "UNKNOWN_TOPIC_OR_PART": "`headwater topic list` shows the topics",
     "INVALID_CONFIG": "`headwater topic describe TOPIC --all` lists the configs of a topic",
+    "INVALID_MSG": "it is damaged on disk: restore that file, or read on behind it with -o OFFSET",
     "_BAD_MSG": "it is damaged on disk: restore that file, or read on behind it with -o OFFSET",
     "MSG_SIZE_TOO_LARGE": "`headwater topic alter TOPIC -c max.message.bytes=SIZE` allows more",
     "_UNKNOWN_PARTITION": "`headwater topic describe TOPIC` lists the partitions",

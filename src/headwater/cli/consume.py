@@ -6,7 +6,6 @@ what has been written to stdout are committed.
 """
 
 import argparse
-import math
 import os
 import re
 import select
@@ -29,7 +28,6 @@ from headwater.errors import BrokerUnreachable, RequestRefused, UsageError
 _BATCH: Final = 10_000
 _POLL_S: Final = 0.1
 _LOOK_FOR_NEW_PARTITIONS_S: Final = 5.0
-_STALLED_S: Final = 5.0
 
 _COUNT: Final = whole_number(0, 10**18 - 1)
 
@@ -173,7 +171,6 @@ def _consume_partitions(
         while reading.open_partitions and not output.full:
             output.write(reading.next_batch())
             _tell_if_lost(cluster)
-            _tell_if_stalled(reading)
             if follows and time.monotonic() > next_look_s:
                 _look_for_new_partitions(cluster, args, reading)
                 next_look_s = time.monotonic() + _LOOK_FOR_NEW_PARTITIONS_S
@@ -204,7 +201,6 @@ class _Reading:
         # were asked for from an offset which is still ahead.
         self._bounded: set[Partition] = set()
         self.open_partitions: set[Partition] = set()
-        self._stalled_at_s = time.monotonic() + _STALLED_S
 
     def add(self, partitions: list[Partition], wanted: Range) -> None:
         new = [each for each in partitions if each not in self._spans]
@@ -234,30 +230,12 @@ class _Reading:
             polled = _poll(self._consumer)
         except KafkaException as error:
             raise refused(error, "cannot read") from error
-        if polled:
-            self._stalled_at_s = time.monotonic() + _STALLED_S
         if not self._bounded:
             for message in polled:
                 if message.error():
                     return [each for each in polled if self._take(each)]
             return polled
         return [message for message in polled if self._take(message)]
-
-    def stalled(self) -> str:
-        """Once, if records that are there do not come: the first of them.
-
-        librdkafka asks again for ever where a broker answers that its disk failed.
-        """
-        if time.monotonic() < self._stalled_at_s:
-            return ""
-        self._stalled_at_s = math.inf  # until something comes
-        wanted = [TopicPartition(each.topic, each.number) for each in sorted(self.open_partitions)]
-        for each in self._consumer.position(wanted):
-            span = self._spans[Partition(each.topic, each.partition)]
-            offset = max(each.offset, min(span.first, span.high))
-            if offset < min(span.high, span.high if span.last is None else span.last):
-                return f"offset {offset} of {each.topic}:{each.partition}"
-        return ""
 
     def _take(self, message: Any) -> bool:
         """Whether the record is wanted; closes a partition that has reached its end."""
@@ -403,12 +381,6 @@ def _tell_if_lost(cluster: Cluster) -> None:
     if cluster.is_lost:
         cluster.is_lost = False
         note(f"no broker answers at {cluster.bootstrap}; trying again")
-
-
-def _tell_if_stalled(reading: _Reading) -> None:
-    where = reading.stalled()
-    if where:
-        note(f"{where} is there and does not come; the log of the broker may tell why")
 
 
 def _poll(consumer: Any) -> Batch:

@@ -108,7 +108,7 @@ def test_what_a_consumer_missed_is_counted(broker, client, topic):
         client.produce(topic, batch_of(b"%d" % number))
     store = broker.running.store
     partition = store.partitions[topic, 0]
-    _run(broker, store.delete_records(partition, 3))
+    _run(broker, store.delete_records({partition: 3}))
     answer = client.fetch(topic, 1)
     assert (answer.error_code, answer.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, 3)
     assert broker.running.broker.metrics.missed_records[topic] == 2
