@@ -138,7 +138,7 @@ class Log:
                 while self.store.workers._unfinished or any(
                     not each.is_idle for each in self.store.partitions.values()
                 ):
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(0.0005)  # a spin would keep the threads from working
 
         self.run(wait())
 
