@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from headwater.log.store import LogStore
 
 # A commit takes at most this much: half of what one connection may have in work, so that the next
-# one is being received while this one is synced (a third more at 1 KiB than with 16 MiB).
+# one is being received while this one is synced. 16 MiB made producers wait for whole commits.
 COMMIT_BYTES = 4 << 20
 RECENT_BOUNDARIES = 64
 
