@@ -198,12 +198,6 @@ class Server:
         self._has_let_in = False
 
 
-def parse_address(text: str) -> tuple[str, int]:
-    """("127.0.0.1", 9092) of "127.0.0.1:9092"; IPv6 in brackets."""
-    host, _, port = text.rpartition(":")
-    return host.strip("[]"), int(port)
-
-
 def raise_open_files_limit(wanted: int) -> int:
     """Lifts the soft limit of descriptors as far as allowed; returns what it is then."""
     import resource
