@@ -1,5 +1,6 @@
 # Two commands are enough: `make run` shows it, `make test` proves it. Each sets up what it needs.
 
+SHELL := bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -40,7 +41,7 @@ lock: $(VENV)/.dev  ## new versions of everything, within pyproject.toml's range
 messages: $(VENV)/.dev  ## src/headwater/protocol/messages from Kafka's own schemas
 	$(BIN)/python -m bench.peers.kafka --fetch
 	$(BIN)/python tools/generate_messages.py .work/kafka/libs/kafka-clients-*.jar \
-		.work/kafka/libs/kafka-group-coordinator-[0-9]*.jar
+		.work/kafka/libs/kafka-{group,transaction,share}-coordinator-[0-9]*.jar
 	$(BIN)/ruff format --quiet src/headwater/protocol/messages
 
 system:  ## kcat, Java and Maven, for the tests with those clients

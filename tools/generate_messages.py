@@ -2,7 +2,7 @@
 
     python tools/generate_messages.py JAR [JAR ...]
 
-The jars are kafka-clients and kafka-group-coordinator (see bench/kafka/pom.xml). One module per
+The jars are kafka-clients and the coordinators' (see bench/kafka/pom.xml). One module per
 API; `data` messages (keys and values of internal topics) go into `internal.py`.
 """
 
@@ -20,6 +20,12 @@ LeaveGroup SyncGroup DescribeGroups ListGroups ApiVersions CreateTopics DeleteTo
 InitProducerId OffsetForLeaderEpoch DescribeConfigs AlterConfigs DescribeLogDirs CreatePartitions
 DeleteGroups ElectLeaders IncrementalAlterConfigs OffsetDelete DescribeCluster
 ConsumerGroupHeartbeat ConsumerGroupDescribe ListConfigResources DescribeTopicPartitions
+AddPartitionsToTxn AddOffsetsToTxn EndTxn WriteTxnMarkers TxnOffsetCommit
+DescribeProducers DescribeTransactions ListTransactions
+SaslHandshake SaslAuthenticate DescribeAcls CreateAcls DeleteAcls
+DescribeUserScramCredentials AlterUserScramCredentials DescribeClientQuotas AlterClientQuotas
+ShareGroupHeartbeat ShareGroupDescribe ShareFetch ShareAcknowledge
+DescribeShareGroupOffsets AlterShareGroupOffsets DeleteShareGroupOffsets
 """.split()
 INTERNAL = """
 OffsetCommitKey OffsetCommitValue GroupMetadataKey GroupMetadataValue
@@ -30,6 +36,14 @@ ConsumerGroupTargetAssignmentMemberKey ConsumerGroupTargetAssignmentMemberValue
 ConsumerGroupCurrentMemberAssignmentKey ConsumerGroupCurrentMemberAssignmentValue
 ConsumerGroupRegularExpressionKey ConsumerGroupRegularExpressionValue
 ConsumerProtocolSubscription ConsumerProtocolAssignment
+TransactionLogKey TransactionLogValue EndTxnMarker
+ShareGroupMetadataKey ShareGroupMetadataValue
+ShareGroupMemberMetadataKey ShareGroupMemberMetadataValue
+ShareGroupTargetAssignmentMetadataKey ShareGroupTargetAssignmentMetadataValue
+ShareGroupTargetAssignmentMemberKey ShareGroupTargetAssignmentMemberValue
+ShareGroupCurrentMemberAssignmentKey ShareGroupCurrentMemberAssignmentValue
+ShareGroupStatePartitionMetadataKey ShareGroupStatePartitionMetadataValue
+ShareSnapshotKey ShareSnapshotValue ShareUpdateKey ShareUpdateValue
 """.split()
 PRIMITIVES = {
     "int8": "int8", "int16": "int16", "int32": "int32", "int64": "int64", "uint16": "uint16",
@@ -63,7 +77,7 @@ class Module:
             ceiling: int, renamed: dict[str, str]) -> str:  # fmt: skip
         lines = []
         for field in fields:
-            first, last = span(field["versions"])
+            first, last = span(field.get("versions", "0+"))  # a key of a topic has one version
             if "taggedVersions" in field and first > span(field["taggedVersions"])[0]:
                 first = span(field["taggedVersions"])[0]
             if last < floor or first > ceiling:
@@ -165,7 +179,15 @@ def emit(module: Module, schema: dict[str, Any], prefix: str, about: str) -> Non
     floor, ceiling = span(schema["validVersions"])
     nested = re.findall(r'"type": "(?:\[\])?([A-Z]\w+)"', json.dumps(schema))
     renamed = {n: n if n.startswith(prefix) else prefix + n for n in nested}
-    for common in schema.get("commonStructs", []):
+    waiting = list(schema.get("commonStructs", []))
+    while waiting:  # a class stands behind those that it is made of
+        parts = {each["name"] for each in waiting}
+        common = next(
+            each
+            for each in waiting
+            if not any(field["type"].removeprefix("[]") in parts for field in each["fields"])
+        )
+        waiting.remove(common)
         module.add(renamed.get(common["name"], common["name"]), common["fields"], "",
                    f"A part of {name}.", floor, ceiling, renamed)  # fmt: skip
     extra = ""

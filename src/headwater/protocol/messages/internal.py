@@ -7,6 +7,7 @@ from headwater.protocol.schema import (
     Message,
     Versions,
     binary,
+    int16,
     int32,
     int64,
     int8,
@@ -259,3 +260,254 @@ class ConsumerProtocolAssignment(Message):
 
     assigned_partitions: list[ConsumerProtocolAssignmentTopicPartition] = []
     user_data: binary | None = None
+
+
+class TransactionLogKey(Message):
+    """TransactionLogKey, versions 0."""
+
+    api_key: ClassVar[int] = 0
+
+    transactional_id: string = ""
+
+
+class TransactionLogValuePartitionsSchema(Message):
+    """An element of `transaction_partitions`."""
+
+    topic: string = ""
+    partition_ids: list[int32] = []
+
+
+class TransactionLogValue(Message):
+    """TransactionLogValue, versions 0-1."""
+
+    api_key: ClassVar[int] = 0
+    flexible: ClassVar[int] = 1
+
+    producer_id: int64 = 0
+    previous_producer_id: Annotated[int64, Versions(0, 32767, tag=0)] = -1
+    next_producer_id: Annotated[int64, Versions(0, 32767, tag=1)] = -1
+    producer_epoch: int16 = 0
+    next_producer_epoch: Annotated[int16, Versions(0, 32767, tag=3)] = -1
+    transaction_timeout_ms: int32 = 0
+    transaction_status: int8 = 0
+    transaction_partitions: list[TransactionLogValuePartitionsSchema] | None = []
+    transaction_last_update_timestamp_ms: int64 = 0
+    transaction_start_timestamp_ms: int64 = 0
+    client_transaction_version: Annotated[int16, Versions(0, 32767, tag=2)] = 0
+
+
+class EndTxnMarker(Message):
+    """EndTxnMarker, versions 0."""
+
+    coordinator_epoch: int32 = 0
+
+
+class ShareGroupMetadataKey(Message):
+    """ShareGroupMetadataKey, versions 0."""
+
+    api_key: ClassVar[int] = 11
+
+    group_id: string = ""
+
+
+class ShareGroupMetadataValue(Message):
+    """ShareGroupMetadataValue, versions 0."""
+
+    api_key: ClassVar[int] = 11
+    flexible: ClassVar[int] = 0
+
+    epoch: int32 = 0
+    metadata_hash: int64 = 0
+
+
+class ShareGroupMemberMetadataKey(Message):
+    """ShareGroupMemberMetadataKey, versions 0."""
+
+    api_key: ClassVar[int] = 10
+
+    group_id: string = ""
+    member_id: string = ""
+
+
+class ShareGroupMemberMetadataValue(Message):
+    """ShareGroupMemberMetadataValue, versions 0."""
+
+    api_key: ClassVar[int] = 10
+    flexible: ClassVar[int] = 0
+
+    rack_id: string | None = ""
+    client_id: string = ""
+    client_host: string = ""
+    subscribed_topic_names: list[string] = []
+
+
+class ShareGroupTargetAssignmentMetadataKey(Message):
+    """ShareGroupTargetAssignmentMetadataKey, versions 0."""
+
+    api_key: ClassVar[int] = 12
+
+    group_id: string = ""
+
+
+class ShareGroupTargetAssignmentMetadataValue(Message):
+    """ShareGroupTargetAssignmentMetadataValue, versions 0."""
+
+    api_key: ClassVar[int] = 12
+    flexible: ClassVar[int] = 0
+
+    assignment_epoch: int32 = 0
+    assignment_timestamp: Annotated[int64, Versions(0, 32767, tag=0)] = 0
+
+
+class ShareGroupTargetAssignmentMemberKey(Message):
+    """ShareGroupTargetAssignmentMemberKey, versions 0."""
+
+    api_key: ClassVar[int] = 13
+
+    group_id: string = ""
+    member_id: string = ""
+
+
+class ShareGroupTargetAssignmentMemberValueTopicPartition(Message):
+    """An element of `topic_partitions`."""
+
+    topic_id: uuid = NIL_UUID
+    partitions: list[int32] = []
+
+
+class ShareGroupTargetAssignmentMemberValue(Message):
+    """ShareGroupTargetAssignmentMemberValue, versions 0."""
+
+    api_key: ClassVar[int] = 13
+    flexible: ClassVar[int] = 0
+
+    topic_partitions: list[ShareGroupTargetAssignmentMemberValueTopicPartition] = []
+
+
+class ShareGroupCurrentMemberAssignmentKey(Message):
+    """ShareGroupCurrentMemberAssignmentKey, versions 0."""
+
+    api_key: ClassVar[int] = 14
+
+    group_id: string = ""
+    member_id: string = ""
+
+
+class ShareGroupCurrentMemberAssignmentValueTopicPartitions(Message):
+    """A part of ShareGroupCurrentMemberAssignmentValue."""
+
+    topic_id: uuid = NIL_UUID
+    partitions: list[int32] = []
+
+
+class ShareGroupCurrentMemberAssignmentValue(Message):
+    """ShareGroupCurrentMemberAssignmentValue, versions 0."""
+
+    api_key: ClassVar[int] = 14
+    flexible: ClassVar[int] = 0
+
+    member_epoch: int32 = 0
+    previous_member_epoch: int32 = 0
+    state: int8 = 0
+    assigned_partitions: list[ShareGroupCurrentMemberAssignmentValueTopicPartitions] = []
+
+
+class ShareGroupStatePartitionMetadataKey(Message):
+    """ShareGroupStatePartitionMetadataKey, versions 0."""
+
+    api_key: ClassVar[int] = 15
+
+    group_id: string = ""
+
+
+class ShareGroupStatePartitionMetadataValueTopicPartitionsInfo(Message):
+    """A part of ShareGroupStatePartitionMetadataValue."""
+
+    topic_id: uuid = NIL_UUID
+    topic_name: string = ""
+    partitions: list[int32] = []
+
+
+class ShareGroupStatePartitionMetadataValueTopicInfo(Message):
+    """A part of ShareGroupStatePartitionMetadataValue."""
+
+    topic_id: uuid = NIL_UUID
+    topic_name: string = ""
+
+
+class ShareGroupStatePartitionMetadataValue(Message):
+    """ShareGroupStatePartitionMetadataValue, versions 0."""
+
+    api_key: ClassVar[int] = 15
+    flexible: ClassVar[int] = 0
+
+    initializing_topics: list[ShareGroupStatePartitionMetadataValueTopicPartitionsInfo] = []
+    initialized_topics: list[ShareGroupStatePartitionMetadataValueTopicPartitionsInfo] = []
+    deleting_topics: list[ShareGroupStatePartitionMetadataValueTopicInfo] = []
+
+
+class ShareSnapshotKey(Message):
+    """ShareSnapshotKey, versions 0."""
+
+    api_key: ClassVar[int] = 0
+
+    group_id: string = ""
+    topic_id: uuid = NIL_UUID
+    partition: int32 = 0
+
+
+class ShareSnapshotValueStateBatch(Message):
+    """An element of `state_batches`."""
+
+    first_offset: int64 = 0
+    last_offset: int64 = 0
+    delivery_state: int8 = 0
+    delivery_count: int16 = 0
+
+
+class ShareSnapshotValue(Message):
+    """ShareSnapshotValue, versions 0."""
+
+    api_key: ClassVar[int] = 0
+    flexible: ClassVar[int] = 0
+
+    snapshot_epoch: int32 = 0
+    state_epoch: int32 = 0
+    leader_epoch: int32 = 0
+    start_offset: int64 = 0
+    delivery_complete_count: Annotated[int32, Versions(0, 32767, tag=0)] = -1
+    create_timestamp: int64 = 0
+    write_timestamp: int64 = 0
+    state_batches: list[ShareSnapshotValueStateBatch] = []
+
+
+class ShareUpdateKey(Message):
+    """ShareUpdateKey, versions 0."""
+
+    api_key: ClassVar[int] = 1
+
+    group_id: string = ""
+    topic_id: uuid = NIL_UUID
+    partition: int32 = 0
+
+
+class ShareUpdateValueStateBatch(Message):
+    """An element of `state_batches`."""
+
+    first_offset: int64 = 0
+    last_offset: int64 = 0
+    delivery_state: int8 = 0
+    delivery_count: int16 = 0
+
+
+class ShareUpdateValue(Message):
+    """ShareUpdateValue, versions 0."""
+
+    api_key: ClassVar[int] = 1
+    flexible: ClassVar[int] = 0
+
+    snapshot_epoch: int32 = 0
+    leader_epoch: int32 = 0
+    start_offset: int64 = 0
+    delivery_complete_count: Annotated[int32, Versions(0, 32767, tag=0)] = -1
+    state_batches: list[ShareUpdateValueStateBatch] = []
