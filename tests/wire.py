@@ -28,6 +28,21 @@ from headwater.protocol.schema import Message
 TIMEOUT_S = 30.0
 
 
+class LoneConnection:
+    """For a handler that is called without a connection; `end` is the client going away."""
+
+    def __init__(self, number: int = 0) -> None:
+        self.id = number
+        self._when_lost = []
+
+    def when_lost(self, callback) -> None:
+        self._when_lost.append(callback)
+
+    def end(self) -> None:
+        for callback in self._when_lost:
+            callback()
+
+
 def payload(request: Message, version: int, correlation_id: int = 1, client_id="wire") -> bytearray:
     """A request without the size in front."""
     out = Out(struct.pack(">hhi", request.api_key, version, correlation_id))

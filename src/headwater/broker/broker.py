@@ -12,6 +12,7 @@ from headwater.broker.api.registry import APIS
 from headwater.broker.fetch_sessions import FetchSessions
 from headwater.broker.groups import GroupCoordinator, GroupSettings, StoredRecord
 from headwater.broker.metrics import Metrics
+from headwater.broker.security.authorizer import Authorizer
 from headwater.clock import Clock, sleep
 from headwater.errors import ApiError, CorruptLog, MalformedMessage, StorageFailed
 from headwater.log import retention
@@ -63,6 +64,7 @@ class Broker:
         self.node_id = options.node_id
         self.advertised = ("127.0.0.1", 0)
         self.metrics = Metrics()
+        self.authorizer = Authorizer()
         self.fetch_sessions = FetchSessions(clock)
         self.groups = GroupCoordinator(_OffsetsLog(self), _Topics(self), clock, options.groups)
         self._tasks: list[asyncio.Task[None]] = []

@@ -18,10 +18,11 @@ What a request holds is counted until it is answered, also when its client is go
 """
 
 import asyncio
+import itertools
 import logging
 import struct
 from collections import deque
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from headwater.broker.api.registry import APIS, Api, RequestContext
@@ -84,8 +85,12 @@ class _Slot:
 class Connection(asyncio.BufferedProtocol):
     """See the module."""
 
+    _ids = itertools.count(1)
+
     def __init__(self, server: "Server") -> None:
         self._server = server
+        self.id = next(self._ids)
+        self._when_lost: list[Callable[[], None]] = []
         self._transport: Any = None
         self.client_host = ""
         self.peer = ""
@@ -142,6 +147,15 @@ class Connection(asyncio.BufferedProtocol):
         self._frame = None
         self._server.lost(self)
         self._server.released(held_bytes)
+
+        for callback in self._when_lost:
+            try:
+                callback()
+            except Exception:
+                log.exception("what follows the end of a connection failed")
+
+    def when_lost(self, callback: Callable[[], None]) -> None:
+        self._when_lost.append(callback)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame is None:
@@ -325,7 +339,7 @@ class Connection(asyncio.BufferedProtocol):
         api = APIS.get(key)
         if api is None:
             raise MalformedMessage(f"API key {key} is not served")
-        context = RequestContext(version, correlation_id, client_id, self.client_host)
+        context = RequestContext(version, correlation_id, client_id, self.client_host, self)
         self._slots.append(slot)
         self._unanswered += 1
         if not api.first <= version <= api.last:

@@ -1,4 +1,5 @@
-"""What exists: topics with their ids, sizes and settings, and the broker's own counters.
+"""What exists: topics with their ids, sizes and settings, the broker's own counters, and the
+documents that other parts keep here (users, ACLs, quotas, settings of groups).
 
 A journal of JSON lines, appended and synced before a change takes effect, read whole at start. A
 last line that a crash tore is dropped: its change was never answered. When most lines are history
@@ -49,6 +50,7 @@ class Catalog:
         # Replaced, never changed: a thread writes the catalog while the event loop walks them.
         self.topics: dict[str, Topic] = {}
         self.by_id: dict[UUID, Topic] = {}
+        self.documents: dict[str, dict[str, Any]] = {}  # by kind, then by key
         self._next_producer_id = 0  # not handed out yet
         self._producer_ids_reserved = 0  # durable; a crash skips the rest of the block
 
@@ -57,7 +59,8 @@ class Catalog:
             self._load()
         if not self.cluster_id:
             self._append({"cluster": uuid4().hex[:22]})
-        if self._lines > 2 * len(self.topics) + 100:
+        documents = sum(len(each) for each in self.documents.values())
+        if self._lines > 2 * (len(self.topics) + documents) + 100:
             self._rewrite()
 
     def create(self, name: str, partitions: int, configs: dict[str, str]) -> Topic:
@@ -74,6 +77,10 @@ class Catalog:
 
     def delete(self, name: str) -> None:
         self._append({"deleted": name})
+
+    def put(self, kind: str, changes: dict[str, Any]) -> None:
+        """Stores documents, all of them or none; None in place of one deletes it."""
+        self._append({"documents": kind, "changes": changes})
 
     def next_leader_epoch(self) -> None:
         self._append({"leader_epoch": self.leader_epoch + 1})
@@ -118,6 +125,10 @@ class Catalog:
             case {"deleted": name}:
                 topic = topics.pop(name)
                 del by_id[topic.id]
+            case {"documents": kind, "changes": changes}:
+                kept = {**self.documents.get(kind, {}), **changes}
+                kept = {key: value for key, value in kept.items() if value is not None}
+                self.documents = {**self.documents, kind: kept}
             case {"producer_ids": reserved}:
                 self._producer_ids_reserved = reserved
             case {"leader_epoch": epoch}:
@@ -157,6 +168,7 @@ class Catalog:
             {"leader_epoch": self.leader_epoch},
             {"producer_ids": self._producer_ids_reserved},
             *(_line_of(topic) for topic in self.topics.values()),
+            *({"documents": kind, "changes": each} for kind, each in self.documents.items()),
         ]
         data = b"".join(orjson.dumps(line) + b"\n" for line in lines)
         self._files.write_atomically(self._path, data)

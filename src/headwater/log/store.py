@@ -273,6 +273,11 @@ class LogStore:
                 except OSError as error:  # the next start, or the next topic of the name, does it
                     log.error("files of a deleted topic are still there: %s: %s", name, error)
 
+    async def put_documents(self, kind: str, changes: dict[str, Any]) -> None:
+        """Stores what another part keeps in the catalog; durable when it returns."""
+        async with self._catalog_turn:
+            await self.in_worker(self.catalog.put, kind, changes)
+
     async def next_producer_id(self) -> int:
         """An id that was never given out before, also not before a crash."""
         async with self._catalog_turn:

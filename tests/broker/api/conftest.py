@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
+from wire import LoneConnection
 
 from headwater.broker import api
 from headwater.broker.api.registry import APIS, RequestContext
@@ -69,7 +70,7 @@ class AskedBroker:
         served = APIS[request.api_key]
         assert served.first <= version <= served.last
         received = type(request).decode(bytes(request.encode(version)), version)
-        context = RequestContext(version, 1, "test", "127.0.0.1")
+        context = RequestContext(version, 1, "test", "127.0.0.1", LoneConnection())
         answer = served.handle(self.broker, received, context)
         if not isinstance(answer, Message):
             answer = await answer

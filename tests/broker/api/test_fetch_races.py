@@ -2,6 +2,8 @@
 
 import asyncio
 
+from wire import LoneConnection
+
 from headwater.broker.api.registry import APIS, RequestContext
 from headwater.broker.connection import Connection
 from headwater.broker.server import Server
@@ -34,7 +36,7 @@ def wanting(*topics: str, offset: int = 0, min_bytes: int = 1) -> FetchRequest:
 
 def begin(asked, request: FetchRequest):
     """What the handler returns: it has looked, and done nothing else."""
-    context = RequestContext(VERSION, 1, "test", "127.0.0.1")
+    context = RequestContext(VERSION, 1, "test", "127.0.0.1", LoneConnection())
     return APIS[FetchRequest.api_key].handle(asked.broker, request, context)
 
 

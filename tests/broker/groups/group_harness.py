@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from uuid import UUID, uuid4
 
+from wire import LoneConnection
+
 from headwater.broker.api import (  # noqa: F401  (they register themselves)
     consumer_group_describe,
     consumer_group_heartbeat,
@@ -194,7 +196,7 @@ class Cluster:
         version = api.last if version is None else version
         assert api.first <= version <= api.last
         request = type(request).decode(bytes(request.encode(version)), version)
-        context = RequestContext(version, 1, client_id, "10.0.0.1")
+        context = RequestContext(version, 1, client_id, "10.0.0.1", LoneConnection())
         answer = api.handle(self.broker, request, context)
         if asyncio.iscoroutine(answer) or asyncio.isfuture(answer):
             answer = await answer

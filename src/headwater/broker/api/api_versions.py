@@ -3,7 +3,7 @@
 An unknown version is answered in version 0 with UNSUPPORTED_VERSION and the list (KIP-511), which
 the connection does itself. Client name and version (3+) must be of Kafka's form, as in Kafka.
 
-Deviations: no finalized features; `group.version` 1 (KIP-848) is told as supported and finalized.
+The features of `_FEATURES` are told as supported and finalized.
 """
 
 import re
@@ -18,6 +18,7 @@ from headwater.protocol.messages.api_versions import (
     ApiVersionsResponseSupportedFeatureKey,
 )
 
+_FEATURES = {"group.version": 1}  # 1: KIP-848
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
@@ -32,12 +33,14 @@ def api_versions(
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
     response = broker.api_versions()
     response.supported_features = [
-        ApiVersionsResponseSupportedFeatureKey(name="group.version", min_version=0, max_version=1)
+        ApiVersionsResponseSupportedFeatureKey(name=name, min_version=0, max_version=level)
+        for name, level in _FEATURES.items()
     ]
     response.finalized_features_epoch = 0
     response.finalized_features = [
         ApiVersionsResponseFinalizedFeatureKey(
-            name="group.version", max_version_level=1, min_version_level=1
+            name=name, max_version_level=level, min_version_level=level
         )
+        for name, level in _FEATURES.items()
     ]
     return response

@@ -6,12 +6,26 @@ is the contract: versions, behaviour, deviations from Kafka. docs/apis.md is gen
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from headwater.broker.security.authorizer import ANONYMOUS, Principal
 from headwater.protocol.schema import Message
 
 if TYPE_CHECKING:
     from headwater.broker.broker import Broker
+
+
+class ClientConnection(Protocol):
+    """The connection that a request came on, as a handler sees it."""
+
+    @property
+    def id(self) -> int:
+        """Never used twice while the process runs."""
+        ...
+
+    def when_lost(self, callback: Callable[[], None]) -> None:
+        """`callback` is called once, on the event loop, when the connection has ended."""
+        ...
 
 
 @dataclass(slots=True)
@@ -22,6 +36,8 @@ class RequestContext:
     correlation_id: int
     client_id: str | None
     client_host: str
+    connection: ClientConnection
+    principal: Principal = ANONYMOUS
 
 
 # A handler answers at once, or returns something to wait for. None: no response is sent (acks=0).
