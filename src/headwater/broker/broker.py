@@ -3,13 +3,22 @@
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from uuid import UUID
 
 from headwater.broker.api.registry import APIS
 from headwater.broker.fetch_sessions import FetchSessions
+from headwater.broker.group_configs import GroupConfigs
 from headwater.broker.groups import GroupCoordinator, GroupSettings, StoredRecord
 from headwater.broker.metrics import Metrics
 from headwater.broker.security.authorizer import Authorizer
@@ -52,6 +61,7 @@ class BrokerOptions:
     auto_create_topics: bool = True
     default_partitions: int = 1
     groups: GroupSettings = field(default_factory=GroupSettings)
+    group_defaults: Mapping[str, str] = field(default_factory=dict)
 
 
 class Broker:
@@ -66,7 +76,10 @@ class Broker:
         self.metrics = Metrics()
         self.authorizer = Authorizer()
         self.fetch_sessions = FetchSessions(clock)
-        self.groups = GroupCoordinator(_OffsetsLog(self), _Topics(self), clock, options.groups)
+        self.group_configs = GroupConfigs(store, options.group_defaults)
+        self.groups = GroupCoordinator(
+            _OffsetsLog(self), _Topics(self), clock, self.group_configs, options.groups
+        )
         self._tasks: list[asyncio.Task[None]] = []
         self._change_turn = asyncio.Lock()
         self._changes: set[asyncio.Task[Any]] = set()

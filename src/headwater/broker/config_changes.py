@@ -1,20 +1,20 @@
 """Changing settings: what AlterConfigs and IncrementalAlterConfigs have in common.
 
-Only topics can be changed at run time. Each resource of a request is checked and changed on its
-own: one that is refused does not hold up the others, and nothing of a refused one is changed.
+Topics and groups can be changed at run time. Each resource of a request is checked and changed
+on its own: one that is refused does not hold up the others, and nothing of it is changed.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from headwater.broker import config_resources
+from headwater.broker import config_resources, group_configs
 from headwater.broker.broker import Broker
 from headwater.broker.topic_changes import CHANGE_ERRORS, refusal
 from headwater.errors import ApiError
-from headwater.log.catalog import Topic
-from headwater.log.config import topic_config
+from headwater.log.config import SETTINGS, Setting, topic_config
 from headwater.protocol.error_codes import ErrorCode
 
 
@@ -35,10 +35,25 @@ class Resource(Protocol):
     def configs(self) -> Sequence[NamedConfig]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a resource of a request names: the settings it has, may have, and how they change."""
+
+    configs: Mapping[str, str]  # its own
+    defaults: Mapping[str, str]  # the broker's
+    settings: Mapping[str, Setting]
+    check: Callable[[dict[str, str]], object]  # raises ConfigError
+    store: Callable[[dict[str, str]], Awaitable[None]]
+
+    def default(self, name: str) -> str:
+        """What holds where the resource sets nothing itself."""
+        return self.defaults.get(name, self.settings[name].default)
+
+
 R = TypeVar("R", bound=Resource)
 Outcome = tuple[R, ErrorCode, str | None]
-# The settings a topic is to have, from those it has and what the request says.
-NewConfigs = Callable[[Broker, Topic, R], dict[str, str]]
+# The settings a resource is to have, from those it has and what the request says.
+NewConfigs = Callable[[Target, R], dict[str, str]]
 
 
 async def alter(
@@ -51,13 +66,13 @@ async def alter(
         try:
             if times_named[resource.resource_type, resource.resource_name] > 1:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "the resource is named more than once")
-            topic = _topic(broker, resource)
-            configs = new_configs(broker, topic, resource)
-            topic_config(configs, broker.store.topic_defaults)
-            if validate_only or configs == topic.configs:
+            target = _target(broker, resource)
+            configs = new_configs(target, resource)
+            target.check(configs)
+            if validate_only or configs == target.configs:
                 await asyncio.sleep(0)  # a long request lets others have their turn
             else:
-                await broker.store.set_configs(topic.name, configs)
+                await target.store(configs)
         except CHANGE_ERRORS as error:
             outcomes.append((resource, *refusal(error)))
         else:
@@ -65,26 +80,55 @@ async def alter(
     return outcomes
 
 
-def _topic(broker: Broker, resource: Resource) -> Topic:
-    """The topic to change; raises the error code for anything that cannot be changed."""
+def _target(broker: Broker, resource: Resource) -> Target:
+    """What is to change; raises the error code for anything that cannot be changed."""
     _check_names(resource.configs)
     kind, name = resource.resource_type, resource.resource_name
-    if kind == config_resources.BROKER:
-        raise ApiError(
-            ErrorCode.INVALID_REQUEST,
-            "the broker's settings cannot be changed while it runs",
-            detail="set them in headwater.toml and start it again",
-        )
-    if kind != config_resources.TOPIC:
-        raise ApiError(
-            ErrorCode.INVALID_REQUEST,
-            "only the settings of topics can be changed",
-            detail=f"kind {kind}, {name}",
-        )
+    match kind:
+        case config_resources.TOPIC:
+            return _topic(broker, name)
+        case config_resources.GROUP:
+            return _group(broker, name)
+        case config_resources.BROKER:
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST,
+                "the broker's settings cannot be changed while it runs",
+                detail="set them in headwater.toml and start it again",
+            )
+        case _:
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST,
+                "only the settings of topics and groups can be changed",
+                detail=f"kind {kind}, {name}",
+            )
+
+
+def _topic(broker: Broker, name: str) -> Target:
     topic = broker.topic(name)
     if topic is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no such topic", detail=name)
-    return topic
+    defaults = broker.store.topic_defaults
+    return Target(
+        topic.configs,
+        defaults,
+        SETTINGS,
+        check=lambda configs: topic_config(configs, defaults),
+        store=lambda configs: broker.store.set_configs(name, configs),
+    )
+
+
+def _group(broker: Broker, name: str) -> Target:
+    """The group need not exist: settings may be made before its first member comes."""
+    if name == "":
+        raise ApiError(ErrorCode.INVALID_REQUEST, "the name must not be empty")
+    groups = broker.group_configs
+    return Target(
+        groups.overrides(name),
+        groups.defaults,
+        group_configs.SETTINGS,
+        check=lambda configs: group_configs.check(configs, groups.defaults),
+        store=lambda configs: groups.set(name, configs),
+    )
 
 
 def _check_names(configs: Sequence[NamedConfig]) -> None:

@@ -1,7 +1,8 @@
 """What is configured, as clients are told: entries with their value and where it comes from.
 
-A topic's own setting comes first, then the broker's default from headwater.toml, then Kafka's.
-The broker's defaults carry Kafka's names for them (`log.retention.ms` for `retention.ms`).
+A topic's or group's own setting comes first, then the broker's default from headwater.toml, then
+Kafka's. The broker's defaults carry Kafka's names for them (`log.retention.ms` for `retention.ms`,
+`group.share.session.timeout.ms` for `share.session.timeout.ms`).
 Nothing is kept here; the values are those the log and the groups work with.
 """
 
@@ -9,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from headwater.broker import group_configs
 from headwater.broker.broker import OFFSETS_PARTITIONS, Broker, BrokerOptions
 from headwater.log.config import BOOLEAN, INT, LIST, SETTINGS, Setting
 
@@ -22,6 +24,7 @@ GROUP: Final = 32
 DYNAMIC_TOPIC_CONFIG: Final = 1
 STATIC_BROKER_CONFIG: Final = 4
 DEFAULT_CONFIG: Final = 5
+DYNAMIC_GROUP_CONFIG: Final = 8
 
 _OWN_NAME = {"unclean.leader.election.enable", "min.insync.replicas", "compression.type"}
 _OTHER_NAME = {
@@ -73,11 +76,6 @@ def broker_name(setting: str) -> str | None:
     if setting in _OWN_NAME or setting.startswith("headwater."):
         return setting
     return _OTHER_NAME.get(setting, f"log.{setting}")
-
-
-def default_value(broker: Broker, setting: str) -> str:
-    """What a topic has that does not set it itself."""
-    return broker.store.topic_defaults.get(setting, SETTINGS[setting].default)
 
 
 def topic_entries(broker: Broker, configs: Mapping[str, str]) -> Iterator[Entry]:
@@ -172,23 +170,21 @@ def broker_entries(broker: Broker) -> Iterator[Entry]:
             yield Entry(name, value, source, setting.kind, setting.doc, True, synonyms)
 
 
-def group_entries(broker: Broker) -> Iterator[Entry]:
-    """What holds for every consumer group (KIP-848); not changed group by group."""
-    groups = broker.groups.settings
-    for name, value, doc in (
-        (
-            "consumer.heartbeat.interval.ms",
-            groups.consumer_heartbeat_interval_ms,
-            "how often a member reports",
-        ),
-        (
-            "consumer.session.timeout.ms",
-            groups.consumer_session_timeout_ms,
-            "when a silent member is taken for gone",
-        ),
-    ):
-        synonym = Synonym(f"group.{name}", str(value), DEFAULT_CONFIG)
-        yield Entry(name, str(value), DEFAULT_CONFIG, INT, doc, True, (synonym,))
+def group_entries(broker: Broker, group_id: str) -> Iterator[Entry]:
+    """Every group setting, for a group that may have set some itself; sorted by name."""
+    groups = broker.group_configs
+    own = groups.overrides(group_id)
+    for name, setting in sorted(group_configs.SETTINGS.items()):
+        broker_wide = name if name.startswith("headwater.") else f"group.{name}"
+        synonyms = [Synonym(broker_wide, setting.default, DEFAULT_CONFIG)]
+        if name in groups.defaults:
+            synonyms.insert(0, Synonym(broker_wide, groups.defaults[name], STATIC_BROKER_CONFIG))
+        if name in own:
+            synonyms.insert(0, Synonym(name, own[name], DYNAMIC_GROUP_CONFIG))
+        first = synonyms[0]
+        yield Entry(
+            name, first.value, first.source, setting.kind, setting.doc, synonyms=tuple(synonyms)
+        )
 
 
 def _default_synonyms(broker: Broker, setting: Setting) -> Iterator[Synonym]:

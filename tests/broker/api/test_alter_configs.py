@@ -87,7 +87,7 @@ def test_what_cannot_be_changed(asked):
     assert code_of(asked, "orders", ("retention.ms", None)) is ErrorCode.INVALID_REQUEST
     assert code_of(asked, "orders", ("no.such", "1")) is ErrorCode.INVALID_CONFIG
     assert code_of(asked, "1", setting, kind=8) is ErrorCode.INVALID_REQUEST
-    assert code_of(asked, "g", setting, kind=32) is ErrorCode.INVALID_REQUEST
+    assert code_of(asked, "g", setting, kind=32) is ErrorCode.INVALID_CONFIG
 
 
 def test_the_brokers_settings_stand_in_the_file(asked):

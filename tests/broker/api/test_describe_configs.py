@@ -121,7 +121,7 @@ def test_all_brokers_have_nothing_set_at_run_time(asked):
 def test_groups_and_client_metrics(asked):
     told = configs(asked, GROUP, "billing")
     assert told["consumer.session.timeout.ms"].value == "45000"
-    assert told["consumer.session.timeout.ms"].read_only
+    assert not told["consumer.session.timeout.ms"].read_only
     assert configs(asked, METRICS, "subscription") == {}
 
 

@@ -28,6 +28,7 @@ from headwater.broker.api import (  # noqa: F401  (they register themselves)
     sync_group,
 )
 from headwater.broker.api.registry import APIS, RequestContext
+from headwater.broker.group_configs import GroupConfigs
 from headwater.broker.groups import GroupCoordinator, GroupSettings, StoredRecord
 from headwater.errors import StorageFailed
 from headwater.protocol.error_codes import ErrorCode
@@ -163,6 +164,17 @@ class FakeTopics:
         return list(self._topics)
 
 
+class FakeStore:
+    """Keeps documents, as the catalog of a store does."""
+
+    def __init__(self):
+        self.catalog = SimpleNamespace(documents={})
+
+    async def put_documents(self, kind, changes):
+        kept = {**self.catalog.documents.get(kind, {}), **changes}
+        self.catalog.documents[kind] = {k: v for k, v in kept.items() if v is not None}
+
+
 class Cluster:
     """One broker as far as groups can see it."""
 
@@ -171,10 +183,13 @@ class Cluster:
         self.topics = FakeTopics(**(partition_counts or {"t": 4}))
         self.clock = FakeClock()
         self.settings = settings or GroupSettings()
+        self.configs = GroupConfigs(FakeStore())
         self._boot()
 
     def _boot(self):
-        self.groups = GroupCoordinator(self.log, self.topics, self.clock, self.settings)
+        self.groups = GroupCoordinator(
+            self.log, self.topics, self.clock, self.configs, self.settings
+        )
         self.broker = SimpleNamespace(
             groups=self.groups, clock=self.clock, node_id=1, advertised=("localhost", 9092)
         )

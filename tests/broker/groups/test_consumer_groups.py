@@ -125,6 +125,17 @@ async def test_a_silent_member_is_fenced_after_its_session():
     assert len(silent.owned) == 2
 
 
+async def test_a_group_may_have_times_of_its_own():
+    cluster = await Cluster.start(t=4)
+    await cluster.configs.set(
+        "g", {"consumer.session.timeout.ms": "1000", "consumer.heartbeat.interval.ms": "200"}
+    )
+    member = ModernConsumer(cluster)
+    assert (await member.heartbeat()).heartbeat_interval_ms == 200
+    await cluster.advance(1.1)
+    assert (await member.heartbeat()).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
 async def test_a_member_that_does_not_give_up_in_time_is_fenced():
     cluster = await Cluster.start(t=4)
     stubborn = ModernConsumer(cluster, rebalance_timeout_ms=20_000)

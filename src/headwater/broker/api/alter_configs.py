@@ -1,20 +1,19 @@
-"""AlterConfigs: replaces all settings of topics. Versions 0–2.
+"""AlterConfigs: replaces all settings of topics and groups. Versions 0–2.
 
 What the request does not name goes back to its default; IncrementalAlterConfigs is the API that
 leaves the rest alone. A change is durable, and in force, when the answer comes. A wrong setting is
-named (INVALID_CONFIG), and nothing of that topic changes. A resource, or a setting within one,
+named (INVALID_CONFIG), and nothing of that resource changes. A resource, or a setting within one,
 that stands twice is INVALID_REQUEST, and so is a setting without a value. `validate_only` checks
-and changes nothing.
+and changes nothing. A group need not exist to have settings.
 
-Deviations: only topics can be changed; the broker's settings stand in headwater.toml
-(INVALID_REQUEST says so).
+Deviations: the broker's settings stand in headwater.toml (INVALID_REQUEST says so). The bounds of
+group settings are the widest that Kafka's broker settings for them allow.
 """
 
 from headwater.broker import config_changes
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
-from headwater.broker.config_changes import value_of
-from headwater.log.catalog import Topic
+from headwater.broker.config_changes import Target, value_of
 from headwater.protocol.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsRequestAlterConfigsResource,
@@ -43,7 +42,5 @@ async def alter_configs(
     )
 
 
-def _replaced(
-    broker: Broker, topic: Topic, resource: AlterConfigsRequestAlterConfigsResource
-) -> dict[str, str]:
+def _replaced(target: Target, resource: AlterConfigsRequestAlterConfigsResource) -> dict[str, str]:
     return {config.name: value_of(config) for config in resource.configs}

@@ -3,8 +3,8 @@
 Topics: every setting, with its source: the topic itself (DYNAMIC_TOPIC_CONFIG), headwater.toml
 (STATIC_BROKER_CONFIG) or the default (DEFAULT_CONFIG), and on request its synonyms under Kafka's
 names for the broker's defaults, and its meaning. This broker, by its node id: its own settings,
-all read-only. Groups: the settings that hold for all of them, read-only. Without a list of names,
-or with an empty one, all settings are told.
+all read-only. Groups, whether they exist or not: every setting, as for topics
+(DYNAMIC_GROUP_CONFIG). Without a list of names, or with an empty one, all settings are told.
 
 As in Kafka, the broker "" (all brokers) has what was set for all of them at run time, which here
 is nothing; so have client metrics. Unknown topics are UNKNOWN_TOPIC_OR_PARTITION, another
@@ -88,7 +88,7 @@ def _entries(broker: Broker, kind: int, name: str) -> Iterable[Entry]:
         case resources.CLIENT_METRICS:
             return ()
         case resources.GROUP:
-            return resources.group_entries(broker)
+            return resources.group_entries(broker, name)
         case _:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST, "unknown kind of resource", detail=f"{kind}, {name}"

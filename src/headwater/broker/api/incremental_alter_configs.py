@@ -1,24 +1,22 @@
-"""IncrementalAlterConfigs: changes single settings of topics (KIP-339). Versions 0–1.
+"""IncrementalAlterConfigs: changes single settings of topics and groups (KIP-339). Versions 0–1.
 
 SET and DELETE (back to the default) for every setting; APPEND and SUBTRACT for lists, beginning
-with the default if the topic has no value of its own. A change is durable, and in force, when the
-answer comes. A wrong setting is named (INVALID_CONFIG), and nothing of that topic changes. A
-resource, or a setting within one, that stands twice is INVALID_REQUEST, and so is a setting
+with the default if the resource has no value of its own. A change is durable, and in force, when
+the answer comes. A wrong setting is named (INVALID_CONFIG), and nothing of that resource changes.
+A resource, or a setting within one, that stands twice is INVALID_REQUEST, and so is a setting
 without a value. As in Kafka, DELETE of a setting that is not set, or not known, changes nothing.
-`validate_only` checks and changes nothing.
+`validate_only` checks and changes nothing. A group need not exist to have settings.
 
-Deviations: only topics can be changed; the broker's settings stand in headwater.toml
-(INVALID_REQUEST says so).
+Deviations: the broker's settings stand in headwater.toml (INVALID_REQUEST says so). The bounds of
+group settings are the widest that Kafka's broker settings for them allow.
 """
 
 from headwater.broker import config_changes
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
-from headwater.broker.config_changes import value_of
-from headwater.broker.config_resources import default_value
+from headwater.broker.config_changes import Target, value_of
 from headwater.errors import ApiError
-from headwater.log.catalog import Topic
-from headwater.log.config import LIST, SETTINGS
+from headwater.log.config import LIST
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
@@ -52,9 +50,9 @@ async def incremental_alter_configs(
 
 
 def _changed(
-    broker: Broker, topic: Topic, resource: IncrementalAlterConfigsRequestAlterConfigsResource
+    target: Target, resource: IncrementalAlterConfigsRequestAlterConfigsResource
 ) -> dict[str, str]:
-    configs = dict(topic.configs)
+    configs = dict(target.configs)
     for config in resource.configs:
         operation = config.config_operation
         if operation == SET:
@@ -62,7 +60,7 @@ def _changed(
         elif operation == DELETE:
             configs.pop(config.name, None)
         elif operation in (APPEND, SUBTRACT):
-            configs[config.name] = _changed_list(broker, configs, config)
+            configs[config.name] = _changed_list(target, configs, config)
         else:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST, "unknown operation", detail=f"{operation}, {config.name}"
@@ -71,18 +69,18 @@ def _changed(
 
 
 def _changed_list(
-    broker: Broker,
+    target: Target,
     configs: dict[str, str],
     config: IncrementalAlterConfigsRequestAlterableConfig,
 ) -> str:
-    setting = SETTINGS.get(config.name)
+    setting = target.settings.get(config.name)
     if setting is None or setting.kind != LIST:
         raise ApiError(
             ErrorCode.INVALID_CONFIG,
             "only a list can be appended to or subtracted from",
             detail=config.name,
         )
-    members = _members(configs.get(config.name, default_value(broker, config.name)))
+    members = _members(configs.get(config.name, target.default(config.name)))
     given = _members(value_of(config))
     if config.config_operation == APPEND:
         changed = [*members, *(each for each in given if each not in members)]

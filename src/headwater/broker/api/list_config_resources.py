@@ -1,8 +1,8 @@
 """ListConfigResources: what DescribeConfigs can be asked about (KIP-1142). Versions 0–1.
 
 Version 0 lists client metrics, of which there are none. Version 1 lists the kinds asked for, or
-all of them if none is named: topics, and this broker. Groups and client metrics have no settings
-of their own, so none is listed. An unknown kind is UNSUPPORTED_VERSION, as in Kafka.
+all of them if none is named: topics, this broker, and the groups that have settings of their own.
+Client metrics have none. An unknown kind is UNSUPPORTED_VERSION, as in Kafka.
 
 Deviations: broker loggers, which are not offered, are not listed.
 """
@@ -40,6 +40,8 @@ def list_config_resources(
         names += [(resources.TOPIC, name) for name in list(broker.store.catalog.topics)]
     if resources.BROKER in kinds:
         names.append((resources.BROKER, str(broker.node_id)))
+    if resources.GROUP in kinds:
+        names += [(resources.GROUP, group_id) for group_id in broker.group_configs.group_ids()]
     return ListConfigResourcesResponse(
         config_resources=[
             ListConfigResourcesResponseConfigResource(resource_name=name, resource_type=kind)

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
 
+from headwater.broker.group_configs import GroupConfigs
 from headwater.broker.groups.assignors import ASSIGNORS
 from headwater.broker.groups.consumer import ConsumerGroup, Member
 from headwater.broker.groups.consumer_change import (
@@ -56,6 +57,7 @@ class ConsumerProtocol:
         subscriptions: Subscriptions,
         clock: Clock,
         settings: GroupSettings,
+        configs: GroupConfigs,
         spawn: Spawn,
     ) -> None:
         self._journal = journal
@@ -63,6 +65,7 @@ class ConsumerProtocol:
         self._planner = ChangePlanner(subscriptions)
         self._clock = clock
         self._settings = settings
+        self._configs = configs
         self._spawn = spawn
         self._topics_version = 0
         self._sessions: dict[tuple[str, str], Deadline] = {}
@@ -111,11 +114,13 @@ class ConsumerProtocol:
             if not change.records:
                 group.seen_topics_version = self._topics_version
                 self._touch(group, change.member_id)
-                return self._response(change)
-        return self._heartbeat(self._change(group, plan, before))
+                return self._response(group, change)
+        return self._heartbeat(group, self._change(group, plan, before))
 
-    async def _heartbeat(self, change: Awaitable[Change]) -> ConsumerGroupHeartbeatResponse:
-        return self._response(await change)
+    async def _heartbeat(
+        self, group: ConsumerGroup, change: Awaitable[Change]
+    ) -> ConsumerGroupHeartbeatResponse:
+        return self._response(group, await change)
 
     async def leave(
         self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest
@@ -201,11 +206,11 @@ class ConsumerProtocol:
                 f"the group has its {self._settings.consumer_max_size} members",
             )
 
-    def _response(self, change: Change) -> ConsumerGroupHeartbeatResponse:
+    def _response(self, group: ConsumerGroup, change: Change) -> ConsumerGroupHeartbeatResponse:
         response = ConsumerGroupHeartbeatResponse(
             member_id=change.member_id,
             member_epoch=change.progress.epoch,
-            heartbeat_interval_ms=self._settings.consumer_heartbeat_interval_ms,
+            heartbeat_interval_ms=self._configs.consumer(group.group_id).heartbeat_interval_ms,
         )
         if change.tells_assignment:
             response.assignment = ConsumerGroupHeartbeatResponseAssignment(
@@ -226,7 +231,7 @@ class ConsumerProtocol:
         if deadline is None:
             expired = partial(self._session_expired, group, member_id)
             deadline = self._sessions[key] = Deadline(self._clock, expired)
-        deadline.push(self._settings.consumer_session_timeout_ms)
+        deadline.push(self._configs.consumer(group.group_id).session_timeout_ms)
 
     def _watch_revocation(self, group: ConsumerGroup, member: Member) -> None:
         key = (group.group_id, member.member_id)

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
+from headwater.broker.group_configs import GroupConfigs
 from headwater.broker.groups import consumer_records
 from headwater.broker.groups.classic import ClassicGroup
 from headwater.broker.groups.consumer import ConsumerGroup
@@ -78,6 +79,7 @@ class GroupCoordinator:
         log: GroupLog,
         topics: Topics,
         clock: Clock,
+        configs: GroupConfigs,
         settings: GroupSettings | None = None,
     ) -> None:
         self.topics = topics
@@ -94,6 +96,7 @@ class GroupCoordinator:
             subscriptions=self._subscriptions,
             clock=clock,
             settings=self.settings,
+            configs=configs,
             spawn=self._spawn,
         )
         self._refusal: ErrorCode | None = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

@@ -1,4 +1,7 @@
-"""Limits and times of groups, each beside Kafka's name for it."""
+"""Limits and times of all groups, each beside Kafka's name for it.
+
+What can be set group by group is in `broker/group_configs.py`.
+"""
 
 from dataclasses import dataclass
 
@@ -20,8 +23,6 @@ class GroupSettings:
     # generation is taken for gone.
     new_member_join_timeout_ms: int = 300_000
 
-    consumer_session_timeout_ms: int = 45_000  # group.consumer.session.timeout.ms
-    consumer_heartbeat_interval_ms: int = 5_000  # group.consumer.heartbeat.interval.ms
     consumer_max_size: int = 2**31 - 1  # group.consumer.max.size
 
     offset_metadata_max_chars: int = 4_096  # offset.metadata.max.bytes (Kafka too counts chars)
