@@ -3,15 +3,7 @@
 import asyncio
 import logging
 import re
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Coroutine,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from uuid import UUID
@@ -19,24 +11,21 @@ from uuid import UUID
 from headwater.broker.api.registry import APIS
 from headwater.broker.fetch_sessions import FetchSessions
 from headwater.broker.group_configs import GroupConfigs
-from headwater.broker.groups import GroupCoordinator, GroupSettings, StoredRecord
+from headwater.broker.groups import GroupCoordinator, GroupSettings
+from headwater.broker.internal_log import InternalLog
 from headwater.broker.metrics import Metrics
 from headwater.broker.security.authorizer import Authorizer
 from headwater.clock import Clock, sleep
-from headwater.errors import ApiError, CorruptLog, MalformedMessage, StorageFailed
+from headwater.errors import ApiError
 from headwater.log import retention
-from headwater.log import segment as segments_on_disk
 from headwater.log.catalog import Topic
 from headwater.log.partition import PartitionLog
-from headwater.log.segment import Segment, Storage
 from headwater.log.store import LogStore
-from headwater.protocol import records
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.api_versions import (
     ApiVersionsResponse,
     ApiVersionsResponseApiVersion,
 )
-from headwater.protocol.records import Record
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +34,6 @@ T = TypeVar("T")
 OFFSETS_TOPIC = "__consumer_offsets"
 OFFSETS_PARTITIONS = 50  # Kafka's own default, so that its tools look in the right one
 OFFSETS_CONFIGS = {"cleanup.policy": "compact", "segment.bytes": "104857600"}
-OFFSETS_CHUNK_BYTES = 1 << 20  # read at a time when the groups are loaded
 CHECKPOINT_S = 60.0
 RETENTION_S = 300.0  # log.retention.check.interval.ms
 RETENTION_PARTITIONS = 500  # looked at, and deleted from, at a time
@@ -78,7 +66,11 @@ class Broker:
         self.fetch_sessions = FetchSessions(clock)
         self.group_configs = GroupConfigs(store, options.group_defaults)
         self.groups = GroupCoordinator(
-            _OffsetsLog(self), _Topics(self), clock, self.group_configs, options.groups
+            InternalLog(store, OFFSETS_TOPIC, OFFSETS_PARTITIONS),
+            _Topics(self),
+            clock,
+            self.group_configs,
+            options.groups,
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._change_turn = asyncio.Lock()
@@ -245,75 +237,3 @@ class _Topics:
 
     def names(self) -> Iterable[str]:
         return list(self._broker.store.catalog.topics)
-
-
-class _OffsetsLog:
-    """`__consumer_offsets` as the groups see it."""
-
-    partition_count = OFFSETS_PARTITIONS
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-
-    def append(
-        self, partition: int, pairs: Sequence[tuple[bytes, bytes | None]]
-    ) -> "asyncio.Future[None]":
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        now_ms = self._broker.clock.now_ms()
-        batch = records.build_batch([Record(0, now_ms, key, value) for key, value in pairs])
-
-        def done(error: StorageFailed | None) -> None:
-            if future.cancelled():
-                return
-            if error is None:
-                future.set_result(None)
-            else:
-                future.set_exception(error)
-
-        log_partition = self._broker.store.partitions[OFFSETS_TOPIC, partition]
-        log_partition.append(memoryview(batch), records.read_header(batch), done)
-        return future
-
-    async def read(self, partition: int) -> AsyncIterator[Sequence[StoredRecord]]:
-        store = self._broker.store
-        offsets = store.partitions[OFFSETS_TOPIC, partition]
-        for segment in offsets.segments:
-            position = 0
-            while position < segment.size_bytes:
-                try:
-                    stored, position = await store.in_reader(
-                        _read_offsets, store.storage, segment, position
-                    )
-                except (CorruptLog, MalformedMessage, OSError) as error:
-                    # The other segments may be all that other groups have.
-                    offsets.out_of_service(segment, error)
-                    if segment is offsets.segments[-1]:
-                        offsets.roll(lambda _: None)  # what comes now can be read the next time
-                    break
-                yield stored
-
-
-def _read_offsets(
-    storage: Storage, segment: Segment, position: int
-) -> tuple[list[StoredRecord], int]:
-    """(worker) The records of some MiB from `position` on, and where they end.
-
-    Raises CorruptLog, MalformedMessage or OSError if nothing can be read there.
-    """
-    stored: list[StoredRecord] = []
-    enough = position + OFFSETS_CHUNK_BYTES
-    try:
-        for at, header in segments_on_disk.headers(storage, segment, position):
-            if at >= enough:
-                break
-            batch = segments_on_disk.read_batch(storage, segment, at, header)
-            records.check_stored(batch)
-            stored += [
-                StoredRecord(record.key or b"", record.value, record.timestamp_ms)
-                for record in records.records_of(batch)
-            ]
-            position = at + header.size_bytes
-    except (CorruptLog, MalformedMessage, OSError):
-        if not stored:  # else the next call begins with it
-            raise
-    return stored, position

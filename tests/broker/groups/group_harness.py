@@ -100,7 +100,7 @@ class InMemoryLog:
         self.appends = 0
         self._held = []
 
-    def append(self, partition, records):
+    def append(self, partition, records, producer=None):
         assert records, "an empty batch"
         self.appends += 1
         future = asyncio.get_running_loop().create_future()
@@ -112,8 +112,12 @@ class InMemoryLog:
             if fails:
                 future.set_exception(StorageFailed("no space left on device"))
             else:
-                self.durable[partition] += [StoredRecord(k, v, 0) for k, v in records]
-                future.set_result(None)
+                offset = len(self.durable[partition])
+                producer_id = -1 if producer is None else producer[0]
+                self.durable[partition] += [
+                    StoredRecord(k, v, 0, offset, producer_id) for k, v in records
+                ]
+                future.set_result(offset)
 
         if self.is_held:
             self._held.append(finish)

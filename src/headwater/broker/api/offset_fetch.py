@@ -5,8 +5,8 @@ Several groups at once from version 8 on; all offsets of a group when its topics
 error; so is every partition of a group that there is not. A member of a KIP-848 group that gives
 its epoch (version 9+) is refused with STALE_MEMBER_EPOCH when it is another.
 
-`require_stable` (version 7+) is accepted: without transactions every offset that is shown is
-stable.
+With `require_stable` (version 7+, KIP-447) a partition whose offset a transaction that has not
+ended will move is UNSTABLE_OFFSET_COMMIT: the client asks again.
 """
 
 from collections.abc import Iterable
@@ -39,14 +39,18 @@ def offset_fetch(
 ) -> OffsetFetchResponse:
     if context.api_version >= 8:
         return OffsetFetchResponse(
-            groups=[_group(broker, group, context.api_version) for group in request.groups]
+            groups=[
+                _group(broker, group, context.api_version, stable=request.require_stable)
+                for group in request.groups
+            ]
         )
     asked = OffsetFetchRequestGroup(group_id=request.group_id, topics=_as_newer(request.topics))
-    return _as_older(_group(broker, asked, context.api_version), asked, context.api_version)
+    found = _group(broker, asked, context.api_version, stable=request.require_stable)
+    return _as_older(found, asked, context.api_version)
 
 
 def _group(
-    broker: Broker, asked: OffsetFetchRequestGroup, api_version: int
+    broker: Broker, asked: OffsetFetchRequestGroup, api_version: int, *, stable: bool
 ) -> OffsetFetchResponseGroup:
     answer = OffsetFetchResponseGroup(group_id=asked.group_id)
     try:
@@ -60,7 +64,21 @@ def _group(
         answer.topics = [
             _topic(broker, asked.group_id, topic, by_id=api_version >= 10) for topic in asked.topics
         ]
+    if stable:
+        _hide_unstable(broker, answer, by_id=api_version >= 10)
     return answer
+
+
+def _hide_unstable(broker: Broker, answer: OffsetFetchResponseGroup, *, by_id: bool) -> None:
+    for topic in answer.topics:
+        name = broker.groups.topics.name_of(topic.topic_id) if by_id else topic.name
+        for index, partition in enumerate(topic.partitions):
+            if name is not None and broker.groups.is_unstable(
+                answer.group_id, name, partition.partition_index
+            ):
+                topic.partitions[index] = _partition(
+                    partition.partition_index, _NO_OFFSET, ErrorCode.UNSTABLE_OFFSET_COMMIT
+                )
 
 
 def _topic(

@@ -11,6 +11,7 @@
     │   ├── assignors              uniform and range
     │   └── subscriptions          names and patterns (`topic_regex`) to topics
     ├── offsets                    committed offsets
+    │   └── pending                those of transactions that have not ended
     └── journal                    write first, then change memory, then answer
         └── records, consumer_records    the format of `__consumer_offsets`
 
@@ -18,7 +19,7 @@ The broker gives a log, the topics and a clock (`ports`); nothing here knows of 
 """
 
 from headwater.broker.groups.coordinator import GroupCoordinator, GroupCounts
-from headwater.broker.groups.ports import GroupLog, StoredRecord, Topics
+from headwater.broker.groups.ports import GroupLog, StoredMarker, StoredRecord, Topics
 from headwater.broker.groups.records import partition_for
 from headwater.broker.groups.settings import GroupSettings
 
@@ -27,6 +28,7 @@ __all__ = [
     "GroupCounts",
     "GroupLog",
     "GroupSettings",
+    "StoredMarker",
     "StoredRecord",
     "Topics",
     "partition_for",

@@ -314,6 +314,16 @@ class ClassicGroup(Rebalance):
             raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
         member.touch()
 
+    def verify_transactional_commit(
+        self, member_id: str, instance_id: str | None, generation: int
+    ) -> None:
+        """As `verify_commit`; but a producer from before KIP-447 names no member, and one that is
+        about to be given its assignment may still end what it has begun.
+        """
+        self._refuse_if_dead()
+        if generation >= 0 or member_id or instance_id is not None:
+            self._verify(member_id, instance_id, generation).touch()
+
     def verify_offset_delete(self) -> None:
         """Topics can be told apart only in a "consumer" group; any other must be empty."""
         self._refuse_if_dead()

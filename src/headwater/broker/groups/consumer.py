@@ -122,6 +122,18 @@ class ConsumerGroup:
         if epoch != member.progress.epoch:
             raise ApiError(ErrorCode.STALE_MEMBER_EPOCH)
 
+    def verify_transactional_commit(
+        self, member_id: str, instance_id: str | None, epoch: int
+    ) -> None:
+        """A producer from before KIP-447 names no member; else it must be a current one."""
+        if self.is_dead:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if epoch < 0 and not member_id and instance_id is None:
+            return
+        if epoch != self._member(member_id).progress.epoch:
+            # Producers know this code, but none of KIP-848's.
+            raise ApiError(ErrorCode.ILLEGAL_GENERATION)
+
     def verify_fetch(self, member_id: str | None, epoch: int) -> None:
         """A fetch that names no member (an administrator) is always served."""
         if not member_id and epoch < 0:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -30,7 +30,9 @@ from headwater.broker.groups.offsets import (
     commit_record,
     tombstone,
 )
+from headwater.broker.groups.pending import PendingOffsets, Transaction
 from headwater.broker.groups.ports import GroupLog, Topics
+from headwater.broker.groups.records import partition_for
 from headwater.broker.groups.settings import GroupSettings
 from headwater.broker.groups.subscriptions import Subscriptions
 from headwater.clock import Clock
@@ -88,6 +90,7 @@ class GroupCoordinator:
         self._clock = clock
         self._journal = Journal(log)
         self._offsets = OffsetStore()
+        self._pending = PendingOffsets()
         self._groups: dict[str, Group] = {}
         self._founding: dict[str, _Founding] = {}
         self._subscriptions = Subscriptions(topics)
@@ -110,7 +113,7 @@ class GroupCoordinator:
 
         The topics must be known by now: offsets of topics that are gone are removed.
         """
-        await load(self._log, self._groups, self._offsets, self._new_classic)
+        await load(self._log, self._groups, self._offsets, self._pending, self._new_classic)
         for group in self._groups.values():
             if isinstance(group, ConsumerGroup):
                 self._consumers.watch(group)
@@ -334,19 +337,94 @@ class GroupCoordinator:
         keys = [key for key, _ in offsets]
         self._offsets.begin(group_id, keys)
 
-        def durable() -> None:
+        def durable(log_offset: int) -> None:
             self._offsets.end(group_id, keys)
-            for key, committed in offsets:
-                self._offsets.put(group_id, key, committed)
-            if group_id not in self._groups:
-                self._groups[group_id] = self._new_classic(group_id)
+            self._put_offsets(
+                group_id,
+                ((key, each._replace(log_offset=log_offset)) for key, each in offsets),
+            )
 
-        return self._journal.write(
+        return self._journal.write_at(
             group_id,
             [commit_record(group_id, key, committed) for key, committed in offsets],
             durable,
             lambda: self._offsets.end(group_id, keys),
         )
+
+    def _put_offsets(
+        self, group_id: str, offsets: Iterable[tuple[OffsetKey, CommittedOffset]]
+    ) -> None:
+        for key, committed in offsets:
+            self._offsets.put(group_id, key, committed)
+        if group_id not in self._groups:
+            self._groups[group_id] = self._new_classic(group_id)
+
+    # Offsets in transactions
+
+    def partition_of(self, group_id: str) -> int:
+        """The partition of `__consumer_offsets` where the group lives."""
+        return partition_for(group_id, self._log.partition_count)
+
+    def verify_transactional_commit(
+        self, group_id: str, *, member_id: str, instance_id: str | None, generation_or_epoch: int
+    ) -> None:
+        """Whether these may commit offsets in a transaction (KIP-447)."""
+        self.verify_ready(group_id)
+        group = self._groups.get(group_id)
+        if group is None:
+            if generation_or_epoch >= 0:
+                raise ApiError(ErrorCode.ILLEGAL_GENERATION)
+        elif isinstance(group, ClassicGroup):
+            group.verify_transactional_commit(member_id, instance_id, generation_or_epoch)
+        else:
+            group.verify_transactional_commit(member_id, instance_id, generation_or_epoch)
+
+    def commit_in_transaction(
+        self,
+        group_id: str,
+        offsets: Sequence[tuple[OffsetKey, CommittedOffset]],
+        *,
+        producer_id: int,
+        producer_epoch: int,
+    ) -> Awaitable[None]:
+        """Appends the offsets to the producer's transaction; they count when it commits.
+
+        The caller has verified the member and that the transaction holds the group's partition.
+        """
+        transaction = Transaction(self.partition_of(group_id), producer_id)
+        keys = [key for key, _ in offsets]
+        self._offsets.begin(group_id, keys)
+        self._pending.begin(group_id, keys)
+
+        def finish() -> None:
+            self._offsets.end(group_id, keys)
+            self._pending.finish(group_id, keys)
+
+        def durable(log_offset: int) -> None:
+            finish()
+            for key, committed in offsets:
+                placed = committed._replace(log_offset=log_offset)
+                self._pending.put(transaction, group_id, key, placed)
+            if group_id not in self._groups:
+                self._groups[group_id] = self._new_classic(group_id)
+
+        return self._journal.write_at(
+            group_id,
+            [commit_record(group_id, key, committed) for key, committed in offsets],
+            durable,
+            finish,
+            producer=(producer_id, producer_epoch),
+        )
+
+    def transaction_ended(self, partition: int, producer_id: int, *, committed: bool) -> None:
+        """To be called when the marker in that partition of `__consumer_offsets` is durable."""
+        for group_id, offsets in self._pending.end(Transaction(partition, producer_id)).items():
+            if committed:
+                self._put_offsets(group_id, offsets.items())
+
+    def is_unstable(self, group_id: str, topic: str, partition: int) -> bool:
+        """Whether a transaction that has not ended will move this offset."""
+        return self._pending.is_pending(group_id, OffsetKey(topic, partition))
 
     def verify_fetch(self, group_id: str, member_id: str | None, epoch: int) -> None:
         self.verify_ready()
@@ -375,11 +453,16 @@ class GroupCoordinator:
         return group is not None and group.is_subscribed_to(topic)
 
     def delete_offsets(self, group_id: str, keys: Sequence[OffsetKey]) -> Awaitable[None]:
-        def forget() -> None:
-            for key in keys:
-                self._offsets.remove(group_id, key)
+        return self._journal.write(
+            group_id,
+            [tombstone(group_id, key) for key in keys],
+            lambda: self._forget_offsets(group_id, keys),
+        )
 
-        return self._journal.write(group_id, [tombstone(group_id, key) for key in keys], forget)
+    def _forget_offsets(self, group_id: str, keys: Iterable[OffsetKey]) -> None:
+        for key in keys:
+            self._offsets.remove(group_id, key)
+            self._pending.discard(group_id, key)
 
     # Groups as administrators see them
 
@@ -408,7 +491,7 @@ class GroupCoordinator:
         if not group.is_empty or self._groups.get(group.group_id) is not group:
             raise ApiError(ErrorCode.NON_EMPTY_GROUP)
         group_id = group.group_id
-        keys = self._offsets.keys(group_id)
+        keys = self._offsets.keys(group_id) | self._pending.keys(group_id)
         records = [tombstone(group_id, key) for key in keys]
         if isinstance(group, ClassicGroup):
             records.append(group.tombstone())
@@ -417,8 +500,7 @@ class GroupCoordinator:
         group.begin_deletion()
 
         def forget() -> None:
-            for key in keys:
-                self._offsets.remove(group_id, key)
+            self._forget_offsets(group_id, keys)
             del self._groups[group_id]
             if isinstance(group, ClassicGroup):
                 group.close()
@@ -437,6 +519,8 @@ class GroupCoordinator:
             await asyncio.sleep(0)  # thousands of groups must not hold up the others
             base_ms = group.offsets_age_from()
             if base_ms is None or self._offsets.is_under_way(group.group_id):
+                continue
+            if self._pending.has(group.group_id):
                 continue
             expired = self._offsets.expired(
                 group.group_id,
@@ -460,6 +544,9 @@ class GroupCoordinator:
             topic_id = self.topics.topic_id(topic)
             for group_id, keys in self._offsets.of_other_topic(topic, topic_id).items():
                 self.delete_offsets(group_id, keys)
+            if topic_id is None:
+                for group_id, keys in self._pending.of_topic(topic).items():
+                    self.delete_offsets(group_id, keys)
 
     # Metrics
 

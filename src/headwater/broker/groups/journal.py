@@ -23,49 +23,63 @@ def _nothing() -> None:
 
 
 class Journal:
-    """The coordinator's writer of `__consumer_offsets`."""
+    """A coordinator's writer of its topic. `owner` says in the log whose change failed."""
 
-    def __init__(self, log: GroupLog) -> None:
+    def __init__(self, log: GroupLog, owner: str = "group") -> None:
         self._log = log
-        self._writes: set[asyncio.Future[None]] = set()
+        self._owner = owner
+        self._writes: set[asyncio.Future[int]] = set()
 
     def write(
         self,
-        group_id: str,
+        name: str,
         records: Sequence[Record],
         on_durable: Callable[[], None],
         on_failed: Callable[[], None] = _nothing,
     ) -> Awaitable[None]:
         """Appends the records; exactly one of the callbacks runs, in the order of the log.
 
-        What it returns resolves after the callback, and raises ApiError when the log failed. A
-        caller that goes away (its connection closed) stops neither the append nor the callback.
+        `name` (a group's, a transactional id) decides on the partition. What it returns resolves
+        after the callback, and raises ApiError when the log failed. A caller that goes away (its
+        connection closed) stops neither the append nor the callback.
         """
+        return self.write_at(name, records, lambda _: on_durable(), on_failed)
+
+    def write_at(
+        self,
+        name: str,
+        records: Sequence[Record],
+        on_durable: Callable[[int], None],
+        on_failed: Callable[[], None] = _nothing,
+        *,
+        producer: tuple[int, int] | None = None,
+    ) -> Awaitable[None]:
+        """As `write`; `on_durable` is told the offset, and a `producer`'s transaction decides."""
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[None] = loop.create_future()
-        partition = partition_for(group_id, self._log.partition_count)
+        partition = partition_for(name, self._log.partition_count)
         encoded = [encode(record) for record in records]
-        write: asyncio.Future[None]
+        write: asyncio.Future[int]
         try:
-            write = asyncio.ensure_future(self._log.append(partition, encoded))
+            write = asyncio.ensure_future(self._log.append(partition, encoded, producer))
         except StorageFailed as error:
             write = loop.create_future()
             write.set_exception(error)
         self._writes.add(write)
 
-        def settle(write: asyncio.Future[None]) -> None:
+        def settle(write: asyncio.Future[int]) -> None:
             self._writes.discard(write)
             error = asyncio.CancelledError() if write.cancelled() else write.exception()
             if error is None:
-                on_durable()
+                on_durable(write.result())
                 if not outcome.done():
                     outcome.set_result(None)
                 return
             on_failed()
             if isinstance(error, StorageFailed):
-                logger.warning("group %s: its change was not stored: %s", group_id, error)
+                logger.warning("%s %s: its change was not stored: %s", self._owner, name, error)
             else:
-                logger.error("group %s: its change was not stored", group_id, exc_info=error)
+                logger.error("%s %s: its change was not stored", self._owner, name, exc_info=error)
             if not outcome.done():
                 # Retriable for every client: it looks for the coordinator and tries again.
                 outcome.set_exception(ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE))

@@ -1,14 +1,17 @@
 """From `__consumer_offsets` to groups, when the broker starts."""
 
 import asyncio
+import contextlib
 import logging
 import struct
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import NamedTuple
 
 from headwater.broker.groups.classic import ClassicGroup
 from headwater.broker.groups.consumer import ConsumerGroup
 from headwater.broker.groups.offsets import CommittedOffset, OffsetKey, OffsetStore
-from headwater.broker.groups.ports import GroupLog
+from headwater.broker.groups.pending import PendingOffsets, Transaction
+from headwater.broker.groups.ports import GroupLog, StoredMarker, StoredRecord
 from headwater.broker.groups.records import Record, decode
 from headwater.errors import MalformedMessage
 from headwater.protocol.messages import internal as m
@@ -20,43 +23,100 @@ _RECORDS_PER_TURN = 1_000
 Groups = MutableMapping[str, ClassicGroup | ConsumerGroup]
 
 
+class _Value(NamedTuple):
+    value: bytes | None
+    offset: int
+
+
 async def load(
     log: GroupLog,
     groups: Groups,
     offsets: OffsetStore,
+    pending: PendingOffsets,
     new_classic: Callable[[str], ClassicGroup],
 ) -> None:
-    """Fills `groups` and `offsets` with what the log has.
+    """Fills `groups`, `offsets` and `pending` with what the log has.
 
     Only the last value of each key counts (the topic is compacted), so a partition is first
     folded by key, undecoded: a million commits of a hundred offsets are a hundred decodes.
     """
     for partition in range(log.partition_count):
-        last: dict[bytes, bytes] = {}
+        folded = _Folded()
         async for batch in log.read(partition):
-            for key, value, _ in batch:
-                last.pop(key, None)  # so that what remains is in the order of the log
-                if value is not None:
-                    last[key] = value
-        for count, (key, value) in enumerate(last.items()):
-            try:
-                record = decode(key, value)
-                if record is not None:
-                    _apply(record, groups, offsets, new_classic)
-            except (MalformedMessage, struct.error, ValueError) as error:
-                logger.error(
-                    "a record of __consumer_offsets-%d is unreadable: %s", partition, error
-                )
+            for stored in batch:
+                folded.take(stored)
+        for count, (key, (value, offset)) in enumerate(folded.last.items()):
+            if value is not None:
+                with _reporting(partition):
+                    record = decode(key, value)
+                    if record is not None:
+                        _apply(record, offset, groups, offsets, new_classic)
             if count % _RECORDS_PER_TURN == 0:
                 await asyncio.sleep(0)
+        for producer_id, values in folded.open.items():
+            for key, (value, offset) in values.items():
+                if value is not None:
+                    with _reporting(partition):
+                        transaction = Transaction(partition, producer_id)
+                        _apply_pending(decode(key, value), offset, transaction, pending)
     # Offsets without a group: a simple consumer committed them.
-    for group_id in offsets.group_ids():
+    for group_id in offsets.group_ids() + pending.group_ids():
         if group_id not in groups:
             groups[group_id] = new_classic(group_id)
 
 
+class _Folded:
+    """The last value of each key, and what transactions that are still open would change."""
+
+    def __init__(self) -> None:
+        self.last: dict[bytes, _Value] = {}
+        self.open: dict[int, dict[bytes, _Value]] = {}
+
+    def take(self, stored: StoredRecord | StoredMarker) -> None:
+        if isinstance(stored, StoredMarker):
+            values = self.open.pop(stored.producer_id, {})
+            if stored.committed:
+                for key, value in values.items():
+                    self._put(key, value)
+            return
+        value = _Value(stored.value, stored.offset)
+        if stored.producer_id >= 0:
+            self.open.setdefault(stored.producer_id, {})[stored.key] = value
+        else:
+            self._put(stored.key, value)
+
+    def _put(self, key: bytes, value: _Value) -> None:
+        # A tombstone stays until all is read: it lies behind what an open transaction holds.
+        known = self.last.get(key)
+        if known is None or known.offset <= value.offset:
+            self.last.pop(key, None)  # so that what remains is in the order of the log
+            self.last[key] = value
+            if value.value is None:
+                for values in self.open.values():
+                    values.pop(key, None)
+
+
+@contextlib.contextmanager
+def _reporting(partition: int) -> Iterator[None]:
+    """One unreadable record must not keep the others from being loaded."""
+    try:
+        yield
+    except (MalformedMessage, struct.error, ValueError) as error:
+        logger.error("a record of __consumer_offsets-%d is unreadable: %s", partition, error)
+
+
+def _apply_pending(
+    record: Record | None, log_offset: int, transaction: Transaction, pending: PendingOffsets
+) -> None:
+    match record:
+        case (m.OffsetCommitKey() as key, m.OffsetCommitValue() as value):
+            committed = CommittedOffset.from_record(value, log_offset)
+            pending.put(transaction, key.group, OffsetKey(key.topic, key.partition), committed)
+
+
 def _apply(
     record: Record,
+    log_offset: int,
     groups: Groups,
     offsets: OffsetStore,
     new_classic: Callable[[str], ClassicGroup],
@@ -66,7 +126,7 @@ def _apply(
             offsets.put(
                 key.group,
                 OffsetKey(key.topic, key.partition),
-                CommittedOffset.from_record(value),
+                CommittedOffset.from_record(value, log_offset),
             )
         case (m.GroupMetadataKey() as key, m.GroupMetadataValue() as value):
             group = groups[key.group] = new_classic(key.group)

@@ -20,9 +20,12 @@ class CommittedOffset(NamedTuple):
     # OffsetCommit before version 5 could ask for a retention of its own; -1: it did not.
     expires_at_ms: int = -1
     topic_id: UUID = NIL_UUID
+    # Where the commit lies in `__consumer_offsets`: between a plain commit and one whose
+    # transaction ended later, the one further back in the log wins.
+    log_offset: int = -1
 
     @classmethod
-    def from_record(cls, value: OffsetCommitValue) -> "CommittedOffset":
+    def from_record(cls, value: OffsetCommitValue, log_offset: int = -1) -> "CommittedOffset":
         return cls(
             offset=value.offset,
             leader_epoch=value.leader_epoch,
@@ -30,6 +33,7 @@ class CommittedOffset(NamedTuple):
             committed_at_ms=value.commit_timestamp,
             expires_at_ms=value.expire_timestamp,
             topic_id=value.topic_id,
+            log_offset=log_offset,
         )
 
 
@@ -87,12 +91,15 @@ class OffsetStore:
         return group_id in self._under_way
 
     def put(self, group_id: str, key: OffsetKey, committed: CommittedOffset) -> None:
+        """Takes the commit in, unless one that lies behind it in the log is known."""
         topics = self._by_group.setdefault(group_id, {})
         partitions = topics.get(key.topic)
         if partitions is None:
             partitions = topics[key.topic] = {}
             self._groups_by_topic.setdefault(key.topic, set()).add(group_id)
-        partitions[key.partition] = committed
+        known = partitions.get(key.partition)
+        if known is None or known.log_offset <= committed.log_offset:
+            partitions[key.partition] = committed
 
     def remove(self, group_id: str, key: OffsetKey) -> None:
         topics = self._by_group.get(group_id, {})

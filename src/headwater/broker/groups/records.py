@@ -51,7 +51,13 @@ _OFFSET_COMMIT_VERSION: Final = 4
 _OFFSET_COMMIT_WITH_EXPIRY_VERSION: Final = 1
 
 
+# Of `__transaction_state`: the first version with room for transactions' second version.
+_TRANSACTION_LOG_VERSION: Final = 1
+
+
 def _version(value: Message) -> int:
+    if isinstance(value, m.TransactionLogValue):
+        return _TRANSACTION_LOG_VERSION
     if isinstance(value, m.OffsetCommitValue):
         if value.expire_timestamp >= 0:
             return _OFFSET_COMMIT_WITH_EXPIRY_VERSION
