@@ -205,6 +205,12 @@ class BrokerSettings:
         _one_of("debug", "info", "warning", "error"),
         "Least severe line that is logged: debug, info, warning or error.",
     )
+    audit_log: str = _setting(
+        "audit.jsonl",
+        _text,
+        "File that says who changed, and who was refused, what; a relative one begins at"
+        " `data_dir`. off: none.",
+    )
     topic_defaults: Mapping[str, str] = field(
         default_factory=lambda: MappingProxyType({}),
         metadata={

@@ -14,6 +14,7 @@ from headwater.broker.group_configs import GroupConfigs
 from headwater.broker.groups import GroupCoordinator, GroupSettings
 from headwater.broker.internal_log import InternalLog
 from headwater.broker.metrics import Metrics
+from headwater.broker.security.audit import AuditLog
 from headwater.broker.security.authorizer import Authorizer
 from headwater.clock import Clock, sleep
 from headwater.errors import ApiError
@@ -48,6 +49,8 @@ class BrokerOptions:
     node_id: int = 1
     auto_create_topics: bool = True
     default_partitions: int = 1
+    authorization: bool = False
+    super_users: frozenset[str] = frozenset()  # principals: User:admin
     groups: GroupSettings = field(default_factory=GroupSettings)
     group_defaults: Mapping[str, str] = field(default_factory=dict)
 
@@ -55,14 +58,26 @@ class BrokerOptions:
 class Broker:
     """Topics, groups and the log behind them. Lives on one event loop."""
 
-    def __init__(self, store: LogStore, clock: Clock, options: BrokerOptions) -> None:
+    def __init__(
+        self,
+        store: LogStore,
+        clock: Clock,
+        options: BrokerOptions,
+        audit: AuditLog | None = None,
+    ) -> None:
         self.store = store
         self.clock = clock
         self.options = options
         self.node_id = options.node_id
         self.advertised = ("127.0.0.1", 0)
         self.metrics = Metrics()
-        self.authorizer = Authorizer()
+        self.audit = audit or AuditLog(None, clock)
+        self.authorizer = Authorizer(
+            store,
+            enabled=options.authorization,
+            super_users=options.super_users,
+            audit=self.audit,
+        )
         self.fetch_sessions = FetchSessions(clock)
         self.group_configs = GroupConfigs(store, options.group_defaults)
         self.groups = GroupCoordinator(
@@ -77,7 +92,8 @@ class Broker:
         self._changes: set[asyncio.Task[Any]] = set()
 
     async def start(self) -> None:
-        """The log is open; loads the groups and begins the background work."""
+        """The log is open; loads the ACLs and the groups, and begins the background work."""
+        self.authorizer.load()
         if OFFSETS_TOPIC not in self.store.catalog.topics:
             await self.store.create_topic(OFFSETS_TOPIC, OFFSETS_PARTITIONS, OFFSETS_CONFIGS)
         await self._measure_disk()
@@ -95,6 +111,7 @@ class Broker:
         if self._changes:
             await asyncio.wait(self._changes)
         await self.groups.close()
+        await asyncio.to_thread(self.audit.close)
         await self.store.close()
 
     async def abandon(self) -> None:

@@ -339,7 +339,9 @@ class Connection(asyncio.BufferedProtocol):
         api = APIS.get(key)
         if api is None:
             raise MalformedMessage(f"API key {key} is not served")
-        context = RequestContext(version, correlation_id, client_id, self.client_host, self)
+        context = RequestContext(
+            version, correlation_id, client_id, self.client_host, self, api_name=api.name
+        )
         self._slots.append(slot)
         self._unanswered += 1
         if not api.first <= version <= api.last:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import signal
 from collections.abc import Callable
 
@@ -9,6 +10,7 @@ from headwater.broker.api import load_all
 from headwater.broker.broker import Broker, BrokerOptions
 from headwater.broker.groups import GroupSettings
 from headwater.broker.http import HttpEndpoint
+from headwater.broker.security.audit import AuditLog
 from headwater.broker.server import Server, raise_open_files_limit
 from headwater.clock import Clock, SystemClock
 from headwater.config import BrokerSettings, join_address, split_address
@@ -45,6 +47,7 @@ class RunningBroker:
                     min_session_timeout_ms=settings.group_min_session_timeout_ms,
                 ),
             ),
+            AuditLog(_audit_path(settings), clock),
         )
         self.server = Server(
             self.broker,
@@ -90,6 +93,12 @@ class RunningBroker:
         await self.broker.close()
         if self.http is not None:
             await self.http.close()
+
+
+def _audit_path(settings: BrokerSettings) -> str | None:
+    if settings.audit_log == "off":
+        return None
+    return os.path.join(settings.data_dir, settings.audit_log)
 
 
 def run(settings: BrokerSettings, ready: Callable[[RunningBroker], None]) -> None:

@@ -9,6 +9,7 @@ from wire import LoneConnection
 from headwater.broker import api
 from headwater.broker.api.registry import APIS, RequestContext
 from headwater.broker.broker import Broker, BrokerOptions
+from headwater.broker.security.authorizer import ANONYMOUS, Principal
 from headwater.clock import SystemClock
 from headwater.log.files import Files
 from headwater.log.store import LogStore
@@ -38,8 +39,14 @@ class FailingFiles(Files):
 class AskedBroker:
     """A broker whose handlers a test calls; each call goes through the codec twice."""
 
-    def __init__(self, path: str, topic_defaults: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        topic_defaults: dict[str, str] | None = None,
+        options: BrokerOptions | None = None,
+    ) -> None:
         self.runner = asyncio.Runner()
+        self.options = options or BrokerOptions(node_id=1, default_partitions=3)
         self.path = path
         self.topic_defaults = topic_defaults or {}
         self.files = FailingFiles()
@@ -54,7 +61,7 @@ class AskedBroker:
             self.path, clock, files=self.files, topic_defaults=self.topic_defaults
         )
         self.store.open()
-        self.broker = Broker(self.store, clock, BrokerOptions(node_id=1, default_partitions=3))
+        self.broker = Broker(self.store, clock, self.options)
         self.broker.advertised = ("broker.example", 9092)
         await self.broker.start()
 
@@ -65,19 +72,23 @@ class AskedBroker:
         self.close()
         self.open()
 
-    async def call(self, request: Message, version: int) -> Message:
+    async def call(
+        self, request: Message, version: int, principal: Principal = ANONYMOUS
+    ) -> Message:
         """The answer to a request, both as they come out of their bytes."""
         served = APIS[request.api_key]
         assert served.first <= version <= served.last
         received = type(request).decode(bytes(request.encode(version)), version)
-        context = RequestContext(version, 1, "test", "127.0.0.1", LoneConnection())
+        context = RequestContext(
+            version, 1, "test", "127.0.0.1", LoneConnection(), principal, served.name
+        )
         answer = served.handle(self.broker, received, context)
         if not isinstance(answer, Message):
             answer = await answer
         return type(answer).decode(bytes(answer.encode(version)), version)
 
-    def ask(self, request: Message, version: int):
-        return self.runner.run(self.call(request, version))
+    def ask(self, request: Message, version: int, principal: Principal = ANONYMOUS):
+        return self.runner.run(self.call(request, version, principal))
 
     def ask_at_once(self, *requests: Message, version: int):
         """Several requests as from several connections, in work at the same time."""

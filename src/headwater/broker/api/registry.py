@@ -38,6 +38,7 @@ class RequestContext:
     client_host: str
     connection: ClientConnection
     principal: Principal = ANONYMOUS
+    api_name: str = ""
 
 
 # A handler answers at once, or returns something to wait for. None: no response is sent (acks=0).

@@ -1,12 +1,79 @@
-"""Whether a client may do what it asks for. Every API asks here, for every resource it touches."""
+"""Whether a client may do what it asks for. Every API asks here, for every resource it touches.
 
-from enum import IntEnum
+Without authentication everybody may do everything, and asking costs nothing. With it nobody may
+do anything that no ACL allows (`allow.everyone.if.no.acl.found` is false), except super users.
+
+Decisions are remembered until an ACL changes, so that asking again costs one look into a dict. A
+change of ACLs is durable before it is in force, and in force before it is answered.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
+
+from headwater.broker.security.acls import (
+    CLUSTER_NAME,
+    Acl,
+    AclFilter,
+    AclIndex,
+    Operation,
+    ResourceType,
+    plain_address,
+)
+from headwater.broker.security.audit import AuditLog
+from headwater.errors import ApiError
+from headwater.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from headwater.broker.api.registry import RequestContext
+    from headwater.log.store import LogStore
 
-CLUSTER_NAME = "kafka-cluster"  # the one resource of type CLUSTER
+__all__ = [
+    "ANONYMOUS",
+    "CLUSTER_NAME",
+    "Authorizer",
+    "Operation",
+    "Principal",
+    "ResourceType",
+]
+
+DOCUMENTS = "acl"  # kind of the documents in the catalog; the key says it all
+MAX_ACLS = 100_000
+ACLS_AT_ONCE = 5000
+# Remembered at a time. A name that no topic can have is not remembered: it could be of any length.
+MAX_DECISIONS = 100_000
+MAX_REMEMBERED_CHARS = 249
+
+# What is told when a client asks what it may do, as in Kafka.
+_OPERATIONS = {
+    ResourceType.TOPIC: (
+        Operation.READ,
+        Operation.WRITE,
+        Operation.CREATE,
+        Operation.DELETE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.GROUP: (
+        Operation.READ,
+        Operation.DELETE,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.CLUSTER: (
+        Operation.CREATE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.CLUSTER_ACTION,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+        Operation.IDEMPOTENT_WRITE,
+    ),
+}
 
 
 class Principal(NamedTuple):
@@ -22,42 +89,31 @@ class Principal(NamedTuple):
 ANONYMOUS = Principal("ANONYMOUS")
 
 
-class Operation(IntEnum):
-    """Kafka's AclOperation, by its number on the wire."""
-
-    UNKNOWN = 0
-    ANY = 1
-    ALL = 2
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
-    CREATE_TOKENS = 13
-    DESCRIBE_TOKENS = 14
-    TWO_PHASE_COMMIT = 15
-
-
-class ResourceType(IntEnum):
-    """Kafka's ResourceType, by its number on the wire."""
-
-    UNKNOWN = 0
-    ANY = 1
-    TOPIC = 2
-    GROUP = 3
-    CLUSTER = 4
-    TRANSACTIONAL_ID = 5
-    DELEGATION_TOKEN = 6
-    USER = 7
-
-
 class Authorizer:
-    """Without authentication everybody may do everything."""
+    """See the module. Lives on the event loop. `super_users` are principals: `User:admin`."""
+
+    def __init__(
+        self,
+        store: "LogStore",
+        *,
+        enabled: bool = False,
+        super_users: frozenset[str] = frozenset(),
+        audit: AuditLog | None = None,
+    ) -> None:
+        self.enabled = enabled
+        self.denials: Counter[tuple[Operation, ResourceType]] = Counter()
+        self._store = store
+        self._super_users = super_users
+        self._audit = audit
+        self._acls = AclIndex()
+        self._decisions: dict[tuple[object, ...], bool] = {}
+
+    def load(self) -> None:
+        """Takes the ACLs out of the catalog, which is open."""
+        for key in self._store.catalog.documents.get(DOCUMENTS, {}):
+            self._acls.add(Acl.of_key(key))
+
+    # ── asking ────────────────────────────────────────────────────────────────────────────────
 
     def allows(
         self,
@@ -66,4 +122,131 @@ class Authorizer:
         resource_type: ResourceType,
         name: str = CLUSTER_NAME,
     ) -> bool:
-        return True
+        """Whether the client may do it. If not, that is counted and goes into the audit log."""
+        if not self.enabled or self._decide(context, operation, resource_type, name):
+            return True
+        self.denials[operation, resource_type] += 1
+        if self._audit is not None:
+            self._audit.denied(context, operation, resource_type, name)
+        return False
+
+    def sees(
+        self,
+        context: "RequestContext",
+        operation: Operation,
+        resource_type: ResourceType,
+        name: str = CLUSTER_NAME,
+    ) -> bool:
+        """As `allows`, for what the client did not ask for by name: it is left out of a list, or
+        another right will do. A denial is no event.
+        """
+        return not self.enabled or self._decide(context, operation, resource_type, name)
+
+    def allows_any(
+        self, context: "RequestContext", operation: Operation, resource_type: ResourceType
+    ) -> bool:
+        """Whether the client may do it with any resource of the type at all."""
+        if not self.enabled:
+            return True
+        key = (context.principal, context.client_host, operation, resource_type)
+        decision = self._decisions.get(key)
+        if decision is None:
+            who = str(context.principal)
+            decision = who in self._super_users or self._acls.allows_any(
+                who, plain_address(context.client_host), operation, resource_type
+            )
+            self._remember(key, decision)
+        return decision
+
+    def allows_idempotent_writes(self, context: "RequestContext") -> bool:
+        """Who may write to some topic may do so idempotently (KIP-679)."""
+        return (
+            self.sees(context, Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER)
+            or self.allows_any(context, Operation.WRITE, ResourceType.TOPIC)
+            or self.allows(context, Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER)
+        )
+
+    def topic_refusal(
+        self, context: "RequestContext", operation: Operation, name: str, *, by_id: bool = False
+    ) -> ErrorCode:
+        """NONE, or the error code of a client that may not do it with the topic.
+
+        Who names a topic by its id and may not see it is told that there is no such id.
+        """
+        if self.allows(context, operation, ResourceType.TOPIC, name):
+            return ErrorCode.NONE
+        if by_id and not self.sees(context, Operation.DESCRIBE, ResourceType.TOPIC, name):
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+    def operations(
+        self, context: "RequestContext", resource_type: ResourceType, name: str = CLUSTER_NAME
+    ) -> int:
+        """What the client may do with the resource, as the bits of `*_authorized_operations`."""
+        return sum(
+            1 << operation
+            for operation in _OPERATIONS[resource_type]
+            if self.sees(context, operation, resource_type, name)
+        )
+
+    def _decide(
+        self,
+        context: "RequestContext",
+        operation: Operation,
+        resource_type: ResourceType,
+        name: str,
+    ) -> bool:
+        key = (context.principal, context.client_host, operation, resource_type, name)
+        decision = self._decisions.get(key)
+        if decision is None:
+            who = str(context.principal)
+            decision = who in self._super_users or self._acls.allows(
+                who, plain_address(context.client_host), operation, resource_type, name
+            )
+            if len(name) <= MAX_REMEMBERED_CHARS:
+                self._remember(key, decision)
+        return decision
+
+    def _remember(self, key: tuple[object, ...], decision: bool) -> None:
+        if len(self._decisions) >= MAX_DECISIONS:
+            self._decisions.clear()
+        self._decisions[key] = decision
+
+    # ── ACLs ──────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def acl_count(self) -> int:
+        return len(self._acls)
+
+    async def matching(self, wanted: AclFilter) -> list[Acl]:
+        """The ACLs that a filter means, in the order in which they were created."""
+        found: list[Acl] = []
+        for number, acl in enumerate(list(self._acls), 1):
+            if wanted.matches(acl):
+                found.append(acl)
+            if number % ACLS_AT_ONCE == 0:
+                await asyncio.sleep(0)  # others have their turn
+        return found
+
+    async def add(self, acls: Collection[Acl]) -> None:
+        """One after the other with `remove`. Raises the error code if there would be too many,
+        OSError if the disk refuses; then none of them is in force.
+        """
+        new = {acl.key: acl for acl in acls if acl not in self._acls}
+        if len(self._acls) + len(new) > MAX_ACLS:
+            raise ApiError(
+                ErrorCode.POLICY_VIOLATION, "there are too many ACLs", detail=f"limit {MAX_ACLS}"
+            )
+        if new:
+            await self._store.put_documents(DOCUMENTS, dict.fromkeys(new, True))
+            for acl in new.values():
+                self._acls.add(acl)
+            self._decisions.clear()
+
+    async def remove(self, acls: Collection[Acl]) -> None:
+        """Raises OSError if the disk refuses; then all of them are still in force."""
+        if acls:
+            await self._store.put_documents(DOCUMENTS, dict.fromkeys((a.key for a in acls), None))
+            for acl in acls:
+                self._acls.remove(acl)
+            self._decisions.clear()

@@ -1,0 +1,378 @@
+"""ACLs: what one is, which of them a filter means, and what they decide together.
+
+The rules are those of Kafka's StandardAuthorizer (KIP-11, KIP-290, KIP-679). A DENY wins over any
+ALLOW; what no ALLOW names is denied. An ALLOW of READ, WRITE, DELETE or ALTER allows DESCRIBE too,
+one of ALTER_CONFIGS allows DESCRIBE_CONFIGS; a DENY denies nothing but what it names. A literal
+pattern means one resource, or with the name `*` every one; a prefixed pattern those that begin
+with its name.
+"""
+
+import ipaddress
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+import orjson
+
+from headwater.errors import ApiError
+from headwater.protocol.error_codes import ErrorCode
+
+CLUSTER_NAME = "kafka-cluster"  # the one resource of type CLUSTER
+WILDCARD = "*"
+EVERYBODY = "User:*"
+MAX_TEXT_CHARS = 4096  # of a name, a principal or a host
+
+
+class Operation(IntEnum):
+    """Kafka's AclOperation, by its number on the wire."""
+
+    UNKNOWN = 0
+    ANY = 1
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
+
+
+class ResourceType(IntEnum):
+    """Kafka's ResourceType, by its number on the wire."""
+
+    UNKNOWN = 0
+    ANY = 1
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+
+class PatternType(IntEnum):
+    """Kafka's PatternType, by its number on the wire. ANY and MATCH are for filters only."""
+
+    UNKNOWN = 0
+    ANY = 1
+    MATCH = 2
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class Permission(IntEnum):
+    """Kafka's AclPermissionType, by its number on the wire."""
+
+    UNKNOWN = 0
+    ANY = 1
+    DENY = 2
+    ALLOW = 3
+
+
+_IMPLYING: dict[Operation, frozenset[Operation]] = {
+    Operation.DESCRIBE: frozenset(
+        {
+            Operation.DESCRIBE,
+            Operation.READ,
+            Operation.WRITE,
+            Operation.DELETE,
+            Operation.ALTER,
+        }
+    ),
+    Operation.DESCRIBE_CONFIGS: frozenset({Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS}),
+}
+
+
+class Acl(NamedTuple):
+    """One rule: who (`principal`, from `host`) may or may not do what, with which resources."""
+
+    resource_type: ResourceType
+    name: str
+    pattern_type: PatternType
+    principal: str
+    host: str
+    operation: Operation
+    permission: Permission
+
+    @classmethod
+    def checked(
+        cls,
+        resource_type: int,
+        name: str,
+        pattern_type: int,
+        principal: str,
+        host: str,
+        operation: int,
+        permission: int,
+    ) -> "Acl":
+        """Raises the error code for one that cannot be."""
+        _check_known(resource_type, ResourceType, "resource type")
+        _check_known(operation, Operation, "operation")
+        if pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
+            raise _invalid(f"an ACL's pattern is LITERAL or PREFIXED, not {pattern_type}")
+        if permission not in (Permission.ALLOW, Permission.DENY):
+            raise _invalid(f"an ACL's permission is ALLOW or DENY, not {permission}")
+        if not name:
+            raise _invalid("the resource has no name")
+        if resource_type == ResourceType.CLUSTER and name != CLUSTER_NAME:
+            raise _invalid(f"the only resource of type CLUSTER is {CLUSTER_NAME}")
+        kind, colon, who = principal.partition(":")
+        if not (kind and colon and who):
+            raise _invalid("a principal has the form User:name", principal)
+        if not host:
+            raise _invalid("the host is missing; * means every host")
+        if max(len(name), len(principal), len(host)) > MAX_TEXT_CHARS:
+            raise _invalid(f"names end at {MAX_TEXT_CHARS} characters")
+        return cls(
+            ResourceType(resource_type),
+            name,
+            PatternType(pattern_type),
+            principal,
+            host,
+            Operation(operation),
+            Permission(permission),
+        )
+
+    @property
+    def key(self) -> str:
+        """The ACL as the key of a document; `of_key` reads it."""
+        parts = (
+            self.resource_type.name,
+            self.pattern_type.name,
+            self.name,
+            self.principal,
+            self.host,
+            self.operation.name,
+            self.permission.name,
+        )
+        return orjson.dumps(parts).decode()
+
+    @classmethod
+    def of_key(cls, key: str) -> "Acl":
+        resource_type, pattern_type, name, principal, host, operation, permission = orjson.loads(
+            key
+        )
+        return cls(
+            ResourceType[resource_type],
+            name,
+            PatternType[pattern_type],
+            principal,
+            host,
+            Operation[operation],
+            Permission[permission],
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"{self.permission.name} {self.principal} from {self.host} {self.operation.name} on "
+            f"{self.pattern_type.name} {self.resource_type.name} {self.name}"
+        )
+
+    def speaks_of(self, operation: Operation) -> bool:
+        if self.operation in (Operation.ALL, operation):
+            return True
+        if self.permission is Permission.DENY:
+            return False
+        return self.operation in _IMPLYING.get(operation, ())
+
+
+class AclFilter(NamedTuple):
+    """Which ACLs are meant; None and ANY leave a question open.
+
+    MATCH means all patterns that a resource of the name falls under, `*` among them.
+    """
+
+    resource_type: ResourceType
+    name: str | None
+    pattern_type: PatternType
+    principal: str | None
+    host: str | None
+    operation: Operation
+    permission: Permission
+
+    @classmethod
+    def checked(
+        cls,
+        resource_type: int,
+        name: str | None,
+        pattern_type: int,
+        principal: str | None,
+        host: str | None,
+        operation: int,
+        permission: int,
+    ) -> "AclFilter":
+        """Raises the error code for numbers that mean nothing."""
+        try:
+            found = cls(
+                ResourceType(resource_type),
+                name,
+                PatternType(pattern_type),
+                principal,
+                host,
+                Operation(operation),
+                Permission(permission),
+            )
+        except ValueError as error:
+            raise _invalid("a filter of a later version", str(error)) from None
+        if (
+            ResourceType.UNKNOWN is found.resource_type
+            or PatternType.UNKNOWN is found.pattern_type
+            or Operation.UNKNOWN is found.operation
+            or Permission.UNKNOWN is found.permission
+        ):
+            raise _invalid("UNKNOWN is no filter")
+        return found
+
+    def matches(self, acl: Acl) -> bool:
+        return (
+            self.resource_type in (ResourceType.ANY, acl.resource_type)
+            and self.principal in (None, acl.principal)
+            and self.host in (None, acl.host)
+            and self.operation in (Operation.ANY, acl.operation)
+            and self.permission in (Permission.ANY, acl.permission)
+            and self._matches_pattern(acl)
+        )
+
+    def _matches_pattern(self, acl: Acl) -> bool:
+        if self.pattern_type is PatternType.MATCH and self.name is not None:
+            if acl.pattern_type is PatternType.PREFIXED:
+                return self.name.startswith(acl.name)
+            return acl.name in (self.name, WILDCARD)
+        if self.pattern_type not in (PatternType.ANY, PatternType.MATCH, acl.pattern_type):
+            return False
+        return self.name in (None, acl.name)
+
+
+class AclIndex:
+    """All ACLs, found by resource and principal in a time that hardly depends on their number."""
+
+    def __init__(self) -> None:
+        # By pattern, type, name and principal; `_prefix_chars` has the lengths to look for.
+        self._rules: dict[tuple[PatternType, ResourceType, str, str], list[Acl]] = {}
+        self._prefix_chars: defaultdict[ResourceType, Counter[int]] = defaultdict(Counter)
+        self._all: dict[Acl, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __contains__(self, acl: Acl) -> bool:
+        return acl in self._all
+
+    def __iter__(self) -> Iterator[Acl]:
+        return iter(self._all)
+
+    def add(self, acl: Acl) -> None:
+        if acl not in self._all:
+            self._all[acl] = None
+            self._rules.setdefault(_place(acl), []).append(acl)
+            if acl.pattern_type is PatternType.PREFIXED:
+                self._prefix_chars[acl.resource_type][len(acl.name)] += 1
+
+    def remove(self, acl: Acl) -> None:
+        if acl in self._all:
+            del self._all[acl]
+            rules = self._rules[_place(acl)]
+            rules.remove(acl)
+            if not rules:
+                del self._rules[_place(acl)]
+            if acl.pattern_type is PatternType.PREFIXED:
+                lengths = self._prefix_chars[acl.resource_type]
+                lengths[len(acl.name)] -= 1
+                if not lengths[len(acl.name)]:
+                    del lengths[len(acl.name)]
+
+    def allows(
+        self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str
+    ) -> bool:
+        """What the ACLs say of one resource."""
+        is_allowed = False
+        for who in (principal, EVERYBODY):
+            for pattern_type, pattern in self._patterns(kind, name):
+                for acl in self._rules.get((pattern_type, kind, pattern, who), ()):
+                    if acl.speaks_of(operation) and _is_from(acl, host):
+                        if acl.permission is Permission.DENY:
+                            return False
+                        is_allowed = True
+        return is_allowed
+
+    def allows_any(
+        self, principal: str, host: str, operation: Operation, kind: ResourceType
+    ) -> bool:
+        """Whether there could be a resource of the kind for which `allows` is true (KIP-679).
+
+        As in Kafka, only ACLs of exactly this operation and of ALL count.
+        """
+        allowed: list[Acl] = []
+        denied: set[tuple[PatternType, str]] = set()
+        for acl in self._all:
+            if (
+                acl.resource_type is kind
+                and acl.principal in (principal, EVERYBODY)
+                and acl.operation in (operation, Operation.ALL)
+                and _is_from(acl, host)
+            ):
+                if acl.permission is Permission.ALLOW:
+                    allowed.append(acl)
+                else:
+                    denied.add((acl.pattern_type, acl.name))
+        if (PatternType.LITERAL, WILDCARD) in denied:
+            return False
+        return any(not _is_denied_whole(acl, denied) for acl in allowed)
+
+    def _patterns(self, kind: ResourceType, name: str) -> Iterator[tuple[PatternType, str]]:
+        """The patterns that a resource of the name falls under, if there are such."""
+        yield PatternType.LITERAL, name
+        if name != WILDCARD:
+            yield PatternType.LITERAL, WILDCARD
+        for chars in self._prefix_chars[kind]:
+            if chars <= len(name):
+                yield PatternType.PREFIXED, name[:chars]
+
+
+def _is_denied_whole(acl: Acl, denied: set[tuple[PatternType, str]]) -> bool:
+    """Whether every resource that `acl` names falls under a denied pattern."""
+    if acl.pattern_type is PatternType.LITERAL:
+        if acl.name == WILDCARD:
+            return False
+        if (PatternType.LITERAL, acl.name) in denied:
+            return True
+    return any(
+        (PatternType.PREFIXED, acl.name[:chars]) in denied for chars in range(1, len(acl.name) + 1)
+    )
+
+
+def _place(acl: Acl) -> tuple[PatternType, ResourceType, str, str]:
+    return acl.pattern_type, acl.resource_type, acl.name, acl.principal
+
+
+def _is_from(acl: Acl, host: str) -> bool:
+    return acl.host in (WILDCARD, host) or plain_address(acl.host) == host
+
+
+def plain_address(host: str) -> str:
+    """One way of writing an address, so that `::1` is `0:0:0:0:0:0:0:1`, and an IPv4 client on an
+    IPv6 listener is itself. What is no address stays as it is.
+    """
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)
+
+
+def _check_known(number: int, kind: type[ResourceType] | type[Operation], what: str) -> None:
+    if number not in kind.__members__.values() or number < 2:  # 0 UNKNOWN, 1 ANY
+        raise _invalid(f"an ACL cannot have the {what} {number}")
+
+
+def _invalid(what: str, detail: str = "") -> ApiError:
+    return ApiError(ErrorCode.INVALID_REQUEST, what, detail=detail[:200])
