@@ -144,6 +144,12 @@ def _one_of(*choices: str) -> Kind:
     return read
 
 
+def _url(value: Any) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"https?://[^\s/]+\S*", value):
+        raise ValueError("an address that begins with http:// or https://")
+    return value
+
+
 def _topic_config(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
@@ -188,6 +194,14 @@ class BrokerSettings:
     )
     group_min_session_timeout_ms: int = _setting(
         6_000, _integer(1, 1_800_000), "Shortest session timeout that a classic member may ask for."
+    )
+    lag_warning_percent: int = _setting(
+        80,
+        _integer(1, 100),
+        "How much of a topic's retention a group may use up before it counts as falling behind.",
+    )
+    lag_webhook: str | None = _setting(
+        None, _url, "Address that is told by POST when a group falls behind. Default: none."
     )
     max_open_files: int = _setting(
         1024, _integer(64, 2**31 - 1), "Segment files held open at the same time."

@@ -9,11 +9,15 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from headwater.broker.api.registry import APIS
+from headwater.broker.falling_behind import FallingBehind
 from headwater.broker.fetch_sessions import FetchSessions
 from headwater.broker.group_configs import GroupConfigs
 from headwater.broker.groups import GroupCoordinator, GroupSettings
 from headwater.broker.internal_log import InternalLog
+from headwater.broker.lag import MEASURE_S, LagMeter
 from headwater.broker.metrics import Metrics
+from headwater.broker.overload import Overload
+from headwater.broker.quotas import Quotas
 from headwater.broker.security.audit import AuditLog
 from headwater.broker.security.authorizer import Authorizer
 from headwater.clock import Clock, sleep
@@ -53,6 +57,8 @@ class BrokerOptions:
     super_users: frozenset[str] = frozenset()  # principals: User:admin
     groups: GroupSettings = field(default_factory=GroupSettings)
     group_defaults: Mapping[str, str] = field(default_factory=dict)
+    lag_warning_percent: int = 80
+    lag_webhook: str | None = None
 
 
 class Broker:
@@ -87,6 +93,16 @@ class Broker:
             self.group_configs,
             options.groups,
         )
+        self.quotas = Quotas(store, clock)
+        self.overload = Overload(self)
+        self.groups.when_committed(self.overload.committed)
+        self.lag = LagMeter(self)
+        self.falling_behind = FallingBehind(
+            self,
+            self.lag,
+            warning_percent=options.lag_warning_percent,
+            webhook=options.lag_webhook,
+        )
         self._tasks: list[asyncio.Task[None]] = []
         self._change_turn = asyncio.Lock()
         self._changes: set[asyncio.Task[Any]] = set()
@@ -96,6 +112,7 @@ class Broker:
         self.authorizer.load()
         if OFFSETS_TOPIC not in self.store.catalog.topics:
             await self.store.create_topic(OFFSETS_TOPIC, OFFSETS_PARTITIONS, OFFSETS_CONFIGS)
+        self.quotas.load()
         await self._measure_disk()
         self._tasks = [
             asyncio.create_task(self._load_groups()),
@@ -103,11 +120,14 @@ class Broker:
             asyncio.create_task(self._every(RETENTION_S, self.retain)),
             asyncio.create_task(self._every(1.0, self._measure_disk)),
             asyncio.create_task(self._every(1.0, self.store.probe)),
+            asyncio.create_task(self._every(MEASURE_S, self.falling_behind.look)),
+            asyncio.create_task(self.falling_behind.post()),
         ]
 
     async def close(self) -> None:
         """Commits what was taken in and closes the log."""
         await self._end_tasks()
+        await self.overload.close()
         if self._changes:
             await asyncio.wait(self._changes)
         await self.groups.close()
@@ -142,6 +162,11 @@ class Broker:
         if topic is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic with id {topic_id}")
         return topic.name
+
+    def read_upto(self, group_id: str, partition: PartitionLog) -> int:
+        """The offset at which a group goes on; where the log begins if it has not begun."""
+        committed = self.groups.committed(group_id, partition.topic, partition.index)
+        return max(-1 if committed is None else committed.offset, partition.log_start_offset)
 
     async def to_the_end(self, change: Coroutine[Any, Any, T]) -> T:
         """What `change` returns. It runs alone, and goes on if the caller is cancelled.

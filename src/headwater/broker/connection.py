@@ -14,18 +14,23 @@ Backpressure: reading stops while a request waits for its turn, while too many b
 request begins either. Records of a fetch are read from the file piece by piece as the client takes
 them. So a client that floods or sleeps costs a few hundred KiB and slows nobody else.
 
+Throttling: a client that has used up its quota gets its answer, and nothing more is read from it
+for as long as the answer says (KIP-219). A producer that a topic's overload policy holds back is
+not answered until its consumers have caught up.
+
 What a request holds is counted until it is answered, also when its client is gone by then.
 """
 
 import asyncio
 import itertools
 import logging
+import select
 import struct
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from headwater.broker.api.registry import APIS, Api, RequestContext
+from headwater.broker.api.registry import APIS, Api, Held, RequestContext
 from headwater.broker.sending import Sender
 from headwater.errors import HeadwaterError, MalformedMessage
 from headwater.protocol.error_codes import ErrorCode
@@ -51,6 +56,7 @@ FRAME_COST_BYTES = 128
 REQUEST_COST_BYTES = 2 << 10
 # Over all arrays of one request. Each may take but a byte on the wire and a hundred in memory.
 MAX_ELEMENTS = 1 << 18
+HELD_LOOK_S = 1.0
 
 
 class _RequestReader(Reader):
@@ -110,6 +116,8 @@ class Connection(asyncio.BufferedProtocol):
         self._unanswered = 0
         self._reading = True
         self._starved = False  # waits, between two requests, because the whole server is full
+        self._is_held = False  # the first request of the inbox waits for consumers to catch up
+        self._muted_until_s = 0.0
         self._sender = Sender(self._read_splice, self.close, self._pump_on)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ending = False  # nothing is begun, read or sent any more
@@ -293,6 +301,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport.is_closing():
             # `connection_lost` comes next, and would cancel a task before its first step.
             return False
+        if self._is_held or self._is_muted:
+            return False
         if self._awaited is None:
             return True
         following = APIS.get(int.from_bytes(self._inbox[0][:2], "big"))
@@ -309,6 +319,7 @@ class Connection(asyncio.BufferedProtocol):
         has_room = self.is_admitted if self._frame is not None else not self._server.is_full
         want = (
             not self._inbox
+            and not self._is_muted
             and self._takes_answers
             and self._in_work_bytes < IN_WORK_BYTES
             and has_room
@@ -350,13 +361,64 @@ class Connection(asyncio.BufferedProtocol):
         if version >= api.request.flexible:
             reader.skip_tagged_fields()
         request = api.request.read(reader, version)
-        self._server.broker.metrics.requests[key] += 1
-        answer = api.handle(self._server.broker, request, context)
+        broker = self._server.broker
+        began_s = broker.clock.monotonic_s() if broker.quotas.is_any else 0.0
+        try:
+            answer = api.handle(broker, request, context)
+        except Held as held:
+            self._hold(frame, held)
+            return
+        broker.metrics.requests[key] += 1
+        if broker.quotas.is_any:
+            broker.quotas.charge_time(context, broker.clock.monotonic_s() - began_s)
+            if context.throttle_ms:  # at once: pipelined requests come before the answer
+                self._mute(context.throttle_ms)
         if answer is None or isinstance(answer, Message):
             self._answer(slot, api, context, answer)
             return
         self._awaited = api
         self._await(slot, api, context, answer)
+
+    def _hold(self, frame: bytearray, held: Held) -> None:
+        """Takes back what `_begin` has begun, to begin it again."""
+        self._slots.pop()
+        self._unanswered -= 1
+        self._in_work_bytes -= REQUEST_COST_BYTES
+        self._server.released(REQUEST_COST_BYTES)
+        self._inbox.appendleft(frame)
+        self._is_held = True
+
+        def again(_: object) -> None:
+            timer.cancel()
+            if self._is_held and not self._ending:
+                self._is_held = False
+                if self._has_hung_up():
+                    self.drop()
+                else:
+                    self._pump_on()
+
+        timer = self._server.broker.clock.call_later(HELD_LOOK_S, again, None)
+        held.until.add_done_callback(again)
+
+    def _has_hung_up(self) -> bool:
+        """Whether the client has closed its end; while nothing is read, nobody tells us."""
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
+        return bool(poll.poll(0))
+
+    @property
+    def _is_muted(self) -> bool:
+        return (
+            bool(self._muted_until_s)
+            and self._muted_until_s > self._server.broker.clock.monotonic_s()
+        )
+
+    def _mute(self, throttle_ms: int) -> None:
+        clock = self._server.broker.clock
+        until_s = clock.monotonic_s() + throttle_ms / 1000
+        if until_s > self._muted_until_s:
+            self._muted_until_s = until_s
+            clock.call_later(throttle_ms / 1000 + 0.001, self._pump_on)
 
     def _refuse_version(self, slot: _Slot, api: Api, context: RequestContext) -> None:
         if api.key != ApiVersionsRequest.api_key:
@@ -397,6 +459,10 @@ class Connection(asyncio.BufferedProtocol):
         self, slot: _Slot, api: Api, context: RequestContext, response: Message | None
     ) -> None:
         out = Out()
+        if context.throttle_ms and not self._closed:
+            self._mute(context.throttle_ms)
+            if response is not None and hasattr(response, "throttle_time_ms"):
+                response.throttle_time_ms = context.throttle_ms
         if response is not None:
             out += _CORRELATION.pack(0, context.correlation_id)
             # ApiVersions has the old header for ever: it is asked before versions are known.

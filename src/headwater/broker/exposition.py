@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from headwater import __version__
 from headwater.broker.api.registry import APIS
+from headwater.broker.falling_behind import FALLING_BEHIND, LOST
 
 if TYPE_CHECKING:
     from headwater.broker.broker import Broker
@@ -37,8 +38,22 @@ def _lines(broker: "Broker", server: "Server") -> Iterator[str]:
             "Records that were gone when a consumer came for them.",
             metrics.missed_records,
         ),
+        (
+            "headwater_overload_held_back_total",
+            "Times that a produce request had to wait for consumers, looked at once a second.",
+            metrics.held_back_looks,
+        ),
     ):
         yield from _family(name, "counter", text, _by_topic(by_topic))
+    yield from _family("headwater_overload_dropped_records_total", "counter",
+        "Records that an overload policy did not take.", (
+            ({"topic": topic, "reply": reply}, count)
+            for (topic, reply), count in metrics.dropped_records.items()
+    ))  # fmt: skip
+    yield from _family("headwater_throttled_milliseconds_total", "counter",
+        "Pauses that quotas have told clients to make.", (
+            ({"quota": quota}, count) for quota, count in broker.quotas.throttled_ms.items()
+    ))  # fmt: skip
     for name, text, value in (
         ("headwater_connections", "Open connections.", len(server.connections)),
         ("headwater_buffered_bytes", "Request bytes in memory.", server.buffered_bytes),
@@ -88,13 +103,47 @@ def _lines(broker: "Broker", server: "Server") -> Iterator[str]:
 
 
 def _group_lines(broker: "Broker") -> Iterator[str]:
-    lags: list[Sample] = []
-    for group, (topic, index), committed in broker.groups.committed_offsets():
-        partition = broker.store.partitions.get((topic, index))
-        if partition is not None:
-            labels = {"group": group, "topic": topic, "partition": str(index)}
-            lags.append((labels, max(partition.high_watermark - committed.offset, 0)))
-    yield from _family("headwater_group_lag_records", "gauge", "Records a group is behind.", lags)
+    records: list[Sample] = []
+    sizes: list[Sample] = []
+    times: list[Sample] = []
+    used: list[Sample] = []
+    for lag in broker.lag.lags():
+        labels = {
+            "group": lag.group,
+            "topic": lag.partition.topic,
+            "partition": str(lag.partition.index),
+        }
+        records.append((labels, lag.records))
+        if lag.size_bytes is not None:
+            sizes.append((labels, lag.size_bytes))
+        if lag.seconds is not None:
+            times.append((labels, lag.seconds))
+        if lag.retention_used is not None:
+            used.append((labels, lag.retention_used))
+    for name, text, samples in (
+        ("headwater_group_lag_records", "Records a group is behind.", records),
+        ("headwater_group_lag_bytes", "Bytes a group is behind.", sizes),
+        ("headwater_group_lag_seconds", "Age of the next record of a group.", times),
+        (
+            "headwater_group_retention_used_ratio",
+            "How much of what retention grants a group's next record is used up.",
+            used,
+        ),
+    ):
+        yield from _family(name, "gauge", text, samples)
+    states = broker.falling_behind.states
+    for name, text, state in (
+        ("headwater_groups_falling_behind", "Group partitions that fall behind.", FALLING_BEHIND),
+        ("headwater_groups_lost", "Group partitions that retention has passed.", LOST),
+    ):
+        count = sum(each == state for each in states.values())
+        yield from _family(name, "gauge", text, [({}, count)])
+    yield from _family(
+        "headwater_lag_webhook_failed_total",
+        "counter",
+        "Messages to lag_webhook that were given up.",
+        [({}, broker.falling_behind.posts_failed)],
+    )
 
 
 def _by_topic(counts: Mapping[str, int]) -> Iterable[Sample]:

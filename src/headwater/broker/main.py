@@ -42,6 +42,8 @@ class RunningBroker:
                 node_id=settings.node_id,
                 auto_create_topics=settings.auto_create_topics,
                 default_partitions=settings.default_partitions,
+                lag_warning_percent=settings.lag_warning_percent,
+                lag_webhook=settings.lag_webhook,
                 groups=GroupSettings(
                     initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
                     min_session_timeout_ms=settings.group_min_session_timeout_ms,

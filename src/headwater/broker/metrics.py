@@ -41,6 +41,10 @@ class Metrics:
     fetched_bytes: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     refused_batches: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     missed_records: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    held_back_looks: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    dropped_records: defaultdict[tuple[str, str], int] = field(
+        default_factory=lambda: defaultdict(int)
+    )  # by topic and what became of them
     connections_opened: int = 0
     connections_refused: int = 0
     disk: Disk = field(default_factory=Disk)

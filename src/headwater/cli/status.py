@@ -4,7 +4,7 @@ import argparse
 import re
 import urllib.error
 import urllib.request
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from headwater import config
 from headwater.cli import wire
@@ -17,6 +17,8 @@ from headwater.errors import BrokerUnreachable, HeadwaterError, NotReady
 _SHOWN_GROUPS: Final = 10
 _METRICS_TIMEOUT_S: Final = 5.0
 _YEAR_S: Final = 365 * 86_400
+_SAMPLE: Final = re.compile(r"^(headwater_\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
+_LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 def _configure(parser: Parser) -> None:
@@ -47,7 +49,7 @@ def _state(args: argparse.Namespace) -> dict[str, Any]:
     partitions = all_partitions(topics)
     bounds = cluster.bounds(partitions)
     sizes = cluster.sizes_bytes(brokers)
-    metrics, metrics_error = _metrics(args.metrics or settings.metrics_listen)
+    metrics, samples, metrics_error = _metrics(args.metrics or settings.metrics_listen)
     groups = sorted(listed(cluster), key=lambda group: -group["lag"])
     without_leader = [
         str(Partition(name, number))
@@ -67,6 +69,7 @@ def _state(args: argparse.Namespace) -> dict[str, Any]:
         "records": sum(high - low for low, high in bounds.values()),
         "size_bytes": sum(sizes.values()) if sizes else None,
         "groups": groups,
+        "falling_behind": _falling_behind(samples, settings.lag_warning_percent),
         "disk": disk,
         "partitions_without_leader": without_leader,
         "storage_failed_partitions": failed if metrics else None,
@@ -75,12 +78,22 @@ def _state(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _metrics(address: str | None) -> tuple[dict[str, float], str]:
-    """The broker's own metrics by name (labels summed up), and why there are none."""
+class _Sample(NamedTuple):
+    name: str
+    labels: dict[str, str]
+    value: float
+
+
+def _metrics(address: str | None) -> tuple[dict[str, float], list[_Sample], str]:
+    """The broker's own metrics by name (labels summed up), one by one, and why there are none."""
     if address is None:
-        return {}, (
-            "failed writes and how long the disk lasts are in the broker's metrics:"
-            " broker --metrics-listen, status --metrics HOST:PORT"
+        return (
+            {},
+            [],
+            (
+                "failed writes and how long the disk lasts are in the broker's metrics:"
+                " broker --metrics-listen, status --metrics HOST:PORT"
+            ),
         )
     try:
         with urllib.request.urlopen(
@@ -91,11 +104,40 @@ def _metrics(address: str | None) -> tuple[dict[str, float], str]:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         if isinstance(reason, OSError) and reason.strerror:
             reason = reason.strerror.lower()
-        return {}, f"no metrics from {address}: {reason}"
+        return {}, [], f"no metrics from {address}: {reason}"
+    samples = [
+        _Sample(name, dict(_LABEL.findall(labels)), float(value))
+        for name, labels, value in _SAMPLE.findall(text)
+    ]
     metrics: dict[str, float] = {}
-    for name, value in re.findall(r"^(headwater_\w+)(?:\{[^}]*\})? (\S+)", text, re.MULTILINE):
-        metrics[name] = metrics.get(name, 0.0) + float(value)
-    return metrics, ""
+    for sample in samples:
+        metrics[sample.name] = metrics.get(sample.name, 0.0) + sample.value
+    return metrics, samples, ""
+
+
+def _falling_behind(samples: list[_Sample], warning_percent: int) -> list[dict[str, Any]]:
+    """The groups that retention is about to pass, the worst partition of each topic."""
+    lags = {
+        (each.name, *each.labels.values()): each.value
+        for each in samples
+        if each.name.startswith("headwater_group_lag_")
+    }
+    worst: dict[tuple[str, str], dict[str, Any]] = {}
+    for each in samples:
+        if each.name != "headwater_group_retention_used_ratio":
+            continue
+        if each.value * 100 < warning_percent:
+            continue
+        where = tuple(each.labels.values())
+        known = worst.get((each.labels["group"], each.labels["topic"]))
+        if known is None or known["retention_used"] < each.value:
+            worst[each.labels["group"], each.labels["topic"]] = {
+                **each.labels,
+                "retention_used": each.value,
+                "lag_bytes": lags.get(("headwater_group_lag_bytes", *where)),
+                "lag_seconds": lags.get(("headwater_group_lag_seconds", *where)),
+            }
+    return sorted(worst.values(), key=lambda each: -each["retention_used"])
 
 
 def _disk(cluster: Cluster, brokers: list[str], metrics: dict[str, float]) -> dict[str, Any]:
@@ -145,6 +187,8 @@ def _show(state: dict[str, Any]) -> None:
     if state["corrupt_segments"]:
         corrupt = plural(state["corrupt_segments"], "segment")
         say(styled(f"fault   {corrupt} out of service: corrupt on disk", "red"))
+    for behind in state["falling_behind"][:_SHOWN_GROUPS]:
+        say(styled(f"behind  {_behind_line(behind)}", "yellow"))
     if state["metrics_error"]:
         say(styled(f"note    {state['metrics_error']}", "dim"))
     groups = state["groups"]
@@ -158,6 +202,16 @@ def _show(state: dict[str, Any]) -> None:
         say("\n" + table(("group", "state", ">members", ">lag"), rows))
     if len(groups) > _SHOWN_GROUPS:
         say(f"… and {len(groups) - _SHOWN_GROUPS} with less lag; `headwater group list` shows all")
+
+
+def _behind_line(behind: dict[str, Any]) -> str:
+    line = (
+        f"group {behind['group']} has used {behind['retention_used']:.0%} of the retention of"
+        f" {behind['topic']}-{behind['partition']}"
+    )
+    if behind["lag_seconds"] is not None:
+        line += f", {duration(behind['lag_seconds'])} behind"
+    return line + "; read faster, or keep more (retention.ms, retention.bytes)"
 
 
 def _disk_line(disk: dict[str, Any]) -> str:

@@ -59,6 +59,10 @@ def _policies(text: str) -> frozenset[str]:
     return frozenset(_one_of("delete", "compact")(part.strip()) for part in text.split(","))
 
 
+def _names(text: str) -> frozenset[str]:
+    return frozenset(part.strip() for part in text.split(",") if part.strip())
+
+
 def _any(text: str) -> str:
     return text
 
@@ -78,6 +82,11 @@ SETTINGS: Final[dict[str, Setting]] = {
         Setting("flush.messages", LONG, str(INT64_MAX), _number(1, INT64_MAX), "see headwater.durability", effect=False),
         Setting("flush.ms", LONG, str(INT64_MAX), _number(0, INT64_MAX), "see headwater.durability", effect=False),
         Setting("headwater.durability", STRING, "fsync", _one_of("fsync", "os"), "what an acknowledgement means: on disk (fsync), or handed to the operating system (os)"),
+        Setting("headwater.overload.bytes", LONG, "-1", _number(-1, INT64_MAX), "bytes of a partition that headwater.overload.group may be behind"),
+        Setting("headwater.overload.drop", STRING, "refuse", _one_of("refuse", "discard"), "with policy drop: producers get an error (refuse), or an acknowledgement (discard)"),
+        Setting("headwater.overload.group", STRING, "", _any, "the group whose lag headwater.overload.policy goes by"),
+        Setting("headwater.overload.policy", STRING, "buffer", _one_of("buffer", "backpressure", "drop"), "when that group is too far behind: records wait on disk (buffer), producers wait (backpressure), the newest records are not taken (drop)"),
+        Setting("headwater.retention.wait.groups", LIST, "", _names, "groups that retention waits for: what they have not read is kept"),
         Setting("index.interval.bytes", INT, "4096", _number(0, _INT32_MAX), "bytes between two entries of an index"),
         Setting("local.retention.bytes", LONG, "-2", _number(-2, INT64_MAX), "everything is local", effect=False),
         Setting("local.retention.ms", LONG, "-2", _number(-2, INT64_MAX), "everything is local", effect=False),
@@ -105,6 +114,16 @@ SETTINGS: Final[dict[str, Setting]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class OverloadPolicy:
+    """What happens to producers when a group is too far behind (broker/overload.py)."""
+
+    policy: str  # backpressure or drop
+    group: str
+    limit_bytes: int  # of a partition that the group has not read yet
+    drop: str  # refuse or discard
+
+
+@dataclass(frozen=True, slots=True)
 class TopicConfig:
     """A topic's settings as the log uses them; the texts are kept in `overrides`."""
 
@@ -116,8 +135,10 @@ class TopicConfig:
     timestamp_after_max_ms: int
     timestamp_before_max_ms: int
     log_append_time: bool
+    overload: OverloadPolicy | None
     retention_bytes: int
     retention_ms: int
+    retention_waits_for: frozenset[str]
     segment_bytes: int
     segment_index_bytes: int
     segment_ms: int
@@ -139,12 +160,27 @@ def topic_config(overrides: Mapping[str, str], defaults: Mapping[str, str]) -> T
         timestamp_after_max_ms=value("message.timestamp.after.max.ms"),
         timestamp_before_max_ms=value("message.timestamp.before.max.ms"),
         log_append_time=value("message.timestamp.type") == "LogAppendTime",
+        overload=_overload(value),
         retention_bytes=value("retention.bytes"),
         retention_ms=value("retention.ms"),
+        retention_waits_for=value("headwater.retention.wait.groups"),
         segment_bytes=value("segment.bytes"),
         segment_index_bytes=value("segment.index.bytes"),
         segment_ms=value("segment.ms"),
     )
+
+
+def _overload(value: Callable[[str], Any]) -> OverloadPolicy | None:
+    policy, group = value("headwater.overload.policy"), value("headwater.overload.group")
+    limit_bytes = value("headwater.overload.bytes")
+    if policy == "buffer":
+        return None
+    if not group or limit_bytes < 0:
+        raise ConfigError(
+            f"headwater.overload.policy={policy} needs a group and a limit",
+            detail="headwater.overload.group and headwater.overload.bytes",
+        )
+    return OverloadPolicy(policy, group, limit_bytes, value("headwater.overload.drop"))
 
 
 def parse_setting(name: str, text: str) -> Any:

@@ -92,9 +92,10 @@ class PartitionLog:
     """See the module. Everything but the parts marked (worker) runs on the event loop."""
 
     __slots__ = (
-        "_commit_bytes", "_committing", "_pending", "_recent", "_store", "broken", "config",
-        "deleted", "directory", "epochs", "failure", "high_watermark", "index", "log_start_offset",
-        "next_offset", "producers", "recovery_point", "segments", "topic", "waiters",
+        "_commit_bytes", "_committing", "_pending", "_recent", "_store", "broken",
+        "committed_bytes", "config", "deleted", "directory", "epochs", "failure", "high_watermark",
+        "index", "log_start_offset", "next_offset", "producers", "recovery_point", "segments",
+        "topic", "waiters",
     )  # fmt: skip
 
     def __init__(
@@ -113,6 +114,7 @@ class PartitionLog:
         self.producers = Producers()
         self.epochs = epochs
         self.failure: StorageFailed | None = None
+        self.committed_bytes = 0  # since the partition was opened; only ever grows
         # Told how many bytes have become readable.
         self.waiters: set[Callable[[int], None]] | None = None
         self._pending: list[Append] = []
@@ -151,7 +153,7 @@ class PartitionLog:
             original = self.producers.duplicate_of(header)
             if original is not None:
                 self._after_commit(original.last_offset, done)
-                return original.base_offset
+                return max(original.base_offset, -1)  # discarded: it has none
             self.producers.check(header)
         base_offset = self.next_offset
         records.place(view, base_offset, self._store.leader_epoch)
@@ -167,6 +169,18 @@ class PartitionLog:
         if self._committing is None:
             self._start_commit()
         return base_offset
+
+    def pass_over(self, header: BatchHeader) -> None:
+        """Counts a batch as its producer's next without taking it in: a policy discards it.
+
+        Only memory knows. After a crash an idempotent producer whose last batches were discarded
+        is told of a gap, and begins a new epoch.
+        """
+        if header.producer_id == NO_PRODUCER_ID or self.producers.duplicate_of(header) is not None:
+            return
+        self.producers.check(header)
+        nowhere = header._replace(base_offset=-1 - header.last_offset_delta)
+        self.producers.note(nowhere, self._store.clock.now_ms())
 
     def roll(self, done: Done) -> None:
         """Seals the active segment, behind all appends before this call."""
@@ -235,6 +249,7 @@ class PartitionLog:
         self._remember(commit.boundaries)
         size_bytes = self._commit_bytes
         self._store.bytes_written += size_bytes
+        self.committed_bytes += size_bytes
         for append in appends:
             if append.batch is not None:
                 self.high_watermark = append.batch.header.last_offset + 1
@@ -319,6 +334,15 @@ class PartitionLog:
                 raise self.out_of_service(segment, error) from error
             return Slice(self, segment, position, size_bytes, next_offset)
         return None
+
+    def bytes_from(self, part: Slice) -> int:
+        """What lies between the beginning of a slice that was found and the end of the log."""
+        segments = self.segments
+        behind = bisect.bisect_right(
+            segments, part.segment.base_offset, key=lambda segment: segment.base_offset
+        )
+        later_bytes = sum(segment.size_bytes for segment in segments[behind:])
+        return part.segment.size_bytes - part.position + later_bytes
 
     def pin(self, part: Slice) -> bool:
         """Keeps the slice's bytes on disk until its release. False: retention was faster."""

@@ -10,6 +10,10 @@ when the batch is durable (`headwater.durability`); with acks=0 there is none, a
 the connection, so that the client looks at its metadata again. Batches of idempotent producers
 are checked for gaps and not stored twice.
 
+A topic's `headwater.overload.policy` (overload.py) may let a request wait until a group has caught
+up, or drop a batch: then the answer is POLICY_VIOLATION, or a success with offset −1 if the topic
+says so (never inside a transaction). A client over its byte quota is slowed down (quotas.py).
+
 Deviations: `timeout_ms` is not used, for there is no replica to wait for. Offsets inside a batch
 are not checked record by record. Transactional batches are refused (INVALID_TXN_STATE).
 """
@@ -17,9 +21,11 @@ are not checked record by record. Transactional batches are refused (INVALID_TXN
 import asyncio
 from collections.abc import Callable
 
-from headwater.broker.api.registry import Answer, RequestContext, serves
+from headwater.broker.api.registry import Answer, Held, RequestContext, serves
 from headwater.broker.broker import OFFSETS_TOPIC, Broker
+from headwater.broker.quotas import PRODUCER_BYTES
 from headwater.errors import ApiError, MalformedMessage, StorageFailed
+from headwater.log.config import OverloadPolicy
 from headwater.log.partition import PartitionLog
 from headwater.protocol import compression, records
 from headwater.protocol.error_codes import ErrorCode
@@ -41,6 +47,10 @@ IDS_SINCE = 13
 def produce(
     broker: Broker, request: ProduceRequest, context: RequestContext
 ) -> "asyncio.Future[Answer]":
+    if broker.overload.is_any:
+        _hold_back(broker, request, context)
+    if broker.quotas.is_any:
+        broker.quotas.charge_bytes(context, PRODUCER_BYTES, _size_bytes(request))
     response = ProduceResponse()
     future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
     waiting = 1  # for the end of this function; then one for each batch on its way
@@ -79,6 +89,29 @@ def produce(
     return future
 
 
+def _hold_back(broker: Broker, request: ProduceRequest, context: RequestContext) -> None:
+    """Raises Held if a topic's overload policy lets its producers wait."""
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            try:
+                name = topic.name
+                if context.api_version >= IDS_SINCE:
+                    name = broker.topic_name(topic.topic_id)
+                partition = broker.partition(name, data.index)
+            except ApiError:
+                continue
+            until = broker.overload.must_wait(partition, len(data.records or b""))
+            if until is not None:
+                broker.metrics.held_back_looks[name] += 1
+                raise Held(until)
+
+
+def _size_bytes(request: ProduceRequest) -> int:
+    return sum(
+        len(data.records or b"") for topic in request.topic_data for data in topic.partition_data
+    )
+
+
 def _check_request(request: ProduceRequest) -> None:
     if request.acks not in (-1, 0, 1):
         raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}")
@@ -100,8 +133,17 @@ def _append(
     _check_batch(broker, partition, header, context)
     if "compact" in partition.config.cleanup_policy:
         _check_keys(data, answer)
+    policy = partition.config.overload
+    if policy is not None:
+        if broker.overload.is_dropped(partition, header.size_bytes):
+            _drop(broker, partition, policy, header)
+            settle()
+            return
+        broker.overload.taken(partition, header.size_bytes)
 
     def done(error: StorageFailed | None) -> None:
+        if policy is not None:
+            broker.overload.settled(partition, header.size_bytes)
         if error is not None:
             answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
             answer.error_message = str(error)
@@ -109,13 +151,34 @@ def _append(
             broker.metrics.refused_batches[partition.topic] += 1
         settle()
 
-    answer.base_offset = partition.append(data, header, done)
+    try:
+        answer.base_offset = partition.append(data, header, done)
+    except ApiError:
+        if policy is not None:
+            broker.overload.settled(partition, header.size_bytes)
+        raise
     answer.log_start_offset = partition.log_start_offset
     stored = records.read_header(data)
     if stored.attributes & LOG_APPEND_TIME:
         answer.log_append_time_ms = stored.max_timestamp
     broker.metrics.produced_records[partition.topic] += header.record_count
     broker.metrics.produced_bytes[partition.topic] += header.size_bytes
+
+
+def _drop(
+    broker: Broker, partition: PartitionLog, policy: OverloadPolicy, header: BatchHeader
+) -> None:
+    """Does not take a batch: says so, or lets the producer believe it was taken."""
+    topic = partition.topic
+    if policy.drop == "refuse" or header.attributes & TRANSACTIONAL:
+        broker.metrics.dropped_records[topic, "refused"] += header.record_count
+        raise ApiError(
+            ErrorCode.POLICY_VIOLATION,
+            f"group {policy.group} is more than {policy.limit_bytes} bytes behind",
+            detail=f"{topic}-{partition.index}, headwater.overload.policy=drop",
+        )
+    partition.pass_over(header)
+    broker.metrics.dropped_records[topic, "discarded"] += header.record_count
 
 
 def _check_batch(

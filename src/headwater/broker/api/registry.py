@@ -12,6 +12,8 @@ from headwater.broker.security.authorizer import ANONYMOUS, Principal
 from headwater.protocol.schema import Message
 
 if TYPE_CHECKING:
+    import asyncio
+
     from headwater.broker.broker import Broker
 
 
@@ -39,6 +41,20 @@ class RequestContext:
     connection: ClientConnection
     principal: Principal = ANONYMOUS
     api_name: str = ""
+    # Set by what a quota says: the answer tells it, and nothing is read from the client so long.
+    throttle_ms: int = 0
+
+
+class Held(Exception):
+    """Raised by a handler that has changed nothing yet: the request begins anew in a while.
+
+    No later request of its connection overtakes it, and it is never begun again once its client
+    has gone: that client sends it again by itself.
+    """
+
+    def __init__(self, until: "asyncio.Future[None]") -> None:
+        super().__init__()
+        self.until = until  # when to look again, at the latest after a second
 
 
 # A handler answers at once, or returns something to wait for. None: no response is sent (acks=0).

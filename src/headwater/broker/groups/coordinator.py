@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -434,6 +434,10 @@ class GroupCoordinator:
 
     def committed(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
         return self._offsets.get(group_id, topic, partition)
+
+    def when_committed(self, callback: Callable[[str, OffsetKey], None]) -> None:
+        """`callback` is told whenever a group's offset can be fetched."""
+        self._offsets.when_put = callback
 
     def committed_by(self, group_id: str) -> Iterator[tuple[OffsetKey, CommittedOffset]]:
         return self._offsets.of_group(group_id)

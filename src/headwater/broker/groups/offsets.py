@@ -74,6 +74,7 @@ class OffsetStore:
         self._by_group: dict[str, dict[str, dict[int, CommittedOffset]]] = {}
         self._groups_by_topic: dict[str, set[str]] = {}
         self._under_way: dict[str, Counter[OffsetKey]] = {}
+        self.when_put: Callable[[str, OffsetKey], None] | None = None
 
     def begin(self, group_id: str, keys: Iterable[OffsetKey]) -> None:
         self._under_way.setdefault(group_id, Counter()).update(keys)
@@ -100,6 +101,8 @@ class OffsetStore:
         known = partitions.get(key.partition)
         if known is None or known.log_offset <= committed.log_offset:
             partitions[key.partition] = committed
+        if self.when_put is not None:
+            self.when_put(group_id, key)
 
     def remove(self, group_id: str, key: OffsetKey) -> None:
         topics = self._by_group.get(group_id, {})
