@@ -143,5 +143,9 @@ def _post(url: str, body: bytes, key: str) -> None:
         headers={"Content-Type": "application/json", "Idempotency-Key": key},
         method="POST",
     )
-    with urllib.request.urlopen(request, timeout=POST_TIMEOUT_S) as answer:  # noqa: S310
-        answer.read(1 << 16)
+    try:
+        with urllib.request.urlopen(request, timeout=POST_TIMEOUT_S) as answer:  # noqa: S310
+            answer.read(1 << 16)
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise
