@@ -233,19 +233,63 @@ def test_a_number_that_kafka_understands_is_left_alone():
     assert config.topic_config("cleanup.policy", "compact") == "compact"
 
 
-@pytest.mark.parametrize("field", dataclasses.fields(config.BrokerSettings), ids=lambda f: f.name)
-def test_every_setting_is_documented_with_its_default(field):
-    default = "" if field.default in (None, dataclasses.MISSING) else f"`{field.default}`"
-    (row,) = [
+SECTIONS = {"broker": config.BrokerSettings, "client": config.ClientSettings}
+
+
+def documented_in(section):
+    """The rows of the section's table, each as its cells."""
+    page = DOCS.read_text(encoding="utf-8").partition(f"## [{section}]\n")[2].partition("\n## ")[0]
+    return [
         [cell.strip() for cell in line.split("|")]
-        for line in DOCS.read_text(encoding="utf-8").splitlines()
-        if line.startswith(f"| `{field.name}` |")
+        for line in page.splitlines()
+        if line.startswith("| `")
     ]
-    assert row[2] == (default.lower() if isinstance(field.default, bool) else default)
+
+
+def shown(default):
+    if default in (None, (), dataclasses.MISSING):
+        return ""
+    text = ",".join(default) if isinstance(default, tuple) else str(default)
+    return f"`{text.lower() if isinstance(default, bool) else text}`"
+
+
+@pytest.mark.parametrize(
+    ("section", "field"),
+    [(name, field) for name, each in SECTIONS.items() for field in dataclasses.fields(each)],
+    ids=lambda each: getattr(each, "name", each),
+)
+def test_every_setting_is_documented_with_its_default(section, field):
+    (row,) = [row for row in documented_in(section) if row[1] == f"`{field.name}`"]
+    assert row[2] == shown(field.default)
     assert row[3].endswith(".")
 
 
-def test_nothing_is_documented_that_does_not_exist():
-    section = DOCS.read_text(encoding="utf-8").partition("## [broker]")[2]
-    documented = [line.split("`")[1] for line in section.splitlines() if line.startswith("| `")]
-    assert documented == [field.name for field in dataclasses.fields(config.BrokerSettings)]
+@pytest.mark.parametrize("section", SECTIONS)
+def test_nothing_is_documented_that_does_not_exist(section):
+    documented = [row[1].strip("`") for row in documented_in(section)]
+    assert documented == [field.name for field in dataclasses.fields(SECTIONS[section])]
+
+
+def test_lists_in_the_file_and_elsewhere(tmp_path):
+    text = '[broker]\nsuper_users = ["admin", "User:CN=ops,O=Example"]\nsasl_mechanisms = ["PLAIN"]'
+    in_file = config.load(environ={}, cwd=write(tmp_path, text)).broker
+    assert in_file.super_users == ("User:admin", "User:CN=ops,O=Example")
+    assert in_file.sasl_mechanisms == ("PLAIN",)
+    environ = {
+        "HEADWATER_BROKER__SUPER_USERS": "admin; CN=ops,O=Example",
+        "HEADWATER_BROKER__SASL_MECHANISMS": "PLAIN, SCRAM-SHA-512",
+    }
+    elsewhere = config.load(environ=environ, cwd=str(tmp_path)).broker
+    assert elsewhere.super_users == in_file.super_users
+    assert elsewhere.sasl_mechanisms == ("PLAIN", "SCRAM-SHA-512")
+    (mistake,) = mistakes_of('[broker]\nsasl_mechanisms = "GSSAPI"', tmp_path)
+    assert 'expected "PLAIN" or' in mistake
+    assert len(mistakes_of("[broker]\nsuper_users = 3", tmp_path)) == 1
+    assert len(mistakes_of('[broker]\nsuper_users = ["User:"]', tmp_path)) == 1
+
+
+def test_a_password_is_not_shown(tmp_path):
+    loaded = config.load(environ={"HEADWATER_CLIENT__PASSWORD": "hush"}, cwd=str(tmp_path))
+    assert loaded.client.password.reveal() == "hush"
+    assert "hush" not in repr(loaded) + str(loaded.settings)
+    assert "hush" not in str(mistakes_of("[client]\npassword = ['hush']", tmp_path))

@@ -9,8 +9,8 @@ A value comes from the first of these places that has one:
 
 The file is the one that --config names, else HEADWATER_CONFIG, else ./headwater.toml if there is
 one. Nothing is guessed and nothing ignored: an unknown name is a mistake, and all mistakes are
-reported together, each with its place. [broker] is checked here; the other sections belong to the
-parts that read them, and are kept as they stand.
+reported together, each with its place. [broker] and [client] are checked here; the other sections
+belong to the parts that read them, and are kept as they stand.
 
 This module is imported before the broker starts, so it stays light: no third-party imports.
 """
@@ -28,7 +28,9 @@ from headwater.errors import ConfigError
 
 FILE_NAME: Final = "headwater.toml"
 ENVIRONMENT_PREFIX: Final = "HEADWATER_"
-SECTIONS: Final = ("broker", "spark", "console", "capture", "sink", "pipeline", "view")
+SECTIONS: Final = ("broker", "client", "spark", "console", "capture", "sink", "pipeline", "view")
+
+SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
 _SIZE_UNITS: Final = {
     "": 1, "b": 1,
@@ -82,6 +84,27 @@ def split_address(address: str) -> tuple[str, int]:
     if match is None or int(match[3]) > 65535:
         raise ValueError('an address such as "127.0.0.1:9092"')
     return match[1] or match[2], int(match[3])
+
+
+class Secret:
+    """A text that no output shows: not a log line, not `doctor`, not a traceback."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        return self._text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __repr__(self) -> str:
+        return "(hidden)"
 
 
 # A kind turns what was read (TOML value, or text from flag and environment) into the value, or
@@ -150,6 +173,31 @@ def _url(value: Any) -> str:
     return value
 
 
+def _secret(value: Any) -> Secret:
+    return Secret(_text(value))
+
+
+def _list_of(separator: str, each: Kind) -> Kind:
+    """A list in the file; elsewhere a text with `separator` between the elements."""
+
+    def read(value: Any) -> tuple[Any, ...]:
+        if isinstance(value, str):
+            value = [part.strip() for part in value.split(separator) if part.strip()]
+        if not isinstance(value, list):
+            raise ValueError("a list")  # noqa: TRY004 (what was read is data, not an argument)
+        return tuple(each(part) for part in value)
+
+    return read
+
+
+def _principal(value: Any) -> str:
+    """Takes admin for User:admin, for User is the only kind there is."""
+    name = _text(value).removeprefix("User:")
+    if not name:
+        raise ValueError("the name of a user")
+    return f"User:{name}"
+
+
 def _topic_config(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
@@ -181,6 +229,51 @@ class BrokerSettings:
     )
     metrics_listen: str | None = _setting(
         None, _address, "Address for Prometheus metrics, readiness and liveness. Default: none."
+    )
+    authentication: str = _setting(
+        "none",
+        _one_of("none", "sasl", "tls"),
+        "How clients prove who they are: not at all (none), with a password or token (sasl), with"
+        " a certificate (tls).",
+    )
+    sasl_mechanisms: tuple[str, ...] = _setting(
+        ("SCRAM-SHA-256", "SCRAM-SHA-512"),
+        _list_of(",", _one_of(*SASL_MECHANISMS)),
+        "Ways of SASL that clients may choose from: " + ", ".join(SASL_MECHANISMS) + ".",
+    )
+    super_users: tuple[str, ...] = _setting(
+        (),
+        _list_of(";", _principal),
+        "Users who may do everything. Outside the file: names with `;` between them.",
+    )
+    tls_cert: str | None = _setting(
+        None, _text, "File with the broker's certificate chain (PEM). Set: the listener speaks TLS."
+    )
+    tls_key: str | None = _setting(None, _text, "File with the key of `tls_cert` (PEM).")
+    tls_client_ca: str | None = _setting(
+        None,
+        _text,
+        "File with CA certificates (PEM). Set: a client must show a certificate that one of them"
+        " signed.",
+    )
+    oauth_jwks_file: str | None = _setting(
+        None, _text, "File with the public keys (JWKS) that sign the tokens of OAUTHBEARER."
+    )
+    oauth_issuer: str | None = _setting(None, _text, "Issuer (`iss`) that a token must name.")
+    oauth_audience: str | None = _setting(None, _text, "Audience (`aud`) that a token must name.")
+    oauth_principal_claim: str = _setting(
+        "sub", _text, "Claim of a token that holds the name of the user."
+    )
+    max_unauthenticated_connections: int = _setting(
+        1000,
+        _integer(1, 10**6),
+        "Connections held at a time that have not yet authenticated; one more ends the oldest.",
+    )
+    allow_insecure_network: bool = _setting(
+        False,
+        _boolean,
+        "Listen on a network although anybody there can read and write everything, or read"
+        " passwords on the way.",
     )
     node_id: int = _setting(1, _integer(0, 2**31 - 1), "Number of this broker in metadata.")
     auto_create_topics: bool = _setting(
@@ -235,6 +328,42 @@ class BrokerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """The [client] section: how commands prove to a broker who they are."""
+
+    tls: bool = _setting(
+        False, _boolean, "Talk to the broker over TLS. `tls_ca` and `tls_cert` imply it."
+    )
+    tls_ca: str | None = _setting(
+        None,
+        _text,
+        "File with CA certificates (PEM) that vouch for the broker. Default: the machine's own.",
+    )
+    tls_cert: str | None = _setting(
+        None, _text, "File with the certificate (PEM) that commands show to the broker."
+    )
+    tls_key: str | None = _setting(None, _text, "File with the key of `tls_cert` (PEM).")
+    sasl_mechanism: str = _setting(
+        "SCRAM-SHA-256",
+        _one_of(*SASL_MECHANISMS),
+        "Way of SASL, once `username` or `token_file` is set: " + ", ".join(SASL_MECHANISMS) + ".",
+    )
+    username: str | None = _setting(None, _text, "Name to log in with.")
+    password: Secret | None = _setting(  # noqa: RUF009 (a Secret does not change)
+        None, _secret, "Its password. Best kept in the environment, or in `password_file`."
+    )
+    password_file: str | None = _setting(
+        None, _text, "File that holds the password and nothing else."
+    )
+    token_file: str | None = _setting(
+        None, _text, "File with a token for OAUTHBEARER; read again for each login."
+    )
+
+
+_CHECKED: Final[Mapping[str, type]] = {"broker": BrokerSettings, "client": ClientSettings}
+
+
+@dataclass(frozen=True, slots=True)
 class Mistake:
     """One thing that is wrong in the configuration, and where."""
 
@@ -263,10 +392,11 @@ class _Given(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Everything that was read. With mistakes, `broker` has the default in each wrong place."""
+    """Everything that was read. With mistakes, the default stands in each wrong place."""
 
     path: Path | None
     broker: BrokerSettings
+    client: ClientSettings
     settings: tuple[Setting, ...]
     sections: Mapping[str, Any]
     mistakes: tuple[Mistake, ...]
@@ -323,7 +453,11 @@ def read(
             flag = name.split(".")[1].replace("_", "-")
             given.append(_Given(name, value, f"flag --{flag}"))
 
-    kinds = {f"broker.{each.name}": each for each in dataclasses.fields(BrokerSettings)}
+    kinds = {
+        f"{section}.{each.name}": each
+        for section, schema in _CHECKED.items()
+        for each in dataclasses.fields(schema)
+    }
     settings = {
         name: Setting(name, each.default, "default")
         for name, each in kinds.items()
@@ -339,10 +473,18 @@ def read(
                 value = _topic_config(config, raw)
             settings[name] = Setting(name, value, where)
         except ValueError as error:
-            mistakes.append(Mistake(where, f"{name} = {raw!r}", str(error)))
+            shown = _secret_shown(kinds.get(name), raw)
+            mistakes.append(Mistake(where, f"{name} = {shown}", str(error)))
 
-    values = {each.name: settings[name].value for name, each in kinds.items() if name in settings}
-    values["topic_defaults"] = MappingProxyType(
+    values: dict[str, dict[str, Any]] = {
+        section: {
+            each.name: settings[f"{section}.{each.name}"].value
+            for each in dataclasses.fields(schema)
+            if f"{section}.{each.name}" in settings
+        }
+        for section, schema in _CHECKED.items()
+    }
+    values["broker"]["topic_defaults"] = MappingProxyType(
         {
             name.removeprefix("broker.topic_defaults."): setting.value
             for name, setting in settings.items()
@@ -350,8 +492,18 @@ def read(
         }
     )
     return Config(
-        file, BrokerSettings(**values), tuple(settings.values()), sections, tuple(mistakes)
+        file,
+        BrokerSettings(**values["broker"]),
+        ClientSettings(**values["client"]),
+        tuple(settings.values()),
+        sections,
+        tuple(mistakes),
     )
+
+
+def _secret_shown(setting: "dataclasses.Field[Any] | None", raw: Any) -> str:
+    is_secret = setting is not None and setting.metadata.get("kind") is _secret
+    return "(hidden)" if is_secret else repr(raw)
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
@@ -465,32 +617,33 @@ def _from_file(
     def where(*path: str) -> str:
         return f"{file.name}:{lines.get(path, 1)}"
 
-    keys = tuple(each.name for each in dataclasses.fields(BrokerSettings))
     for section, content in sections.items():
         if section not in SECTIONS:
             known = tuple(f"[{name}]" for name in SECTIONS)
             mistakes.append(_unknown(where(section), "section", f"[{section}]", known))
         elif not isinstance(content, Mapping):
             mistakes.append(Mistake(where(section), f"{section} = {content!r}", f"[{section}]"))
-    broker = sections.get("broker", {})
-    for key, value in broker.items() if isinstance(broker, Mapping) else ():
-        if key not in keys:
-            mistakes.append(_unknown(where("broker", key), "setting in [broker]:", key, keys))
-        elif key != "topic_defaults":
-            yield _Given(f"broker.{key}", value, where("broker", key))
-        elif isinstance(value, Mapping):
-            for path, each in _leaves(value):
-                config = ".".join(path)  # "retention.ms" is the same with and without quotes
-                place = where("broker", key, *path)
-                yield _Given(f"broker.topic_defaults.{config}", each, place)
-        else:
-            place = where("broker", key)
-            mistakes.append(Mistake(place, f"{key} = {value!r}", "a table [broker.topic_defaults]"))
+    for section, schema in _CHECKED.items():
+        keys = tuple(each.name for each in dataclasses.fields(schema))
+        content = sections.get(section, {})
+        for key, value in content.items() if isinstance(content, Mapping) else ():
+            place = where(section, key)
+            if key not in keys:
+                mistakes.append(_unknown(place, f"setting in [{section}]:", key, keys))
+            elif key != "topic_defaults":
+                yield _Given(f"{section}.{key}", value, place)
+            elif isinstance(value, Mapping):
+                for path, each in _leaves(value):
+                    config = ".".join(path)  # "retention.ms" is the same with and without quotes
+                    place = where(section, key, *path)
+                    yield _Given(f"broker.topic_defaults.{config}", each, place)
+            else:
+                expected = "a table [broker.topic_defaults]"
+                mistakes.append(Mistake(place, f"{key} = {value!r}", expected))
 
 
 def _from_environment(environ: Mapping[str, str], mistakes: list[Mistake]) -> Iterator[_Given]:
     known = tuple(section.upper() for section in SECTIONS)
-    keys = tuple(each.name.upper() for each in dataclasses.fields(BrokerSettings))
     for variable, value in environ.items():
         if not variable.startswith(ENVIRONMENT_PREFIX) or "__" not in variable:
             continue
@@ -498,12 +651,15 @@ def _from_environment(environ: Mapping[str, str], mistakes: list[Mistake]) -> It
         where = f"environment {variable}"
         if section not in known:
             mistakes.append(_unknown(where, "section", section, known))
-        elif section != "BROKER":
+            continue
+        schema = _CHECKED.get(section.lower())
+        if schema is None:
             continue  # belongs to the part that reads that section
-        elif key.startswith("TOPIC_DEFAULTS__"):
+        keys = tuple(each.name.upper() for each in dataclasses.fields(schema))
+        if section == "BROKER" and key.startswith("TOPIC_DEFAULTS__"):
             config = key.removeprefix("TOPIC_DEFAULTS__").lower().replace("_", ".")
             yield _Given(f"broker.topic_defaults.{config}", value, where)
         elif key not in keys or key == "TOPIC_DEFAULTS":
             mistakes.append(_unknown(where, "setting", key, keys))
         else:
-            yield _Given(f"broker.{key.lower()}", value, where)
+            yield _Given(f"{section.lower()}.{key.lower()}", value, where)

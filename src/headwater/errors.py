@@ -13,6 +13,7 @@
     │   └── OffsetOutOfRange      the offset is not (or no longer) in the log
     └── ProtocolError             bytes from a client
         ├── MalformedMessage      they are not a message; the connection ends
+        ├── AuthenticationFailed  they do not prove who the client is; the connection ends
         └── ApiError              they are, but the answer is a Kafka error code
 
 An error tells what happened (short, lower case), the detail (values that matter) and a hint (what
@@ -89,6 +90,10 @@ class ProtocolError(HeadwaterError):
 
 class MalformedMessage(ProtocolError):
     """The bytes are no message of the protocol. The connection they came on is closed."""
+
+
+class AuthenticationFailed(ProtocolError):
+    """A client does not prove who it is. The words are for the log; it is told no reason."""
 
 
 class ApiError(ProtocolError):

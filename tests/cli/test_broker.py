@@ -74,10 +74,18 @@ def test_a_data_directory_that_cannot_be_one(offline):
 
 @pytest.mark.parametrize(("options", "told"), [((), True), (("--advertise", "me:9092"), False)])
 def test_an_address_that_only_this_machine_can_use_is_said(offline, options, told):
-    process = offline.start("broker", "--listen", "0.0.0.0:0", *options)
+    open_to_all = ("--allow-insecure-network", "true")
+    process = offline.start("broker", "--listen", "0.0.0.0:0", *open_to_all, *options)
     assert "ready at 0.0.0.0:" in read_line(process)
     assert stop(process) == 0
     assert ("--advertise HOST:PORT" in process.stderr.read().decode()) is told
+
+
+def test_a_network_is_not_served_without_asking_who_is_there(offline):
+    error = offline.error("broker", "--listen", "0.0.0.0:0", code=2)
+    assert "error: 0.0.0.0:0 can be reached from the network, and nobody is asked" in error
+    assert 'hint: set authentication = "sasl" or "tls"' in error
+    assert not (offline.cwd / ".headwater").exists()
 
 
 def test_a_port_in_use_is_an_error_and_no_traceback(offline, tmp_path):

@@ -19,7 +19,9 @@ from headwater.broker.metrics import Metrics
 from headwater.broker.overload import Overload
 from headwater.broker.quotas import Quotas
 from headwater.broker.security.audit import AuditLog
+from headwater.broker.security.authentication import Authentication
 from headwater.broker.security.authorizer import Authorizer
+from headwater.broker.security.users import Users
 from headwater.clock import Clock, sleep
 from headwater.errors import ApiError
 from headwater.log import retention
@@ -84,6 +86,8 @@ class Broker:
             super_users=options.super_users,
             audit=self.audit,
         )
+        self.users = Users(store)
+        self.authentication = Authentication(clock, self.users)  # nobody is asked
         self.fetch_sessions = FetchSessions(clock)
         self.group_configs = GroupConfigs(store, options.group_defaults)
         self.groups = GroupCoordinator(
@@ -113,6 +117,8 @@ class Broker:
         if OFFSETS_TOPIC not in self.store.catalog.topics:
             await self.store.create_topic(OFFSETS_TOPIC, OFFSETS_PARTITIONS, OFFSETS_CONFIGS)
         self.quotas.load()
+        if self.authentication.mode == "sasl":
+            await self.users.start()
         await self._measure_disk()
         self._tasks = [
             asyncio.create_task(self._load_groups()),
@@ -132,11 +138,13 @@ class Broker:
             await asyncio.wait(self._changes)
         await self.groups.close()
         await asyncio.to_thread(self.audit.close)
+        self.users.close()
         await self.store.close()
 
     async def abandon(self) -> None:
         """Lets everything go as a crash would; for tests."""
         await self._end_tasks()
+        self.users.close()
         self.store.abandon()
 
     async def _end_tasks(self) -> None:

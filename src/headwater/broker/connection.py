@@ -31,8 +31,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from headwater.broker.api.registry import APIS, Api, Held, RequestContext
+from headwater.broker.security.authentication import STRANGERS_MAX_REQUEST_BYTES
 from headwater.broker.sending import Sender
-from headwater.errors import HeadwaterError, MalformedMessage
+from headwater.errors import AuthenticationFailed, HeadwaterError, MalformedMessage
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from headwater.protocol.primitives import Out, Reader, Splice
@@ -77,6 +78,15 @@ class _RequestReader(Reader):
         return checked
 
 
+def _no_request(size_bytes: int, start: bytes) -> MalformedMessage:
+    """What does not begin with the size of a request may be an honest mistake."""
+    if start[:2] == b"\x16\x03":
+        return MalformedMessage("the client speaks TLS; this broker does not (broker.tls_cert)")
+    if start in (b"GET ", b"POST", b"HEAD"):
+        return MalformedMessage("the client speaks HTTP; see broker.metrics_listen")
+    return MalformedMessage(f"a request of {size_bytes} bytes")
+
+
 class _Slot:
     """The place of one response in the order. `out` is None until it is known."""
 
@@ -96,6 +106,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, server: "Server") -> None:
         self._server = server
         self.id = next(self._ids)
+        self.session = server.broker.authentication.session(self._known)
         self._when_lost: list[Callable[[], None]] = []
         self._transport: Any = None
         self.client_host = ""
@@ -133,6 +144,20 @@ class Connection(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self.active_at_s = self._server.broker.clock.monotonic_s()
         self._server.opened(self)
+
+    def secured(self, subject: str) -> None:
+        """TLS stands; `subject` is that of the client's certificate, or empty."""
+        self.session.secured(subject)
+        if subject:
+            self._server.broker.audit.authentication(f"User:{subject}", self.client_host, "TLS")
+
+    def _known(self) -> None:
+        self._server.known(self)
+
+    def authentication_failed(self, reason: str) -> None:
+        """The answer that is being made is the last one."""
+        self.session.fail()
+        self._server.refused(self, reason)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._ending = self._closed = True
@@ -233,8 +258,8 @@ class Connection(asyncio.BufferedProtocol):
         at, end = 0, len(data)
         while end - at >= 4:
             (size_bytes,) = _SIZE.unpack_from(data, at)
-            if not 8 <= size_bytes <= self._server.max_request_bytes:
-                raise MalformedMessage(f"a request of {size_bytes} bytes")
+            if not 8 <= size_bytes <= self._max_request_bytes:
+                raise _no_request(size_bytes, data[at : at + 4])
             at += 4
             if end - at < size_bytes:
                 self._begin_frame(size_bytes, data[at:])
@@ -245,6 +270,11 @@ class Connection(asyncio.BufferedProtocol):
             self._inbox.append(bytearray(data[at : at + size_bytes]))
             at += size_bytes
         self._rest = data[at:]
+
+    @property
+    def _max_request_bytes(self) -> int:
+        most = self._server.max_request_bytes
+        return most if self.session.is_known else min(most, STRANGERS_MAX_REQUEST_BYTES)
 
     def _begin_frame(self, size_bytes: int, start: bytes) -> None:
         capacity = min(size_bytes, max(FIRST_BUFFER_BYTES, 2 * len(start)))
@@ -350,8 +380,17 @@ class Connection(asyncio.BufferedProtocol):
         api = APIS.get(key)
         if api is None:
             raise MalformedMessage(f"API key {key} is not served")
+        refusal = self.session.refusal_of(key)
+        if refusal is not None:
+            raise AuthenticationFailed(refusal, detail=api.name)
         context = RequestContext(
-            version, correlation_id, client_id, self.client_host, self, api_name=api.name
+            version,
+            correlation_id,
+            client_id,
+            self.client_host,
+            self,
+            self.session.principal,
+            api_name=api.name,
         )
         self._slots.append(slot)
         self._unanswered += 1
@@ -484,6 +523,9 @@ class Connection(asyncio.BufferedProtocol):
         while self._slots and (ready := self._slots[0].out) is not None:
             self._slots.popleft()
             self._sender.send(ready)
+        if self.session.has_failed:
+            self._ending = True
+            self._transport.close()  # when the answer is sent
 
     def _read_splice(self, splice: Splice, buffer: memoryview, at: int) -> Coroutine[Any, Any, int]:
         return self._server.broker.store.in_reader(splice.read, buffer, at)

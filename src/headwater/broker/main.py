@@ -10,7 +10,9 @@ from headwater.broker.api import load_all
 from headwater.broker.broker import Broker, BrokerOptions
 from headwater.broker.groups import GroupSettings
 from headwater.broker.http import HttpEndpoint
+from headwater.broker.security import rules
 from headwater.broker.security.audit import AuditLog
+from headwater.broker.security.authentication import Authentication
 from headwater.broker.server import Server, raise_open_files_limit
 from headwater.clock import Clock, SystemClock
 from headwater.config import BrokerSettings, join_address, split_address
@@ -48,6 +50,8 @@ class RunningBroker:
                     initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
                     min_session_timeout_ms=settings.group_min_session_timeout_ms,
                 ),
+                authorization=settings.authentication != "none",
+                super_users=frozenset(settings.super_users),
             ),
             AuditLog(_audit_path(settings), clock),
         )
@@ -56,13 +60,16 @@ class RunningBroker:
             max_connections=settings.max_connections,
             max_request_bytes=settings.max_request_bytes,
             max_buffered_bytes=settings.max_buffered_bytes,
+            max_unauthenticated=settings.max_unauthenticated_connections,
         )
         self.http: HttpEndpoint | None = None
         self.address = ""
         self.metrics_address: str | None = None
 
     async def start(self) -> None:
-        """Ready for clients when this returns."""
+        """Ready for clients when this returns. Raises ConfigError for what cannot be secure."""
+        rules.check(self._settings)
+        self._secure()
         load_all()
         raise_open_files_limit(self._settings.max_open_files + self._settings.max_connections + 64)
         self.store.open()
@@ -71,6 +78,23 @@ class RunningBroker:
         except BaseException:  # an address in use, say: the log was open for nothing
             await self.stop()
             raise
+
+    def _secure(self) -> None:
+        settings = self._settings
+        if settings.tls_cert is not None and settings.tls_key is not None:
+            from headwater.broker.security.tls import TlsContext
+
+            self.server.tls = TlsContext(
+                settings.tls_cert, settings.tls_key, settings.tls_client_ca
+            )
+        self.broker.authentication = Authentication(
+            self.broker.clock,
+            self.broker.users,
+            mode=settings.authentication,
+            mechanisms=settings.sasl_mechanisms,
+            verifier=rules.token_verifier(settings),
+            uses_tls=self.server.tls is not None,
+        )
 
     async def _listen(self) -> None:
         if self._settings.metrics_listen is not None:

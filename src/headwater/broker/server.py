@@ -14,9 +14,11 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from headwater.broker.connection import Connection
+from headwater.broker.security.authentication import STRANGERS_TIMEOUT_S
 
 if TYPE_CHECKING:
     from headwater.broker.broker import Broker
+    from headwater.broker.security.tls import TlsContext
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +54,7 @@ class Server:
         max_connections: int,
         max_request_bytes: int,
         max_buffered_bytes: int,
+        max_unauthenticated: int = 1000,
     ) -> None:
         self.broker = broker
         self.max_connections = max_connections
@@ -60,6 +63,9 @@ class Server:
         # One buffer for all: a read fills it and is taken apart before the next read begins.
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.connections: set[Connection] = set()
+        self.strangers: dict[Connection, float] = {}  # and since when, the oldest first
+        self.max_unauthenticated = max_unauthenticated
+        self.tls: TlsContext | None = None  # set before `listen`
         self.buffered_bytes = 0
         self.starved: deque[Connection] = deque()
         self._ordinary = _Line(max_buffered_bytes // 2)
@@ -78,11 +84,18 @@ class Server:
         """Begins to accept; returns the address, with the port that was chosen for port 0."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: Connection(self), host, port, backlog=1024, reuse_address=True
+            self._accept, host, port, backlog=1024, reuse_address=True
         )
         self._sweeper = asyncio.create_task(self._sweep())
         bound = self._server.sockets[0].getsockname()
         return bound[0], bound[1]
+
+    def _accept(self) -> asyncio.BaseProtocol:
+        if self.tls is None:
+            return Connection(self)
+        from headwater.broker.tls_transport import TlsTransport
+
+        return TlsTransport(Connection(self), self.tls.current())
 
     async def close(self) -> None:
         if self._server is not None:
@@ -103,9 +116,20 @@ class Server:
         self.broker.metrics.connections_opened += 1
         if len(self.connections) > self.max_connections:
             connection.close(f"more than {self.max_connections} connections")
+        elif not connection.session.is_known:
+            self.strangers[connection] = self.broker.clock.monotonic_s()
+            if len(self.strangers) > self.max_unauthenticated:
+                # The newest is as likely an honest one; the oldest has had its time.
+                oldest = next(iter(self.strangers))
+                oldest.close(f"more than {self.max_unauthenticated} have not authenticated")
+
+    def known(self, connection: Connection) -> None:
+        """It has proved who it is."""
+        self.strangers.pop(connection, None)
 
     def lost(self, connection: Connection) -> None:
         self.connections.discard(connection)
+        self.strangers.pop(connection, None)
 
     def refused(self, connection: Connection, reason: str) -> None:
         """A connection is ended for a reason; a flood of them must not fill the log."""
@@ -176,6 +200,10 @@ class Server:
 
     def _end_silent(self) -> None:
         now_s = self.broker.clock.monotonic_s()
+        for connection, since_s in tuple(self.strangers.items()):
+            if now_s - since_s < STRANGERS_TIMEOUT_S:
+                break
+            connection.close(f"not authenticated after {now_s - since_s:.0f} s")
         for connection in tuple(self.connections):
             silent_s = now_s - connection.active_at_s
             if connection.is_in_frame and silent_s > FRAME_TIMEOUT_S:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def _configure(parser: Parser) -> None:
     for each in _flags():
         flag = f"--{each.name.replace('_', '-')}"
-        default = "" if each.default is None else f" (default: {str(each.default).lower()})"
+        default = _default(each.default)
         parser.add_argument(
             flag, dest=each.name, metavar=_METAVARS.get(each.name, "N"),
             help=_help(each.metadata["doc"]) + default,
@@ -41,6 +41,13 @@ def _configure(parser: Parser) -> None:
     common_options(parser, json_help="write one JSON line to stdout when ready")
 
 
+def _default(value: object) -> str:
+    if value is None or value == ():
+        return ""
+    text = ",".join(value) if isinstance(value, tuple) else str(value).lower()
+    return f" (default: {text})"
+
+
 def _help(doc: str) -> str:
     text = doc.split(". Default", maxsplit=1)[0].rstrip(".")
     return text[0].lower() + text[1:]
@@ -49,6 +56,10 @@ def _help(doc: str) -> str:
 _METAVARS = {
     "listen": "HOST:PORT", "advertise": "HOST:PORT", "metrics_listen": "HOST:PORT",
     "data_dir": "DIR", "auto_create_topics": "true|false", "log_format": "text|json",
+    "authentication": "none|sasl|tls", "sasl_mechanisms": "NAME[,...]",
+    "super_users": "NAME[;...]", "tls_cert": "FILE", "tls_key": "FILE", "tls_client_ca": "FILE",
+    "oauth_jwks_file": "FILE", "oauth_issuer": "URL", "oauth_audience": "NAME",
+    "oauth_principal_claim": "NAME", "allow_insecure_network": "true|false",
     "log_level": "LEVEL", "max_request_bytes": "SIZE", "max_buffered_bytes": "SIZE",
 }  # fmt: skip
 
@@ -141,7 +152,8 @@ COMMANDS = {
         _configure,
         _run,
         "  headwater broker\n"
-        "  headwater broker --listen 0.0.0.0:9092 --advertise kafka.example.org:9092\n"
+        "  headwater broker --listen 0.0.0.0:9092 --advertise kafka.example.org:9092 \\\n"
+        "    --authentication sasl --super-users admin --tls-cert broker.pem --tls-key broker.key\n"
         "  headwater broker --data-dir /var/lib/headwater --topic-defaults retention.ms=7d",
     )
 }

@@ -56,6 +56,7 @@ class Catalog:
 
     def open(self) -> None:
         if os.path.exists(self._path):
+            os.chmod(self._path, 0o600)  # it may hold what is stored of passwords
             self._load()
         if not self.cluster_id:
             self._append({"cluster": uuid4().hex[:22]})

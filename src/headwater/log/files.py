@@ -25,7 +25,7 @@ class Files:
 
     def open(self, path: str, *, create: bool = False) -> int:
         flags = os.O_RDWR | os.O_CLOEXEC
-        return os.open(path, flags | os.O_CREAT if create else flags, 0o644)
+        return os.open(path, flags | os.O_CREAT if create else flags, 0o600)
 
     def close(self, fd: int) -> None:
         os.close(fd)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from headwater.broker.broker import Broker
+    from headwater.broker.security.authentication import Session
 
 
 class ClientConnection(Protocol):
@@ -23,6 +24,15 @@ class ClientConnection(Protocol):
     @property
     def id(self) -> int:
         """Never used twice while the process runs."""
+        ...
+
+    @property
+    def session(self) -> "Session":
+        """Who is at the other end, and how far a login is."""
+        ...
+
+    def authentication_failed(self, reason: str) -> None:
+        """The connection ends when the answer to this request is sent; `reason` is logged."""
         ...
 
     def when_lost(self, callback: Callable[[], None]) -> None:

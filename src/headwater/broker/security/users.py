@@ -1,0 +1,130 @@
+"""The users and what is stored of their passwords: salted hashes, never the passwords.
+
+A user is a document in the catalog: {mechanism: {iterations, salt, stored_key, server_key}}. A
+change is durable before it is answered, and counts from the next login on.
+"""
+
+import base64
+import hmac
+import secrets
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from headwater.broker.security import scram
+from headwater.broker.security.scram import Credential
+from headwater.log.store import LogStore
+
+KIND = "user"
+SECRETS = "secret"
+_UNKNOWN_USERS = "unknown_users"
+MAX_NAME_CHARACTERS = 255
+# What an unknown user seems to have, and what `headwater user create` stores.
+DEFAULT_ITERATIONS = 4096
+
+
+class Users:
+    """Looks up and checks. Lives on the event loop; what takes milliseconds runs in a thread."""
+
+    def __init__(self, store: LogStore) -> None:
+        self._store = store
+        # Not the threads of the disk: a flood of wrong passwords must not hold up the log.
+        self._thread = ThreadPoolExecutor(1, "password")
+        # A thousand clients that come back at once should not cost seconds of hashing. Kept is no
+        # password and no hash that is of use outside this process.
+        self._key = secrets.token_bytes(32)
+        self._verified: dict[str, tuple[Credential, bytes]] = {}
+        self._salt_key = secrets.token_bytes(32)
+
+    async def start(self) -> None:
+        """The log is open."""
+        kept = self._store.catalog.documents.get(SECRETS, {}).get(_UNKNOWN_USERS)
+        if kept is None:
+            kept = base64.b64encode(self._salt_key).decode()
+            await self._store.put_documents(SECRETS, {_UNKNOWN_USERS: kept})
+        self._salt_key = base64.b64decode(kept)
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def names(self) -> list[str]:
+        return sorted(self._documents())
+
+    def credentials(self, name: str) -> dict[str, Credential]:
+        """By mechanism; empty for a user who does not exist."""
+        return credentials_of(self._documents().get(name, {}))
+
+    def credential_or_fake(self, name: str, mechanism: str) -> Credential:
+        """For a user without one, a credential that no password matches.
+
+        It is the same every time, also after a restart, so that nobody can tell it from a real one.
+        """
+        return self.credentials(name).get(mechanism) or self._fake(name, mechanism)
+
+    def _fake(self, name: str, mechanism: str) -> Credential:
+        salt = hmac.digest(self._salt_key, f"{mechanism}:{name}".encode(), "sha256")
+        nobody = secrets.token_bytes(32 if mechanism == "SCRAM-SHA-256" else 64)
+        return Credential(mechanism, DEFAULT_ITERATIONS, salt[: scram.SALT_BYTES], nobody, nobody)
+
+    async def is_password(self, name: str, password: str) -> bool:
+        """Whether the user exists and this is the password; takes as long if not."""
+        known = self.credentials(name)
+        credential = next(iter(known.values()), None) or self._fake(name, "SCRAM-SHA-256")
+        mark = hmac.digest(self._key, password.encode(), "sha256")
+        verified = self._verified.get(name)
+        if (
+            verified is not None
+            and verified[0] == credential
+            and hmac.compare_digest(verified[1], mark)
+        ):
+            return True
+        is_right = await self._in_thread(credential.matches, password)
+        if is_right:
+            self._verified[name] = (credential, mark)
+        return bool(is_right)
+
+    async def put(self, changes: dict[str, dict[str, Credential | None]]) -> None:
+        """Sets (or, with None, removes) credentials of users, by name and mechanism, all or none.
+
+        A user without any is gone.
+        """
+        documents: dict[str, Any] = {}
+        for name, credentials in changes.items():
+            kept = {**self.credentials(name), **credentials}
+            document = document_of([each for each in kept.values() if each is not None])
+            documents[name] = document or None
+            self._verified.pop(name, None)
+        await self._store.put_documents(KIND, documents)
+
+    async def _in_thread(self, function: Any, *args: Any) -> Any:
+        import asyncio
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
+
+    def _documents(self) -> dict[str, Any]:
+        return self._store.catalog.documents.get(KIND, {})
+
+
+def document_of(credentials: list[Credential]) -> dict[str, Any]:
+    """As it stands in the catalog."""
+    return {
+        each.mechanism: {
+            "iterations": each.iterations,
+            "salt": base64.b64encode(each.salt).decode(),
+            "stored_key": base64.b64encode(each.stored_key).decode(),
+            "server_key": base64.b64encode(each.server_key).decode(),
+        }
+        for each in credentials
+    }
+
+
+def credentials_of(document: dict[str, Any]) -> dict[str, Credential]:
+    return {
+        mechanism: Credential(
+            mechanism,
+            each["iterations"],
+            base64.b64decode(each["salt"]),
+            base64.b64decode(each["stored_key"]),
+            base64.b64decode(each["server_key"]),
+        )
+        for mechanism, each in document.items()
+    }
