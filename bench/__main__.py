@@ -5,7 +5,9 @@ import json
 import resource
 import shutil
 import sys
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from bench import machine, report, workloads
 from bench.peers import headwater, kafka, kfake
@@ -18,9 +20,10 @@ from bench.peers.provision import (
     latency_client,
     rdkafka_performance,
 )
-from bench.rounds import Figures, alternate
+from bench.rounds import Figures, Measured, alternate
+from bench.transactions import transactions
 
-RESULTS = BENCH / "results" / "latest.json"
+RESULTS = BENCH / "results"
 PAGE = ROOT / "docs" / "benchmarks.md"
 ALL = [headwater.NAME, kafka.NAME, kfake.NAME]
 DURABLE = [headwater.NAME, kafka.NAME]  # kfake is not made for large logs
@@ -30,58 +33,114 @@ SPARE_DISK = 2.5
 def main() -> None:
     options = _options()
     if options.report_only:
-        PAGE.write_text(report.render(json.loads(RESULTS.read_text())))
+        _write_page()
         return
     try:
         _provision()
     except PeerUnavailableError as missing:
         sys.exit(f"a peer cannot be had: {missing}")
     _raise_open_files_limit()
-    figures: Figures = {}
-    part = 4 if options.quick else 1
-    rounds = options.rounds or (2 if options.quick else 5)
+    for name in options.suites or SUITES:
+        sitting = Sitting(name, options)
+        SUITES[name](sitting)
+        print(sitting.keep())
+
+
+class Sitting:
+    """The figures of one suite, kept as they come."""
+
+    def __init__(self, suite: str, options: argparse.Namespace) -> None:
+        self.suite = suite
+        self.options = options
+        self.part = 4 if options.quick else 1
+        self.rounds = options.rounds or (2 if options.quick else 5)
+        self.figures: Figures = {}
+
+    def measure(
+        self,
+        what: str,
+        workload: Callable[..., Measured],
+        brokers: list[str],
+        *,
+        rounds: int | None = None,
+        **load: Any,
+    ) -> None:
+        print(what, flush=True)
+        alternate(partial(workload, **load), brokers, rounds or self.rounds, self.figures)
+        self.keep()
+
+    def keep(self) -> str:
+        """Writes down what there is so far, so that a sitting that is cut short is not lost."""
+        mode = f"{'Short' if self.options.quick else 'Full'} run, {self.rounds} rounds"
+        sitting = {"mode": mode, "machine": machine.describe(), "figures": self.figures}
+        if not self.options.quick:  # a short run is for the eye
+            RESULTS.mkdir(exist_ok=True)
+            text = json.dumps(sitting, indent=1, ensure_ascii=False) + "\n"
+            (RESULTS / f"{self.suite}.json").write_text(text)
+            _write_page()
+        return report.table(sitting)
+
+
+def _log_suite(sitting: Sitting) -> None:
+    options, part = sitting.options, sitting.part
     for size_bytes, count in ((100, 4_000_000), (1024, 1_000_000)):
-        print(f"throughput, {size_bytes} B", flush=True)
-        measure = partial(workloads.throughput, size_bytes=size_bytes, count=count // part)
-        alternate(measure, ALL, rounds, figures)
-        _keep(figures, options, rounds)
+        load = {"size_bytes": size_bytes, "count": count // part}
+        sitting.measure(f"throughput, {size_bytes} B", workloads.throughput, ALL, **load)
     for linger_ms in (5, 0):
-        print(f"latency, linger {linger_ms} ms", flush=True)
-        measure = partial(workloads.latency, linger_ms=linger_ms, seconds=12 // part)
-        alternate(measure, ALL, rounds, figures)
-        _keep(figures, options, rounds)
-    if not options.quick and _has_room(options.retained_gb):
-        print(f"1 GB and {options.retained_gb} GB retained", flush=True)
-        sizes_gb = (1, options.retained_gb)
-        measure = partial(workloads.retained, sizes_gb=sizes_gb, count=1_000_000)
-        alternate(measure, DURABLE, 1, figures)
-        _keep(figures, options, rounds)
-    if not options.quick:
-        print("many partitions and connections", flush=True)
-        measure = partial(workloads.scale, topic_count=10, connection_count=1000)
-        alternate(measure, DURABLE, 1, figures)
-    print(_keep(figures, options, rounds))
+        load = {"linger_ms": linger_ms, "seconds": 12 // part}
+        sitting.measure(f"latency, linger {linger_ms} ms", workloads.latency, ALL, **load)
+    if options.quick:
+        return
+    if _has_room(options.retained_gb):
+        sitting.measure(
+            f"1 GB and {options.retained_gb} GB retained",
+            workloads.retained,
+            DURABLE,
+            rounds=1,
+            sizes_gb=(1, options.retained_gb),
+            count=1_000_000,
+        )
+    sitting.measure(
+        "many partitions and connections",
+        workloads.scale,
+        DURABLE,
+        rounds=1,
+        topic_count=10,
+        connection_count=1000,
+    )
 
 
-def _keep(figures: Figures, options: argparse.Namespace, rounds: int) -> str:
-    """Writes down what there is so far, so that a sitting that is cut short is not lost."""
-    mode = f"{'Short' if options.quick else 'Full'} run, {rounds} rounds"
-    sitting = {"mode": mode, "machine": machine.describe(), "figures": figures}
-    text = report.render(sitting)
-    if not options.quick:  # a short run is for the eye
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps(sitting, indent=1, ensure_ascii=False) + "\n")
-        PAGE.write_text(text)
-    return text
+def _broker_suite(sitting: Sitting) -> None:
+    part = sitting.part
+    sitting.measure("transactions", transactions, DURABLE, count=2_000_000 // part)
+
+
+SUITES: dict[str, Callable[[Sitting], None]] = {"log": _log_suite, "broker": _broker_suite}
+
+
+def _write_page() -> None:
+    sittings = {
+        name: json.loads((RESULTS / f"{name}.json").read_text())
+        for name in SUITES
+        if (RESULTS / f"{name}.json").exists()
+    }
+    PAGE.write_text(report.render(sittings))
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument(
+        "suites", nargs="*", metavar="SUITE", help=f"{', '.join(SUITES)}; default: all"
+    )
     parser.add_argument("--quick", action="store_true", help="two short rounds, nothing is kept")
     parser.add_argument("--rounds", type=int, help="5, or 2 with --quick")
     parser.add_argument("--retained-gb", type=int, default=20, help="how large the large log is")
     parser.add_argument("--report-only", action="store_true", help="the page from the last figures")
-    return parser.parse_args()
+    options = parser.parse_args()
+    for name in options.suites:
+        if name not in SUITES:
+            parser.error(f"no suite {name}; there are {', '.join(SUITES)}")
+    return options
 
 
 def _provision() -> None:

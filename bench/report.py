@@ -35,17 +35,30 @@ FOOT = """\
 - CPU and memory: of the broker's process, from `/proc`. What has been retained is in the page
   cache as far as it fits: memory of the machine, and of no process.
 - Retained: 1 KiB records up to the size named, then the same load on top of it.
+- Transactions: Kafka's own `ProducerPerformance` (Java), `--transaction-duration-ms 100`, records
+  of 100 B, the first fifth left out; then `rdkafka_performance -C`, which reads committed records
+  only, by its default.
 - Partitions: topics of 1,000 partitions with one record in each; connections have asked for
   ApiVersions once and then stay.
 """
 
 
-def render(sitting: dict[str, Any]) -> str:
+TITLES = {"log": "The log", "broker": "Transactions, queues, compaction, archive, TLS"}
+
+
+def render(sittings: dict[str, dict[str, Any]]) -> str:
+    parts = [HEAD]
+    parts += [f"## {TITLES[name]}\n\n{table(sitting)}" for name, sitting in sittings.items()]
+    return "\n".join([*parts, FOOT])
+
+
+def table(sitting: dict[str, Any]) -> str:
+    """One sitting: what was measured, and on what."""
     figures: dict[str, dict[str, list[float]]] = sitting["figures"]
     names = [name for name in (OURS, *PEERS) if any(name in row for row in figures.values())]
     peers = [name for name in names if name != OURS]
     header = ["", *names, *(f"ratio to {_short(peer)}" for peer in peers)]
-    lines = [HEAD, _row(header), _row(["---"] + ["---:"] * (len(header) - 1))]
+    lines = [_row(header), _row(["---"] + ["---:"] * (len(header) - 1))]
     for metric, by_broker in figures.items():
         cells = [f"{metric} {'↑' if metric.endswith('/s') else '↓'}"]
         cells += [_spread(by_broker.get(name, []), _figure) for name in names]
@@ -53,8 +66,7 @@ def render(sitting: dict[str, Any]) -> str:
         lines.append(_row(cells))
     lines += ["", f"{sitting['mode']}. The machine:", ""]
     lines += [f"- {what}: {value}" for what, value in sitting["machine"].items()]
-    lines += ["", FOOT]
-    return "\n".join(lines)
+    return "\n".join([*lines, ""])
 
 
 def _ratios(by_broker: dict[str, list[float]], peer: str) -> list[float]:

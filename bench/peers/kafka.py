@@ -17,6 +17,7 @@ CLUSTER_ID = "aGVhZHdhdGVyLWJlbmNoLQ"
 TOOLS = "org.apache.kafka.tools"
 # A tool lives for a second: a JVM that does not warm up for a long life starts faster.
 TOOL_JVM = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xmx512m"]
+WARM_JVM = ["-XX:+UseG1GC", "-Xmx1g"]  # for a tool that is itself the load
 
 
 @contextmanager
@@ -53,12 +54,16 @@ group.initial.rebalance.delay.ms=0
 
 
 def run_tool(
-    name: str, *args: str, stdin: str | None = None, timeout_s: float = TOOL_TIMEOUT_S
+    name: str,
+    *args: str,
+    stdin: str | None = None,
+    timeout_s: float = TOOL_TIMEOUT_S,
+    jvm: list[str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Runs one of Kafka's tools; a name without dots is one of org.apache.kafka.tools."""
     tool = name if "." in name else f"{TOOLS}.{name}"
     return subprocess.run(
-        ["java", *TOOL_JVM, "-cp", classpath(), tool, *args],
+        ["java", *(jvm or TOOL_JVM), "-cp", classpath(), tool, *args],
         input=stdin,
         stdin=None if stdin is not None else subprocess.DEVNULL,
         capture_output=True,
