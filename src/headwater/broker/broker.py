@@ -20,7 +20,7 @@ from headwater.broker.overload import Overload
 from headwater.broker.quotas import Quotas
 from headwater.broker.security.audit import AuditLog
 from headwater.broker.security.authentication import Authentication
-from headwater.broker.security.authorizer import Authorizer
+from headwater.broker.security.authorizer import Authorizer, unknown_topic_id
 from headwater.broker.security.users import Users
 from headwater.clock import Clock, sleep
 from headwater.errors import ApiError
@@ -168,7 +168,7 @@ class Broker:
         """Raises the error code for an id that does not exist."""
         topic = self.store.catalog.by_id.get(topic_id)
         if topic is None:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic with id {topic_id}")
+            raise unknown_topic_id(topic_id)
         return topic.name
 
     def read_upto(self, group_id: str, partition: PartitionLog) -> int:

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from headwater.broker import config_resources, group_configs
+from headwater.broker.api.registry import RequestContext
 from headwater.broker.broker import Broker
+from headwater.broker.security.authorizer import Operation
 from headwater.broker.topic_changes import CHANGE_ERRORS, refusal
 from headwater.errors import ApiError
 from headwater.log.config import SETTINGS, Setting, topic_config
@@ -57,7 +59,12 @@ NewConfigs = Callable[[Target, R], dict[str, str]]
 
 
 async def alter(
-    broker: Broker, resources: Sequence[R], new_configs: NewConfigs[R], *, validate_only: bool
+    broker: Broker,
+    resources: Sequence[R],
+    new_configs: NewConfigs[R],
+    context: RequestContext,
+    *,
+    validate_only: bool,
 ) -> list[Outcome[R]]:
     """Changes each resource; what became of it, in the order of the request."""
     times_named = Counter((each.resource_type, each.resource_name) for each in resources)
@@ -66,6 +73,13 @@ async def alter(
         try:
             if times_named[resource.resource_type, resource.resource_name] > 1:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "the resource is named more than once")
+            config_resources.require(
+                broker,
+                context,
+                Operation.ALTER_CONFIGS,
+                resource.resource_type,
+                resource.resource_name,
+            )
             target = _target(broker, resource)
             configs = new_configs(target, resource)
             target.check(configs)

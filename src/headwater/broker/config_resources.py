@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from headwater.broker import group_configs
+from headwater.broker.api.registry import RequestContext
 from headwater.broker.broker import OFFSETS_PARTITIONS, Broker, BrokerOptions
+from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.log.config import BOOLEAN, INT, LIST, SETTINGS, Setting
 
 # Kafka's numbers for kinds of resources …
@@ -67,6 +69,18 @@ class Entry:
     doc: str
     read_only: bool = False
     synonyms: tuple[Synonym, ...] = ()
+
+
+def require(
+    broker: Broker, context: RequestContext, operation: Operation, kind: int, name: str
+) -> None:
+    """Raises the error code unless the client may do it with the settings of the resource."""
+    if kind == TOPIC:
+        broker.authorizer.require(context, operation, ResourceType.TOPIC, name)
+    elif kind == GROUP:
+        broker.authorizer.require(context, operation, ResourceType.GROUP, name)
+    else:
+        broker.authorizer.require(context, operation, ResourceType.CLUSTER)
 
 
 def broker_name(setting: str) -> str | None:

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from headwater.broker.security.authorizer import ANONYMOUS, Principal
 from headwater.clock import Clock
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
@@ -40,6 +41,7 @@ class FetchSession:
     """`partitions` are in the order in which they are served."""
 
     id: int
+    owner: Principal = ANONYMOUS
     by_id: bool = False  # whether its client names topics by id
     epoch: int = 0
     used_at_s: float = 0.0
@@ -70,15 +72,24 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def session_for(self, request: FetchRequest, *, by_id: bool) -> FetchSession:
-        """The session with what the request wants now. A request without one gets one of id 0."""
+    def session_for(
+        self, request: FetchRequest, *, by_id: bool, owner: Principal = ANONYMOUS
+    ) -> FetchSession:
+        """The session with what the request wants now. A request without one gets one of id 0.
+
+        Somebody else's session is as one that there is not: it tells what they read.
+        """
+        known = self._sessions.get(request.session_id)
+        if known is not None and known.owner != owner:
+            known = None
         if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
-            self._end(request.session_id)
-            session = FetchSession(NO_SESSION, by_id)
+            if known is not None:
+                self._end(known.id)
+            session = FetchSession(NO_SESSION, owner, by_id)
             if request.session_epoch == INITIAL_EPOCH:
-                session = self._begin(by_id=by_id)
+                session = self._begin(owner, by_id=by_id)
         else:
-            session = self._go_on(request.session_id, request.session_epoch, by_id=by_id)
+            session = self._go_on(known, request.session_epoch, by_id=by_id)
         held_before = len(session.partitions)
         _update(session, request, by_id=by_id)
         if session.id != NO_SESSION:
@@ -95,19 +106,20 @@ class FetchSessions:
         if session is not None:
             self._partitions_held -= len(session.partitions)
 
-    def _begin(self, *, by_id: bool) -> FetchSession:
+    def _begin(self, owner: Principal, *, by_id: bool) -> FetchSession:
         if len(self._sessions) >= MAX_SESSIONS:
             oldest = next(iter(self._sessions.values()))
             if self._clock.monotonic_s() - oldest.used_at_s < EVICTABLE_AFTER_S:
-                return FetchSession(NO_SESSION, by_id)  # the client goes on without a session
+                return FetchSession(
+                    NO_SESSION, owner, by_id
+                )  # the client goes on without a session
             self._end(oldest.id)
-        session = FetchSession(next(self._ids) & 0x7FFFFFFF, by_id)
+        session = FetchSession(next(self._ids) & 0x7FFFFFFF, owner, by_id)
         session.used_at_s = self._clock.monotonic_s()
         self._sessions[session.id] = session
         return session
 
-    def _go_on(self, session_id: int, epoch: int, *, by_id: bool) -> FetchSession:
-        session = self._sessions.get(session_id)
+    def _go_on(self, session: FetchSession | None, epoch: int, *, by_id: bool) -> FetchSession:
         if session is None:
             raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         expected = 1 if session.epoch == 0x7FFFFFFF else session.epoch + 1
@@ -117,7 +129,7 @@ class FetchSessions:
             raise ApiError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         session.epoch = epoch
         session.used_at_s = self._clock.monotonic_s()
-        self._sessions.move_to_end(session_id)
+        self._sessions.move_to_end(session.id)
         return session
 
 

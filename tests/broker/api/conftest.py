@@ -127,6 +127,18 @@ def asked(tmp_path) -> Iterator[AskedBroker]:
 
 
 @pytest.fixture
+def guarded(tmp_path) -> Iterator[AskedBroker]:
+    """With authorization; its super user is `admin`."""
+    options = BrokerOptions(
+        default_partitions=3, authorization=True, super_users=frozenset({"User:admin"})
+    )
+    broker = AskedBroker(str(tmp_path / "data"), options=options)
+    yield broker
+    broker.close()
+    broker.runner.close()
+
+
+@pytest.fixture
 def asked_with_defaults(tmp_path) -> Iterator[AskedBroker]:
     """As configured with topic defaults in headwater.toml."""
     broker = AskedBroker(

@@ -1,11 +1,8 @@
 """CreateAcls, DescribeAcls and DeleteAcls as clients see them."""
 
-from collections.abc import Iterator
-
 import pytest
-from conftest import AskedBroker
 
-from headwater.broker.broker import BrokerOptions
+from headwater.broker.api.registry import RequestContext
 from headwater.broker.security.authorizer import Operation, Principal, ResourceType
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.create_acls import CreateAclsRequest, CreateAclsRequestAclCreation
@@ -20,18 +17,6 @@ ANY = 1
 LITERAL, PREFIXED = 3, 4
 DENY, ALLOW = 2, 3
 VERSIONS = (1, 2, 3)
-
-
-@pytest.fixture
-def guarded(tmp_path) -> Iterator[AskedBroker]:
-    """A broker with authorization, whose super user is `admin`."""
-    broker = AskedBroker(
-        str(tmp_path / "data"),
-        options=BrokerOptions(authorization=True, super_users=frozenset({"User:admin"})),
-    )
-    yield broker
-    broker.close()
-    broker.runner.close()
 
 
 def creation(name="orders", operation=Operation.READ, **others) -> CreateAclsRequestAclCreation:
@@ -94,8 +79,6 @@ def delete(broker, *filters, version=3, principal=ADMIN):
 
 
 def may_read(broker, topic="orders", who=ALICE) -> bool:
-    from headwater.broker.api.registry import RequestContext
-
     context = RequestContext(0, 0, None, "127.0.0.1", None, who)
     return broker.broker.authorizer.allows(context, Operation.READ, ResourceType.TOPIC, topic)
 

@@ -4,7 +4,8 @@ What the request does not name goes back to its default; IncrementalAlterConfigs
 leaves the rest alone. A change is durable, and in force, when the answer comes. A wrong setting is
 named (INVALID_CONFIG), and nothing of that resource changes. A resource, or a setting within one,
 that stands twice is INVALID_REQUEST, and so is a setting without a value. `validate_only` checks
-and changes nothing. A group need not exist to have settings.
+and changes nothing. A group need not exist to have settings. Needs ALTER_CONFIGS on each topic and
+group.
 
 Deviations: the broker's settings stand in headwater.toml (INVALID_REQUEST says so). The bounds of
 group settings are the widest that Kafka's broker settings for them allow.
@@ -27,7 +28,7 @@ async def alter_configs(
     broker: Broker, request: AlterConfigsRequest, context: RequestContext
 ) -> AlterConfigsResponse:
     change = config_changes.alter(
-        broker, request.resources, _replaced, validate_only=request.validate_only
+        broker, request.resources, _replaced, context, validate_only=request.validate_only
     )
     return AlterConfigsResponse(
         responses=[

@@ -1,17 +1,19 @@
 """ConsumerGroupDescribe: the state and the members of KIP-848 groups. Versions 0–1.
 
 A group that there is not, or that is classic, is GROUP_ID_NOT_FOUND. Every member is told as one
-of the new protocol (version 1), because a group is never mixed.
-
-Deviations: authorized operations are told as all that exist, for there is no authorizer.
+of the new protocol (version 1), because a group is never mixed. Needs DESCRIBE on each group and
+on all topics that its members subscribe to or read (else TOPIC_AUTHORIZATION_FAILED, and no
+member is told). Authorized operations are told when asked for.
 """
 
-from headwater.broker.api.describe_groups import GROUP_OPERATIONS
+from collections.abc import Iterator
+
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
 from headwater.broker.groups.assignors import NOTHING, Assignment
 from headwater.broker.groups.consumer import ConsumerGroup, Member
 from headwater.broker.groups.consumer_records import by_topic
+from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.consumer_group_describe import (
@@ -31,16 +33,22 @@ def consumer_group_describe(
     broker: Broker, request: ConsumerGroupDescribeRequest, context: RequestContext
 ) -> ConsumerGroupDescribeResponse:
     response = ConsumerGroupDescribeResponse(
-        groups=[_describe(broker, group_id) for group_id in request.group_ids]
+        groups=[_describe(broker, group_id, context) for group_id in request.group_ids]
     )
     if request.include_authorized_operations:
         for group in response.groups:
-            group.authorized_operations = GROUP_OPERATIONS
+            if group.error_code == ErrorCode.NONE:
+                group.authorized_operations = broker.authorizer.operations(
+                    context, ResourceType.GROUP, group.group_id
+                )
     return response
 
 
-def _describe(broker: Broker, group_id: str) -> ConsumerGroupDescribeResponseDescribedGroup:
+def _describe(
+    broker: Broker, group_id: str, context: RequestContext
+) -> ConsumerGroupDescribeResponseDescribedGroup:
     try:
+        broker.authorizer.require(context, Operation.DESCRIBE, ResourceType.GROUP, group_id)
         broker.groups.verify_ready(group_id)
         group = broker.groups.group(group_id)
         if not isinstance(group, ConsumerGroup):
@@ -52,14 +60,30 @@ def _describe(broker: Broker, group_id: str) -> ConsumerGroupDescribeResponseDes
         return ConsumerGroupDescribeResponseDescribedGroup(
             group_id=group_id, error_code=error.code, error_message=error.what
         )
+    members = [_member(broker, group, member) for member in group.members.values()]
+    if not all(
+        broker.authorizer.allows(context, Operation.DESCRIBE, ResourceType.TOPIC, topic)
+        for topic in {topic for member in members for topic in _topics_of(member)}
+    ):
+        return ConsumerGroupDescribeResponseDescribedGroup(
+            group_id=group_id,
+            error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            error_message="the group has topics that the client may not describe",
+        )
     return ConsumerGroupDescribeResponseDescribedGroup(
         group_id=group_id,
         group_state=group.state.value,
         group_epoch=group.epoch,
         assignment_epoch=group.target_epoch,
         assignor_name=group.preferred_assignor(),
-        members=[_member(broker, group, member) for member in group.members.values()],
+        members=members,
     )
+
+
+def _topics_of(member: ConsumerGroupDescribeResponseMember) -> Iterator[str]:
+    yield from member.subscribed_topic_names
+    for assignment in (member.assignment, member.target_assignment):
+        yield from (each.topic_name for each in assignment.topic_partitions if each.topic_name)
 
 
 def _member(

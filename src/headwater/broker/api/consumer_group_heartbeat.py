@@ -6,6 +6,8 @@ member tells what it owns, the broker computes who should own what (assignors `u
 default, and `range`), has partitions given up first and hands them out when they are free.
 Sessions last 45 s, heartbeats are due every 5 s. What the answer says is durable.
 
+Needs READ on the group and DESCRIBE on the topics that the member names.
+
 From version 1 on the client chooses its member id, and may subscribe by a regular expression.
 
 Deviations: regular expressions are Python's without back references, look-around and word
@@ -19,6 +21,7 @@ from collections.abc import Awaitable
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
+from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ApiError
 from headwater.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -31,6 +34,7 @@ def consumer_group_heartbeat(
     broker: Broker, request: ConsumerGroupHeartbeatRequest, context: RequestContext
 ) -> ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]:
     try:
+        _require(broker, request, context)
         answer = broker.groups.consumer_heartbeat(
             request,
             api_version=context.api_version,
@@ -40,6 +44,14 @@ def consumer_group_heartbeat(
     except ApiError as error:
         return _refusal(error)
     return answer if isinstance(answer, ConsumerGroupHeartbeatResponse) else _wait(answer)
+
+
+def _require(
+    broker: Broker, request: ConsumerGroupHeartbeatRequest, context: RequestContext
+) -> None:
+    broker.authorizer.require(context, Operation.READ, ResourceType.GROUP, request.group_id)
+    for topic in request.subscribed_topic_names or ():
+        broker.authorizer.require(context, Operation.DESCRIBE, ResourceType.TOPIC, topic)
 
 
 async def _wait(

@@ -2,7 +2,7 @@
 
 `count` is the number that the topic has afterwards; what is no increase is INVALID_PARTITIONS.
 The new partitions are there, durably, when the answer comes. Replicas may be assigned, one list
-for each new partition. `validate_only` checks and changes nothing.
+for each new partition. `validate_only` checks and changes nothing. Needs ALTER on the topics.
 
 Deviations: replicas can only be placed on this broker. One request makes at most 100,000
 partitions. `__consumer_offsets` does not grow (INVALID_REQUEST): a group's partition follows from
@@ -13,6 +13,7 @@ from collections import Counter
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import OFFSETS_TOPIC, Broker
+from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.broker.topic_changes import (
     CHANGE_ERRORS,
     check_partition_count,
@@ -33,11 +34,12 @@ from headwater.protocol.messages.create_partitions import (
 async def create_partitions(
     broker: Broker, request: CreatePartitionsRequest, context: RequestContext
 ) -> CreatePartitionsResponse:
-    return CreatePartitionsResponse(results=await broker.to_the_end(_add_all(broker, request)))
+    change = _add_all(broker, request, context)
+    return CreatePartitionsResponse(results=await broker.to_the_end(change))
 
 
 async def _add_all(
-    broker: Broker, request: CreatePartitionsRequest
+    broker: Broker, request: CreatePartitionsRequest, context: RequestContext
 ) -> list[CreatePartitionsResponseCreatePartitionsTopicResult]:
     times_named = Counter(topic.name for topic in request.topics)
     added_so_far = 0
@@ -48,6 +50,7 @@ async def _add_all(
         try:
             if times_named[wanted.name] > 1:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "the topic is named more than once")
+            broker.authorizer.require(context, Operation.ALTER, ResourceType.TOPIC, wanted.name)
             added = _check(broker, wanted)
             check_partition_count(added_so_far + added)
             if not request.validate_only:

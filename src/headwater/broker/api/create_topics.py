@@ -7,6 +7,9 @@ that exists is TOPIC_ALREADY_EXISTS. `validate_only` checks and makes nothing. F
 the answer has the settings of the topic, from 7 on its id. A disk that refuses is
 KAFKA_STORAGE_ERROR for the topics it refused.
 
+Needs CREATE on the cluster, or on each topic; and for the settings in the answer DESCRIBE_CONFIGS
+on the topic (else `topic_config_error_code` is TOPIC_AUTHORIZATION_FAILED).
+
 Deviations: the replication factor is 1 (or -1), replicas can only be placed on this broker. One
 request makes at most 100,000 partitions; what goes beyond is refused with INVALID_PARTITIONS.
 Names that differ in `.` and `_` only also collide within one request. `timeout_ms` is not used.
@@ -19,6 +22,7 @@ from collections import Counter
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker, check_topic_name
 from headwater.broker.config_resources import topic_entries
+from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.broker.topic_changes import (
     CHANGE_ERRORS,
     check_partition_count,
@@ -42,21 +46,26 @@ from headwater.protocol.primitives import NIL_UUID
 async def create_topics(
     broker: Broker, request: CreateTopicsRequest, context: RequestContext
 ) -> CreateTopicsResponse:
-    results = await broker.to_the_end(_create_all(broker, request))
+    results = await broker.to_the_end(_create_all(broker, request, context))
     return CreateTopicsResponse(topics=results)
 
 
 async def _create_all(
-    broker: Broker, request: CreateTopicsRequest
+    broker: Broker, request: CreateTopicsRequest, context: RequestContext
 ) -> list[CreateTopicsResponseCreatableTopicResult]:
     times_named = Counter(topic.name for topic in request.topics)
     alike = {_without_dots(name): name for name in list(broker.store.catalog.topics)}
+    creates_any = broker.authorizer.sees(context, Operation.CREATE, ResourceType.CLUSTER)
     partitions_so_far = 0
     results = []
     for wanted in {topic.name: topic for topic in request.topics}.values():
         try:
             if times_named[wanted.name] > 1:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "the topic is named more than once")
+            if not creates_any:
+                broker.authorizer.require(
+                    context, Operation.CREATE, ResourceType.TOPIC, wanted.name
+                )
             _check_name(broker, wanted.name, alike)
             configs = _configs(broker, wanted)
             partitions = _partition_count(broker, wanted)
@@ -64,6 +73,10 @@ async def _create_all(
             result = await _create(
                 broker, wanted.name, partitions, configs, validate_only=request.validate_only
             )
+            if not broker.authorizer.sees(
+                context, Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, wanted.name
+            ):
+                _hide_configs(result)
             partitions_so_far += partitions
             alike[_without_dots(wanted.name)] = wanted.name
         except CHANGE_ERRORS as error:
@@ -73,6 +86,12 @@ async def _create_all(
             )
         results.append(result)
     return results
+
+
+def _hide_configs(result: CreateTopicsResponseCreatableTopicResult) -> None:
+    result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    result.num_partitions = result.replication_factor = -1
+    result.configs = []
 
 
 def _check_name(broker: Broker, name: str, alike: dict[str, str]) -> None:

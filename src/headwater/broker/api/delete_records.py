@@ -4,7 +4,7 @@ The records before the offset are gone, durably, when the answer comes; it tells
 partition begins now. Offset -1 means the high watermark; an offset beyond it, or another negative
 one, is OFFSET_OUT_OF_RANGE; one before the start changes nothing. As in Kafka, records of
 `__consumer_offsets` are not deleted (INVALID_TOPIC_EXCEPTION), nor those of a topic that is
-compacted only (POLICY_VIOLATION).
+compacted only (POLICY_VIOLATION). Needs DELETE on the topics.
 
 Deviations: bytes are given back segment by segment, when all of a segment lies before the start.
 `timeout_ms` is not used.
@@ -12,6 +12,7 @@ Deviations: bytes are given back segment by segment, when all of a segment lies 
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import OFFSETS_TOPIC, Broker
+from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.broker.topic_changes import CHANGE_ERRORS, refusal
 from headwater.errors import ApiError
 from headwater.log.partition import PartitionLog
@@ -34,13 +35,14 @@ async def delete_records(
 ) -> DeleteRecordsResponse:
     return DeleteRecordsResponse(
         topics=[
-            await broker.to_the_end(_delete_in_topic(broker, topic)) for topic in request.topics
+            await broker.to_the_end(_delete_in_topic(broker, topic, context))
+            for topic in request.topics
         ]
     )
 
 
 async def _delete_in_topic(
-    broker: Broker, topic: DeleteRecordsRequestDeleteRecordsTopic
+    broker: Broker, topic: DeleteRecordsRequestDeleteRecordsTopic, context: RequestContext
 ) -> DeleteRecordsResponseDeleteRecordsTopicResult:
     answer = DeleteRecordsResponseDeleteRecordsTopicResult(name=topic.name)
     changed: dict[PartitionLog, DeleteRecordsResponseDeleteRecordsPartitionResult] = {}
@@ -51,6 +53,7 @@ async def _delete_in_topic(
         )
         answer.partitions.append(result)
         try:
+            broker.authorizer.require(context, Operation.DELETE, ResourceType.TOPIC, topic.name)
             partition = broker.partition(topic.name, wanted.partition_index)
             offsets[partition] = _checked_offset(partition, wanted.offset)
         except ApiError as error:

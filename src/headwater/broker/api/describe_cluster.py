@@ -3,13 +3,12 @@
 There is one broker, which is the controller too. From version 1 on a client says whether it asks
 a broker or a controller (KIP-919): this is a broker, so a question to a controller is
 MISMATCHED_ENDPOINT_TYPE, any other UNSUPPORTED_ENDPOINT_TYPE. Authorized operations are told when
-asked for.
+asked for; without DESCRIBE on the cluster there are none.
 
-Deviations: authorized operations are told as all that exist, for there is no authorizer. No
-broker is ever fenced.
+Deviations: no broker is ever fenced.
 """
 
-from headwater.broker.api.metadata import CLUSTER_OPERATIONS
+from headwater.broker.api.metadata import cluster_operations
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
 from headwater.protocol.error_codes import ErrorCode
@@ -47,5 +46,5 @@ def describe_cluster(
         ],
     )
     if request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = CLUSTER_OPERATIONS
+        response.cluster_authorized_operations = cluster_operations(broker, context)
     return response

@@ -8,7 +8,8 @@ all read-only. Groups, whether they exist or not: every setting, as for topics
 
 As in Kafka, the broker "" (all brokers) has what was set for all of them at run time, which here
 is nothing; so have client metrics. Unknown topics are UNKNOWN_TOPIC_OR_PARTITION, another
-broker's id and unknown kinds of resources INVALID_REQUEST.
+broker's id and unknown kinds of resources INVALID_REQUEST. Needs DESCRIBE_CONFIGS on each topic
+and group, and for the others on the cluster.
 
 Deviations: broker loggers are INVALID_REQUEST. A resource that stands twice in a request is
 described once. Values are told as they were set (`CreateTime`, `TRUE`).
@@ -21,6 +22,7 @@ from headwater.broker import config_resources as resources
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker, check_topic_name
 from headwater.broker.config_resources import Entry
+from headwater.broker.security.authorizer import Operation
 from headwater.broker.topic_changes import refusal
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
@@ -43,7 +45,7 @@ async def describe_configs(
     response = DescribeConfigsResponse()
     wanted = {(each.resource_type, each.resource_name): each for each in request.resources}
     for number, resource in enumerate(wanted.values(), 1):
-        response.results.append(_describe(broker, resource, request))
+        response.results.append(_describe(broker, resource, request, context))
         if number % RESOURCES_AT_ONCE == 0:
             await asyncio.sleep(0)
     return response
@@ -53,17 +55,20 @@ def _describe(
     broker: Broker,
     resource: DescribeConfigsRequestDescribeConfigsResource,
     request: DescribeConfigsRequest,
+    context: RequestContext,
 ) -> DescribeConfigsResponseDescribeConfigsResult:
     result = DescribeConfigsResponseDescribeConfigsResult(
         error_message=None,
         resource_type=resource.resource_type,
         resource_name=resource.resource_name,
     )
+    kind, name = resource.resource_type, resource.resource_name
     try:
+        resources.require(broker, context, Operation.DESCRIBE_CONFIGS, kind, name)
         keys = set(resource.configuration_keys or ())
         result.configs = [
             _told(entry, request)
-            for entry in _entries(broker, resource.resource_type, resource.resource_name)
+            for entry in _entries(broker, kind, name)
             if not keys or entry.name in keys
         ]
     except ApiError as error:

@@ -2,15 +2,15 @@
 
 A group that there is not, or that is a KIP-848 group (ConsumerGroupDescribe shows those), is
 Dead; from version 6 on also GROUP_ID_NOT_FOUND with a message. Metadata and assignments are shown
-in a stable group only, as in Kafka.
-
-Deviations: authorized operations are told as all that exist, for there is no authorizer.
+in a stable group only, as in Kafka. Needs DESCRIBE on each group. Authorized operations are told
+when asked for.
 """
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
 from headwater.broker.groups.classic import ClassicGroup
 from headwater.broker.groups.rebalance import State
+from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.describe_groups import (
@@ -20,28 +20,28 @@ from headwater.protocol.messages.describe_groups import (
     DescribeGroupsResponseDescribedGroupMember,
 )
 
-# Bits of Kafka's AclOperation: READ 3, DELETE 6, DESCRIBE 8, DESCRIBE_CONFIGS 10,
-# ALTER_CONFIGS 11.
-GROUP_OPERATIONS = sum(1 << bit for bit in (3, 6, 8, 10, 11))
-
 
 @serves(DescribeGroupsRequest, first=0, last=6)
 def describe_groups(
     broker: Broker, request: DescribeGroupsRequest, context: RequestContext
 ) -> DescribeGroupsResponse:
     response = DescribeGroupsResponse(
-        groups=[_describe(broker, group_id, context.api_version) for group_id in request.groups]
+        groups=[_describe(broker, group_id, context) for group_id in request.groups]
     )
     if request.include_authorized_operations:
         for group in response.groups:
-            group.authorized_operations = GROUP_OPERATIONS
+            if group.error_code == ErrorCode.NONE:
+                group.authorized_operations = broker.authorizer.operations(
+                    context, ResourceType.GROUP, group.group_id
+                )
     return response
 
 
 def _describe(
-    broker: Broker, group_id: str, api_version: int
+    broker: Broker, group_id: str, context: RequestContext
 ) -> DescribeGroupsResponseDescribedGroup:
     try:
+        broker.authorizer.require(context, Operation.DESCRIBE, ResourceType.GROUP, group_id)
         broker.groups.verify_ready()
     except ApiError as error:
         return DescribeGroupsResponseDescribedGroup(group_id=group_id, error_code=error.code)
@@ -50,7 +50,7 @@ def _describe(
         unknown = DescribeGroupsResponseDescribedGroup(
             group_id=group_id, group_state=State.DEAD.value
         )
-        if api_version >= 6:
+        if context.api_version >= 6:
             unknown.error_code = ErrorCode.GROUP_ID_NOT_FOUND
             unknown.error_message = (
                 f"group {group_id} not found"

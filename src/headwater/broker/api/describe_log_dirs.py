@@ -3,7 +3,8 @@
 There is one log directory, the broker's data directory. Null topics means all of them; partitions
 that do not exist are left out. A partition's size is that of its segments. From version 4 on the
 answer has the size of the file system and what is left of it; if it cannot be asked, the
-directory's error is KAFKA_STORAGE_ERROR.
+directory's error is KAFKA_STORAGE_ERROR. Needs DESCRIBE on the cluster; before version 3 a client
+without it gets an empty answer.
 
 Deviations: none; a lag is always 0, for no partition moves between directories.
 """
@@ -13,6 +14,7 @@ from collections.abc import Iterable
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
+from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.describe_log_dirs import (
     DescribeLogDirsRequest,
@@ -29,6 +31,8 @@ PARTITIONS_AT_ONCE = 1000  # then others have their turn
 async def describe_log_dirs(
     broker: Broker, request: DescribeLogDirsRequest, context: RequestContext
 ) -> DescribeLogDirsResponse:
+    if not broker.authorizer.allows(context, Operation.DESCRIBE, ResourceType.CLUSTER):
+        return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     store = broker.store
     result = DescribeLogDirsResponseDescribeLogDirsResult(log_dir=store.path)
     try:

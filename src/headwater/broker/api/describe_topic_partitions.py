@@ -6,12 +6,13 @@ there are more, `next_cursor` is where to go on. Topics that do not exist are
 UNKNOWN_TOPIC_OR_PARTITION, names that cannot be one INVALID_TOPIC_EXCEPTION. A cursor on a topic
 that is not among those asked for, or on a negative partition, is INVALID_REQUEST for each topic.
 
-Deviations: authorized operations are told as all that exist, for there is no authorizer.
+Needs DESCRIBE on each topic. One that is named and may not be seen is TOPIC_AUTHORIZATION_FAILED,
+whether it exists or not, and comes behind the others; of all topics it is left out.
 """
 
-from headwater.broker.api.metadata import TOPIC_OPERATIONS
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker, check_topic_name
+from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ApiError
 from headwater.log.catalog import Topic
 from headwater.protocol.error_codes import ErrorCode
@@ -37,7 +38,13 @@ def describe_topic_partitions(
     ):
         return _refused(wanted)
     start = cursor.topic_name if cursor else ""
-    names = sorted(name for name in wanted or list(broker.store.catalog.topics) if name >= start)
+    ask = broker.authorizer.allows if wanted else broker.authorizer.sees
+    names: list[str] = []
+    denied: list[str] = []
+    for name in sorted(wanted or broker.store.catalog.topics):
+        if name >= start:
+            is_allowed = ask(context, Operation.DESCRIBE, ResourceType.TOPIC, name)
+            (names if is_allowed else denied).append(name)
     response = DescribeTopicPartitionsResponse()
     room = max(1, min(request.response_partition_limit, PARTITIONS_MAX))
     for name in names:
@@ -51,17 +58,26 @@ def describe_topic_partitions(
             continue
         first = cursor.partition_index if cursor and name == start else 0
         end = min(topic.partitions, first + room)
-        response.topics.append(_describe(broker, topic, range(first, end)))
+        response.topics.append(_describe(broker, topic, range(first, end), context))
         room -= max(0, end - first)
         if end < topic.partitions:
             response.next_cursor = DescribeTopicPartitionsResponseCursor(
                 topic_name=name, partition_index=end
             )
             break
+    if wanted:
+        response.topics += [
+            DescribeTopicPartitionsResponseTopic(
+                error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name
+            )
+            for name in denied
+        ]
     return response
 
 
-def _describe(broker: Broker, topic: Topic, indexes: range) -> DescribeTopicPartitionsResponseTopic:
+def _describe(
+    broker: Broker, topic: Topic, indexes: range, context: RequestContext
+) -> DescribeTopicPartitionsResponseTopic:
     here = [broker.node_id]
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
@@ -79,7 +95,9 @@ def _describe(broker: Broker, topic: Topic, indexes: range) -> DescribeTopicPart
             )
             for index in indexes
         ],
-        topic_authorized_operations=TOPIC_OPERATIONS,
+        topic_authorized_operations=broker.authorizer.operations(
+            context, ResourceType.TOPIC, topic.name
+        ),
     )
 
 

@@ -2,13 +2,14 @@
 
 A partition that is named is ELECTION_NOT_NEEDED, or UNKNOWN_TOPIC_OR_PARTITION. Null (all
 partitions) is answered with an empty list: as in Kafka, only partitions that needed an election
-are told then. An unknown kind of election is INVALID_REQUEST.
+are told then. An unknown kind of election is INVALID_REQUEST. Needs ALTER on the cluster.
 
 Deviations: none.
 """
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
+from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.elect_leaders import (
     ElectLeadersRequest,
@@ -24,15 +25,18 @@ PREFERRED, UNCLEAN = range(2)
 def elect_leaders(
     broker: Broker, request: ElectLeadersRequest, context: RequestContext
 ) -> ElectLeadersResponse:
-    is_known = request.election_type in (PREFERRED, UNCLEAN)
+    refusal = (ErrorCode.NONE, "")
+    if not broker.authorizer.allows(context, Operation.ALTER, ResourceType.CLUSTER):
+        refusal = (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "cluster authorization failed")
+    elif request.election_type not in (PREFERRED, UNCLEAN):
+        refusal = (ErrorCode.INVALID_REQUEST, "unknown kind of election")
     return ElectLeadersResponse(
-        error_code=ErrorCode.NONE if is_known else ErrorCode.INVALID_REQUEST,
+        error_code=refusal[0],
         replica_election_results=[
             ElectLeadersResponseReplicaElectionResult(
                 topic=topic.topic,
                 partition_result=[
-                    _result(broker, topic.topic, index, is_known_election=is_known)
-                    for index in topic.partitions
+                    _result(broker, topic.topic, index, refusal) for index in topic.partitions
                 ],
             )
             for topic in request.topic_partitions or ()
@@ -41,10 +45,11 @@ def elect_leaders(
 
 
 def _result(
-    broker: Broker, topic: str, index: int, *, is_known_election: bool
+    broker: Broker, topic: str, index: int, refusal: tuple[ErrorCode, str]
 ) -> ElectLeadersResponsePartitionResult:
-    if not is_known_election:
-        code, message = ErrorCode.INVALID_REQUEST, "unknown kind of election"
+    code, message = refusal
+    if code != ErrorCode.NONE:
+        pass
     elif (topic, index) in broker.store.partitions:
         code, message = ErrorCode.ELECTION_NOT_NEEDED, "the partition has its only leader"
     else:

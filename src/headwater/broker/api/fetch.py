@@ -4,7 +4,7 @@ Whole batches, as they lie on disk: a consumer that asks for the middle of one g
 skips (as with Kafka). At most `max_bytes` in all and `partition_max_bytes` for each partition, but
 at least one batch (KIP-74). With less than `min_bytes` the answer waits until there are as many,
 or until `max_wait_ms` is over. Incremental sessions: see fetch_sessions.py. Only records below
-the high watermark, that is durable ones, are ever sent.
+the high watermark, that is durable ones, are ever sent. Needs READ on the topics.
 
 An offset that retention has passed is answered with OFFSET_OUT_OF_RANGE, and what the consumer
 missed is counted (`headwater_missed_records_total`).
@@ -22,6 +22,7 @@ from headwater.broker.api.registry import Answer, RequestContext, serves
 from headwater.broker.broker import Broker
 from headwater.broker.fetch_sessions import FetchedPartition, FetchSession, TopicKey
 from headwater.broker.leadership import check_epoch
+from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ApiError, CorruptLog, OffsetOutOfRange
 from headwater.log.partition import PartitionLog, Slice
 from headwater.protocol.error_codes import ErrorCode
@@ -43,6 +44,7 @@ class _Fetch:
 
     broker: Broker
     request: FetchRequest
+    context: RequestContext
     session: FetchSession
     by_id: bool
     found: dict[tuple[TopicKey, int], Slice | ErrorCode] = field(default_factory=dict)
@@ -68,10 +70,10 @@ def fetch(
 ) -> Answer | Awaitable[Answer]:
     by_id = context.api_version >= IDS_SINCE
     try:
-        session = broker.fetch_sessions.session_for(request, by_id=by_id)
+        session = broker.fetch_sessions.session_for(request, by_id=by_id, owner=context.principal)
     except ApiError as error:
         return FetchResponse(error_code=error.code)
-    work = _Fetch(broker, request, session, by_id)
+    work = _Fetch(broker, request, context, session, by_id)
     to_search = _look(work)
     if not to_search and (_is_enough(work) or request.max_wait_ms <= 0):
         return _respond(work)
@@ -99,6 +101,7 @@ def _look(work: _Fetch) -> list[_Place]:
     for key, each in work.session.partitions.items():
         wanted = each.wanted
         try:
+            _require(work, each)
             partition = _partition(work, each)
             check_epoch(work.broker, wanted.current_leader_epoch)
             partition.check_offset(wanted.fetch_offset)
@@ -158,6 +161,17 @@ def _find_all(
             remaining_bytes -= part.size_bytes
             is_empty = False
     return found
+
+
+def _require(work: _Fetch, each: FetchedPartition) -> None:
+    authorizer, topic = work.broker.authorizer, each.topic
+    if not authorizer.enabled:
+        return
+    if isinstance(topic, str):
+        authorizer.require(work.context, Operation.READ, ResourceType.TOPIC, topic)
+    else:
+        name = work.broker.topic_name(topic)
+        authorizer.require(work.context, Operation.READ, ResourceType.TOPIC, name, topic_id=topic)
 
 
 def _partition(work: _Fetch, each: FetchedPartition) -> PartitionLog:
@@ -262,7 +276,7 @@ def _partition_data(
     try:
         partition = _partition(work, each)
     except ApiError as error:
-        data.error_code = error.code
+        data.error_code = data.error_code or error.code
         data.high_watermark = -1
         return data
     if not data.error_code or found == ErrorCode.OFFSET_OUT_OF_RANGE:

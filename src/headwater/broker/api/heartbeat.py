@@ -6,6 +6,7 @@ taken as good, as in Kafka.
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
+from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ApiError
 from headwater.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
@@ -15,6 +16,7 @@ def heartbeat(
     broker: Broker, request: HeartbeatRequest, context: RequestContext
 ) -> HeartbeatResponse:
     try:
+        broker.authorizer.require(context, Operation.READ, ResourceType.GROUP, request.group_id)
         broker.groups.heartbeat(
             request.group_id, request.member_id, request.group_instance_id, request.generation_id
         )

@@ -5,7 +5,8 @@ with the default if the resource has no value of its own. A change is durable, a
 the answer comes. A wrong setting is named (INVALID_CONFIG), and nothing of that resource changes.
 A resource, or a setting within one, that stands twice is INVALID_REQUEST, and so is a setting
 without a value. As in Kafka, DELETE of a setting that is not set, or not known, changes nothing.
-`validate_only` checks and changes nothing. A group need not exist to have settings.
+`validate_only` checks and changes nothing. A group need not exist to have settings. Needs
+ALTER_CONFIGS on each topic and group.
 
 Deviations: the broker's settings stand in headwater.toml (INVALID_REQUEST says so). The bounds of
 group settings are the widest that Kafka's broker settings for them allow.
@@ -34,7 +35,7 @@ async def incremental_alter_configs(
     broker: Broker, request: IncrementalAlterConfigsRequest, context: RequestContext
 ) -> IncrementalAlterConfigsResponse:
     change = config_changes.alter(
-        broker, request.resources, _changed, validate_only=request.validate_only
+        broker, request.resources, _changed, context, validate_only=request.validate_only
     )
     return IncrementalAlterConfigsResponse(
         responses=[

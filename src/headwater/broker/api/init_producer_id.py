@@ -4,6 +4,8 @@ An id is never given out twice, also not across crashes. A producer that sends i
 (version 3+) after an error of its own gets a new id with epoch 0, which needs no memory of the
 old one; Kafka does the same for producers without a transactional id when their epoch is used up.
 
+Needs WRITE on some topic, or IDEMPOTENT_WRITE on the cluster (KIP-679).
+
 Deviations: a transactional id is refused (INVALID_REQUEST): transactions are not supported yet.
 """
 
@@ -24,6 +26,8 @@ def init_producer_id(
 ) -> InitProducerIdResponse | Awaitable[InitProducerIdResponse]:
     if request.transactional_id is not None:
         return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST)
+    if not broker.authorizer.allows_idempotent_writes(context):
+        return InitProducerIdResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return _allocate(broker)
 
 

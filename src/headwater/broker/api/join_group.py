@@ -11,6 +11,7 @@ Deviations: a live KIP-848 group is refused with INCONSISTENT_GROUP_PROTOCOL, as
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
+from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ApiError
 from headwater.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 
@@ -22,6 +23,7 @@ async def join_group(
     if context.api_version == 0:
         request.rebalance_timeout_ms = request.session_timeout_ms
     try:
+        broker.authorizer.require(context, Operation.READ, ResourceType.GROUP, request.group_id)
         response = await broker.groups.join(
             request,
             api_version=context.api_version,

@@ -6,6 +6,7 @@ reason of version 5 is not kept.
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
+from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ApiError
 from headwater.protocol.messages.leave_group import (
     LeaveGroupRequest,
@@ -22,6 +23,7 @@ async def leave_group(
     if context.api_version < 3:
         leaving = [(request.member_id, None)]
     try:
+        broker.authorizer.require(context, Operation.READ, ResourceType.GROUP, request.group_id)
         errors = await broker.groups.leave(request.group_id, leaving)
     except ApiError as error:
         return LeaveGroupResponse(error_code=error.code)

@@ -2,7 +2,8 @@
 
 Version 0 lists client metrics, of which there are none. Version 1 lists the kinds asked for, or
 all of them if none is named: topics, this broker, and the groups that have settings of their own.
-Client metrics have none. An unknown kind is UNSUPPORTED_VERSION, as in Kafka.
+Client metrics have none. An unknown kind is UNSUPPORTED_VERSION, as in Kafka. Needs
+DESCRIBE_CONFIGS on the cluster.
 
 Deviations: broker loggers, which are not offered, are not listed.
 """
@@ -10,6 +11,7 @@ Deviations: broker loggers, which are not offered, are not listed.
 from headwater.broker import config_resources as resources
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
+from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.list_config_resources import (
     ListConfigResourcesRequest,
@@ -30,6 +32,8 @@ KNOWN = {
 def list_config_resources(
     broker: Broker, request: ListConfigResourcesRequest, context: RequestContext
 ) -> ListConfigResourcesResponse:
+    if not broker.authorizer.allows(context, Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER):
+        return ListConfigResourcesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     kinds = set(request.resource_types) or KNOWN
     if context.api_version == 0:
         kinds = {resources.CLIENT_METRICS}

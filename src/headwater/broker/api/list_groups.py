@@ -2,12 +2,14 @@
 Versions 0–5.
 
 States and types are compared without regard to case. Types are `classic` and `consumer`.
+Without DESCRIBE on the cluster, groups that the client may not DESCRIBE are left out.
 """
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
 from headwater.broker.groups.classic import ClassicGroup
 from headwater.broker.groups.rebalance import CONSUMER_PROTOCOL_TYPE
+from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ApiError
 from headwater.protocol.messages.list_groups import (
     ListGroupsRequest,
@@ -27,7 +29,12 @@ def list_groups(
     states = {state.lower() for state in request.states_filter}
     types = {type_.lower() for type_ in request.types_filter}
     response = ListGroupsResponse()
+    sees_all = broker.authorizer.sees(context, Operation.DESCRIBE, ResourceType.CLUSTER)
     for group in broker.groups.groups():
+        if not sees_all and not broker.authorizer.sees(
+            context, Operation.DESCRIBE, ResourceType.GROUP, group.group_id
+        ):
+            continue
         is_classic = isinstance(group, ClassicGroup)
         listed = ListGroupsResponseListedGroup(
             group_id=group.group_id,

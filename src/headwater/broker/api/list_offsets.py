@@ -5,12 +5,14 @@ Times below zero are questions: -1 end, -2 start, -3 the record with the largest
 (9+), -6 the earliest offset not yet elsewhere (11+). All is on this machine, so -4 is -2, -6 is
 -2, and -5 has no answer (offset -1).
 
-A time behind the last record has no answer either: offset -1, timestamp -1, no error.
+A time behind the last record has no answer either: offset -1, timestamp -1, no error. Needs
+DESCRIBE on the topics.
 """
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
 from headwater.broker.leadership import check_epoch
+from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ApiError, CorruptLog, MalformedMessage
 from headwater.log import timestamps
 from headwater.log.partition import PartitionLog
@@ -49,6 +51,7 @@ async def _answer(
 ) -> ListOffsetsResponseListOffsetsPartitionResponse:
     answer = ListOffsetsResponseListOffsetsPartitionResponse(partition_index=wanted.partition_index)
     try:
+        broker.authorizer.require(context, Operation.DESCRIBE, ResourceType.TOPIC, topic)
         partition = broker.partition(topic, wanted.partition_index)
         check_epoch(broker, wanted.current_leader_epoch)
         found = await _find(broker, partition, wanted.timestamp, context.api_version)

@@ -3,14 +3,21 @@
 Unknown topics that are asked for by name are created if both the client
 (`allow_auto_topic_creation`, version 4+) and the broker (`auto_create_topics`) allow it; they are
 in this answer already. Topic ids from version 10 on, questions by id from version 12 on.
+Authorized operations are told when asked for.
 
-Deviations: authorized operations are told as all that exist, for there is no authorizer.
+Needs DESCRIBE on each topic, and to create one CREATE on it or on the cluster. A topic that is
+named and may not be seen is TOPIC_AUTHORIZATION_FAILED, whether it exists or not; of all topics it
+is left out.
+
+Deviations: for an id whose topic the client may not see the answer is that of an unknown id,
+where Kafka's is TOPIC_AUTHORIZATION_FAILED.
 """
 
 from collections.abc import Iterable
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker, check_topic_name
+from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ApiError
 from headwater.log.catalog import Topic
 from headwater.protocol.error_codes import ErrorCode
@@ -24,10 +31,7 @@ from headwater.protocol.messages.metadata import (
 )
 from headwater.protocol.primitives import NIL_UUID
 
-# Bits of Kafka's AclOperation: READ 3, WRITE 4, CREATE 5, DELETE 6, ALTER 7, DESCRIBE 8,
-# CLUSTER_ACTION 9, DESCRIBE_CONFIGS 10, ALTER_CONFIGS 11, IDEMPOTENT_WRITE 12.
-TOPIC_OPERATIONS = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
-CLUSTER_OPERATIONS = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
+TOPIC_AUTHORIZATION_FAILED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 @serves(MetadataRequest, first=0, last=13)
@@ -43,10 +47,20 @@ async def metadata(
     )
     if request.include_topic_authorized_operations:
         for topic in response.topics:
-            topic.topic_authorized_operations = TOPIC_OPERATIONS
+            if topic.name is not None and topic.error_code != TOPIC_AUTHORIZATION_FAILED:
+                topic.topic_authorized_operations = broker.authorizer.operations(
+                    context, ResourceType.TOPIC, topic.name
+                )
     if request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = CLUSTER_OPERATIONS
+        response.cluster_authorized_operations = cluster_operations(broker, context)
     return response
+
+
+def cluster_operations(broker: Broker, context: RequestContext) -> int:
+    """None at all without DESCRIBE on the cluster."""
+    if not broker.authorizer.allows(context, Operation.DESCRIBE, ResourceType.CLUSTER):
+        return 0
+    return broker.authorizer.operations(context, ResourceType.CLUSTER)
 
 
 async def _topics(
@@ -54,28 +68,38 @@ async def _topics(
 ) -> list[MetadataResponseTopic]:
     # Version 0 asks for all topics with an empty list, later ones with null.
     if request.topics is None or (context.api_version == 0 and not request.topics):
-        return [describe(broker, topic) for topic in broker.store.catalog.topics.values()]
-    may_create = request.allow_auto_topic_creation
-    return [await _topic(broker, wanted, may_create=may_create) for wanted in request.topics]
+        return [
+            describe(broker, topic)
+            for topic in broker.store.catalog.topics.values()
+            if broker.authorizer.sees(context, Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
+        ]
+    creates = request.allow_auto_topic_creation and broker.options.auto_create_topics
+    return [await _topic(broker, wanted, context, creates=creates) for wanted in request.topics]
 
 
 async def _topic(
-    broker: Broker, wanted: MetadataRequestTopic, *, may_create: bool
+    broker: Broker, wanted: MetadataRequestTopic, context: RequestContext, *, creates: bool
 ) -> MetadataResponseTopic:
+    authorizer = broker.authorizer
     if wanted.topic_id != NIL_UUID:
         topic = broker.store.catalog.by_id.get(wanted.topic_id)
-        if topic is None:
+        if topic is None or not authorizer.allows(
+            context, Operation.DESCRIBE, ResourceType.TOPIC, topic.name
+        ):
             return MetadataResponseTopic(
                 error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=wanted.topic_id
             )
         return describe(broker, topic)
     name = wanted.name or ""
-    topic = broker.topic(name)
-    if topic is not None:
-        return describe(broker, topic)
     try:
+        authorizer.require(context, Operation.DESCRIBE, ResourceType.TOPIC, name)
+        topic = broker.topic(name)
+        if topic is not None:
+            return describe(broker, topic)
+        if creates and not authorizer.sees(context, Operation.CREATE, ResourceType.CLUSTER):
+            authorizer.require(context, Operation.CREATE, ResourceType.TOPIC, name)
         check_topic_name(name)
-        if not (may_create and broker.options.auto_create_topics):
+        if not creates:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         partitions = broker.options.default_partitions
         topic = await broker.to_the_end(broker.create_topic(name, partitions, {}))

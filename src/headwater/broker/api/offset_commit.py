@@ -3,15 +3,19 @@
 Answered when the offsets are durable in `__consumer_offsets`. Versions 2–4 may ask for a
 retention of their own; topics are named by id from version 10 on. Members of KIP-848 groups
 commit with their member epoch from version 9 on; another epoch is STALE_MEMBER_EPOCH. Without
-member and generation only an empty group can be committed to.
+member and generation only an empty group can be committed to. Needs READ on the group and on the
+topics.
 
 Deviations: a partition that its topic does not have is UNKNOWN_TOPIC_OR_PARTITION; Kafka stores
 its offset.
 """
 
+from uuid import UUID
+
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
 from headwater.broker.groups.offsets import CommittedOffset, OffsetKey
+from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.offset_commit import (
@@ -28,6 +32,8 @@ from headwater.protocol.primitives import NIL_UUID
 async def offset_commit(
     broker: Broker, request: OffsetCommitRequest, context: RequestContext
 ) -> OffsetCommitResponse:
+    if not broker.authorizer.allows(context, Operation.READ, ResourceType.GROUP, request.group_id):
+        return _refused(request, ErrorCode.GROUP_AUTHORIZATION_FAILED)
     response = OffsetCommitResponse()
     offsets: list[tuple[OffsetKey, CommittedOffset]] = []
     answers: list[OffsetCommitResponsePartition] = []  # to those that go into `offsets`
@@ -39,16 +45,14 @@ async def offset_commit(
         response.topics.append(named)
         by_id = context.api_version >= 10
         name = topics.name_of(topic.topic_id) if by_id else topic.name
+        refusal = _refusal(broker, name, topic.topic_id if by_id else None, context)
         partition_count = topics.partition_count(name) if name is not None else None
         topic_id = topics.topic_id(name) if name is not None else None
         for partition in topic.partitions:
             answer = OffsetCommitResponsePartition(partition_index=partition.partition_index)
             named.partitions.append(answer)
-            if name is None:
-                answer.error_code = ErrorCode.UNKNOWN_TOPIC_ID
-                continue
-            answer.error_code = _error(broker, partition, partition_count)
-            if answer.error_code == ErrorCode.NONE:
+            answer.error_code = refusal or _error(broker, partition, partition_count)
+            if name is not None and answer.error_code == ErrorCode.NONE:
                 answers.append(answer)
                 offsets.append(
                     (
@@ -76,6 +80,38 @@ async def offset_commit(
         for answer in answers:
             answer.error_code = error.code
     return response
+
+
+def _refused(request: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitResponse:
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=[
+                    OffsetCommitResponsePartition(
+                        partition_index=partition.partition_index, error_code=code
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _refusal(
+    broker: Broker, name: str | None, topic_id: UUID | None, context: RequestContext
+) -> ErrorCode:
+    if name is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    try:
+        broker.authorizer.require(
+            context, Operation.READ, ResourceType.TOPIC, name, topic_id=topic_id
+        )
+    except ApiError as error:
+        return error.code
+    return ErrorCode.NONE
 
 
 def _error(

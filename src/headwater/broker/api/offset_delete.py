@@ -2,12 +2,13 @@
 
 Topics that a member subscribes to are refused with GROUP_SUBSCRIBED_TO_TOPIC; a live group whose
 members are no consumers, with NON_EMPTY_GROUP. An offset that is not there is deleted gladly.
-Answered when the tombstones are durable.
+Answered when the tombstones are durable. Needs DELETE on the group and READ on the topics.
 """
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
 from headwater.broker.groups.offsets import OffsetKey
+from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.offset_delete import (
@@ -25,11 +26,16 @@ async def offset_delete(
     groups, group_id = broker.groups, request.group_id
     response = OffsetDeleteResponse()
     try:
+        broker.authorizer.require(context, Operation.DELETE, ResourceType.GROUP, group_id)
         groups.verify_offset_delete(group_id)
         keys = []
         for topic in request.topics:
             error = ErrorCode.NONE
-            if groups.topics.partition_count(topic.name) is None:
+            if not broker.authorizer.allows(
+                context, Operation.READ, ResourceType.TOPIC, topic.name
+            ):
+                error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            elif groups.topics.partition_count(topic.name) is None:
                 error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif groups.is_subscribed(group_id, topic.name):
                 error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC

@@ -7,6 +7,8 @@ its epoch (version 9+) is refused with STALE_MEMBER_EPOCH when it is another.
 
 With `require_stable` (version 7+, KIP-447) a partition whose offset a transaction that has not
 ended will move is UNSTABLE_OFFSET_COMMIT: the client asks again.
+
+Needs DESCRIBE on each group and topic; of all topics, those that it is lacking for are left out.
 """
 
 from collections.abc import Iterable
@@ -14,6 +16,7 @@ from collections.abc import Iterable
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
 from headwater.broker.groups.offsets import CommittedOffset
+from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.offset_fetch import (
@@ -40,32 +43,34 @@ def offset_fetch(
     if context.api_version >= 8:
         return OffsetFetchResponse(
             groups=[
-                _group(broker, group, context.api_version, stable=request.require_stable)
+                _group(broker, group, context, stable=request.require_stable)
                 for group in request.groups
             ]
         )
     asked = OffsetFetchRequestGroup(group_id=request.group_id, topics=_as_newer(request.topics))
-    found = _group(broker, asked, context.api_version, stable=request.require_stable)
+    found = _group(broker, asked, context, stable=request.require_stable)
     return _as_older(found, asked, context.api_version)
 
 
 def _group(
-    broker: Broker, asked: OffsetFetchRequestGroup, api_version: int, *, stable: bool
+    broker: Broker, asked: OffsetFetchRequestGroup, context: RequestContext, *, stable: bool
 ) -> OffsetFetchResponseGroup:
     answer = OffsetFetchResponseGroup(group_id=asked.group_id)
+    by_id = context.api_version >= 10
     try:
+        broker.authorizer.require(context, Operation.DESCRIBE, ResourceType.GROUP, asked.group_id)
         broker.groups.verify_fetch(asked.group_id, asked.member_id, asked.member_epoch)
     except ApiError as error:
         answer.error_code = error.code
         return answer
     if asked.topics is None:
-        answer.topics = _all(broker, asked.group_id, by_id=api_version >= 10)
+        answer.topics = _all(broker, asked.group_id, context, by_id=by_id)
     else:
         answer.topics = [
-            _topic(broker, asked.group_id, topic, by_id=api_version >= 10) for topic in asked.topics
+            _topic(broker, asked.group_id, topic, context, by_id=by_id) for topic in asked.topics
         ]
     if stable:
-        _hide_unstable(broker, answer, by_id=api_version >= 10)
+        _hide_unstable(broker, answer, by_id=by_id)
     return answer
 
 
@@ -73,8 +78,10 @@ def _hide_unstable(broker: Broker, answer: OffsetFetchResponseGroup, *, by_id: b
     for topic in answer.topics:
         name = broker.groups.topics.name_of(topic.topic_id) if by_id else topic.name
         for index, partition in enumerate(topic.partitions):
-            if name is not None and broker.groups.is_unstable(
-                answer.group_id, name, partition.partition_index
+            if (
+                not partition.error_code
+                and name is not None
+                and broker.groups.is_unstable(answer.group_id, name, partition.partition_index)
             ):
                 topic.partitions[index] = _partition(
                     partition.partition_index, _NO_OFFSET, ErrorCode.UNSTABLE_OFFSET_COMMIT
@@ -82,14 +89,20 @@ def _hide_unstable(broker: Broker, answer: OffsetFetchResponseGroup, *, by_id: b
 
 
 def _topic(
-    broker: Broker, group_id: str, topic: OffsetFetchRequestTopics, *, by_id: bool
+    broker: Broker,
+    group_id: str,
+    topic: OffsetFetchRequestTopics,
+    context: RequestContext,
+    *,
+    by_id: bool,
 ) -> OffsetFetchResponseTopics:
     name = broker.groups.topics.name_of(topic.topic_id) if by_id else topic.name
-    if name is None:
-        partitions = [
-            _partition(index, _NO_OFFSET, ErrorCode.UNKNOWN_TOPIC_ID)
-            for index in topic.partition_indexes
-        ]
+    if name is None or not broker.authorizer.allows(
+        context, Operation.DESCRIBE, ResourceType.TOPIC, name
+    ):
+        # Nobody learns from the answer whether there is a topic that they may not see.
+        code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        partitions = [_partition(index, _NO_OFFSET, code) for index in topic.partition_indexes]
     else:
         partitions = [
             _partition(index, broker.groups.committed(group_id, name, index) or _NO_OFFSET)
@@ -100,13 +113,19 @@ def _topic(
     )
 
 
-def _all(broker: Broker, group_id: str, *, by_id: bool) -> list[OffsetFetchResponseTopics]:
+def _all(
+    broker: Broker, group_id: str, context: RequestContext, *, by_id: bool
+) -> list[OffsetFetchResponseTopics]:
     topics: dict[str, OffsetFetchResponseTopics] = {}
     for key, committed in broker.groups.committed_by(group_id):
         if key.topic not in topics:
             topic_id = broker.groups.topics.topic_id(key.topic)
             if by_id and topic_id is None:
                 continue  # deleted a moment ago
+            if not broker.authorizer.sees(
+                context, Operation.DESCRIBE, ResourceType.TOPIC, key.topic
+            ):
+                continue
             topics[key.topic] = OffsetFetchResponseTopics(
                 name=key.topic, topic_id=topic_id or NIL_UUID
             )

@@ -8,7 +8,7 @@ was sent, whatever its compression. Only for a compacted topic are the keys look
 without one would have no place in it (INVALID_RECORD). With acks=1 and acks=all the answer comes
 when the batch is durable (`headwater.durability`); with acks=0 there is none, and an error ends
 the connection, so that the client looks at its metadata again. Batches of idempotent producers
-are checked for gaps and not stored twice.
+are checked for gaps and not stored twice. Needs WRITE on the topics.
 
 A topic's `headwater.overload.policy` (overload.py) may let a request wait until a group has caught
 up, or drop a batch: then the answer is POLICY_VIOLATION, or a success with offset −1 if the topic
@@ -24,6 +24,7 @@ from collections.abc import Callable
 from headwater.broker.api.registry import Answer, Held, RequestContext, serves
 from headwater.broker.broker import OFFSETS_TOPIC, Broker
 from headwater.broker.quotas import PRODUCER_BYTES
+from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ApiError, MalformedMessage, StorageFailed
 from headwater.log.config import OverloadPolicy
 from headwater.log.partition import PartitionLog
@@ -72,6 +73,13 @@ def produce(
                 _check_request(request)
                 if context.api_version >= IDS_SINCE:
                     name = broker.topic_name(topic.topic_id)
+                broker.authorizer.require(
+                    context,
+                    Operation.WRITE,
+                    ResourceType.TOPIC,
+                    name,
+                    topic_id=topic.topic_id if context.api_version >= IDS_SINCE else None,
+                )
                 partition = broker.partition(name, data.index)
                 waiting += 1
                 try:

@@ -6,6 +6,7 @@ protocol type and name must be there and be the group's (KIP-559).
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
+from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
@@ -19,6 +20,7 @@ async def sync_group(
     if context.api_version >= 5 and not names_protocol:
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     try:
+        broker.authorizer.require(context, Operation.READ, ResourceType.GROUP, request.group_id)
         return await broker.groups.sync(request)
     except ApiError as error:
         return SyncGroupResponse(error_code=error.code)

@@ -11,6 +11,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID
 
 from headwater.broker.security.acls import (
     CLUSTER_NAME,
@@ -76,6 +77,14 @@ _OPERATIONS = {
 }
 
 
+_REFUSALS = {
+    ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ResourceType.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ResourceType.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
+
+
 class Principal(NamedTuple):
     """Who a connection speaks for."""
 
@@ -87,6 +96,11 @@ class Principal(NamedTuple):
 
 
 ANONYMOUS = Principal("ANONYMOUS")
+
+
+def unknown_topic_id(topic_id: UUID) -> ApiError:
+    """The same for a topic that there is not and for one that the client may not see."""
+    return ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic with id {topic_id}")
 
 
 class Authorizer:
@@ -166,18 +180,25 @@ class Authorizer:
             or self.allows(context, Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER)
         )
 
-    def topic_refusal(
-        self, context: "RequestContext", operation: Operation, name: str, *, by_id: bool = False
-    ) -> ErrorCode:
-        """NONE, or the error code of a client that may not do it with the topic.
-
-        Who names a topic by its id and may not see it is told that there is no such id.
+    def require(
+        self,
+        context: "RequestContext",
+        operation: Operation,
+        resource_type: ResourceType,
+        name: str = CLUSTER_NAME,
+        *,
+        topic_id: UUID | None = None,
+    ) -> None:
+        """Raises the error code unless `allows`. If the client knows the topic by `topic_id` only
+        and may not see it, the code is that of an id that there is not.
         """
-        if self.allows(context, operation, ResourceType.TOPIC, name):
-            return ErrorCode.NONE
-        if by_id and not self.sees(context, Operation.DESCRIBE, ResourceType.TOPIC, name):
-            return ErrorCode.UNKNOWN_TOPIC_ID
-        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        if self.allows(context, operation, resource_type, name):
+            return
+        if topic_id is not None and not self.sees(
+            context, Operation.DESCRIBE, ResourceType.TOPIC, name
+        ):
+            raise unknown_topic_id(topic_id)
+        raise ApiError(_REFUSALS[resource_type])
 
     def operations(
         self, context: "RequestContext", resource_type: ResourceType, name: str = CLUSTER_NAME
