@@ -106,6 +106,8 @@ def _hold_back(broker: Broker, request: ProduceRequest, context: RequestContext)
                 if context.api_version >= IDS_SINCE:
                     name = broker.topic_name(topic.topic_id)
                 partition = broker.partition(name, data.index)
+                if not broker.authorizer.sees(context, Operation.WRITE, ResourceType.TOPIC, name):
+                    continue  # it is refused, and must not learn by waiting what there is
             except ApiError:
                 continue
             until = broker.overload.must_wait(partition, len(data.records or b""))
