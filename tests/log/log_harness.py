@@ -12,7 +12,7 @@ from headwater.log.index import OFFSET_ENTRY, TIME_ENTRY
 from headwater.log.partition import PartitionLog
 from headwater.log.store import LogStore
 from headwater.protocol import records
-from headwater.protocol.records import Record, build_batch, read_header
+from headwater.protocol.records import CONTROL, TRANSACTIONAL, Record, build_batch, read_header
 from headwater.testing.clock import FakeClock
 from headwater.testing.files import FaultyFiles
 
@@ -20,7 +20,11 @@ PENDING = "pending"
 
 
 def batch_of(
-    *values: bytes, timestamp_ms: int = 1_700_000_000_000, producer: Any = None, codec: int = 0
+    *values: bytes,
+    timestamp_ms: int = 1_700_000_000_000,
+    producer: Any = None,
+    codec: int = 0,
+    transactional: bool = False,
 ) -> bytearray:
     """A batch of records with these values; `producer` is (id, epoch, first sequence)."""
     producer_id, epoch, sequence = producer or (-1, -1, -1)
@@ -30,6 +34,7 @@ def batch_of(
         producer_id=producer_id,
         producer_epoch=epoch,
         base_sequence=sequence,
+        attributes=TRANSACTIONAL if transactional else 0,
     )
 
 
@@ -130,6 +135,28 @@ class Log:
         begun: list[Sent] = self.run(begin())
         return begun
 
+    def send_marker(self, producer_id: int, epoch: int, *, commit: bool) -> Sent:
+        """Begins to end a transaction, as a coordinator does, and does not wait."""
+
+        async def begin() -> Sent:
+            done: list[StorageFailed | None] = []
+            offset = self.partition().append_marker(
+                producer_id, epoch, commit=commit, coordinator_epoch=0, done=done.append
+            )
+            return Sent(offset, done, bytearray())
+
+        begun: Sent = self.run(begin())
+        return begun
+
+    def end(self, producer_id: int, epoch: int = 0, *, commit: bool) -> int:
+        """Ends a transaction and waits; raises StorageFailed if the disk refused."""
+        sent = self.send_marker(producer_id, epoch, commit=commit)
+        self.settle()
+        assert sent.outcome, "a marker was never answered"
+        if sent.outcome[0] is not None:
+            raise sent.outcome[0]
+        return sent.offset
+
     def settle(self) -> None:
         """Waits until nothing is under way, also nothing that nobody waits for."""
 
@@ -213,9 +240,32 @@ class Log:
         return [
             record.value
             for batch in self.batches(offset, topic=topic)
+            if not read_header(batch).attributes & CONTROL
             for record in records.records_of(batch)
             if record.offset >= start
         ]
+
+    def committed_values(self, offset: int | None = None) -> list[bytes | None]:
+        """What an application gets that reads committed records only, as its client sees to it."""
+        partition = self.partition()
+        start = partition.log_start_offset if offset is None else offset
+        end = partition.last_stable_offset
+        aborted = sorted(partition.aborted_transactions(start, end), key=lambda each: each[1])
+        ignored: set[int] = set()
+        values: list[bytes | None] = []
+        for batch in self.batches(start):
+            header = read_header(batch)
+            if header.base_offset >= end:
+                break
+            while aborted and aborted[0].first_offset <= header.last_offset:
+                ignored.add(aborted.pop(0).producer_id)
+            if header.attributes & CONTROL:
+                marker = records.read_marker(batch)
+                if marker is not None and not marker.commit:
+                    ignored.discard(header.producer_id)
+            elif not (header.attributes & TRANSACTIONAL and header.producer_id in ignored):
+                values += [r.value for r in records.records_of(batch) if r.offset >= start]
+        return values
 
     # ── looking at the files ──
 

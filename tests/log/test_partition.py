@@ -298,8 +298,8 @@ def test_a_producer_of_old_records_is_known_as_long_as_any_other(log: Log):
     assert log.append(bytearray(last_year)) == 0
     for again in (log.partition, log.restart, log.crash):
         again()
-        log.partition().producers.expire(log.clock.now_ms() - day_ms)
+        log.partition().expire_producers(log.clock.now_ms() - day_ms)
         assert log.append(bytearray(last_year)) == 0
     log.clock.advance(2 * 24 * 3600)
-    log.partition().producers.expire(log.clock.now_ms() - day_ms)
+    log.partition().expire_producers(log.clock.now_ms() - day_ms)
     assert log.append(bytearray(last_year)) == 1

@@ -240,7 +240,7 @@ class Broker:
                     partition.topic, partition.index, deleted_bytes, partition.log_start_offset,
                 )  # fmt: skip
             for partition in some:
-                partition.producers.expire(expired_ms)
+                partition.expire_producers(expired_ms)
             await asyncio.sleep(0)
 
     async def _measure_disk(self) -> None:

@@ -11,11 +11,13 @@ from typing import NamedTuple
 
 from headwater.errors import StorageFailed
 from headwater.log import segment as segments_on_disk
+from headwater.log import snapshots, transactions
 from headwater.log.config import TopicConfig
 from headwater.log.epochs import LeaderEpochs
 from headwater.log.index import OFFSET_ENTRY
-from headwater.log.producers import Producer
+from headwater.log.producers import Producer, Producers
 from headwater.log.segment import Batch, Segment, Storage, Written
+from headwater.log.transactions import AbortedTransaction
 from headwater.protocol.records import NO_TIMESTAMP, BatchHeader
 
 _RELATIVE_OFFSET_MAX = 2**31 - 1
@@ -29,7 +31,9 @@ class Append(NamedTuple):
 
     batch: Batch | None
     done: Done
-    before: Producer | None = None
+    before: Producer | None = None  # its producer's state without it
+    producer: Producer | None = None  # and with it
+    aborted: AbortedTransaction | None = None  # what it is the marker of
     roll: bool = False
 
 
@@ -43,6 +47,7 @@ class Commit:
     appends: list[Append]
     active: Segment | None
     end_offset: int  # of the log before this commit
+    producers: Producers  # as of then
     is_broken: bool  # the commit before failed
     leader_epoch: int
     epochs: LeaderEpochs
@@ -50,20 +55,24 @@ class Commit:
     error: OSError | None = None
     written: list[tuple[Segment, Written]] = field(default_factory=list)
     boundaries: list[tuple[int, Segment, int]] = field(default_factory=list)  # where runs begin
+    has_aborted: bool = False  # in the last segment
 
     @property
     def needs_sync(self) -> bool:
         return self.error is None and self.config.fsync and bool(self.boundaries)
 
     @property
-    def path_to_sync(self) -> str:
-        return self.written[-1][0].log_path
+    def paths_to_sync(self) -> tuple[str, ...]:
+        segment = self.written[-1][0]
+        if self.has_aborted:
+            return segment.log_path, segment.txn_index_path
+        return (segment.log_path,)
 
     def write(self) -> None:
         """Writes everything, without a last sync. Sets `error` instead of raising."""
         try:
             if self.is_broken:
-                mend(self.storage, self.directory, self.active)
+                mend(self.storage, self.directory, self.active, self.end_offset)
             self._write()
         except OSError as error:
             self.error = error
@@ -74,7 +83,7 @@ class Commit:
     def sync(self) -> None:
         """Makes it last. Sets `error` instead of raising."""
         try:
-            segments_on_disk.sync_log(self.storage, self.written[-1][0])
+            segments_on_disk.sync(self.storage, self.paths_to_sync)
         except OSError as error:
             self.error = error
 
@@ -89,31 +98,48 @@ class Commit:
             self._note_epoch(first)
         segment, written = active, replace(active.written)
         self.written.append((segment, written))
-        run: list[Batch] = []
+        run: list[Append] = []
         run_bytes = 0
         end_offset = self.end_offset
-        for append in self.appends:
+        for number, append in enumerate(self.appends):
             header = append.batch.header if append.batch else None
             is_full = self._is_full(segment, written, run_bytes, header) if header else append.roll
             if is_full and end_offset > segment.base_offset:
                 self._write_run(segment, written, run)
                 run, run_bytes = [], 0
                 segments_on_disk.seal(self.storage, segment, written)
+                self._write_snapshot(end_offset, self.appends[:number])
                 segment = segments_on_disk.create(self.storage, self.directory, end_offset)
                 written = segment.written
                 self.written.append((segment, written))
             if append.batch and header:
-                run.append(append.batch)
+                run.append(append)
                 run_bytes += header.size_bytes
                 end_offset = header.last_offset + 1
         self._write_run(segment, written, run)
 
-    def _write_run(self, segment: Segment, written: Written, run: list[Batch]) -> None:
-        if run:
-            start_offset = run[0].header.base_offset
-            self.boundaries.append((start_offset, segment, written.size_bytes))
-            interval_bytes = self.config.index_interval_bytes
-            segments_on_disk.write(self.storage, segment, written, run, interval_bytes)
+    def _write_run(self, segment: Segment, written: Written, run: list[Append]) -> None:
+        batches = [each.batch for each in run if each.batch]
+        if not batches:
+            return
+        start_offset = batches[0].header.base_offset
+        self.boundaries.append((start_offset, segment, written.size_bytes))
+        interval_bytes = self.config.index_interval_bytes
+        segments_on_disk.write(self.storage, segment, written, batches, interval_bytes)
+        aborted = [each.aborted for each in run if each.aborted]
+        transactions.append(self.storage, segment, written, aborted)
+        self.has_aborted = bool(aborted)
+
+    def _write_snapshot(self, offset: int, appends: list[Append]) -> None:
+        """The producers as of a new segment's first offset.
+
+        The segments in front of it may be deleted; what is left then does not tell of them.
+        """
+        producers = self.producers.copy()
+        for each in appends:
+            if each.batch and each.producer:
+                producers.put(each.batch.header.producer_id, each.producer)
+        snapshots.write_at_roll(self.storage.files, self.directory, offset, producers)
 
     def _first_segment(self, base_offset: int) -> Segment:
         files = self.storage.files
@@ -147,14 +173,15 @@ class Commit:
             self.epochs = epochs  # only now: a failed save is tried again
 
 
-def mend(storage: Storage, directory: str, active: Segment | None) -> None:
+def mend(storage: Storage, directory: str, active: Segment | None, end_offset: int) -> None:
     """Takes away what a failed commit left, before anything is written again."""
     if not os.path.isdir(directory):
         return
     keep = -1 if active is None else active.base_offset
     for name in storage.files.listdir(directory):
         base, _, suffix = name.partition(".")
-        if suffix in ("log", "index", "timeindex") and int(base) > keep:
+        is_new = suffix in ("log", "index", "timeindex", "txnindex") and int(base) > keep
+        if is_new or snapshots.is_behind(name, end_offset):
             storage.open_files.forget(f"{directory}/{name}")
             storage.files.unlink(f"{directory}/{name}")
     # Should a name come back after a power cut, its records would follow on the new ones.

@@ -83,7 +83,7 @@ class Committer:
         for commit in commits:
             commit.write()
         to_sync = [commit for commit in commits if commit.needs_sync]
-        paths = [commit.path_to_sync for commit in to_sync]
+        paths = [path for commit in to_sync for path in commit.paths_to_sync]
         if len(paths) >= SYNC_TOGETHER and segments_on_disk.sync_together(self._storage, paths):
             return
         for commit in to_sync:

@@ -120,9 +120,9 @@ class Files:
         finally:
             os.close(fd)
 
-    def write_atomically(self, path: str, data: bytes) -> None:
+    def write_atomically(self, path: str, data: bytes, *, temporary: str | None = None) -> None:
         """Replaces `path` so that a crash leaves the old contents or the new, whole."""
-        temporary = path + ".tmp"
+        temporary = temporary or path + ".tmp"
         fd = self.open(temporary, create=True)
         try:
             self.truncate(fd, 0)

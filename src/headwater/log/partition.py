@@ -24,18 +24,20 @@ from typing import TYPE_CHECKING
 
 from headwater.errors import ApiError, CorruptLog, OffsetOutOfRange, StorageFailed
 from headwater.log import segment as segments_on_disk
+from headwater.log import transactions
 from headwater.log.commit import Append, Commit, Done
 from headwater.log.config import TopicConfig
 from headwater.log.epochs import LeaderEpochs
-from headwater.log.producers import Producer, Producers
+from headwater.log.producers import Producers
 from headwater.log.segment import Batch, Segment, Storage
+from headwater.log.transactions import AbortedTransaction, OpenTransaction
 from headwater.protocol import records
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.primitives import Splice
-from headwater.protocol.records import INT64_MAX, NO_PRODUCER_ID, BatchHeader
+from headwater.protocol.records import INT64_MAX, NO_PRODUCER_ID, TRANSACTIONAL, BatchHeader, Marker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from headwater.log.store import LogStore
 
@@ -93,9 +95,9 @@ class PartitionLog:
 
     __slots__ = (
         "_commit_bytes", "_committing", "_pending", "_recent", "_store", "broken",
-        "committed_bytes", "config", "deleted", "directory", "epochs", "failure", "high_watermark",
-        "index", "log_start_offset", "next_offset", "producers", "recovery_point", "segments",
-        "topic", "waiters",
+        "committed_bytes", "config", "deleted", "directory", "durable_producers", "epochs",
+        "failure", "high_watermark", "index", "log_start_offset", "next_offset", "producers",
+        "recovery_point", "segments", "stable_waiters", "topic", "waiters",
     )  # fmt: skip
 
     def __init__(
@@ -111,12 +113,14 @@ class PartitionLog:
         self.high_watermark = 0
         self.next_offset = 0
         self.recovery_point = 0  # everything below needs no scan after a crash
-        self.producers = Producers()
+        self.producers = Producers()  # as of the next offset: what an append is judged by
+        self.durable_producers = Producers()  # as of the high watermark
         self.epochs = epochs
         self.failure: StorageFailed | None = None
         self.committed_bytes = 0  # since the partition was opened; only ever grows
-        # Told how many bytes have become readable.
+        # Told how many bytes have become readable; the others, in front of open transactions.
         self.waiters: set[Callable[[int], None]] | None = None
+        self.stable_waiters: set[Callable[[int], None]] | None = None
         self._pending: list[Append] = []
         self._committing: list[Append] | None = None
         self._commit_bytes = 0
@@ -134,6 +138,21 @@ class PartitionLog:
         return sum(segment.size_bytes for segment in self.segments)
 
     @property
+    def last_stable_offset(self) -> int:
+        """Up to where a reader of committed records may read: no transaction in front of it is
+        open, and their markers are durable.
+        """
+        first_open = self.durable_producers.first_open_offset
+        if first_open is None:
+            return self.high_watermark
+        return max(min(first_open, self.high_watermark), self.log_start_offset)
+
+    @property
+    def open_transactions(self) -> "Mapping[int, OpenTransaction]":
+        """By producer id: what has begun, durable or not, and has no marker on its way."""
+        return self.producers.open_transactions()
+
+    @property
     def is_idle(self) -> bool:
         return self._committing is None and not self._pending
 
@@ -148,27 +167,64 @@ class PartitionLog:
         """
         if self.deleted:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted")
-        before: Producer | None = None
-        if header.producer_id != NO_PRODUCER_ID:
-            original = self.producers.duplicate_of(header)
-            if original is not None:
-                self._after_commit(original.last_offset, done)
-                return max(original.base_offset, -1)  # discarded: it has none
+        has_producer = header.producer_id != NO_PRODUCER_ID
+        if has_producer:
+            if header.base_sequence >= 0:
+                original = self.producers.duplicate_of(header)
+                if original is not None:
+                    self._after_commit(original.last_offset, done)
+                    return max(original.base_offset, -1)  # discarded: it has none
             self.producers.check(header)
-        base_offset = self.next_offset
-        records.place(view, base_offset, self._store.leader_epoch)
         now_ms = self._store.clock.now_ms()
+        header = self._place(view, header, now_ms)
+        before = producer = None
+        if has_producer:
+            before = self.producers.by_id.get(header.producer_id)
+            producer = self.producers.note(header, now_ms)
+        self._take(Append(Batch(header, view), done, before, producer))
+        return header.base_offset
+
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        commit: bool,
+        coordinator_epoch: int,
+        done: Done,
+    ) -> int:
+        """Ends a producer's transaction; returns the marker's offset. `done` as in `append`.
+
+        Without an open transaction the marker is written all the same, as in Kafka: a coordinator
+        that does not know whether it has written one writes it again. Raises ApiError if epochs
+        say that the coordinator is one of the past.
+        """
+        if self.deleted:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted")
+        self.producers.check_marker(producer_id, producer_epoch, coordinator_epoch)
+        now_ms = self._store.clock.now_ms()
+        marker = Marker(commit, coordinator_epoch)
+        view = memoryview(records.build_marker(producer_id, producer_epoch, marker, now_ms))
+        header = self._place(view, records.read_header(view), now_ms)
+        before = self.producers.by_id.get(producer_id)
+        producer, aborted = self.producers.note_marker(header, marker, now_ms)
+        self._take(Append(Batch(header, view), done, before, producer, aborted))
+        return header.base_offset
+
+    def _place(self, view: memoryview, header: BatchHeader, now_ms: int) -> BatchHeader:
+        """Gives a batch its offset, and its time if the broker sets that."""
+        records.place(view, self.next_offset, self._store.leader_epoch)
         if self.config.log_append_time:
             records.stamp_append_time(view, header.attributes, now_ms)
             header = header._replace(max_timestamp=now_ms)
-        header = header._replace(base_offset=base_offset)
-        if header.producer_id != NO_PRODUCER_ID:
-            before = self.producers.note(header, now_ms)
-        self.next_offset = base_offset + header.last_offset_delta + 1
-        self._pending.append(Append(Batch(header, view), done, before))
+        return header._replace(base_offset=self.next_offset)
+
+    def _take(self, append: Append) -> None:
+        assert append.batch is not None
+        self.next_offset = append.batch.header.last_offset + 1
+        self._pending.append(append)
         if self._committing is None:
             self._start_commit()
-        return base_offset
 
     def pass_over(self, header: BatchHeader) -> None:
         """Counts a batch as its producer's next without taking it in: a policy discards it.
@@ -179,7 +235,10 @@ class PartitionLog:
         if header.producer_id == NO_PRODUCER_ID or self.producers.duplicate_of(header) is not None:
             return
         self.producers.check(header)
-        nowhere = header._replace(base_offset=-1 - header.last_offset_delta)
+        nowhere = header._replace(
+            base_offset=-1 - header.last_offset_delta,
+            attributes=header.attributes & ~TRANSACTIONAL,  # it begins none
+        )
         self.producers.note(nowhere, self._store.clock.now_ms())
 
     def roll(self, done: Done) -> None:
@@ -220,6 +279,7 @@ class PartitionLog:
                 appends=self._committing,
                 active=self.segments[-1] if self.segments else None,
                 end_offset=self.high_watermark,
+                producers=self.durable_producers,
                 is_broken=self.broken,
                 leader_epoch=self._store.leader_epoch,
                 epochs=self.epochs,
@@ -250,19 +310,26 @@ class PartitionLog:
         size_bytes = self._commit_bytes
         self._store.bytes_written += size_bytes
         self.committed_bytes += size_bytes
+        was_stable = self.last_stable_offset == self.high_watermark
+        stable_before = self.last_stable_offset
         for append in appends:
             if append.batch is not None:
-                self.high_watermark = append.batch.header.last_offset + 1
+                header = append.batch.header
+                self.high_watermark = header.last_offset + 1
+                if append.producer is not None:
+                    self.durable_producers.put(header.producer_id, append.producer)
         if self._pending:
             self._start_commit()
         for append in appends:
             append.done(None)
         if size_bytes:
-            self._wake(size_bytes)
-
-    def _wake(self, size_bytes: int) -> None:
-        for wake in tuple(self.waiters or ()):
-            wake(size_bytes)
+            for wake in tuple(self.waiters or ()):
+                wake(size_bytes)
+            if self.stable_waiters and self.last_stable_offset != stable_before:
+                # When a transaction ends, what was written since it began is readable at once.
+                stable_bytes = size_bytes if was_stable else INT64_MAX
+                for wake in tuple(self.stable_waiters):
+                    wake(stable_bytes)
 
     def _failed(self, error: OSError) -> None:
         appends = (self._committing or []) + self._pending
@@ -276,20 +343,17 @@ class PartitionLog:
         self._store.note_failure(self, error)
         now_ms = self._store.clock.now_ms()
         for append in reversed(appends):  # latest first, so that the oldest entry stays
-            if append.batch is not None and append.batch.header.producer_id != NO_PRODUCER_ID:
+            if append.batch is not None and append.producer is not None:
                 self.producers.undo(append.batch.header, append.before, now_ms)
         self.next_offset = self.high_watermark
         for append in appends:
             append.done(self.failure)
 
-    def durable_producers(self) -> Producers:
-        """The producers' state as of the high watermark, without what is still pending."""
-        producers = Producers()
-        producers.by_id = dict(self.producers.by_id)
-        for append in reversed((self._committing or []) + self._pending):
-            if append.batch is not None and append.batch.header.producer_id != NO_PRODUCER_ID:
-                producers.restore(append.batch.header.producer_id, append.before)
-        return producers
+    def expire_producers(self, before_ms: int) -> None:
+        """Forgets those that have sent nothing since, unless they have a transaction open."""
+        for producer_id in self.producers.expired(before_ms):
+            self.producers.put(producer_id, None)
+            self.durable_producers.put(producer_id, None)
 
     # ── reading ───────────────────────────────────────────────────────────────────────────────
 
@@ -312,10 +376,11 @@ class PartitionLog:
             return None
         return Slice(self, segment, position, size_bytes)
 
-    def find(self, offset: int, max_bytes: int) -> Slice | None:
+    def find(self, offset: int, max_bytes: int, end_offset: int = INT64_MAX) -> Slice | None:
         """(worker) The whole batches from the one that holds `offset`; None at the end.
 
-        At least one batch, and then no more than `max_bytes`. Raises CorruptLog if the segment
+        At least one batch, and then no more than `max_bytes`, and none from `end_offset` on, if
+        that is where one begins. Raises CorruptLog if the segment
         that should hold it cannot be read; that segment is out of service from then on.
         """
         storage = self._store.storage
@@ -325,8 +390,10 @@ class PartitionLog:
                 if found is None:
                     continue
                 position, header = found
+                if header.base_offset >= end_offset:
+                    return None
                 size_bytes, next_offset = segments_on_disk.run_from(
-                    storage, segment, position, header, max_bytes
+                    storage, segment, position, header, max_bytes, end_offset
                 )
             except (CorruptLog, OSError) as error:
                 if segment.doomed:  # retention was faster: the log begins behind it now
@@ -343,6 +410,15 @@ class PartitionLog:
         )
         later_bytes = sum(segment.size_bytes for segment in segments[behind:])
         return part.segment.size_bytes - part.position + later_bytes
+
+    def may_hold_aborted(self, offset: int) -> bool:
+        """Whether a transaction with records from `offset` on may have been aborted."""
+        return any(each.written.txn_entries for each in self._segments_from(offset))
+
+    def aborted_transactions(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """(worker) Those with records in first_offset..end_offset. Raises CorruptLog."""
+        segments = self._segments_from(first_offset)
+        return transactions.overlapping(self.storage, segments, first_offset, end_offset)
 
     def pin(self, part: Slice) -> bool:
         """Keeps the slice's bytes on disk until its release. False: retention was faster."""
@@ -401,7 +477,8 @@ class PartitionLog:
         for segment in self.segments:
             segment.doomed = True
         self.segments = ()
-        self._wake(INT64_MAX)  # whoever waits should learn of it now
+        for wake in (*(self.waiters or ()), *(self.stable_waiters or ())):
+            wake(INT64_MAX)  # whoever waits should learn of it now
 
     def _doom(self, segment: Segment) -> None:
         segment.doomed = True

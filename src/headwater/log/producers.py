@@ -1,7 +1,8 @@
 """What a partition knows of its idempotent producers: enough to refuse gaps and repeats.
 
-For each producer id: its epoch and its last five batches (a client has at most five in flight).
-An entry is never changed, only replaced, so that a failed commit can put the old one back.
+For each producer id: its epoch, its last five batches (a client has at most five in flight), and
+where its open transaction begins. An entry is never changed, only replaced, so that a failed
+commit can put the old one back.
 
 The snapshot file beside the segments is in Kafka's format. Kafka keeps the last batch of each
 producer there; here a producer has an entry for each of its batches, oldest first, so that all
@@ -10,16 +11,27 @@ five are still known after a restart. (Kafka, reading it, takes the last.)
     int16 version (1), uint32 CRC-32C of the rest, int32 count, then for each batch
     int64 id, int16 epoch, int32 last sequence, int64 last offset, int32 offset delta,
     int64 timestamp, int32 coordinator epoch, int64 first offset of its open transaction
+
+A producer of whose epoch there is no batch yet, only a marker, has one entry with the last
+sequence -1.
 """
 
+import bisect
 import struct
 from typing import NamedTuple
 
 from headwater.errors import ApiError, CorruptLog
+from headwater.log.transactions import AbortedTransaction, OpenTransaction
 from headwater.protocol.error_codes import ErrorCode
-from headwater.protocol.records import NO_PRODUCER_ID, BatchHeader, crc32c
+from headwater.protocol.records import (
+    TRANSACTIONAL,
+    BatchHeader,
+    Marker,
+    crc32c,
+)
 
 BATCHES_KEPT = 5
+NONE_OPEN = -1
 _HEAD = struct.Struct(">hI")
 _COUNT = struct.Struct(">i")
 _ENTRY = struct.Struct(">qhiqiqiq")
@@ -42,16 +54,27 @@ class SequencedBatch(NamedTuple):
 class Producer(NamedTuple):
     epoch: int
     seen_ms: int  # by the broker's clock: records may be of any time
-    batches: tuple[SequencedBatch, ...]
+    batches: tuple[SequencedBatch, ...]  # of this epoch
+    coordinator_epoch: int = -1  # of the last marker
+    first_offset: int = NONE_OPEN  # of its open transaction
 
 
 class Producers:
-    """The idempotent producers of one partition, as of the last appended batch."""
+    """The producers of one partition, as of some offset."""
 
-    __slots__ = ("by_id",)
+    __slots__ = ("_open", "by_id")
 
     def __init__(self) -> None:
         self.by_id: dict[int, Producer] = {}
+        self._open: list[tuple[int, int]] = []  # (first offset, producer id) of transactions
+
+    def copy(self) -> "Producers":
+        copy = Producers()
+        copy.by_id = self.by_id.copy()  # one step, also as other threads see it
+        copy._open = self._open.copy()
+        return copy
+
+    # ── what may come ──
 
     def duplicate_of(self, header: BatchHeader) -> SequencedBatch | None:
         """The batch of which this one is a repetition, if it is one of the last five."""
@@ -67,76 +90,154 @@ class Producers:
         return None
 
     def check(self, header: BatchHeader) -> None:
-        """Raises the error code that Kafka gives to a batch out of turn."""
+        """Raises the error code that Kafka gives to a batch out of turn.
+
+        One without a sequence is a coordinator's: only epoch and transaction are looked at. A
+        repetition of more than five batches ago is out of order too, as in Kafka since 1.1.
+        """
         producer = self.by_id.get(header.producer_id)
         if producer is None:
             # Unknown, perhaps because its records have expired: any sequence may be its next.
             return
-        if header.producer_epoch < producer.epoch:
+        _check_epoch(producer, header.producer_epoch)
+        if header.base_sequence >= 0:
+            if header.producer_epoch > producer.epoch or not producer.batches:
+                expected = 0
+            else:
+                expected = (producer.batches[-1].last_sequence + 1) & 0x7FFFFFFF
+            if header.base_sequence != expected:
+                raise ApiError(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    "the batch is not the producer's next",
+                    detail=f"producer {header.producer_id}:"
+                    f" {header.base_sequence}, expected {expected}",
+                )
+        if producer.first_offset != NONE_OPEN and not header.attributes & TRANSACTIONAL:
             raise ApiError(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                "the producer's epoch is older than its last one",
-                detail=f"{header.producer_epoch} after {producer.epoch}",
-            )
-        if header.producer_epoch > producer.epoch:
-            expected = 0
-        else:
-            expected = (producer.batches[-1].last_sequence + 1) & 0x7FFFFFFF
-        if header.base_sequence != expected:
-            raise ApiError(
-                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                "the batch is not the producer's next",
-                detail=f"producer {header.producer_id}: {header.base_sequence} after {expected}",
+                ErrorCode.INVALID_TXN_STATE,
+                "a batch outside of the producer's open transaction",
+                detail=f"producer {header.producer_id}",
             )
 
-    def note(self, header: BatchHeader, now_ms: int) -> Producer | None:
-        """Takes an appended batch in; gives the entry that was there before, for `restore`."""
+    def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int) -> None:
+        """Raises the error code that Kafka gives to the marker of a coordinator of the past."""
+        producer = self.by_id.get(producer_id)
+        if producer is None:
+            return
+        _check_epoch(producer, epoch)
+        if coordinator_epoch < producer.coordinator_epoch:
+            raise ApiError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                "the coordinator's epoch is older than that of the last marker",
+                detail=f"{coordinator_epoch} after {producer.coordinator_epoch}",
+            )
+
+    # ── what came ──
+
+    def note(self, header: BatchHeader, now_ms: int) -> Producer:
+        """Takes an appended batch in; gives its producer's new entry."""
         before = self.by_id.get(header.producer_id)
-        batch = SequencedBatch(header.last_sequence, header.last_offset, header.last_offset_delta)
         earlier: tuple[SequencedBatch, ...] = ()
-        if before is not None and before.epoch == header.producer_epoch:
-            earlier = before.batches[-(BATCHES_KEPT - 1) :]
-        self.by_id[header.producer_id] = Producer(header.producer_epoch, now_ms, (*earlier, batch))
-        return before
+        coordinator_epoch, first_offset = -1, NONE_OPEN
+        if before is not None:
+            _, _, earlier, coordinator_epoch, first_offset = before
+            if before.epoch != header.producer_epoch:
+                earlier = ()
+        if header.base_sequence >= 0:
+            last = SequencedBatch(
+                header.last_sequence, header.last_offset, header.last_offset_delta
+            )
+            earlier = (*earlier[-(BATCHES_KEPT - 1) :], last)
+        if header.attributes & TRANSACTIONAL and first_offset == NONE_OPEN:
+            first_offset = header.base_offset
+        after = Producer(header.producer_epoch, now_ms, earlier, coordinator_epoch, first_offset)
+        self.put(header.producer_id, after)
+        return after
 
-    def restore(self, producer_id: int, before: Producer | None) -> None:
-        if before is None:
+    def note_marker(
+        self, header: BatchHeader, marker: Marker, now_ms: int
+    ) -> tuple[Producer, AbortedTransaction | None]:
+        """Takes a marker in; gives the new entry, and the transaction if it aborts one.
+
+        With a new epoch the producer goes on from sequence 0 (KIP-890).
+        """
+        producer_id, offset = header.producer_id, header.base_offset
+        before = self.by_id.get(producer_id)
+        batches: tuple[SequencedBatch, ...] = ()
+        if before is not None and before.epoch == header.producer_epoch:
+            batches = before.batches
+        after = Producer(header.producer_epoch, now_ms, batches, marker.coordinator_epoch)
+        self.put(producer_id, after)
+        if before is None or before.first_offset == NONE_OPEN or marker.commit:
+            return after, None
+        stable = self._open[0][0] if self._open else offset + 1
+        return after, AbortedTransaction(producer_id, before.first_offset, offset, stable)
+
+    def put(self, producer_id: int, producer: Producer | None) -> None:
+        """Replaces an entry."""
+        before = self.by_id.get(producer_id)
+        if producer is None:
             self.by_id.pop(producer_id, None)
         else:
-            self.by_id[producer_id] = before
+            self.by_id[producer_id] = producer
+        was = NONE_OPEN if before is None else before.first_offset
+        now = NONE_OPEN if producer is None else producer.first_offset
+        if was != now:
+            if was != NONE_OPEN:
+                del self._open[bisect.bisect_left(self._open, (was, producer_id))]
+            if now != NONE_OPEN:
+                bisect.insort(self._open, (now, producer_id))
 
     def undo(self, header: BatchHeader, before: Producer | None, now_ms: int) -> None:
-        """Takes back a batch whose write failed; `before` is what `note` gave.
+        """Takes back a batch whose write failed, to the entry `before` it.
 
         A producer that this batch was the first of stays known, as one whose next batch is this
         one again: unknown, it might go on with the batches behind it, which are on their way.
         """
-        if before is None:
+        if before is None and header.base_sequence >= 0:
             nothing = SequencedBatch((header.base_sequence - 1) & 0x7FFFFFFF, -1, -1)
             before = Producer(header.producer_epoch, now_ms, (nothing,))
-        self.by_id[header.producer_id] = before
+        self.put(header.producer_id, before)
 
-    def expire(self, before_ms: int) -> None:
-        """Forgets producers that have sent nothing since.
+    def expired(self, before_ms: int) -> list[int]:
+        """The producers that have sent nothing since, and have no transaction open.
 
         Kafka goes by the records' own timestamps, and so forgets at once who copies old ones.
         """
-        for producer_id in [i for i, each in self.by_id.items() if each.seen_ms < before_ms]:
-            del self.by_id[producer_id]
+        return [
+            producer_id
+            for producer_id, each in self.by_id.items()
+            if each.seen_ms < before_ms and each.first_offset == NONE_OPEN
+        ]
 
-    def replay(self, header: BatchHeader, now_ms: int) -> None:
-        """Takes in a batch that is in the log; what was accepted once is not judged again."""
-        if header.producer_id != NO_PRODUCER_ID and header.base_sequence >= 0:
-            self.note(header, now_ms)
+    # ── transactions ──
+
+    @property
+    def first_open_offset(self) -> int | None:
+        """Where the oldest open transaction begins."""
+        return self._open[0][0] if self._open else None
+
+    def open_transactions(self) -> dict[int, OpenTransaction]:
+        found = {}
+        for first_offset, producer_id in self._open:
+            each = self.by_id[producer_id]
+            found[producer_id] = OpenTransaction(
+                each.epoch, first_offset, each.seen_ms, each.coordinator_epoch
+            )
+        return found
+
+    # ── files ──
 
     def to_snapshot(self) -> bytes:
-        body = bytearray(_COUNT.pack(sum(len(each.batches) for each in self.by_id.values())))
+        body = bytearray(_COUNT.size)
         for producer_id, producer in self.by_id.items():
-            for batch in producer.batches:
+            epoch, seen_ms, batches, coordinator_epoch, first_offset = producer
+            for last_sequence, last_offset, delta in batches or (_NO_BATCH,):
                 body += _ENTRY.pack(
-                    producer_id, producer.epoch, batch.last_sequence, batch.last_offset,
-                    batch.offset_delta, producer.seen_ms, -1, -1,
+                    producer_id, epoch, last_sequence, last_offset, delta, seen_ms,
+                    coordinator_epoch, first_offset,
                 )  # fmt: skip
+        _COUNT.pack_into(body, 0, (len(body) - _COUNT.size) // _ENTRY.size)
         return _HEAD.pack(1, crc32c(bytes(body))) + bytes(body)
 
     @classmethod
@@ -151,11 +252,26 @@ class Producers:
             raise CorruptLog("a producer snapshot does not match its CRC")
         producers = cls()
         for at in range(_COUNT.size, len(body), _ENTRY.size):
-            producer_id, epoch, last_sequence, last_offset, delta, seen_ms, _, _ = (
+            producer_id, epoch, *batch, seen_ms, coordinator_epoch, first_offset = (
                 _ENTRY.unpack_from(body, at)
             )
             before = producers.by_id.get(producer_id)
-            earlier = before.batches if before is not None and before.epoch == epoch else ()
-            batch = SequencedBatch(last_sequence, last_offset, delta)
-            producers.by_id[producer_id] = Producer(epoch, seen_ms, (*earlier, batch))
+            batches = before.batches if before is not None and before.epoch == epoch else ()
+            if batch[0] != _NO_BATCH.last_sequence:
+                batches = (*batches, SequencedBatch._make(batch))
+            first_offset = max(first_offset, NONE_OPEN)
+            entry = Producer(epoch, seen_ms, batches, coordinator_epoch, first_offset)
+            producers.put(producer_id, entry)
         return producers
+
+
+_NO_BATCH = SequencedBatch(-1, -1, 0)
+
+
+def _check_epoch(producer: Producer, epoch: int) -> None:
+    if epoch < producer.epoch:
+        raise ApiError(
+            ErrorCode.INVALID_PRODUCER_EPOCH,
+            "the producer's epoch is older than its last one",
+            detail=f"{epoch} after {producer.epoch}",
+        )

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from headwater.log import segment as segments_on_disk
+from headwater.log import snapshots
 from headwater.log.commit import mend
 from headwater.log.partition import PartitionLog
 from headwater.log.producers import Producers
@@ -26,7 +27,7 @@ class Progress(NamedTuple):
     @classmethod
     def of(cls, partition: PartitionLog) -> "Progress":
         active = partition.segments[-1] if partition.segments else None
-        producers = partition.durable_producers()
+        producers = partition.durable_producers.copy()
         return cls(partition, active, partition.high_watermark, producers, partition.broken)
 
     @property
@@ -43,7 +44,7 @@ def complete(storage: Storage, partitions: Sequence[Progress]) -> None:
         if each.partition.deleted:  # the directory may be another topic's by now
             continue
         if each.broken:
-            mend(storage, each.partition.directory, each.active)
+            mend(storage, each.partition.directory, each.active, each.offset)
         if each.active is not None:
             segments_on_disk.write_last_time(storage, each.active, each.active.written)
 
@@ -54,19 +55,13 @@ def save(storage: Storage, partitions: Sequence[Progress]) -> None:
         (each, each.active) for each in partitions if each.active and not each.partition.deleted
     ]
     # Also where every commit is synced: the topic may have been set so only just now.
-    segments_on_disk.sync(storage, [path for _, active in existing for path in active.paths])
+    paths = [
+        path
+        for _, active in existing
+        for path in segments_on_disk.written_paths(active, active.written)
+    ]
+    segments_on_disk.sync(storage, paths)
     for each, _ in existing:
-        _write_snapshot(storage, each)
+        directory = each.partition.directory
+        snapshots.write_at_checkpoint(storage.files, directory, each.offset, each.producers)
         each.partition.recovery_point = each.offset
-
-
-def _write_snapshot(storage: Storage, progress: Progress) -> None:
-    """The producers' state, replacing older ones."""
-    files, directory, producers = storage.files, progress.partition.directory, progress.producers
-    old = [name for name in files.listdir(directory) if name.endswith(".snapshot")]
-    name = f"{progress.offset:020d}.snapshot"
-    if producers.by_id:
-        files.write_atomically(f"{directory}/{name}", producers.to_snapshot())
-    for each in old:
-        if each != name or not producers.by_id:
-            files.unlink(f"{directory}/{each}")

@@ -4,6 +4,9 @@ Sealed segments were synced before their successor was begun, so only the last o
 in it only what lies behind the recovery point (the last checkpoint). That part is read and every
 CRC checked; the first batch that does not fit is where the log ends, and the rest is cut away.
 
+The producers' state is that of the newest snapshot, brought to the end by the headers behind it.
+On the way the aborted transactions are entered again whose markers no checkpoint has seen.
+
 If whole batches follow behind a damaged one, it is not a torn tail but damage, and cutting would
 take acknowledged records along: the bytes are then kept beside the segment, as `….log.<byte>.cut`.
 """
@@ -16,22 +19,29 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from headwater.errors import CorruptLog
-from headwater.log import index
+from headwater.errors import CorruptLog, MalformedMessage
+from headwater.log import index, snapshots, transactions
 from headwater.log import segment as segments_on_disk
 from headwater.log.files import Files
 from headwater.log.index import OFFSET_ENTRY, TIME_ENTRY
 from headwater.log.partition import COMMIT_BYTES, PartitionLog
 from headwater.log.producers import Producers
 from headwater.log.segment import IndexEntries, Segment, Storage, Written
+from headwater.log.transactions import AbortedTransaction
 from headwater.protocol import records
-from headwater.protocol.records import CRC_FROM, HEADER_BYTES, BatchHeader, crc32c
+from headwater.protocol.records import (
+    CONTROL,
+    CRC_FROM,
+    HEADER_BYTES,
+    NO_PRODUCER_ID,
+    BatchHeader,
+    crc32c,
+)
 
 log = logging.getLogger(__name__)
 
 SCAN_BYTES = 4 << 20
 _SEGMENT = re.compile(r"(\d{20})\.log")
-_SNAPSHOT = re.compile(r"(\d{20})\.snapshot")
 # An offset below 2^48, then length, epoch and the magic byte 2 (see protocol/records.py).
 _MAYBE_A_BATCH = re.compile(rb"(?=\x00\x00.{14}\x02)", re.DOTALL)
 
@@ -41,6 +51,7 @@ class Opened(NamedTuple):
 
     scanned_bytes: int = 0
     to_sync: tuple[str, ...] = ()
+    is_ahead: bool = False  # of its snapshot: it knows more producers, or more of them
 
 
 def open_partition(
@@ -61,19 +72,22 @@ def open_partition(
     segments = [segments_on_disk.open_sealed(storage, directory, base) for base in bases]
     partition.segments = tuple(segments)
     partition.log_start_offset = bases[0]
-    snapshot_offset, producers = _newest_snapshot(storage.files, directory, names)
-    partition.producers = producers
     active = segments[-1]
     end, opened = checkpoint or 0, Opened()
-    if not clean or checkpoint is None or not _take_over_active(storage, active, checkpoint):
-        # Without a snapshot there was no producer at the last checkpoint.
-        replay_from = (checkpoint or 0) if snapshot_offset is None else snapshot_offset
-        _replay_sealed(storage, segments, producers, replay_from, now_ms)
-        end, opened = _recover(
-            storage, active, checkpoint, producers, replay_from,
-            partition.config.index_interval_bytes, now_ms,
-        )  # fmt: skip
+    is_scanned = not clean or checkpoint is None
+    if is_scanned or not _take_over_active(storage, active, checkpoint or 0):
+        is_scanned = True
+        end, opened = _recover(storage, active, checkpoint, partition.config.index_interval_bytes)
     partition.next_offset = partition.high_watermark = partition.recovery_point = end
+    offset, producers = snapshots.newest(storage.files, directory, names, bases[0], end)
+    if offset is None:
+        # There was no producer at the last checkpoint.
+        offset = min(max(checkpoint or 0, bases[0]), end)
+    aborted = _replay(storage, segments, producers, offset, now_ms) if offset < end else []
+    snapshots.replace_behind(storage.files, directory, names, end, producers)
+    changed = _renew_txn_index(storage, active, offset, aborted) if is_scanned else ()
+    opened = Opened(opened.scanned_bytes, opened.to_sync + changed, offset < end)
+    partition.producers, partition.durable_producers = producers, producers.copy()
     return opened
 
 
@@ -106,37 +120,13 @@ def _take_over_active(storage: Storage, active: Segment, checkpoint: int) -> boo
     return end == checkpoint
 
 
-def _newest_snapshot(
-    files: Files, directory: str, names: list[str]
-) -> tuple[int | None, Producers]:
-    """The producers and the offset up to which they are right: None if there is no snapshot, 0 if
-    there is none that can be read.
-    """
-    offsets = sorted(int(found[1]) for name in names if (found := _SNAPSHOT.fullmatch(name)))
-    for offset in reversed(offsets):
-        path = f"{directory}/{offset:020d}.snapshot"
-        try:
-            return offset, Producers.from_snapshot(files.read(path))
-        except (CorruptLog, OSError) as error:
-            log.warning("a producer snapshot is left out: %s: %s", path, error)
-            files.unlink(path)
-    return 0 if offsets else None, Producers()
-
-
 def _recover(
-    storage: Storage,
-    active: Segment,
-    checkpoint: int | None,
-    producers: Producers,
-    replay_from: int,
-    interval_bytes: int,
-    now_ms: int,
+    storage: Storage, active: Segment, checkpoint: int | None, interval_bytes: int
 ) -> tuple[int, Opened]:
     """Scans what may be torn, cuts the tail; gives the next offset."""
     size_bytes = active.size_bytes
     start, written, end = _trusted_part(storage, active, checkpoint, interval_bytes)
-    if replay_from < end:
-        _replay(storage, active, producers, replay_from, start, now_ms)
+    written.txn_entries = active.written.txn_entries
     entries = IndexEntries()
     offsets_at = written.offset_entries * OFFSET_ENTRY.size
     times_at = written.time_entries * TIME_ENTRY.size
@@ -147,8 +137,6 @@ def _recover(
             segments_on_disk.note_batch(
                 active.base_offset, written, entries, header, interval_bytes
             )
-            if header.base_offset >= replay_from:
-                producers.replay(header, now_ms)
             end = header.last_offset + 1
         files_bytes = segments_on_disk.sizes(active.written)
         active.written = written
@@ -241,31 +229,69 @@ def _trusted_times(
             written.first_timestamp_ms = first[1].max_timestamp
 
 
-def _replay_sealed(
-    storage: Storage, segments: list[Segment], producers: Producers, replay_from: int, now_ms: int
-) -> None:
-    """Tells `producers` of the batches behind their snapshot in segments that need no scan."""
-    for segment, following in itertools.pairwise(segments):
-        if following.base_offset > replay_from:
-            _replay(storage, segment, producers, replay_from, segment.size_bytes, now_ms)
-
-
 def _replay(
-    storage: Storage,
-    segment: Segment,
-    producers: Producers,
-    replay_from: int,
-    upto: int,
-    now_ms: int,
-) -> None:
-    """The same for one segment, in front of `upto`. Damage costs producers, not the start."""
+    storage: Storage, segments: list[Segment], producers: Producers, offset: int, now_ms: int
+) -> list[AbortedTransaction]:
+    """Tells `producers` of the batches from `offset` on; gives the transactions aborted there.
+
+    Damage costs producers, not the start.
+    """
+    aborted: list[AbortedTransaction] = []
+    for segment, following in itertools.zip_longest(segments, segments[1:]):
+        if following is not None and following.base_offset <= offset:
+            continue
+        try:
+            found = segments_on_disk.locate(storage, segment, offset)
+            start = segment.size_bytes if found is None else found[0]
+            for position, header in segments_on_disk.headers(storage, segment, start):
+                if header.producer_id == NO_PRODUCER_ID:
+                    continue
+                if not header.attributes & CONTROL:
+                    producers.note(header, now_ms)
+                    continue
+                batch = segments_on_disk.read_batch(storage, segment, position, header)
+                marker = records.read_marker(batch)
+                if marker is not None:
+                    _, ended = producers.note_marker(header, marker, now_ms)
+                    aborted += [ended] if ended else []
+        except (CorruptLog, MalformedMessage, OSError) as error:
+            log.error("producers may be forgotten, a segment is unreadable: %s", error)
+    return aborted
+
+
+def _renew_txn_index(
+    storage: Storage, active: Segment, offset: int, aborted: list[AbortedTransaction]
+) -> tuple[str, ...]:
+    """Enters the aborted transactions anew whose markers lie at or behind `offset`.
+
+    Those in front of it were synced before the snapshot, or the checkpoint, of that offset was
+    written. Gives the file to sync.
+    """
+    kept = transactions.count_before(storage, active, offset)
+    while kept and not _has_marker(storage, active, kept - 1):
+        kept -= 1
+    aborted = [each for each in aborted if each.last_offset >= active.base_offset]
+    if kept == active.written.txn_entries and not aborted:
+        return ()
+    segments_on_disk.cut_txn_index(storage, active, kept)
+    active.written.txn_entries = kept
+    transactions.append(storage, active, active.written, aborted)
+    return (active.txn_index_path,) if active.written.txn_entries else ()
+
+
+def _has_marker(storage: Storage, active: Segment, number: int) -> bool:
+    """Whether the log has the marker that an entry names; that of a torn one may be anything."""
     try:
-        found = segments_on_disk.locate(storage, segment, replay_from)
-        start = upto if found is None else found[0]
-        for _, header in segments_on_disk.headers(storage, segment, start, upto):
-            producers.replay(header, now_ms)
-    except (CorruptLog, OSError) as error:
-        log.error("producers may be forgotten, a segment is unreadable: %s", error)
+        entry = transactions.read_entry(storage, active, number)
+        before = transactions.read_entry(storage, active, number - 1) if number else None
+        found = segments_on_disk.locate(storage, active, entry.last_offset)
+    except CorruptLog:
+        return False
+    if found is None or (before is not None and before.last_offset >= entry.last_offset):
+        return False
+    header = found[1]
+    is_it = header.base_offset == entry.last_offset and header.producer_id == entry.producer_id
+    return is_it and bool(header.attributes & CONTROL)
 
 
 def _whole_batches(

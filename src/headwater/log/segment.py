@@ -1,8 +1,9 @@
-"""One segment: a run of record batches in one file, with its two indexes.
+"""One segment: a run of record batches in one file, with its indexes.
 
     00000000000000012345.log         batches, one behind the other; named by its first offset
     00000000000000012345.index       see index.py
     00000000000000012345.timeindex
+    00000000000000012345.txnindex    see transactions.py; only if a transaction was aborted
 
 The last segment of a partition is written to by one committing thread at a time (`write`); the
 event loop then takes over the new size (`Written`), so readers only ever see whole, committed
@@ -20,8 +21,9 @@ from headwater.errors import CorruptLog
 from headwater.log import index
 from headwater.log.files import Files, OpenFiles
 from headwater.log.index import OFFSET_ENTRY, TIME_ENTRY, OffsetEntry
+from headwater.log.transactions import ENTRY as TXN_ENTRY
 from headwater.protocol import records
-from headwater.protocol.records import HEADER_BYTES, NO_TIMESTAMP, BatchHeader
+from headwater.protocol.records import HEADER_BYTES, INT64_MAX, NO_TIMESTAMP, BatchHeader
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +48,7 @@ class Written:
     size_bytes: int = 0
     offset_entries: int = 0
     time_entries: int = 0
+    txn_entries: int = 0
     since_entry_bytes: int = 0  # appended since the last index entry
     first_timestamp_ms: int = NO_TIMESTAMP
     max_timestamp_ms: int = NO_TIMESTAMP
@@ -66,9 +69,10 @@ class Storage:
 class Segment:
     """See the module. `written` belongs to the event loop."""
 
-    __slots__ = ("_stem", "base_offset", "corrupt", "doomed", "pins", "written")
+    __slots__ = ("_stem", "base_offset", "corrupt", "directory", "doomed", "pins", "written")
 
     def __init__(self, directory: str, base_offset: int, written: Written) -> None:
+        self.directory = directory
         self._stem = f"{directory}/{base_offset:020d}"
         self.base_offset = base_offset
         self.written = written
@@ -89,8 +93,18 @@ class Segment:
         return self._stem + ".timeindex"
 
     @property
+    def txn_index_path(self) -> str:
+        return self._stem + ".txnindex"
+
+    @property
     def paths(self) -> tuple[str, str, str]:
+        """The files that every segment has."""
         return self.log_path, self.index_path, self.time_index_path
+
+    @property
+    def maybe_paths(self) -> tuple[str, str, str, str]:
+        """The files that a segment may have."""
+        return *self.paths, self.txn_index_path
 
     @property
     def size_bytes(self) -> int:
@@ -205,14 +219,20 @@ def create(storage: Storage, directory: str, base_offset: int) -> Segment:
     for path in segment.paths:
         with storage.open_files.use(path, create=True) as fd:
             storage.files.truncate(fd, 0)
+    storage.files.unlink(segment.txn_index_path)  # of one of that name that a crash took away
     storage.files.sync_directory(directory)
     return segment
 
 
 def seal(storage: Storage, segment: Segment, written: Written) -> None:
-    """Ends a segment: the last time entry is written and all three files are synced."""
+    """Ends a segment: the last time entry is written and all of its files are synced."""
     write_last_time(storage, segment, written)
-    sync(storage, segment.paths)
+    sync(storage, written_paths(segment, written))
+
+
+def written_paths(segment: Segment, written: Written) -> tuple[str, ...]:
+    """The files that hold something up to `written`."""
+    return segment.maybe_paths if written.txn_entries else segment.paths
 
 
 def write_last_time(storage: Storage, segment: Segment, written: Written) -> None:
@@ -229,6 +249,22 @@ def cut(storage: Storage, segment: Segment, written: Written) -> None:
         with storage.open_files.use(path, create=True) as fd:
             storage.files.truncate(fd, size_bytes)
             storage.files.fdatasync(fd)
+    cut_txn_index(storage, segment, written.txn_entries)
+
+
+def cut_txn_index(storage: Storage, segment: Segment, entries: int) -> None:
+    """Takes away the entries behind the first `entries` and makes that last."""
+    path = segment.txn_index_path
+    if not os.path.exists(path):
+        return
+    if entries == 0:
+        storage.open_files.forget(path)
+        storage.files.unlink(path)
+        storage.files.sync_directory(segment.directory)
+        return
+    with storage.open_files.use(path) as fd:
+        storage.files.truncate(fd, entries * TXN_ENTRY.size)
+        storage.files.fdatasync(fd)
 
 
 def sizes(written: Written) -> tuple[int, int, int]:
@@ -241,7 +277,7 @@ def sizes(written: Written) -> tuple[int, int, int]:
 
 
 def remove(storage: Storage, segment: Segment) -> None:
-    for path in segment.paths:
+    for path in segment.maybe_paths:
         storage.files.unlink(path)
         storage.open_files.forget(path)  # not before: a reader could open it again
 
@@ -254,6 +290,7 @@ def open_sealed(storage: Storage, directory: str, base_offset: int) -> Segment:
     for path, entry_bytes, counter in (
         (segment.index_path, OFFSET_ENTRY.size, "offset_entries"),
         (segment.time_index_path, TIME_ENTRY.size, "time_entries"),
+        (segment.txn_index_path, TXN_ENTRY.size, "txn_entries"),
     ):
         if os.path.exists(path):
             setattr(written, counter, storage.files.size_bytes(path) // entry_bytes)
@@ -361,14 +398,24 @@ def _is_boundary(storage: Storage, segment: Segment, entry: OffsetEntry) -> bool
 
 
 def run_from(
-    storage: Storage, segment: Segment, position: int, header: BatchHeader, max_bytes: int
+    storage: Storage,
+    segment: Segment,
+    position: int,
+    header: BatchHeader,
+    max_bytes: int,
+    end_offset: int = INT64_MAX,
 ) -> tuple[int, int]:
-    """(size, next offset) of the longest run of whole batches from `position` in `max_bytes`.
+    """(size, next offset) of the longest run of whole batches from `position` in `max_bytes` and
+    in front of `end_offset`.
 
     At least the batch at `position` is in it, however large it is (KIP-74).
     """
     limit = position + max_bytes
     size_bytes = segment.size_bytes
+    if end_offset != INT64_MAX:
+        end = locate(storage, segment, end_offset)
+        if end is not None:
+            limit = min(limit, end[0])
     boundary, next_offset = position + header.size_bytes, header.last_offset + 1
     if boundary >= limit:
         return header.size_bytes, next_offset

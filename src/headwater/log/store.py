@@ -7,7 +7,7 @@
   recovery-point-offset-checkpoint   how far each partition needs no scan
   log-start-offset-checkpoint        where a partition begins inside its first segment
   orders-0/                          a partition; made with its first record
-    00000000000000000000.log/.index/.timeindex, ….snapshot, leader-epoch-checkpoint
+    00000000000000000000.log/.index/.timeindex/.txnindex, ….snapshot, leader-epoch-checkpoint
 """
 
 import asyncio
@@ -150,7 +150,7 @@ class LogStore:
         self.scanned_bytes += opened.scanned_bytes
         # Segments in front of it are still there if a crash interrupted their removal.
         partition.delete_before(min(self._log_starts.get(key, 0), partition.high_watermark))
-        if opened.to_sync:
+        if opened.to_sync or opened.is_ahead:
             self.dirty.add(partition)
         return opened.to_sync
 
@@ -320,7 +320,7 @@ class LogStore:
             files.rename(directory, doomed)
             # Not before: a reader could open them again, and the next topic of the name would
             # write into files that are gone.
-            for path in (path for segment in segments for path in segment.paths):
+            for path in (path for segment in segments for path in segment.maybe_paths):
                 self.storage.open_files.forget(path)
             self.workers.submit(files.rmtree, doomed)
         files.sync_directory(self.path)

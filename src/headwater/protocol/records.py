@@ -259,6 +259,47 @@ def _write_nullable(out: bytearray, data: bytes | None) -> None:
     out += data
 
 
+class Marker(NamedTuple):
+    """The end of a transaction, as the log says it."""
+
+    commit: bool
+    coordinator_epoch: int
+
+
+_MARKER_KEY = struct.Struct(">hh")  # version, type
+_MARKER_VALUE = struct.Struct(">hi")  # version, coordinator epoch (EndTxnMarker)
+_ABORT, _COMMIT = 0, 1
+
+
+def build_marker(
+    producer_id: int, producer_epoch: int, marker: Marker, timestamp_ms: int
+) -> bytearray:
+    """The control batch that ends a producer's transaction."""
+    key = _MARKER_KEY.pack(0, _COMMIT if marker.commit else _ABORT)
+    value = _MARKER_VALUE.pack(0, marker.coordinator_epoch)
+    return build_batch(
+        [Record(0, timestamp_ms, key, value)],
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        attributes=TRANSACTIONAL | CONTROL,
+    )
+
+
+def read_marker(batch: bytes | bytearray | memoryview) -> Marker | None:
+    """What a control batch says; None if it is not the end of a transaction, or if compaction has
+    taken its record. Raises MalformedMessage if the bytes are no batch.
+    """
+    record = next(records_of(batch), None)
+    if record is None or record.key is None or len(record.key) < _MARKER_KEY.size:
+        return None
+    _, kind = _MARKER_KEY.unpack_from(record.key)
+    if kind not in (_ABORT, _COMMIT):
+        return None
+    if record.value is None or len(record.value) < _MARKER_VALUE.size:
+        raise MalformedMessage("a transaction's marker is cut short")
+    return Marker(kind == _COMMIT, _MARKER_VALUE.unpack_from(record.value)[1])
+
+
 def check_stored(batch: bytes | memoryview) -> None:
     """Raises CorruptLog unless the whole batch is as it was written."""
     header = read_header(batch)
