@@ -282,6 +282,12 @@ class BrokerSettings:
     default_partitions: int = _setting(
         1, _integer(1, 100_000), "Partitions of a topic created without a number of its own."
     )
+    producer_id_expiration_ms: int = _setting(
+        86_400_000,
+        _integer(1, 2**31 - 1),
+        "How long a partition knows an idempotent producer that sends nothing; one with an open"
+        " transaction is never forgotten.",
+    )
     group_initial_rebalance_delay_ms: int = _setting(
         0, _integer(0, 3_600_000), "How long a new classic group waits for more members."
     )

@@ -44,7 +44,6 @@ OFFSETS_CONFIGS = {"cleanup.policy": "compact", "segment.bytes": "104857600"}
 CHECKPOINT_S = 60.0
 RETENTION_S = 300.0  # log.retention.check.interval.ms
 RETENTION_PARTITIONS = 500  # looked at, and deleted from, at a time
-PRODUCER_EXPIRY_MS = 24 * 3600 * 1000  # producer.id.expiration.ms
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
@@ -55,6 +54,7 @@ class BrokerOptions:
     node_id: int = 1
     auto_create_topics: bool = True
     default_partitions: int = 1
+    producer_id_expiration_ms: int = 86_400_000
     authorization: bool = False
     super_users: frozenset[str] = frozenset()  # principals: User:admin
     groups: GroupSettings = field(default_factory=GroupSettings)
@@ -230,7 +230,7 @@ class Broker:
 
     async def retain(self) -> None:
         """Deletes what no topic need keep, and forgets producers that are gone."""
-        expired_ms = self.clock.now_ms() - PRODUCER_EXPIRY_MS
+        expired_ms = self.clock.now_ms() - self.options.producer_id_expiration_ms
         partitions = list(self.store.partitions.values())
         for at in range(0, len(partitions), RETENTION_PARTITIONS):
             some = partitions[at : at + RETENTION_PARTITIONS]

@@ -143,6 +143,13 @@ def broker_entries(broker: Broker) -> Iterator[Entry]:
         "partitions of a topic that does not say how many",
         is_set=options.default_partitions != standard.default_partitions,
     )
+    yield entry(
+        "producer.id.expiration.ms",
+        options.producer_id_expiration_ms,
+        INT,
+        "how long a producer that sends nothing is known",
+        is_set=options.producer_id_expiration_ms != standard.producer_id_expiration_ms,
+    )
     yield entry("default.replication.factor", 1, INT, "there is one replica")
     yield entry("delete.topic.enable", True, BOOLEAN, "topics can be deleted")
     yield entry("offsets.topic.num.partitions", OFFSETS_PARTITIONS, INT, "where groups are kept")

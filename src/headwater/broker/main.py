@@ -44,6 +44,7 @@ class RunningBroker:
                 node_id=settings.node_id,
                 auto_create_topics=settings.auto_create_topics,
                 default_partitions=settings.default_partitions,
+                producer_id_expiration_ms=settings.producer_id_expiration_ms,
                 lag_warning_percent=settings.lag_warning_percent,
                 lag_webhook=settings.lag_webhook,
                 groups=GroupSettings(

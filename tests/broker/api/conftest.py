@@ -30,10 +30,10 @@ class FailingFiles(Files):
             raise OSError(28, "No space left on device")
         super().pwrite(fd, data, position)
 
-    def write_atomically(self, path, data):
+    def write_atomically(self, path, data, **options):
         if self.is_full:
             raise OSError(28, "No space left on device")
-        super().write_atomically(path, data)
+        super().write_atomically(path, data, **options)
 
 
 class AskedBroker:

@@ -6,15 +6,19 @@ at least one batch (KIP-74). With less than `min_bytes` the answer waits until t
 or until `max_wait_ms` is over. Incremental sessions: see fetch_sessions.py. Only records below
 the high watermark, that is durable ones, are ever sent. Needs READ on the topics.
 
+With `isolation_level` 1 (read_committed) only records in front of the last stable offset are sent:
+that is where the oldest open transaction begins, or the high watermark. The answer names the
+aborted transactions in what it sends, and the client leaves those records out; it waits for
+records that are stable, and a transaction's end wakes it.
+
 An offset that retention has passed is answered with OFFSET_OUT_OF_RANGE, and what the consumer
 missed is counted (`headwater_missed_records_total`).
 
-Deviations: without transactions the last stable offset is the high watermark. A request of a
-replica (`replica_id` ≥ 0) is treated as one of a consumer.
+Deviations: a request of a replica (`replica_id` ≥ 0) is treated as one of a consumer.
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -25,15 +29,18 @@ from headwater.broker.leadership import check_epoch
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ApiError, CorruptLog, OffsetOutOfRange
 from headwater.log.partition import PartitionLog, Slice
+from headwater.log.transactions import AbortedTransaction
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.fetch import (
     FetchRequest,
     FetchResponse,
+    FetchResponseAbortedTransaction,
     FetchResponseFetchableTopicResponse,
     FetchResponsePartitionData,
 )
 
 IDS_SINCE = 13
+READ_COMMITTED = 1
 # Whatever a client asks for, as Kafka's fetch.max.bytes of the broker.
 MAX_BYTES = 55 << 20
 
@@ -49,6 +56,11 @@ class _Fetch:
     by_id: bool
     found: dict[tuple[TopicKey, int], Slice | ErrorCode] = field(default_factory=dict)
     found_bytes: int = 0
+    aborted: dict[tuple[TopicKey, int], list[AbortedTransaction]] = field(default_factory=dict)
+
+    @property
+    def committed_only(self) -> bool:
+        return self.request.isolation_level == READ_COMMITTED
 
     @property
     def remaining_bytes(self) -> int:
@@ -62,6 +74,12 @@ class _Place(NamedTuple):
     partition: PartitionLog
     offset: int
     max_bytes: int
+    stable_end: int | None  # for who reads committed records only
+
+
+class _Found(NamedTuple):
+    part: Slice | ErrorCode | None
+    aborted: list[AbortedTransaction] | None = None
 
 
 @serves(FetchRequest, first=4, last=18)
@@ -112,55 +130,80 @@ def _look(work: _Fetch) -> list[_Place]:
             _count_missed(work, partition, wanted.fetch_offset)
             work.found[key] = ErrorCode.OFFSET_OUT_OF_RANGE
             continue
-        if wanted.fetch_offset >= partition.high_watermark:
+        if wanted.fetch_offset >= _readable_end(work, partition):
             continue
         if work.remaining_bytes <= 0 and work.found_bytes:
             continue
         limit_bytes = min(wanted.partition_max_bytes, work.remaining_bytes)
-        part = partition.read_recent(wanted.fetch_offset, limit_bytes)
+        part = None
+        if not work.committed_only or _is_plain(partition, wanted.fetch_offset):
+            part = partition.read_recent(wanted.fetch_offset, limit_bytes)
         if part is None:
+            stable_end = partition.last_stable_offset if work.committed_only else None
             to_search.append(
-                _Place(key, partition, wanted.fetch_offset, wanted.partition_max_bytes)
+                _Place(key, partition, wanted.fetch_offset, wanted.partition_max_bytes, stable_end)
             )
         else:
             _take(work, key, partition, part)
     return to_search
 
 
+def _readable_end(work: _Fetch, partition: PartitionLog) -> int:
+    return partition.last_stable_offset if work.committed_only else partition.high_watermark
+
+
+def _is_plain(partition: PartitionLog, offset: int) -> bool:
+    """Whether no transaction, open or aborted, concerns who reads from `offset` on."""
+    is_stable = partition.last_stable_offset == partition.high_watermark
+    return is_stable and not partition.may_hold_aborted(offset)
+
+
 async def _search(work: _Fetch, places: list[_Place]) -> None:
     """Looks the rest up in the indexes, in a thread."""
     is_empty = work.found_bytes == 0
     found = await work.broker.store.in_reader(_find_all, places, work.remaining_bytes, is_empty)
-    for place, part in zip(places, found, strict=True):
+    for place, (part, aborted) in zip(places, found, strict=True):
         if isinstance(part, Slice):
             _take(work, place.key, place.partition, part)
         elif part is not None:
             work.found[place.key] = part
+        if aborted:
+            work.aborted[place.key] = aborted
 
 
-def _find_all(
-    places: list[_Place], remaining_bytes: int, is_empty: bool
-) -> list[Slice | ErrorCode | None]:
+def _find_all(places: list[_Place], remaining_bytes: int, is_empty: bool) -> list[_Found]:
     """(worker)"""
-    found: list[Slice | ErrorCode | None] = []
-    for _, partition, offset, max_bytes in places:
+    found: list[_Found] = []
+    for place in places:
         if remaining_bytes <= 0 and not is_empty:
-            found.append(None)
+            found.append(_Found(None))
             continue
-        limit_bytes = max(min(max_bytes, remaining_bytes), 0)
+        limit_bytes = max(min(place.max_bytes, remaining_bytes), 0)
         try:
-            part = partition.find(offset, limit_bytes)
+            part, aborted = _find(place, limit_bytes)
         except CorruptLog:
-            found.append(ErrorCode.CORRUPT_MESSAGE)
+            found.append(_Found(ErrorCode.CORRUPT_MESSAGE))
             continue
         # Larger than its limit is only the first batch of a response (KIP-74).
         if part is not None and part.size_bytes > limit_bytes and not is_empty:
             part = None
-        found.append(part)
+        found.append(_Found(part, aborted))
         if part is not None:
             remaining_bytes -= part.size_bytes
             is_empty = False
     return found
+
+
+def _find(place: _Place, limit_bytes: int) -> tuple[Slice | None, list[AbortedTransaction] | None]:
+    """(worker)"""
+    _, partition, offset, _, stable_end = place
+    if stable_end is None:
+        return partition.find(offset, limit_bytes), None
+    part = partition.find(offset, limit_bytes, stable_end)
+    if part is None:
+        return None, None
+    end = part.next_offset if part.next_offset >= 0 else stable_end
+    return part, partition.aborted_transactions(offset, end)
 
 
 def _require(work: _Fetch, each: FetchedPartition) -> None:
@@ -192,6 +235,7 @@ def _let_go(work: _Fetch) -> None:
         if isinstance(part, Slice):
             part.release()
     work.found.clear()
+    work.aborted.clear()
     work.found_bytes = 0
 
 
@@ -220,10 +264,8 @@ async def _wait(work: _Fetch) -> None:
         except ApiError:
             continue
         partitions.append(partition)
-        if partition.waiters is None:
-            partition.waiters = set()
-        partition.waiters.add(wake)
-        if partition.high_watermark > each.wanted.fetch_offset and key not in work.found:
+        _waiters(work, partition).add(wake)
+        if _readable_end(work, partition) > each.wanted.fetch_offset and key not in work.found:
             wake(1)  # it came since we looked; how much of it does not matter
     _let_go(work)
     timer = loop.call_later(work.request.max_wait_ms / 1000, wake, work.request.min_bytes)
@@ -232,8 +274,17 @@ async def _wait(work: _Fetch) -> None:
     finally:
         timer.cancel()
         for partition in partitions:
-            if partition.waiters is not None:
-                partition.waiters.discard(wake)
+            _waiters(work, partition).discard(wake)
+
+
+def _waiters(work: _Fetch, partition: PartitionLog) -> set[Callable[[int], None]]:
+    if work.committed_only:
+        if partition.stable_waiters is None:
+            partition.stable_waiters = set()
+        return partition.stable_waiters
+    if partition.waiters is None:
+        partition.waiters = set()
+    return partition.waiters
 
 
 def _count_missed(work: _Fetch, partition: PartitionLog, offset: int) -> None:
@@ -270,6 +321,7 @@ def _partition_data(
     """What the response says of a partition; None if it may be left out."""
     found = work.found.get(key)
     data = FetchResponsePartitionData(partition_index=each.wanted.partition)
+    data.aborted_transactions = _aborted(work, key)
     if isinstance(found, ErrorCode):
         data.error_code = found
         data.high_watermark = -1
@@ -281,11 +333,12 @@ def _partition_data(
         return data
     if not data.error_code or found == ErrorCode.OFFSET_OUT_OF_RANGE:
         data.high_watermark = partition.high_watermark
-        data.last_stable_offset = partition.high_watermark
+        data.last_stable_offset = partition.last_stable_offset
         data.log_start_offset = partition.log_start_offset
     if isinstance(found, Slice):
         data.records = found
         work.broker.metrics.fetched_bytes[partition.topic] += found.size_bytes
+    # The last stable offset never moves without one of the other two.
     news = (
         data.error_code
         or isinstance(found, Slice)
@@ -297,3 +350,16 @@ def _partition_data(
     each.told_high_watermark = data.high_watermark
     each.told_log_start_offset = data.log_start_offset
     return data
+
+
+def _aborted(
+    work: _Fetch, key: tuple[TopicKey, int]
+) -> list[FetchResponseAbortedTransaction] | None:
+    if not work.committed_only:
+        return None
+    return [
+        FetchResponseAbortedTransaction(
+            producer_id=each.producer_id, first_offset=each.first_offset
+        )
+        for each in work.aborted.get(key, ())
+    ]

@@ -5,8 +5,9 @@ Times below zero are questions: -1 end, -2 start, -3 the record with the largest
 (9+), -6 the earliest offset not yet elsewhere (11+). All is on this machine, so -4 is -2, -6 is
 -2, and -5 has no answer (offset -1).
 
-A time behind the last record has no answer either: offset -1, timestamp -1, no error. Needs
-DESCRIBE on the topics.
+A time behind the last record has no answer either: offset -1, timestamp -1, no error. With
+`isolation_level` 1 (read_committed) the log ends at the last stable offset. Needs DESCRIBE on the
+topics.
 """
 
 from headwater.broker.api.registry import RequestContext, serves
@@ -26,6 +27,7 @@ from headwater.protocol.messages.list_offsets import (
     ListOffsetsResponseListOffsetsTopicResponse,
 )
 
+READ_COMMITTED = 1
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = range(-1, -7, -1)
 _SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING: 11}
 
@@ -39,7 +41,10 @@ async def list_offsets(
         answers = ListOffsetsResponseListOffsetsTopicResponse(name=topic.name)
         response.topics.append(answers)
         for wanted in topic.partitions:
-            answers.partitions.append(await _answer(broker, topic.name, wanted, context))
+            committed_only = request.isolation_level == READ_COMMITTED
+            answers.partitions.append(
+                await _answer(broker, topic.name, wanted, context, committed_only)
+            )
     return response
 
 
@@ -48,13 +53,16 @@ async def _answer(
     topic: str,
     wanted: ListOffsetsRequestListOffsetsPartition,
     context: RequestContext,
+    committed_only: bool,
 ) -> ListOffsetsResponseListOffsetsPartitionResponse:
     answer = ListOffsetsResponseListOffsetsPartitionResponse(partition_index=wanted.partition_index)
     try:
         broker.authorizer.require(context, Operation.DESCRIBE, ResourceType.TOPIC, topic)
         partition = broker.partition(topic, wanted.partition_index)
         check_epoch(broker, wanted.current_leader_epoch)
-        found = await _find(broker, partition, wanted.timestamp, context.api_version)
+        found = await _find(
+            broker, partition, wanted.timestamp, context.api_version, committed_only
+        )
     except ApiError as error:
         answer.error_code = error.code
     except (CorruptLog, MalformedMessage, OSError):
@@ -67,16 +75,24 @@ async def _answer(
 
 
 async def _find(
-    broker: Broker, partition: PartitionLog, timestamp_ms: int, version: int
+    broker: Broker,
+    partition: PartitionLog,
+    timestamp_ms: int,
+    version: int,
+    committed_only: bool,
 ) -> TimedOffset | None:
     if timestamp_ms < EARLIEST_PENDING or version < _SINCE.get(timestamp_ms, 0):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp_ms}")
+    end = partition.last_stable_offset if committed_only else partition.high_watermark
     if timestamp_ms == LATEST:
-        return TimedOffset(-1, partition.high_watermark)
+        return TimedOffset(-1, end)
     if timestamp_ms in (EARLIEST, EARLIEST_LOCAL, EARLIEST_PENDING):
         return TimedOffset(-1, partition.log_start_offset)
     if timestamp_ms == LATEST_TIERED:
         return None
     if timestamp_ms == MAX_TIMESTAMP:
-        return await broker.store.in_reader(timestamps.latest_timestamp, partition)
-    return await broker.store.in_reader(timestamps.first_at_or_after, partition, timestamp_ms)
+        found = await broker.store.in_reader(timestamps.latest_timestamp, partition)
+    else:
+        found = await broker.store.in_reader(timestamps.first_at_or_after, partition, timestamp_ms)
+    # As in Kafka: if the first one is not stable, none is told, also if a later one were.
+    return found if found is not None and found.offset < end else None
