@@ -13,10 +13,13 @@ from uuid import UUID, uuid4
 from wire import LoneConnection
 
 from headwater.broker.api import (  # noqa: F401  (they register themselves)
+    alter_share_group_offsets,
     consumer_group_describe,
     consumer_group_heartbeat,
     delete_groups,
+    delete_share_group_offsets,
     describe_groups,
+    describe_share_group_offsets,
     find_coordinator,
     heartbeat,
     join_group,
@@ -25,11 +28,14 @@ from headwater.broker.api import (  # noqa: F401  (they register themselves)
     offset_commit,
     offset_delete,
     offset_fetch,
+    share_group_describe,
+    share_group_heartbeat,
     sync_group,
 )
 from headwater.broker.api.registry import APIS, RequestContext
 from headwater.broker.group_configs import GroupConfigs
 from headwater.broker.groups import GroupCoordinator, GroupSettings, StoredRecord
+from headwater.broker.security.authorizer import Authorizer
 from headwater.errors import StorageFailed
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages import internal
@@ -61,6 +67,7 @@ from headwater.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
+from headwater.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from headwater.protocol.messages.sync_group import (
     SyncGroupRequest,
     SyncGroupRequestAssignment,
@@ -179,6 +186,46 @@ class FakeStore:
         self.catalog.documents[kind] = {k: v for k, v in kept.items() if v is not None}
 
 
+class FakeQueues:
+    """Where each share group is in which partition; `refuses`: the disk takes no writes."""
+
+    def __init__(self):
+        self.offsets = {}
+        self.left = []
+        self.refuses = False
+
+    async def initialize(self, group_id, offsets):
+        await self._write()
+        for key, offset in offsets.items():
+            self.offsets.setdefault((group_id, *key), offset)
+
+    async def alter(self, group_id, offsets):
+        await self._write()
+        self.offsets.update({(group_id, *key): offset for key, offset in offsets.items()})
+
+    async def delete(self, group_id, topic_ids):
+        await self._write()
+        gone = [
+            k for k in self.offsets if k[0] == group_id and (topic_ids is None or k[1] in topic_ids)
+        ]
+        for key in gone:
+            del self.offsets[key]
+
+    def member_left(self, group_id, member_id):
+        self.left.append((group_id, member_id))
+
+    def start_offset(self, group_id, topic_id, partition):
+        return self.offsets.get((group_id, topic_id, partition))
+
+    def lag(self, group_id, topic_id, partition):
+        return None
+
+    async def _write(self):
+        await asyncio.sleep(0)
+        if self.refuses:
+            raise StorageFailed("the disk is full")
+
+
 class Cluster:
     """One broker as far as groups can see it."""
 
@@ -187,15 +234,22 @@ class Cluster:
         self.topics = FakeTopics(**(partition_counts or {"t": 4}))
         self.clock = FakeClock()
         self.settings = settings or GroupSettings()
-        self.configs = GroupConfigs(FakeStore())
+        self.store = FakeStore()
+        self.configs = GroupConfigs(self.store)
+        self.queues = FakeQueues()
         self._boot()
 
     def _boot(self):
         self.groups = GroupCoordinator(
-            self.log, self.topics, self.clock, self.configs, self.settings
+            self.log, self.topics, self.queues, self.clock, self.configs, self.settings
         )
         self.broker = SimpleNamespace(
-            groups=self.groups, clock=self.clock, node_id=1, advertised=("localhost", 9092)
+            groups=self.groups,
+            queues=self.queues,
+            authorizer=Authorizer(self.store),
+            clock=self.clock,
+            node_id=1,
+            advertised=("localhost", 9092),
         )
 
     @classmethod
@@ -521,3 +575,56 @@ async def converge(*consumers, rounds=10):
         if before == [(each.epoch, each.owned) for each in consumers]:
             return
     raise AssertionError("the group does not converge")
+
+
+@dataclass
+class ShareConsumer:
+    """A client of KIP-932: has what it is told."""
+
+    cluster: Cluster
+    group: str = "s"
+    topics: tuple = ("t",)
+    rack_id: str | None = None
+    member_id: str = field(default_factory=lambda: f"sharer-{next(_ids)}")
+    epoch: int = 0
+    assigned: frozenset = frozenset()
+
+    async def heartbeat(self, **changes):
+        joining = self.epoch == 0
+        request = ShareGroupHeartbeatRequest(
+            group_id=self.group,
+            member_id=self.member_id,
+            member_epoch=self.epoch,
+            rack_id=self.rack_id if joining else None,
+            subscribed_topic_names=list(self.topics) if joining else None,
+        )
+        for name, value in changes.items():
+            setattr(request, name, value)
+        response = await self.cluster.call(request)
+        if response.error_code == ErrorCode.NONE and request.member_epoch >= 0:
+            self.epoch = response.member_epoch
+            if response.assignment is not None:
+                self.assigned = frozenset(
+                    (each.topic_id, p)
+                    for each in response.assignment.topic_partitions
+                    for p in each.partitions
+                )
+        return response
+
+    @property
+    def partitions(self):
+        """Of the one topic that it reads."""
+        return sorted(partition for _, partition in self.assigned)
+
+    async def leave(self):
+        response = await self.heartbeat(member_epoch=-1)
+        self.epoch, self.assigned = 0, frozenset()
+        return response
+
+
+async def share(*consumers):
+    """Two rounds: in the first all are known, in the second all have their part."""
+    for _ in range(2):
+        for each in consumers:
+            response = await each.heartbeat()
+            assert response.error_code == ErrorCode.NONE, ErrorCode(response.error_code)

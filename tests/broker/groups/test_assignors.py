@@ -1,3 +1,4 @@
+from collections import Counter
 from uuid import UUID
 
 import pytest
@@ -10,6 +11,7 @@ from headwater.broker.groups.assignors import (
     Subscriber,
     TopicPartition,
     range_,
+    simple,
     uniform,
 )
 
@@ -119,3 +121,34 @@ def test_range_puts_static_members_first_in_the_order_of_their_instance_ids():
         "2": 1,
         "1": 2,
     }
+
+
+@given(before=a_group(), after=a_group())
+def test_simple_leaves_no_partition_and_no_reader_without(before, after):
+    assigned = None
+    for existing, subscriptions in (before, after):
+        read = {topic for topics in subscriptions.values() for topic in topics}
+        counts = {topic: count for topic, count in existing.items() if topic in read}
+        assigned = simple(subscribers(subscriptions, assigned), counts)
+        assert assigned.keys() == subscriptions.keys()
+        for member, mine in assigned.items():
+            assert {each.topic_id for each in mine} <= subscriptions[member]
+            assert bool(mine) == bool(subscriptions[member])
+        everything = {TopicPartition(topic, p) for topic, n in counts.items() for p in range(n)}
+        assert {each for mine in assigned.values() for each in mine} == everything
+
+
+@given(counts=COUNTS, before=st.integers(1, 12), after=st.integers(1, 12))
+def test_simple_is_even_among_members_and_among_partitions(counts, before, after):
+    topics = frozenset(counts)
+    assigned = None
+    for number in (before, after):
+        subscriptions = {f"m{n:02}": topics for n in range(number)}
+        assigned = simple(subscribers(subscriptions, assigned), counts)
+        loads = [len(mine) for mine in assigned.values()]
+        assert max(loads) - min(loads) <= 1
+        readers = Counter(each for mine in assigned.values() for each in mine)
+        assert max(readers.values()) - min(readers.values()) <= 1
+        assert sum(loads) == max(number, len(readers))
+    again = simple(subscribers(subscriptions, assigned), counts)
+    assert again == assigned

@@ -67,7 +67,7 @@ def test_commits_of_every_version_are_read(version):
 
 
 def test_records_of_other_kinds_are_skipped():
-    assert decode(b"\x00\x0b\x00\x01g", b"\x00\x00") is None
+    assert decode(b"\x00\x10\x00\x01g", b"\x00\x00") is None
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
 from headwater.broker.groups.assignors import NOTHING, Assignment
-from headwater.broker.groups.consumer import ConsumerGroup, Member
+from headwater.broker.groups.consumer import ConsumerGroup
 from headwater.broker.groups.consumer_records import by_topic
+from headwater.broker.groups.modern import Member
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode

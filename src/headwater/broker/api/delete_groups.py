@@ -1,4 +1,4 @@
-"""DeleteGroups: deletes empty groups and their offsets. Versions 0–2.
+"""DeleteGroups: deletes empty groups, their offsets and their queue state. Versions 0–2.
 
 A group with members is refused with NON_EMPTY_GROUP. Answered when the tombstones are durable.
 Needs DELETE on each group.

@@ -1,9 +1,9 @@
 """DescribeGroups: the state and the members of classic groups. Versions 0–6.
 
-A group that there is not, or that is a KIP-848 group (ConsumerGroupDescribe shows those), is
-Dead; from version 6 on also GROUP_ID_NOT_FOUND with a message. Metadata and assignments are shown
-in a stable group only, as in Kafka. Needs DESCRIBE on each group. Authorized operations are told
-when asked for.
+A group that there is not, or that is not classic (ConsumerGroupDescribe and ShareGroupDescribe
+show the others), is Dead; from version 6 on also GROUP_ID_NOT_FOUND with a message. Metadata and
+assignments are shown in a stable group only, as in Kafka. Needs DESCRIBE on each group. Authorized
+operations are told when asked for.
 """
 
 from headwater.broker.api.registry import RequestContext, serves

@@ -1,14 +1,19 @@
 """FindCoordinator: who keeps a group. Versions 0–6; several keys at once from version 4 on.
 
-There is one node, so it is always this one. Needs DESCRIBE on the group.
+There is one node, so it is always this one. Needs DESCRIBE on the group. The state of a share
+partition (key type 2, version 6) goes by `group:topicId:partition`; any other form is
+INVALID_REQUEST. Kafka's brokers ask for it, so it takes CLUSTER_ACTION.
 
-Deviations: coordinators of transactions (key type 1) and of share groups (key type 2) are not
-served; the answer is INVALID_REQUEST with a message, which no client tries again.
+Deviations: coordinators of transactions (key type 1) are not served; the answer is
+INVALID_REQUEST with a message, which no client tries again.
 """
+
+import re
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
 from headwater.broker.security.authorizer import Operation, ResourceType
+from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.find_coordinator import (
     FindCoordinatorRequest,
@@ -17,7 +22,10 @@ from headwater.protocol.messages.find_coordinator import (
 )
 
 _GROUP = 0
-_NOT_SERVED = {1: "transactions are not supported", 2: "share groups are not supported"}
+_SHARE = 2
+_FIRST_VERSION_WITH_SHARE = 6
+_NOT_SERVED = {1: "transactions are not supported"}
+_SHARE_PARTITION = re.compile(r".+:[A-Za-z0-9_-]{22}:\d+", re.DOTALL)
 
 
 @serves(FindCoordinatorRequest, first=0, last=6)
@@ -44,23 +52,29 @@ def find_coordinator(
 def _coordinator(
     broker: Broker, key: str, key_type: int, context: RequestContext
 ) -> FindCoordinatorResponseCoordinator:
-    if key_type != _GROUP:
+    try:
+        _verify(broker, key, key_type, context)
+    except ApiError as error:
         return FindCoordinatorResponseCoordinator(
-            key=key,
-            node_id=-1,
-            port=-1,
-            error_code=ErrorCode.INVALID_REQUEST,
-            error_message=_NOT_SERVED.get(key_type, f"key type {key_type} is unknown"),
-        )
-    if not broker.authorizer.allows(context, Operation.DESCRIBE, ResourceType.GROUP, key):
-        return FindCoordinatorResponseCoordinator(
-            key=key,
-            node_id=-1,
-            port=-1,
-            error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED,
-            error_message="group authorization failed",
+            key=key, node_id=-1, port=-1, error_code=error.code, error_message=error.what
         )
     host, port = broker.advertised
     return FindCoordinatorResponseCoordinator(
         key=key, node_id=broker.node_id, host=host, port=port, error_message=None
     )
+
+
+def _verify(broker: Broker, key: str, key_type: int, context: RequestContext) -> None:
+    """Raises the error code for what has no coordinator here."""
+    if key_type == _SHARE and context.api_version >= _FIRST_VERSION_WITH_SHARE:
+        if not broker.authorizer.allows(context, Operation.CLUSTER_ACTION, ResourceType.CLUSTER):
+            raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        if not _SHARE_PARTITION.fullmatch(key):
+            raise ApiError(ErrorCode.INVALID_REQUEST, "not of the form group:topicId:partition")
+    elif key_type != _GROUP:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            _NOT_SERVED.get(key_type, f"key type {key_type} is unknown"),
+        )
+    elif not broker.authorizer.allows(context, Operation.DESCRIBE, ResourceType.GROUP, key):
+        raise ApiError(ErrorCode.GROUP_AUTHORIZATION_FAILED)

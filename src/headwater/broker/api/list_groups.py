@@ -1,7 +1,7 @@
 """ListGroups: all groups, or those in some states (version 4+) or of some types (5+).
 Versions 0–5.
 
-States and types are compared without regard to case. Types are `classic` and `consumer`.
+States and types are compared without regard to case. Types are `classic`, `consumer` and `share`.
 Without DESCRIBE on the cluster, groups that the client may not DESCRIBE are left out.
 """
 
@@ -9,6 +9,7 @@ from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
 from headwater.broker.groups.classic import ClassicGroup
 from headwater.broker.groups.rebalance import CONSUMER_PROTOCOL_TYPE
+from headwater.broker.groups.share import ShareGroup
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ApiError
 from headwater.protocol.messages.list_groups import (
@@ -35,16 +36,17 @@ def list_groups(
             context, Operation.DESCRIBE, ResourceType.GROUP, group.group_id
         ):
             continue
-        is_classic = isinstance(group, ClassicGroup)
+        if isinstance(group, ClassicGroup):
+            kind, protocol = "classic", group.protocol_type or ""
+        elif isinstance(group, ShareGroup):
+            kind, protocol = "share", "share"
+        else:
+            kind, protocol = "consumer", CONSUMER_PROTOCOL_TYPE
         listed = ListGroupsResponseListedGroup(
             group_id=group.group_id,
-            protocol_type=(
-                group.protocol_type or ""
-                if isinstance(group, ClassicGroup)
-                else CONSUMER_PROTOCOL_TYPE
-            ),
+            protocol_type=protocol,
             group_state=group.state.value,
-            group_type="classic" if is_classic else "consumer",
+            group_type=kind,
         )
         if (not states or listed.group_state.lower() in states) and (
             not types or listed.group_type in types

@@ -1,13 +1,14 @@
-"""Who should read which partition: the server-side assignors of KIP-848.
+"""Who should read which partition: the server-side assignors of KIP-848, and that of KIP-932.
 
 An assignor is a function of the members and the partition counts alone, and it is deterministic.
-Every partition of a topic that somebody subscribes to goes to exactly one of its subscribers.
+Every partition of a topic that somebody subscribes to goes to exactly one of its subscribers; in a
+share group, to at least one.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
 
 
@@ -91,14 +92,70 @@ def uniform(
     return {member_id: frozenset(partitions) for member_id, partitions in kept.items()}
 
 
-def _level_alike(kept: dict[str, list[TopicPartition]], free: list[TopicPartition]) -> None:
+def simple(
+    members: Mapping[str, Subscriber], partition_counts: Mapping[UUID, int]
+) -> dict[str, Assignment]:
+    """For share groups, where a partition may have several readers.
+
+    Everyone has something to read of what it subscribes to. With enough partitions each has one
+    reader; with fewer than members, each member reads one, and they spread evenly. As little moves
+    as that allows. Where subscriptions differ, this holds topic by topic.
+    """
+    assigned: dict[str, list[TopicPartition]] = {member_id: [] for member_id in members}
+    if len({member.topic_ids for member in members.values()}) <= 1:
+        _share(members, assigned, partition_counts)
+    else:
+        for topic_id, partition_count in partition_counts.items():
+            readers = {k: member for k, member in members.items() if topic_id in member.topic_ids}
+            _share(readers, assigned, {topic_id: partition_count})
+    return {member_id: frozenset(partitions) for member_id, partitions in assigned.items()}
+
+
+def _share(
+    readers: Mapping[str, Subscriber],
+    assigned: dict[str, list[TopicPartition]],
+    partition_counts: Mapping[UUID, int],
+) -> None:
+    """Gives the partitions to the readers, all of whom subscribe to all of these topics."""
+    partitions = [
+        TopicPartition(topic_id, p)
+        for topic_id, count in partition_counts.items()
+        for p in range(count)
+    ]
+    if len(partitions) >= len(readers):
+        kept: dict[str, list[TopicPartition]] = {}
+        free = set(partitions)
+        for member_id in sorted(readers):
+            kept[member_id] = sorted(readers[member_id].target & free)
+            free.difference_update(kept[member_id])
+        _level_alike(kept, sorted(free))
+        for member_id, mine in kept.items():
+            assigned[member_id] += mine
+    elif partitions:
+        # The other way round: to each partition some readers.
+        shared: dict[TopicPartition, list[str]] = {each: [] for each in partitions}
+        idle: list[str] = []
+        for member_id in sorted(readers):
+            had = min((each for each in readers[member_id].target if each in shared), default=None)
+            (idle if had is None else shared[had]).append(member_id)
+        _level_alike(shared, idle)
+        for partition, member_ids in shared.items():
+            for member_id in member_ids:
+                assigned[member_id].append(partition)
+
+
+K = TypeVar("K", str, TopicPartition)
+V = TypeVar("V", str, TopicPartition)
+
+
+def _level_alike(kept: dict[K, list[V]], free: list[V]) -> None:
     """All subscribe to the same topics: everyone has a quota. O(partitions + members·log)."""
     if not kept:
         return
     total = len(free) + sum(map(len, kept.values()))
     quota, extra = divmod(total, len(kept))
     # Those who have most get what cannot be divided, so that fewest partitions move.
-    room: list[tuple[list[TopicPartition], int]] = []
+    room: list[tuple[list[V], int]] = []
     for rank, member_id in enumerate(sorted(kept, key=lambda each: (-len(kept[each]), each))):
         mine = kept[member_id]
         limit = quota + (rank < extra)

@@ -1,23 +1,13 @@
-"""The state of a KIP-848 group, as its records make it.
+"""The state of a KIP-848 group, as its records make it (see `modern`)."""
 
-The group changes only by `replay`: an operation (see `heartbeat`) computes records, the journal
-stores them, and then they are replayed, exactly as they are when the broker starts. So what is in
-memory is what a restart would bring back.
-
-    group epoch       goes up when members, subscriptions or the subscribed topics change
-    target epoch      the group epoch for which the target assignment was computed
-    member epoch      the target epoch that a member has reached
-"""
-
-import asyncio
-import enum
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from headwater.broker.groups import consumer_records as stored
-from headwater.broker.groups.assignors import DEFAULT_ASSIGNOR, Assignment, TopicPartition
-from headwater.broker.groups.consumer_records import NO_SUBSCRIPTION, Subscription
+from headwater.broker.groups.assignors import DEFAULT_ASSIGNOR, TopicPartition
+from headwater.broker.groups.consumer_records import Subscription
+from headwater.broker.groups.modern import Member, ModernGroup, State
 from headwater.broker.groups.offsets import CommittedOffset
 from headwater.broker.groups.reconciliation import NO_PROGRESS, Progress
 from headwater.broker.groups.records import Record
@@ -28,45 +18,14 @@ from headwater.protocol.messages import internal as m
 _FIRST_COMMIT_VERSION_WITH_EPOCHS = 9
 
 
-class State(enum.Enum):
-    """As clients see it in ListGroups and ConsumerGroupDescribe."""
-
-    EMPTY = "Empty"
-    ASSIGNING = "Assigning"
-    RECONCILING = "Reconciling"
-    STABLE = "Stable"
-    DEAD = "Dead"
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A member: what it wants, and how far it has come with what it should have."""
-
-    member_id: str
-    subscription: Subscription = NO_SUBSCRIPTION
-    progress: Progress = NO_PROGRESS
-
-
-class ConsumerGroup:
+class ConsumerGroup(ModernGroup):
     """The members, their targets, and who owns which partition."""
 
     def __init__(self, group_id: str) -> None:
-        self.group_id = group_id
-        self.epoch = 0
-        self.target_epoch = 0
-        # Of the subscribed topics as they were at the group epoch; 0: there were none.
-        self.topics_hash = 0
-        self.members: dict[str, Member] = {}
-        self.targets: dict[str, Assignment] = {}
+        super().__init__(group_id)
         self._static: dict[str, str] = {}
         # Assigned, or being given up: no partition is ever in here twice.
         self._owners: dict[TopicPartition, str] = {}
-        # One change at a time: computed, stored, replayed.
-        self.changing = asyncio.Lock()
-        # The version of the topics that `topics_hash` was last compared with.
-        self.seen_topics_version = -1
-        # Deletion is on its way into the log.
-        self.is_dead = False
 
     @property
     def state(self) -> State:
@@ -79,18 +38,6 @@ class ConsumerGroup:
         if all(each.progress.is_at(self.target_epoch) for each in self.members.values()):
             return State.STABLE
         return State.RECONCILING
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.members
-
-    def begin_deletion(self) -> None:
-        """Refuses everyone until the tombstones are in the log, or `survive` is called."""
-        self.is_dead = True
-
-    def survive(self) -> None:
-        """The deletion failed."""
-        self.is_dead = False
 
     def static_member(self, instance_id: str | None) -> Member | None:
         member_id = self._static.get(instance_id) if instance_id is not None else None
@@ -112,8 +59,7 @@ class ConsumerGroup:
     # Offsets
 
     def verify_commit(self, member_id: str, epoch: int, api_version: int) -> None:
-        if self.is_dead:
-            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        self.refuse_if_dead()
         if epoch < 0 and not self.members:
             return
         member = self._member(member_id)

@@ -5,7 +5,7 @@ heartbeat that brings nothing new costs O(1) and has no records.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
 from headwater.broker.groups import consumer_records as stored
@@ -16,8 +16,9 @@ from headwater.broker.groups.assignors import (
     Subscriber,
     TopicPartition,
 )
-from headwater.broker.groups.consumer import ConsumerGroup, Member
+from headwater.broker.groups.consumer import ConsumerGroup
 from headwater.broker.groups.consumer_records import Subscription
+from headwater.broker.groups.modern import JOINING_EPOCH, Change, Member
 from headwater.broker.groups.reconciliation import Progress, reconcile
 from headwater.broker.groups.records import Record
 from headwater.broker.groups.subscriptions import Subscriptions, Topic, topics_hash
@@ -25,21 +26,7 @@ from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 
-JOINING_EPOCH: Final = 0
-LEAVING_EPOCH: Final = -1
 LEAVING_FOR_A_WHILE_EPOCH: Final = -2  # a static member that will be back
-
-
-@dataclass(slots=True)
-class Change:
-    """What is to be stored, and what the member is told once it is."""
-
-    member_id: str
-    progress: Progress
-    tells_assignment: bool = False
-    # The member that is no longer in the group once this is stored.
-    removed_id: str | None = None
-    records: list[Record] = field(default_factory=list)
 
 
 class ChangePlanner:

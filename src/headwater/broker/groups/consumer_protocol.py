@@ -1,30 +1,22 @@
 """KIP-848 at work: heartbeats become changes, changes become durable, members that fall silent go.
 
-A change of a group is planned, stored and replayed under the group's lock, in a task of its own:
-a connection that closes in the middle stops none of it. A heartbeat that changes nothing takes no
-lock and is answered at once.
+A heartbeat that changes nothing takes no lock and is answered at once.
 """
 
-import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable
 from functools import partial
-from typing import Any
 
 from headwater.broker.group_configs import GroupConfigs
 from headwater.broker.groups.assignors import ASSIGNORS
-from headwater.broker.groups.consumer import ConsumerGroup, Member
-from headwater.broker.groups.consumer_change import (
-    JOINING_EPOCH,
-    LEAVING_EPOCH,
-    LEAVING_FOR_A_WHILE_EPOCH,
-    Change,
-    ChangePlanner,
-)
+from headwater.broker.groups.consumer import ConsumerGroup
+from headwater.broker.groups.consumer_change import LEAVING_FOR_A_WHILE_EPOCH, ChangePlanner
 from headwater.broker.groups.consumer_records import by_topic
 from headwater.broker.groups.deadline import Deadline
 from headwater.broker.groups.journal import Journal
+from headwater.broker.groups.modern import JOINING_EPOCH, LEAVING_EPOCH, Change, Member
+from headwater.broker.groups.modern_protocol import ModernProtocol, Spawn
 from headwater.broker.groups.reconciliation import MemberState
 from headwater.broker.groups.records import Record
 from headwater.broker.groups.settings import GroupSettings
@@ -43,11 +35,10 @@ logger = logging.getLogger(__name__)
 
 _FIRST_VERSION_WITH_CLIENT_IDS = 1
 
-Spawn = Callable[[Coroutine[Any, Any, Any]], "asyncio.Task[Any]"]
 Answer = ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]
 
 
-class ConsumerProtocol:
+class ConsumerProtocol(ModernProtocol[ConsumerGroup, Change]):
     """Serves ConsumerGroupHeartbeat for groups that the coordinator hands in."""
 
     def __init__(
@@ -60,20 +51,12 @@ class ConsumerProtocol:
         configs: GroupConfigs,
         spawn: Spawn,
     ) -> None:
-        self._journal = journal
+        super().__init__(journal=journal, clock=clock, spawn=spawn)
         self._subscriptions = subscriptions
         self._planner = ChangePlanner(subscriptions)
-        self._clock = clock
         self._settings = settings
         self._configs = configs
-        self._spawn = spawn
-        self._topics_version = 0
-        self._sessions: dict[tuple[str, str], Deadline] = {}
         self._rebalances: dict[tuple[str, str], Deadline] = {}
-
-    def topics_changed(self) -> None:
-        """The next heartbeat of each group looks whether its topics are among them."""
-        self._topics_version += 1
 
     def verify(self, request: ConsumerGroupHeartbeatRequest, api_version: int) -> None:
         """Whether the request makes sense in itself; completes a missing member id (version 0)."""
@@ -109,7 +92,7 @@ class ConsumerProtocol:
             )
 
         if request.member_epoch != JOINING_EPOCH:  # who joins nearly always changes something
-            _refuse_if_dead(group)
+            group.refuse_if_dead()
             change = plan()
             if not change.records:
                 group.seen_topics_version = self._topics_version
@@ -144,55 +127,31 @@ class ConsumerProtocol:
         )
 
     def watch(self, group: ConsumerGroup) -> None:
-        """Gives the members of a group that was just loaded a new session."""
+        super().watch(group)
         for member in group.members.values():
-            self._touch(group, member.member_id)
             self._watch_revocation(group, member)
 
     def close(self) -> None:
-        for deadline in (*self._sessions.values(), *self._rebalances.values()):
+        super().close()
+        for deadline in self._rebalances.values():
             deadline.cancel()
 
     # Changes
 
-    def _change(
-        self,
-        group: ConsumerGroup,
-        plan: Callable[[], Change],
-        before: tuple[Record, ...] = (),
-    ) -> Awaitable[Change]:
-        return asyncio.shield(self._spawn(self._change_locked(group, plan, before)))
+    def _removal(self, group: ConsumerGroup, member: Member) -> Change:
+        return self._planner.removal(group, member)
 
-    async def _change_locked(
-        self, group: ConsumerGroup, plan: Callable[[], Change], before: tuple[Record, ...]
-    ) -> Change:
-        async with group.changing:
-            _refuse_if_dead(group)
-            topics_version = self._topics_version
-            change = plan()
-            if change.records:
-                records = [*(before if group.epoch == 0 else ()), *change.records]
-
-                def replay() -> None:
-                    for record in change.records:
-                        group.replay(record)
-
-                await self._journal.write(group.group_id, records, replay)
-            group.seen_topics_version = topics_version
-            self._after(group, change)
-            return change
+    def _session_timeout_ms(self, group: ConsumerGroup) -> int:
+        return self._configs.consumer(group.group_id).session_timeout_ms
 
     def _after(self, group: ConsumerGroup, change: Change) -> None:
-        """Brings the timers in line."""
+        super()._after(group, change)
         if change.removed_id is not None:
-            for deadlines in (self._sessions, self._rebalances):
-                deadline = deadlines.pop((group.group_id, change.removed_id), None)
-                if deadline is not None:
-                    deadline.cancel()
+            deadline = self._rebalances.pop((group.group_id, change.removed_id), None)
+            if deadline is not None:
+                deadline.cancel()
         member = group.members.get(change.member_id)
         if member is not None:
-            if member.progress.epoch != LEAVING_FOR_A_WHILE_EPOCH:
-                self._touch(group, member.member_id)
             self._watch_revocation(group, member)
 
     def _refuse_if_full(self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> None:
@@ -223,15 +182,7 @@ class ConsumerProtocol:
             )
         return response
 
-    # Members that fall silent, or do not give up what they should
-
-    def _touch(self, group: ConsumerGroup, member_id: str) -> None:
-        key = (group.group_id, member_id)
-        deadline = self._sessions.get(key)
-        if deadline is None:
-            expired = partial(self._session_expired, group, member_id)
-            deadline = self._sessions[key] = Deadline(self._clock, expired)
-        deadline.push(self._configs.consumer(group.group_id).session_timeout_ms)
+    # Members that do not give up what they should
 
     def _watch_revocation(self, group: ConsumerGroup, member: Member) -> None:
         key = (group.group_id, member.member_id)
@@ -244,28 +195,11 @@ class ConsumerProtocol:
             deadline = self._rebalances[key] = Deadline(self._clock, expired)
             deadline.push(member.subscription.rebalance_timeout_ms)
 
-    def _session_expired(self, group: ConsumerGroup, member_id: str) -> None:
-        self._spawn(self._fence(group, member_id, "its session is over"))
-
     def _revocation_expired(self, group: ConsumerGroup, member_id: str, epoch: int) -> None:
         self._rebalances.pop((group.group_id, member_id), None)
         member = group.members.get(member_id)
         if member is not None and member.progress.epoch == epoch:
             self._spawn(self._fence(group, member_id, "it did not give up partitions in time"))
-
-    async def _fence(self, group: ConsumerGroup, member_id: str, why: str) -> None:
-        def plan() -> Change:
-            member = group.members.get(member_id)
-            if member is None:
-                raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
-            logger.info("group %s: member %s is fenced: %s", group.group_id, member_id, why)
-            return self._planner.removal(group, member)
-
-        try:
-            await self._change_locked(group, plan, ())
-        except ApiError:
-            if member_id in group.members and not group.is_dead:
-                self._touch(group, member_id)  # the log failed: try again after another session
 
 
 def _verify(request: ConsumerGroupHeartbeatRequest, api_version: int) -> None:
@@ -300,11 +234,6 @@ def _verify(request: ConsumerGroupHeartbeatRequest, api_version: int) -> None:
 
 def _nonsense(what: str) -> ApiError:
     return ApiError(ErrorCode.INVALID_REQUEST, what)
-
-
-def _refuse_if_dead(group: ConsumerGroup) -> None:
-    if group.is_dead:
-        raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
 def is_leaving(request: ConsumerGroupHeartbeatRequest) -> bool:

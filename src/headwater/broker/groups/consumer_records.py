@@ -141,6 +141,8 @@ def read_assignment(
     topic_partitions: Iterable[
         m.ConsumerGroupTargetAssignmentMemberValueTopicPartition
         | m.ConsumerGroupCurrentMemberAssignmentValueTopicPartitions
+        | m.ShareGroupTargetAssignmentMemberValueTopicPartition
+        | m.ShareGroupCurrentMemberAssignmentValueTopicPartitions
     ],
 ) -> Assignment:
     return frozenset(

@@ -9,20 +9,30 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
+from uuid import UUID
 
 from headwater.broker.group_configs import GroupConfigs
-from headwater.broker.groups import consumer_records
+from headwater.broker.groups import consumer_records, share_records
 from headwater.broker.groups.classic import ClassicGroup
 from headwater.broker.groups.consumer import ConsumerGroup
-from headwater.broker.groups.consumer_change import JOINING_EPOCH
 from headwater.broker.groups.consumer_protocol import Answer as HeartbeatAnswer
 from headwater.broker.groups.consumer_protocol import ConsumerProtocol, is_leaving
 from headwater.broker.groups.deadline import Deadline
 from headwater.broker.groups.journal import Journal
 from headwater.broker.groups.loading import load
+from headwater.broker.groups.modern import JOINING_EPOCH, LEAVING_EPOCH, ModernGroup
 from headwater.broker.groups.offsets import (
     CommittedOffset,
     OffsetKey,
@@ -31,25 +41,31 @@ from headwater.broker.groups.offsets import (
     tombstone,
 )
 from headwater.broker.groups.pending import PendingOffsets, Transaction
-from headwater.broker.groups.ports import GroupLog, Topics
+from headwater.broker.groups.ports import GroupLog, Queues, StartOffsets, Topics
 from headwater.broker.groups.records import partition_for
 from headwater.broker.groups.settings import GroupSettings
+from headwater.broker.groups.share import ShareGroup
+from headwater.broker.groups.share_protocol import Answer as ShareHeartbeatAnswer
+from headwater.broker.groups.share_protocol import ShareProtocol
+from headwater.broker.groups.share_protocol import verify as verify_share_heartbeat
 from headwater.broker.groups.subscriptions import Subscriptions
 from headwater.clock import Clock
-from headwater.errors import ApiError
+from headwater.errors import ApiError, StorageFailed
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
 )
 from headwater.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from headwater.protocol.messages.share_group_heartbeat import (
+    ShareGroupHeartbeatRequest,
+)
 from headwater.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 logger = logging.getLogger(__name__)
 
 _FIRST_COMMIT_VERSION_WITH_GROUP_ID_NOT_FOUND = 9
 
-Group = ClassicGroup | ConsumerGroup
+Group = ClassicGroup | ConsumerGroup | ShareGroup
 T = TypeVar("T")
 
 
@@ -62,14 +78,14 @@ class GroupCounts(NamedTuple):
 
 @dataclass(slots=True)
 class _Founding:
-    """A KIP-848 group whose first records are on their way into the log.
+    """A KIP-848 or share group whose first records are on their way into the log.
 
     It takes its place among the groups when they are there. Until then nothing has changed,
     except that an empty classic group of that id refuses everyone.
     """
 
-    group: ConsumerGroup
-    classic: ClassicGroup | None
+    group: ConsumerGroup | ShareGroup
+    classic: ClassicGroup | None = None
     founders: int = 0
 
 
@@ -80,6 +96,7 @@ class GroupCoordinator:
         self,
         log: GroupLog,
         topics: Topics,
+        queues: Queues,
         clock: Clock,
         configs: GroupConfigs,
         settings: GroupSettings | None = None,
@@ -102,6 +119,17 @@ class GroupCoordinator:
             configs=configs,
             spawn=self._spawn,
         )
+        self._queues = queues
+        self._configs = configs
+        self._shares = ShareProtocol(
+            journal=self._journal,
+            subscriptions=self._subscriptions,
+            queues=queues,
+            clock=clock,
+            settings=self.settings,
+            configs=configs,
+            spawn=self._spawn,
+        )
         self._refusal: ErrorCode | None = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         self._tasks: set[asyncio.Task[Any]] = set()
         self._expiry = Deadline(clock, self._begin_expiry)
@@ -117,15 +145,19 @@ class GroupCoordinator:
         for group in self._groups.values():
             if isinstance(group, ConsumerGroup):
                 self._consumers.watch(group)
+            elif isinstance(group, ShareGroup):
+                self._shares.watch(group)
         self._refusal = None
         self._expiry.push(self.settings.offsets_retention_check_ms)
         self._forget_deleted_topics(self._offsets.topics())
+        self._forget_queues_of_deleted_topics()
         logger.info("loaded %d groups", len(self._groups))
 
     async def close(self) -> None:
         self._refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
         self._expiry.cancel()
         self._consumers.close()
+        self._shares.close()
         for group in self._groups.values():
             if isinstance(group, ClassicGroup):
                 group.close()
@@ -139,8 +171,11 @@ class GroupCoordinator:
         `names`: which; if that is not said, the offsets of all topics are looked at.
         """
         self._consumers.topics_changed()
+        self._shares.topics_changed()
         if self._refusal is None:
             self._forget_deleted_topics(names or self._offsets.topics())
+            if not names or any(self.topics.topic_id(name) is None for name in names):
+                self._forget_queues_of_deleted_topics()
 
     def verify_ready(self, group_id: str | None = None) -> None:
         """Raises what every API answers while loading or closing, or without a group id."""
@@ -162,6 +197,8 @@ class GroupCoordinator:
         if request.group_id in self._founding:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         group = self._groups.get(request.group_id)
+        if isinstance(group, ShareGroup):
+            raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if isinstance(group, ConsumerGroup):
             group = await asyncio.shield(self._spawn(self._make_classic(group)))
         if group is None:
@@ -255,45 +292,49 @@ class GroupCoordinator:
         founding = self._founding.get(request.group_id)
         if founding is None and group is not None and group.is_dead:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        if request.member_epoch != JOINING_EPOCH or not (
-            founding is not None or group is None or group.is_empty
+        is_shared = isinstance(founding.group if founding else group, ShareGroup)
+        if (
+            request.member_epoch != JOINING_EPOCH
+            or is_shared
+            or not (founding is not None or group is None or group.is_empty)
         ):
             raise ApiError(
                 ErrorCode.GROUP_ID_NOT_FOUND, f"group {request.group_id} is no consumer group"
             )
+        assert not isinstance(group, ShareGroup)
         if founding is None:
             founding = _Founding(ConsumerGroup(request.group_id), group)
             self._founding[request.group_id] = founding
             if group is not None:
                 group.begin_deletion()
-        founding.founders += 1
-        return asyncio.shield(
-            self._spawn(
-                self._found(founding, request, client_id=client_id, client_host=client_host)
-            )
-        )
-
-    async def _found(
-        self,
-        founding: "_Founding",
-        request: ConsumerGroupHeartbeatRequest,
-        *,
-        client_id: str,
-        client_host: str,
-    ) -> ConsumerGroupHeartbeatResponse:
-        """The first members of a KIP-848 group; an empty classic group makes room for it."""
-        group, classic = founding.group, founding.classic
-        try:
-            answer = self._consumers.heartbeat(
-                group,
+        classic, founded = founding.classic, founding.group
+        assert isinstance(founded, ConsumerGroup)
+        return self._found(
+            founding,
+            lambda: self._consumers.heartbeat(
+                founded,
                 request,
                 client_id=client_id,
                 client_host=client_host,
                 before=() if classic is None else (classic.tombstone(),),
-            )
-            if isinstance(answer, ConsumerGroupHeartbeatResponse):
-                return answer
-            return await answer
+            ),
+        )
+
+    def _found(
+        self, founding: "_Founding", heartbeat: Callable[[], T | Awaitable[T]]
+    ) -> Awaitable[T]:
+        """The heartbeat of one of the first members of a group."""
+        founding.founders += 1
+        return asyncio.shield(self._spawn(self._found_with(founding, heartbeat)))
+
+    async def _found_with(
+        self, founding: "_Founding", heartbeat: Callable[[], T | Awaitable[T]]
+    ) -> T:
+        """An empty classic group makes room for the new one."""
+        group, classic = founding.group, founding.classic
+        try:
+            answer = heartbeat()
+            return await answer if isinstance(answer, Awaitable) else answer
         finally:
             founding.founders -= 1
             is_pending = self._founding.get(group.group_id) is founding
@@ -305,6 +346,60 @@ class GroupCoordinator:
                         classic.close()
                 elif classic is not None:
                     classic.survive()
+
+    # Share groups
+
+    def share_heartbeat(
+        self, request: ShareGroupHeartbeatRequest, *, client_id: str, client_host: str
+    ) -> ShareHeartbeatAnswer:
+        self.verify_ready()
+        verify_share_heartbeat(request)
+        group = self._groups.get(request.group_id)
+        if isinstance(group, ShareGroup):
+            if request.member_epoch == LEAVING_EPOCH:
+                return self._shares.leave(group, request)
+            return self._shares.heartbeat(
+                group, request, client_id=client_id, client_host=client_host
+            )
+        founding = self._founding.get(request.group_id)
+        if request.member_epoch != JOINING_EPOCH or group is not None:
+            raise _no_share_group(request.group_id, group)
+        if founding is None:
+            founding = self._founding[request.group_id] = _Founding(ShareGroup(request.group_id))
+        founded = founding.group
+        if not isinstance(founded, ShareGroup):
+            raise _no_share_group(request.group_id, founded)
+        return self._found(
+            founding,
+            lambda: self._shares.heartbeat(
+                founded, request, client_id=client_id, client_host=client_host
+            ),
+        )
+
+    def share_group(self, group_id: str) -> ShareGroup:
+        """Raises GROUP_ID_NOT_FOUND for any other."""
+        self.verify_ready(group_id)
+        group = self._groups.get(group_id)
+        if not isinstance(group, ShareGroup):
+            raise _no_share_group(group_id, group)
+        return group
+
+    async def alter_share_offsets(
+        self, group_id: str, offsets: StartOffsets, names: Mapping[UUID, str]
+    ) -> None:
+        """Where an empty share group reads on; `names` are those of the topics."""
+        await self._shares.alter(self.share_group(group_id), offsets, names)
+
+    async def delete_share_offsets(self, group_id: str, topic_ids: Collection[UUID]) -> None:
+        """An empty share group forgets what it has read of these topics."""
+        await self._shares.forget(self.share_group(group_id), topic_ids)
+
+    def _forget_queues_of_deleted_topics(self) -> None:
+        for group in self._groups.values():
+            if isinstance(group, ShareGroup):
+                gone = {each for each in group.state_topics if self.topics.name_of(each) is None}
+                if gone:
+                    self._spawn(self._shares.forget(group, gone, is_used=True))
 
     # Offsets
 
@@ -330,6 +425,8 @@ class GroupCoordinator:
                 )
         elif isinstance(group, ClassicGroup):
             group.verify_commit(member_id, instance_id, generation_or_epoch)
+        elif isinstance(group, ShareGroup):
+            group.refuse_offsets()
         else:
             group.verify_commit(member_id, generation_or_epoch, api_version)
         if not offsets:
@@ -376,6 +473,8 @@ class GroupCoordinator:
                 raise ApiError(ErrorCode.ILLEGAL_GENERATION)
         elif isinstance(group, ClassicGroup):
             group.verify_transactional_commit(member_id, instance_id, generation_or_epoch)
+        elif isinstance(group, ShareGroup):
+            group.refuse_offsets()
         else:
             group.verify_transactional_commit(member_id, instance_id, generation_or_epoch)
 
@@ -431,6 +530,8 @@ class GroupCoordinator:
         group = self._groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             group.verify_fetch(member_id, epoch)
+        elif isinstance(group, ShareGroup):
+            group.refuse_offsets()
 
     def committed(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
         return self._offsets.get(group_id, topic, partition)
@@ -449,6 +550,8 @@ class GroupCoordinator:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)
         if isinstance(group, ClassicGroup):
             group.verify_offset_delete()
+        elif isinstance(group, ShareGroup):
+            group.refuse_offsets()
 
     def is_subscribed(self, group_id: str, topic: str) -> bool:
         group = self._groups.get(group_id)
@@ -485,7 +588,7 @@ class GroupCoordinator:
         await asyncio.shield(self._spawn(self._delete(group)))
 
     async def _delete(self, group: Group) -> None:
-        if isinstance(group, ConsumerGroup):
+        if isinstance(group, ModernGroup):
             async with group.changing:
                 await self._delete_exclusively(group)
         else:
@@ -499,9 +602,17 @@ class GroupCoordinator:
         records = [tombstone(group_id, key) for key in keys]
         if isinstance(group, ClassicGroup):
             records.append(group.tombstone())
+        elif isinstance(group, ShareGroup):
+            records += share_records.group_tombstones(group_id)
         else:
             records += consumer_records.group_tombstones(group_id)
         group.begin_deletion()
+        if isinstance(group, ShareGroup):
+            try:
+                await self._queues.delete(group_id, None)
+            except StorageFailed as error:
+                group.survive()
+                raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE) from error
 
         def forget() -> None:
             self._forget_offsets(group_id, keys)
@@ -521,6 +632,9 @@ class GroupCoordinator:
         now_ms = self._clock.now_ms()
         for group in list(self.groups()):
             await asyncio.sleep(0)  # thousands of groups must not hold up the others
+            if isinstance(group, ShareGroup):
+                await self._expire_share(group, now_ms)
+                continue
             base_ms = group.offsets_age_from()
             if base_ms is None or self._offsets.is_under_way(group.group_id):
                 continue
@@ -543,6 +657,16 @@ class GroupCoordinator:
         if self._refusal is None:
             self._expiry.push(self.settings.offsets_retention_check_ms)
 
+    async def _expire_share(self, group: ShareGroup, now_ms: int) -> None:
+        """Removes a share group that nobody has come back to, with its queue state."""
+        expire_ms = self._configs.share(group.group_id).expire_ms
+        if group.is_empty and not group.is_dead and now_ms - group.assigned_at_ms >= expire_ms:
+            try:
+                await self._delete(group)
+                logger.info("group %s: expired", group.group_id)
+            except ApiError as error:
+                logger.warning("group %s: not expired: %s", group.group_id, error)
+
     def _forget_deleted_topics(self, names: Sequence[str]) -> None:
         for topic in names:
             topic_id = self.topics.topic_id(topic)
@@ -562,7 +686,8 @@ class GroupCoordinator:
                 groups["classic", group.state.value] += 1
                 members += len(group.roster)
             else:
-                groups["consumer", group.state.value] += 1
+                kind = "share" if isinstance(group, ShareGroup) else "consumer"
+                groups[kind, group.state.value] += 1
                 members += len(group.members)
         return GroupCounts(groups, members)
 
@@ -583,3 +708,8 @@ class GroupCoordinator:
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, ApiError):
             logger.error("a group's change failed", exc_info=error)
+
+
+def _no_share_group(group_id: str, group: Group | None) -> ApiError:
+    what = f"group {group_id} " + ("not found" if group is None else "is not a share group")
+    return ApiError(ErrorCode.GROUP_ID_NOT_FOUND, what)

@@ -13,6 +13,7 @@ from headwater.broker.groups.offsets import CommittedOffset, OffsetKey, OffsetSt
 from headwater.broker.groups.pending import PendingOffsets, Transaction
 from headwater.broker.groups.ports import GroupLog, StoredMarker, StoredRecord
 from headwater.broker.groups.records import Record, decode
+from headwater.broker.groups.share import ShareGroup
 from headwater.errors import MalformedMessage
 from headwater.protocol.messages import internal as m
 
@@ -20,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 _RECORDS_PER_TURN = 1_000
 
-Groups = MutableMapping[str, ClassicGroup | ConsumerGroup]
+Groups = MutableMapping[str, ClassicGroup | ConsumerGroup | ShareGroup]
 
 
 class _Value(NamedTuple):
@@ -143,3 +144,16 @@ def _apply(
             if not isinstance(consumer, ConsumerGroup):
                 consumer = groups[key.group_id] = ConsumerGroup(key.group_id)
             consumer.replay(record)
+        case (
+            m.ShareGroupMetadataKey()
+            | m.ShareGroupMemberMetadataKey()
+            | m.ShareGroupTargetAssignmentMetadataKey()
+            | m.ShareGroupTargetAssignmentMemberKey()
+            | m.ShareGroupCurrentMemberAssignmentKey()
+            | m.ShareGroupStatePartitionMetadataKey() as key,
+            _,
+        ):
+            share = groups.get(key.group_id)
+            if not isinstance(share, ShareGroup):
+                share = groups[key.group_id] = ShareGroup(key.group_id)
+            share.replay(record)

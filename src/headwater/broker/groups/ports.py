@@ -1,6 +1,6 @@
 """What the coordinator needs of the rest of the broker."""
 
-from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
@@ -44,6 +44,41 @@ class GroupLog(Protocol):
 
     def read(self, partition: int) -> AsyncIterator[Sequence[StoredRecord | StoredMarker]]:
         """Everything in the partition, in order."""
+        ...
+
+
+# By topic id and partition.
+StartOffsets = Mapping[tuple[UUID, int], int]
+
+
+class Queues(Protocol):
+    """The queue state of share groups: how far each has come in which partition.
+
+    What is awaited is durable when it returns, or raises `StorageFailed`.
+    """
+
+    async def initialize(self, group_id: str, offsets: StartOffsets) -> None:
+        """Partitions that the group begins to read; -1: where its settings say."""
+        ...
+
+    async def alter(self, group_id: str, offsets: StartOffsets) -> None:
+        """The group, which has no members, reads on from these offsets."""
+        ...
+
+    async def delete(self, group_id: str, topic_ids: Collection[UUID] | None) -> None:
+        """Forgets all that the group has of these topics, or of all of them."""
+        ...
+
+    def member_left(self, group_id: str, member_id: str) -> None:
+        """What the member has not acknowledged can go to others."""
+        ...
+
+    def start_offset(self, group_id: str, topic_id: UUID, partition: int) -> int | None:
+        """Everything in front of it is settled; None: the group has no state of it."""
+        ...
+
+    def lag(self, group_id: str, topic_id: UUID, partition: int) -> int | None:
+        """Records that are not settled; None: that is not known."""
         ...
 
 

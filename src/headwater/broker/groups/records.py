@@ -12,8 +12,14 @@
 | 6    | ConsumerGroupTargetAssignmentMetadata   | epoch of the target assignment               |
 | 7    | ConsumerGroupTargetAssignmentMember     | what a member should own                     |
 | 8    | ConsumerGroupCurrentMemberAssignment    | what a member owns and gives up              |
+| 10   | ShareGroupMemberMetadataKey             | what a member of a share group subscribes to |
+| 11   | ShareGroupMetadataKey                   | epoch of a share group                       |
+| 12   | ShareGroupTargetAssignmentMetadata      | as 6                                         |
+| 13   | ShareGroupTargetAssignmentMember        | as 7                                         |
+| 14   | ShareGroupCurrentMemberAssignment       | what a member has                            |
+| 15   | ShareGroupStatePartitionMetadata        | which partitions have queue state            |
 
-Other types (share and streams groups, resolved regular expressions) are skipped when read.
+Other types (streams groups, resolved regular expressions) are skipped when read.
 """
 
 import struct
@@ -44,6 +50,12 @@ _TYPES: Final[dict[int, tuple[type[Message], type[Message]]]] = {
     ),
     7: (m.ConsumerGroupTargetAssignmentMemberKey, m.ConsumerGroupTargetAssignmentMemberValue),
     8: (m.ConsumerGroupCurrentMemberAssignmentKey, m.ConsumerGroupCurrentMemberAssignmentValue),
+    10: (m.ShareGroupMemberMetadataKey, m.ShareGroupMemberMetadataValue),
+    11: (m.ShareGroupMetadataKey, m.ShareGroupMetadataValue),
+    12: (m.ShareGroupTargetAssignmentMetadataKey, m.ShareGroupTargetAssignmentMetadataValue),
+    13: (m.ShareGroupTargetAssignmentMemberKey, m.ShareGroupTargetAssignmentMemberValue),
+    14: (m.ShareGroupCurrentMemberAssignmentKey, m.ShareGroupCurrentMemberAssignmentValue),
+    15: (m.ShareGroupStatePartitionMetadataKey, m.ShareGroupStatePartitionMetadataValue),
 }
 _GROUP_METADATA_VERSION: Final = 3
 _OFFSET_COMMIT_VERSION: Final = 4

@@ -24,6 +24,7 @@ class GroupSettings:
     new_member_join_timeout_ms: int = 300_000
 
     consumer_max_size: int = 2**31 - 1  # group.consumer.max.size
+    share_max_size: int = 1_000  # group.share.max.size: the most that Kafka can be set to
 
     offset_metadata_max_chars: int = 4_096  # offset.metadata.max.bytes (Kafka too counts chars)
     offsets_retention_ms: int = 7 * 24 * 3_600_000  # offsets.retention.minutes

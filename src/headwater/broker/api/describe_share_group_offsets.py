@@ -1,0 +1,108 @@
+"""DescribeShareGroupOffsets: how far share groups have come (KIP-932). Versions 0–1.
+
+Per partition: the start offset, in front of which everything is settled; -1 if the group has none
+yet, or begins where its settings say once somebody reads. From version 1 on also how many records
+are not settled (KIP-1226); -1 if that is not known. Without topics in the request: all partitions
+that the group has.
+
+Describing the group and each topic must be allowed; a topic that is asked for and must not be
+described is TOPIC_AUTHORIZATION_FAILED, one that is not asked for by name is left out. Unknown
+partitions are UNKNOWN_TOPIC_OR_PARTITION, unknown groups GROUP_ID_NOT_FOUND.
+"""
+
+from collections.abc import Iterator
+
+from headwater.broker.api.registry import RequestContext, serves
+from headwater.broker.broker import Broker
+from headwater.broker.security.authorizer import Operation, ResourceType
+from headwater.errors import ApiError
+from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.messages.describe_share_group_offsets import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+    DescribeShareGroupOffsetsRequestTopic,
+    DescribeShareGroupOffsetsResponse,
+    DescribeShareGroupOffsetsResponseGroup,
+    DescribeShareGroupOffsetsResponsePartition,
+    DescribeShareGroupOffsetsResponseTopic,
+)
+
+_UNKNOWN = -1
+
+
+@serves(DescribeShareGroupOffsetsRequest, first=0, last=1)
+def describe_share_group_offsets(
+    broker: Broker, request: DescribeShareGroupOffsetsRequest, context: RequestContext
+) -> DescribeShareGroupOffsetsResponse:
+    return DescribeShareGroupOffsetsResponse(
+        groups=[_group(broker, each, context) for each in request.groups]
+    )
+
+
+def _group(
+    broker: Broker, request: DescribeShareGroupOffsetsRequestGroup, context: RequestContext
+) -> DescribeShareGroupOffsetsResponseGroup:
+    group_id = request.group_id
+    described = DescribeShareGroupOffsetsResponseGroup(group_id=group_id)
+    try:
+        broker.authorizer.require(context, Operation.DESCRIBE, ResourceType.GROUP, group_id)
+        broker.groups.share_group(group_id)
+    except ApiError as error:
+        described.error_code, described.error_message = error.code, error.what
+        return described
+    for topic in _all_topics(broker, group_id) if request.topics is None else request.topics:
+        may = broker.authorizer.sees if request.topics is None else broker.authorizer.allows
+        if may(context, Operation.DESCRIBE, ResourceType.TOPIC, topic.topic_name):
+            described.topics.append(_topic(broker, group_id, topic))
+        elif request.topics is not None:
+            described.topics.append(_refused(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    return described
+
+
+def _all_topics(broker: Broker, group_id: str) -> Iterator[DescribeShareGroupOffsetsRequestTopic]:
+    for topic_id, known in broker.groups.share_group(group_id).state_topics.items():
+        name = broker.groups.topics.name_of(topic_id)
+        if name is not None:  # else it was deleted a moment ago
+            yield DescribeShareGroupOffsetsRequestTopic(
+                topic_name=name, partitions=sorted(known.partitions)
+            )
+
+
+def _topic(
+    broker: Broker, group_id: str, request: DescribeShareGroupOffsetsRequestTopic
+) -> DescribeShareGroupOffsetsResponseTopic:
+    topics, name = broker.groups.topics, request.topic_name
+    topic_id, count = topics.topic_id(name), topics.partition_count(name)
+    if topic_id is None or count is None:
+        return _refused(request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    described = DescribeShareGroupOffsetsResponseTopic(topic_name=name, topic_id=topic_id)
+    for index in request.partitions:
+        partition = DescribeShareGroupOffsetsResponsePartition(
+            partition_index=index, start_offset=_UNKNOWN
+        )
+        if 0 <= index < count:
+            start = broker.queues.start_offset(group_id, topic_id, index)
+            lag = broker.queues.lag(group_id, topic_id, index)
+            partition.start_offset = _UNKNOWN if start is None else start
+            partition.lag = _UNKNOWN if lag is None else lag
+        else:
+            partition.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        described.partitions.append(partition)
+    return described
+
+
+def _refused(
+    request: DescribeShareGroupOffsetsRequestTopic, code: ErrorCode
+) -> DescribeShareGroupOffsetsResponseTopic:
+    return DescribeShareGroupOffsetsResponseTopic(
+        topic_name=request.topic_name,
+        partitions=[
+            DescribeShareGroupOffsetsResponsePartition(
+                partition_index=index,
+                start_offset=_UNKNOWN,
+                error_code=code,
+                error_message=code.name.lower().replace("_", " "),
+            )
+            for index in request.partitions
+        ],
+    )

@@ -1,0 +1,103 @@
+"""What KIP-848 groups and share groups have in common: members, epochs, a target assignment.
+
+A group changes only by `replay`: an operation computes records, the journal stores them, and then
+they are replayed, exactly as they are when the broker starts. So what is in memory is what a
+restart would bring back.
+
+    group epoch       goes up when members, subscriptions or the subscribed topics change
+    target epoch      the group epoch for which the target assignment was computed
+    member epoch      the target epoch that a member has reached
+"""
+
+import asyncio
+import enum
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from headwater.broker.groups.consumer_records import NO_SUBSCRIPTION, Subscription
+from headwater.broker.groups.reconciliation import NO_PROGRESS, Progress
+from headwater.broker.groups.records import Record
+from headwater.errors import ApiError
+from headwater.protocol.error_codes import ErrorCode
+
+if TYPE_CHECKING:
+    from headwater.broker.groups.assignors import Assignment
+
+JOINING_EPOCH: Final = 0
+LEAVING_EPOCH: Final = -1
+
+
+class State(enum.Enum):
+    """As clients see it in ListGroups, ConsumerGroupDescribe and ShareGroupDescribe."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member: what it wants, and how far it has come with what it should have."""
+
+    member_id: str
+    subscription: Subscription = NO_SUBSCRIPTION
+    progress: Progress = NO_PROGRESS
+
+
+@dataclass(slots=True)
+class Change:
+    """What is to be stored, and what the member is told once it is."""
+
+    member_id: str
+    progress: Progress
+    tells_assignment: bool = False
+    # The member that is no longer in the group once this is stored.
+    removed_id: str | None = None
+    records: list[Record] = field(default_factory=list)
+    # Whether it takes the topics into account as they are now.
+    has_seen_topics: bool = True
+
+
+class ModernGroup(ABC):
+    """The members and their targets."""
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.epoch = 0
+        self.target_epoch = 0
+        # Of the subscribed topics as they were at the group epoch; 0: there were none.
+        self.topics_hash = 0
+        self.members: dict[str, Member] = {}
+        self.targets: dict[str, Assignment] = {}
+        # One change at a time: computed, stored, replayed.
+        self.changing = asyncio.Lock()
+        # The version of the topics that `topics_hash` was last compared with.
+        self.seen_topics_version = -1
+        # Deletion is on its way into the log.
+        self.is_dead = False
+
+    @property
+    @abstractmethod
+    def state(self) -> State: ...
+
+    @abstractmethod
+    def replay(self, record: Record) -> None: ...
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    def begin_deletion(self) -> None:
+        """Refuses everyone until the tombstones are in the log, or `survive` is called."""
+        self.is_dead = True
+
+    def survive(self) -> None:
+        """The deletion failed."""
+        self.is_dead = False
+
+    def refuse_if_dead(self) -> None:
+        if self.is_dead:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)

@@ -1,0 +1,120 @@
+"""The state of a share group (KIP-932), as its records make it (see `modern`).
+
+A member has what the target assigns to it at once: nobody has to give up a partition first,
+because several may read one. Before a partition is assigned it has queue state: where the group
+begins to read it is durable, and `state_topics` says so.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+from uuid import UUID
+
+from headwater.broker.groups import share_records as stored
+from headwater.broker.groups.consumer_records import read_assignment
+from headwater.broker.groups.modern import Member, ModernGroup, State
+from headwater.broker.groups.reconciliation import NO_PROGRESS, Progress
+from headwater.broker.groups.records import Record
+from headwater.broker.groups.share_records import StateTopic
+from headwater.broker.groups.subscriptions import Topic
+from headwater.errors import ApiError
+from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.messages import internal as m
+
+# Where a share partition begins to be read.
+BY_SETTING: Final = -1  # as `share.auto.offset.reset` says, at the first fetch
+FROM_THE_BEGINNING: Final = 0
+
+
+class ShareGroup(ModernGroup):
+    """The members, what they read, and which partitions have queue state."""
+
+    def __init__(self, group_id: str) -> None:
+        super().__init__(group_id)
+        self.state_topics: Mapping[UUID, StateTopic] = {}
+        # When the last member left, if there is none.
+        self.assigned_at_ms = 0
+
+    @property
+    def state(self) -> State:
+        if self.is_dead:
+            return State.DEAD
+        return State.STABLE if self.members else State.EMPTY
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        return any(topic in each.subscription.topic_names for each in self.members.values())
+
+    def refuse_offsets(self) -> None:
+        """A share group has no committed offsets."""
+        raise ApiError(
+            ErrorCode.GROUP_ID_NOT_FOUND, f"group {self.group_id} is not a consumer group"
+        )
+
+    def without_state(self, topics: Iterable[Topic]) -> dict[tuple[UUID, int], int]:
+        """The partitions that have no queue state yet, and where each is to begin.
+
+        A partition that is added to a topic which the group reads already begins at 0: whatever
+        is in it came after the group did.
+        """
+        missing: dict[tuple[UUID, int], int] = {}
+        for topic in topics:
+            known = self.state_topics.get(topic.topic_id)
+            for partition in range(topic.partition_count):
+                if known is None or partition not in known.partitions:
+                    missing[topic.topic_id, partition] = (
+                        BY_SETTING if known is None else FROM_THE_BEGINNING
+                    )
+        return missing
+
+    def with_state(
+        self, partitions: Iterable[tuple[UUID, int]], names: Mapping[UUID, str]
+    ) -> dict[UUID, StateTopic]:
+        """`state_topics` once these partitions have state, too."""
+        topics = dict(self.state_topics)
+        for topic_id, partition in partitions:
+            topic = topics.get(topic_id, StateTopic(names[topic_id], frozenset()))
+            topics[topic_id] = topic._replace(partitions=topic.partitions | {partition})
+        return topics
+
+    # Records
+
+    def replay(self, record: Record) -> None:
+        key, value = record
+        match key:
+            case m.ShareGroupMetadataKey():
+                assert value is None or isinstance(value, m.ShareGroupMetadataValue)
+                self.epoch = value.epoch if value else 0
+                self.topics_hash = value.metadata_hash if value else 0
+            case m.ShareGroupTargetAssignmentMetadataKey():
+                assert value is None or isinstance(value, m.ShareGroupTargetAssignmentMetadataValue)
+                self.target_epoch = value.assignment_epoch if value else 0
+                self.assigned_at_ms = value.assignment_timestamp if value else 0
+            case m.ShareGroupTargetAssignmentMemberKey():
+                if isinstance(value, m.ShareGroupTargetAssignmentMemberValue):
+                    self.targets[key.member_id] = read_assignment(value.topic_partitions)
+                else:
+                    self.targets.pop(key.member_id, None)
+            case m.ShareGroupMemberMetadataKey():
+                if isinstance(value, m.ShareGroupMemberMetadataValue):
+                    member = self.members.get(key.member_id, Member(key.member_id))
+                    subscription = stored.read_subscription(value)
+                    self.members[key.member_id] = replace(member, subscription=subscription)
+                else:
+                    self.members.pop(key.member_id, None)
+            case m.ShareGroupCurrentMemberAssignmentKey():
+                member = self.members.get(key.member_id, Member(key.member_id))
+                if isinstance(value, m.ShareGroupCurrentMemberAssignmentValue):
+                    progress = Progress(
+                        epoch=value.member_epoch,
+                        previous_epoch=value.previous_member_epoch,
+                        assigned=read_assignment(value.assigned_partitions),
+                    )
+                    self.members[key.member_id] = replace(member, progress=progress)
+                elif key.member_id in self.members:
+                    self.members[key.member_id] = replace(member, progress=NO_PROGRESS)
+            case m.ShareGroupStatePartitionMetadataKey():
+                self.state_topics = (
+                    stored.read_state_topics(value)
+                    if isinstance(value, m.ShareGroupStatePartitionMetadataValue)
+                    else {}
+                )
