@@ -78,7 +78,7 @@ class AskedBroker:
         """The answer to a request, both as they come out of their bytes."""
         served = APIS[request.api_key]
         assert served.first <= version <= served.last
-        received = type(request).decode(bytes(request.encode(version)), version)
+        received = type(request).decode(bytearray(request.encode(version)), version)
         context = RequestContext(
             version, 1, "test", "127.0.0.1", LoneConnection(), principal, served.name
         )
@@ -129,10 +129,20 @@ def asked(tmp_path) -> Iterator[AskedBroker]:
 @pytest.fixture
 def guarded(tmp_path) -> Iterator[AskedBroker]:
     """With authorization; its super user is `admin`."""
+    yield from _guarded(str(tmp_path / "data"))
+
+
+@pytest.fixture(scope="module")
+def guarded_for_all(tmp_path_factory) -> Iterator[AskedBroker]:
+    """As `guarded`, one for all tests of a module: for those that leave it as it is."""
+    yield from _guarded(str(tmp_path_factory.mktemp("guarded")))
+
+
+def _guarded(path: str) -> Iterator[AskedBroker]:
     options = BrokerOptions(
         default_partitions=3, authorization=True, super_users=frozenset({"User:admin"})
     )
-    broker = AskedBroker(str(tmp_path / "data"), options=options)
+    broker = AskedBroker(path, options=options)
     yield broker
     broker.close()
     broker.runner.close()
