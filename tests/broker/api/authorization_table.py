@@ -72,7 +72,7 @@ from headwater.protocol.primitives import NIL_UUID
 from headwater.protocol.records import Record
 from headwater.protocol.schema import Message
 
-GROUP, TRANSACTION, CLUSTER = "billing", "payments-1", "kafka-cluster"
+GROUP, QUEUE, TRANSACTION, CLUSTER = "billing", "mails", "payments-1", "kafka-cluster"
 TOPIC_CONFIG, BROKER_CONFIG, GROUP_CONFIG = 2, 4, 32
 
 NO_TOPIC = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -113,6 +113,10 @@ def on_topic(operation: Op) -> Right:
 
 def on_group(operation: Op) -> Right:
     return Right(operation, Type.GROUP, GROUP)
+
+
+def on_queue(operation: Op) -> Right:
+    return Right(operation, Type.GROUP, QUEUE)
 
 
 def on_cluster(operation: Op) -> Right:
@@ -365,10 +369,11 @@ def _describe_producers(asked: Asked) -> Message:
     return describe_producers.DescribeProducersRequest(topics=[topic])
 
 
-def _share_heartbeat(asked: Asked) -> Message:
+def share_heartbeat(asked: Asked, member_epoch: int = 0) -> Message:
     return share_group_heartbeat.ShareGroupHeartbeatRequest(
-        group_id="share-" + GROUP,
+        group_id=QUEUE,
         member_id="AAAAAAAAAAAAAAAAAAAAAA",
+        member_epoch=member_epoch,
         subscribed_topic_names=[asked.topic],
     )
 
@@ -377,7 +382,7 @@ def _share_fetch(asked: Asked) -> Message:
     partition = share_fetch.ShareFetchRequestFetchPartition(partition_index=0)
     topic = share_fetch.ShareFetchRequestFetchTopic(topic_id=asked.topic_id, partitions=[partition])
     return share_fetch.ShareFetchRequest(
-        group_id=GROUP, member_id="AAAAAAAAAAAAAAAAAAAAAA", topics=[topic], max_records=1
+        group_id=QUEUE, member_id="AAAAAAAAAAAAAAAAAAAAAA", topics=[topic], max_records=1
     )
 
 
@@ -387,7 +392,7 @@ def _share_acknowledge(asked: Asked) -> Message:
         topic_id=asked.topic_id, partitions=[partition]
     )
     return share_acknowledge.ShareAcknowledgeRequest(
-        group_id=GROUP, member_id="AAAAAAAAAAAAAAAAAAAAAA", topics=[topic]
+        group_id=QUEUE, member_id="AAAAAAAAAAAAAAAAAAAAAA", topics=[topic]
     )
 
 
@@ -396,7 +401,7 @@ def _describe_share_offsets(asked: Asked) -> Message:
         topic_name=asked.topic, partitions=[0]
     )
     group = describe_share_group_offsets.DescribeShareGroupOffsetsRequestGroup(
-        group_id=GROUP, topics=[topic]
+        group_id=QUEUE, topics=[topic]
     )
     return describe_share_group_offsets.DescribeShareGroupOffsetsRequest(groups=[group])
 
@@ -406,12 +411,12 @@ def _alter_share_offsets(asked: Asked) -> Message:
         topic_name=asked.topic,
         partitions=[alter_share_group_offsets.AlterShareGroupOffsetsRequestPartition()],
     )
-    return alter_share_group_offsets.AlterShareGroupOffsetsRequest(group_id=GROUP, topics=[topic])
+    return alter_share_group_offsets.AlterShareGroupOffsetsRequest(group_id=QUEUE, topics=[topic])
 
 
 def _delete_share_offsets(asked: Asked) -> Message:
     topic = delete_share_group_offsets.DeleteShareGroupOffsetsRequestTopic(topic_name=asked.topic)
-    return delete_share_group_offsets.DeleteShareGroupOffsetsRequest(group_id=GROUP, topics=[topic])
+    return delete_share_group_offsets.DeleteShareGroupOffsetsRequest(group_id=QUEUE, topics=[topic])
 
 
 def _alter_quotas(asked: Asked) -> Message:
@@ -598,26 +603,26 @@ ROWS: dict[str, Row] = {
         ((on_transaction(Op.DESCRIBE),),),
     ),
     "ShareGroupHeartbeat": Row(
-        _share_heartbeat,
+        share_heartbeat,
         NO_GROUP,
-        ((Right(Op.READ, Type.GROUP, "share-" + GROUP), on_topic(Op.DESCRIBE)),),
+        ((on_queue(Op.READ), on_topic(Op.DESCRIBE)),),
     ),
     "ShareGroupDescribe": Row(
-        lambda _: share_group_describe.ShareGroupDescribeRequest(group_ids=[GROUP]),
+        lambda _: share_group_describe.ShareGroupDescribeRequest(group_ids=[QUEUE]),
         NO_GROUP,
-        ((on_group(Op.DESCRIBE),),),
+        ((on_queue(Op.DESCRIBE),),),
     ),
-    "ShareFetch": Row(_share_fetch, NO_GROUP, ((on_group(Op.READ), on_topic(Op.READ)),)),
+    "ShareFetch": Row(_share_fetch, NO_GROUP, ((on_queue(Op.READ), on_topic(Op.READ)),)),
     "ShareAcknowledge": Row(
-        _share_acknowledge, NO_GROUP, ((on_group(Op.READ), on_topic(Op.READ)),)
+        _share_acknowledge, NO_GROUP, ((on_queue(Op.READ), on_topic(Op.READ)),)
     ),
     "DescribeShareGroupOffsets": Row(
-        _describe_share_offsets, NO_GROUP, ((on_group(Op.DESCRIBE), on_topic(Op.DESCRIBE)),)
+        _describe_share_offsets, NO_GROUP, ((on_queue(Op.DESCRIBE), on_topic(Op.DESCRIBE)),)
     ),
     "AlterShareGroupOffsets": Row(
-        _alter_share_offsets, NO_GROUP, ((on_group(Op.READ), on_topic(Op.READ)),)
+        _alter_share_offsets, NO_GROUP, ((on_queue(Op.READ), on_topic(Op.READ)),)
     ),
     "DeleteShareGroupOffsets": Row(
-        _delete_share_offsets, NO_GROUP, ((on_group(Op.DELETE), on_topic(Op.READ)),)
+        _delete_share_offsets, NO_GROUP, ((on_queue(Op.DELETE), on_topic(Op.READ)),)
     ),
 }

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from authorization_table import FOR_STRANGERS, ROWS, Asked, Right, Row
+from authorization_table import FOR_STRANGERS, ROWS, Asked, Right, Row, share_heartbeat
 from authorization_table import GROUP as BILLING
 
 from headwater.broker import api
@@ -53,9 +53,12 @@ REFUSALS = {
 }
 
 
+HAS_QUEUES = 78 in APIS  # ShareFetch
+
+
 def served_rows() -> Iterator[tuple[str, int]]:
     for served in sorted(APIS.values(), key=lambda each: each.key):
-        if served.name in ROWS:
+        if served.name in ROWS and (HAS_QUEUES or "Share" not in served.name):
             versions = {served.first, served.last, *ROWS[served.name].versions}
             for version in sorted(versions):
                 if served.first <= version <= served.last:
@@ -92,6 +95,10 @@ def furnish(broker):
     broker.topic(EXISTING)
     row = ROWS["OffsetCommit"]
     assert not any(codes(broker.ask(row.request(asked(broker, 9)), 9, ADMIN)))
+    if HAS_QUEUES:
+        for member_epoch in (0, -1):  # joins, and leaves: the group is there, and empty
+            heartbeat = share_heartbeat(asked(broker, 1), member_epoch)
+            assert not any(codes(broker.ask(heartbeat, 1, ADMIN)))
     return broker
 
 
