@@ -232,7 +232,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def drop(self) -> None:
         """Ends the connection without blame: the server stops, or nothing came for long."""
-        if not self._ending and self._transport is not None:
+        if not self._closed and self._transport is not None:
             self._ending = True
             self._sender.end()
             self._transport.abort()

@@ -204,6 +204,7 @@ class Server:
             if now_s - since_s < STRANGERS_TIMEOUT_S:
                 break
             connection.close(f"not authenticated after {now_s - since_s:.0f} s")
+            connection.drop()  # also one that does not take its last answer
         for connection in tuple(self.connections):
             silent_s = now_s - connection.active_at_s
             if connection.is_in_frame and silent_s > FRAME_TIMEOUT_S:

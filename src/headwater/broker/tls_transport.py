@@ -40,6 +40,7 @@ class TlsTransport(asyncio.BufferedProtocol):
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._transport: Any = None
+        self._has_received = False
         self._is_secured = False
         self._has_failed = False
         self._is_reading = True  # the connection takes more
@@ -57,11 +58,12 @@ class TlsTransport(asyncio.BufferedProtocol):
         return _RECEIVED
 
     def buffer_updated(self, nbytes: int) -> None:
+        self._has_received = True
         self._incoming.write(_RECEIVED[:nbytes])
         self._go_on()
 
     def eof_received(self) -> bool:
-        if not self._is_secured:
+        if self._has_received and not self._is_secured:  # else it only asked who listens
             self._connection.close("the client went away in the middle of the TLS handshake")
         return False
 

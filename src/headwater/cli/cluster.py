@@ -1,7 +1,6 @@
 """The broker or cluster that a command talks to, ours or Apache Kafka, through librdkafka."""
 
 import argparse
-import socket
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any, Final, NamedTuple
@@ -10,6 +9,7 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, 
 from confluent_kafka import admin as kafka_admin
 
 from headwater import config
+from headwater.cli import login
 from headwater.cli.parser import key_value
 from headwater.errors import BrokerUnreachable, HeadwaterError, RequestRefused, UsageError
 
@@ -52,7 +52,11 @@ def refused(error: Any, what: str) -> HeadwaterError:
     name = cause.name()
     detail = f"{cause.str()} ({name.lstrip('_')})"
     if name in ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE"):
-        return BrokerUnreachable(what, detail=detail, hint="`headwater status` tells more")
+        return BrokerUnreachable(
+            what,
+            detail=detail,
+            hint="`headwater status` tells more; if the broker wants TLS or a login, set [client]",
+        )
     return RequestRefused(what, detail=detail, hint=_HINTS.get(name, ""))
 
 
@@ -63,7 +67,7 @@ class Cluster:
         self, bootstrap: str, properties: Mapping[str, str] | None = None, *, verbose: bool = False
     ) -> None:
         self.bootstrap = bootstrap
-        self._properties: dict[str, Any] = {
+        self.properties: dict[str, Any] = {
             "bootstrap.servers": bootstrap,
             "client.id": "headwater",
             "log_level": 6 if verbose else 0,
@@ -82,19 +86,24 @@ class Cluster:
         flags = {"broker.bootstrap": args.bootstrap}
         settings = config.load(flags, path=args.config)
         try:
-            properties = dict(key_value(each) for each in args.properties)
+            given = dict(key_value(each) for each in args.properties)
         except argparse.ArgumentTypeError as error:
             raise UsageError(f"-X {error}") from error
+        properties = {**login.properties_of(settings.client), **given}
         cluster = cls(settings.bootstrap(), properties, verbose=args.verbose)
         cluster.require_listener()
         return cluster
 
     def require_listener(self) -> None:
-        """Raises BrokerUnreachable unless one of the addresses accepts a connection."""
+        """Raises BrokerUnreachable unless one of the addresses accepts a connection, and
+        RequestRefused if it does not accept the login: librdkafka would go on trying.
+        """
+        from headwater.cli import wire
+
         failures = []
         for address in self.bootstrap.split(","):
             try:
-                socket.create_connection(config.split_address(address), _CONNECT_TIMEOUT_S).close()
+                wire.try_login(address, self.properties, _CONNECT_TIMEOUT_S)
                 return
             except OSError as error:
                 failures.append(f"{address}: {(error.strerror or str(error)).lower()}")
@@ -103,11 +112,6 @@ class Cluster:
             detail="\n".join(failures),
             hint="start one with `headwater broker`, or name another with --bootstrap HOST:PORT",
         )
-
-    @property
-    def plain(self) -> bool:
-        """Whether connections are neither encrypted nor authenticated."""
-        return "security.protocol" not in self._properties
 
     @cached_property
     def admin(self) -> Any:
@@ -124,7 +128,7 @@ class Cluster:
     def _made(self, kind: Any, properties: Mapping[str, Any]) -> Any:
         # -X wins over what the command sets.
         try:
-            return kind({**properties, **self._properties})
+            return kind({**properties, **self.properties})
         except KafkaException as error:
             raise UsageError(
                 "librdkafka refuses a property",
@@ -199,11 +203,9 @@ class Cluster:
         from headwater.cli import wire
 
         sizes: dict[Partition, int] = {}
-        if not self.plain:
-            return sizes
         for address in brokers:
             try:
-                directories = wire.log_dirs(address).results
+                directories = wire.log_dirs(address, self.properties).results
             except HeadwaterError:
                 continue
             for directory in directories:

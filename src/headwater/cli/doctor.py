@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from headwater import __version__, config
-from headwater.cli import wire
+from headwater.cli import login, wire
 from headwater.cli.output import duration, print_json, say, size, styled, table
 from headwater.cli.parser import Command, Parser, common_options
-from headwater.errors import BrokerUnreachable, HeadwaterError
+from headwater.errors import BrokerUnreachable, ConfigError, HeadwaterError, RequestRefused
 
 _SYNCS: Final = 9
 _SLOW_SYNC_S: Final = 0.02
@@ -70,14 +70,15 @@ def _findings(read: config.Config) -> Iterator[Finding]:
         f"headwater {__version__}, Python {platform.python_version()}, {sys.platform}",
     )
     yield from _check_config(read)
+    yield from _check_security(read)
     yield from _check_data_dir(Path(read.broker.data_dir))
     yield from _check_open_files(read.broker)
     yield from _check_clock()
     if read.broker.bootstrap:
         for address in read.broker.bootstrap.split(","):
-            yield _check_broker(address, must_answer=True)
+            yield _check_broker(read, address, must_answer=True)
     else:
-        yield _check_listen(read.broker.listen)
+        yield _check_listen(read)
     for program, purpose in (("java", "pipelines on Spark"), ("kcat", "a second opinion")):
         path = shutil.which(program)
         yield Finding("info", program, path or f"not installed (optional: {purpose})")
@@ -233,7 +234,28 @@ def _check_clock() -> Iterator[Finding]:
         yield Finding("ok", "clock", shown)
 
 
-def _check_listen(listen: str) -> Finding:
+def _check_security(read: config.Config) -> Iterator[Finding]:
+    from headwater.broker.security import rules
+
+    try:
+        rules.check(read.broker)
+        level, found, hint = "ok", rules.described(read.broker), ""
+    except ConfigError as error:
+        level, found, hint = "broken", str(error), error.hint
+    yield Finding(level, "security", found, hint)
+    secrets = (read.broker.tls_key, read.client.tls_key, read.client.password_file)
+    for path in filter(None, (*secrets, read.client.token_file)):
+        try:
+            mode = os.stat(path).st_mode
+        except OSError as error:
+            yield Finding("broken", "security", f"{path}: {(error.strerror or '').lower()}")
+            continue
+        if mode & 0o077:
+            yield Finding("warning", "security", f"others can read {path}", f"chmod go= {path}")
+
+
+def _check_listen(read: config.Config) -> Finding:
+    listen = read.broker.listen
     host, port = config.split_address(listen)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -242,7 +264,7 @@ def _check_listen(listen: str) -> Finding:
             probe.bind((host, port))
         except OSError as error:
             if error.errno == 98:  # EADDRINUSE
-                return _check_broker(listen, must_answer=False)
+                return _check_broker(read, listen, must_answer=False)
             return Finding(
                 "broken",
                 "broker.listen",
@@ -252,10 +274,11 @@ def _check_listen(listen: str) -> Finding:
     return Finding("ok", "broker.listen", f"{listen} is free")
 
 
-def _check_broker(address: str, *, must_answer: bool) -> Finding:
+def _check_broker(read: config.Config, address: str, *, must_answer: bool) -> Finding:
     check = "broker.bootstrap" if must_answer else "broker.listen"
     try:
-        versions = wire.supported_versions(address, timeout_s=3.0)
+        properties = login.properties_of(_without_prompt(read.client))
+        versions = wire.supported_versions(address, 3.0, properties)
     except BrokerUnreachable as error:
         return Finding(
             "broken",
@@ -266,6 +289,8 @@ def _check_broker(address: str, *, must_answer: bool) -> Finding:
             else "another program holds the port (`ss -ltnp` shows it): stop it, or set"
             " broker.listen",
         )
+    except (ConfigError, RequestRefused) as error:
+        return Finding("broken", check, str(error), error.hint)
     except HeadwaterError as error:
         return Finding(
             "broken",
@@ -276,10 +301,19 @@ def _check_broker(address: str, *, must_answer: bool) -> Finding:
     return Finding("ok", check, f"a broker answers at {address} and serves {len(versions)} APIs")
 
 
+def _without_prompt(client: config.ClientSettings) -> config.ClientSettings:
+    """Without a password at hand the login is left out, for nobody should be asked for it here."""
+    if client.password is None and client.password_file is None:
+        return dataclasses.replace(client, username=None)
+    return client
+
+
 def _show(read: config.Config, findings: list[Finding]) -> None:
     def shown(value: Any) -> str:
         if isinstance(value, bool):
             return str(value).lower()
+        if isinstance(value, tuple):
+            return ";".join(value) or "-"
         return "-" if value is None else str(value)
 
     rows = [(each.name, shown(each.value), each.source) for each in read.settings]

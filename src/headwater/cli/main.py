@@ -23,6 +23,7 @@ COMMANDS: Final = {
     "topic": ("topic", "create, list, describe, alter and delete topics"),
     "produce": ("produce", "write records from stdin to a topic"),
     "consume": ("consume", "read records from topics to stdout"),
+    "user": ("user", "users: create, change the password, list, delete"),
     "group": ("group", "consumer groups: list, describe (lag), seek, delete"),
     "status": ("status", "the state of the broker on one screen"),
     "doctor": ("doctor", "what is wrong with this machine or configuration"),

@@ -143,9 +143,9 @@ def _falling_behind(samples: list[_Sample], warning_percent: int) -> list[dict[s
 def _disk(cluster: Cluster, brokers: list[str], metrics: dict[str, float]) -> dict[str, Any]:
     """Free space, the rate of writing, and how long it lasts; None where nobody tells."""
     total = free = None
-    for address in brokers if cluster.plain else ():
+    for address in brokers:
         try:
-            directories = wire.log_dirs(address).results
+            directories = wire.log_dirs(address, cluster.properties).results
         except HeadwaterError:
             continue
         known = [each for each in directories if each.total_bytes >= 0]

@@ -1,13 +1,14 @@
-"""One question to one broker over a plain socket, for what librdkafka cannot ask.
+"""One question to one broker over a socket of our own, for what librdkafka cannot ask.
 
 Used for ApiVersions (who answers at this address?) and DescribeLogDirs (sizes on disk).
 """
 
 import socket
 import struct
-from typing import TypeVar
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
-from headwater.config import split_address
+from headwater.cli import login
 from headwater.errors import BrokerUnreachable, MalformedMessage
 from headwater.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from headwater.protocol.messages.describe_log_dirs import (
@@ -28,20 +29,42 @@ def ask(
     response: type[_Response],
     version: int,
     timeout_s: float = 5.0,
+    *,
+    properties: Mapping[str, Any] | None = None,
 ) -> _Response:
     """Sends `request`, returns the answer. Raises BrokerUnreachable, or MalformedMessage if what
-    answers does not speak Kafka.
+    answers does not speak Kafka. `properties` are librdkafka's: TLS and SASL as they say.
     """
     try:
-        with socket.create_connection(split_address(address), timeout_s) as connection:
-            connection.sendall(_framed(request, version))
-            (size_bytes,) = struct.unpack(">i", _receive(connection, 4))
-            if not 4 <= size_bytes <= _MAX_RESPONSE_BYTES:
-                raise MalformedMessage("no Kafka answer", detail=f"a length of {size_bytes} bytes")
-            answer = _receive(connection, size_bytes)
+        with login.connect(address, properties or {}, timeout_s, _ask) as connection:
+            return _ask(connection, request, response, version)
     except OSError as error:
         reason = error.strerror or str(error)
         raise BrokerUnreachable(f"no broker answers at {address}", detail=reason.lower()) from error
+
+
+def try_login(address: str, properties: Mapping[str, Any], timeout_s: float) -> None:
+    """As `login.connect`; what wants TLS or speaks another protocol is found out, too."""
+    with login.connect(address, properties, timeout_s, _ask) as connection:
+        try:
+            _ask(connection, ApiVersionsRequest(), ApiVersionsResponse, 0)
+        except TimeoutError:
+            pass  # a broker may be slow; the command itself waits longer
+        except ConnectionError as error:
+            wants = "no TLS" if login.is_encrypted(properties) else "TLS"
+            raise ConnectionError(
+                f"it closes the connection unasked: does it want {wants}? ([client] tls)"
+            ) from error
+
+
+def _ask(
+    connection: socket.socket, request: Message, response: type[_Response], version: int
+) -> _Response:
+    connection.sendall(_framed(request, version))
+    (size_bytes,) = struct.unpack(">i", _receive(connection, 4))
+    if not 4 <= size_bytes <= _MAX_RESPONSE_BYTES:
+        raise MalformedMessage("no Kafka answer", detail=f"a length of {size_bytes} bytes")
+    answer = _receive(connection, size_bytes)
     if answer[:4] != struct.pack(">i", _CORRELATION_ID):
         raise MalformedMessage("no Kafka answer", detail="not the number of our request")
     # The header of ApiVersions responses has no tagged fields in any version (KIP-511).
@@ -49,19 +72,24 @@ def ask(
     return response.decode(answer[5:] if tagged else answer[4:], version)
 
 
-def supported_versions(address: str, timeout_s: float = 5.0) -> dict[int, tuple[int, int]]:
+def supported_versions(
+    address: str, timeout_s: float = 5.0, properties: Mapping[str, Any] | None = None
+) -> dict[int, tuple[int, int]]:
     """API key to (first, last) version, of the broker at `address`."""
-    answer = ask(address, ApiVersionsRequest(), ApiVersionsResponse, 0, timeout_s)
+    answer = ask(
+        address, ApiVersionsRequest(), ApiVersionsResponse, 0, timeout_s, properties=properties
+    )
     return {each.key: (each.min_version, each.max_version) for each in answer.api_keys}
 
 
-def log_dirs(address: str) -> DescribeLogDirsResponse:
+def log_dirs(address: str, properties: Mapping[str, Any] | None = None) -> DescribeLogDirsResponse:
     """All log directories of the broker at `address`, with the size of each partition in them."""
     key = DescribeLogDirsRequest.api_key
-    first, last = supported_versions(address).get(key, (0, -1))
+    first, last = supported_versions(address, properties=properties).get(key, (0, -1))
     if last < 1 or first > 4:
         raise MalformedMessage("the broker has no DescribeLogDirs")
-    return ask(address, DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse, min(last, 4))
+    request = DescribeLogDirsRequest(topics=None)
+    return ask(address, request, DescribeLogDirsResponse, min(last, 4), properties=properties)
 
 
 def _framed(request: Message, version: int) -> bytes:

@@ -29,6 +29,16 @@ def check(settings: BrokerSettings) -> None:
     _check_network(settings)
 
 
+def described(settings: BrokerSettings) -> str:
+    """What a client meets, in a few words."""
+    ways = {
+        "none": "nobody is asked who they are",
+        "sasl": "login by " + ", ".join(settings.sasl_mechanisms),
+        "tls": "login by certificate",
+    }
+    return ways[settings.authentication] + (", over TLS" if settings.tls_cert else ", without TLS")
+
+
 def token_verifier(settings: BrokerSettings) -> "TokenVerifier | None":
     """Raises ConfigError if its keys cannot be read."""
     if settings.authentication != "sasl" or "OAUTHBEARER" not in settings.sasl_mechanisms:

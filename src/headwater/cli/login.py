@@ -1,0 +1,201 @@
+"""How commands prove to a broker who they are: [client] and -X as librdkafka's properties, and the
+same for a socket of our own, for what librdkafka cannot ask.
+
+A password is never an argument of a command, which everybody on the machine could read: it comes
+from the environment, from a file, or is asked for at the terminal.
+"""
+
+import base64
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from headwater.broker.security import scram
+from headwater.config import ClientSettings, split_address
+from headwater.errors import (
+    AuthenticationFailed,
+    BrokerUnreachable,
+    ConfigError,
+    MalformedMessage,
+    RequestRefused,
+)
+from headwater.protocol.messages.sasl_authenticate import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+)
+from headwater.protocol.messages.sasl_handshake import (
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+
+TOKEN_LIFETIME_S = 300  # assumed of a token that does not say it
+# Asks a question on a connection: (connection, request, response's type, version) to response.
+Exchange = Callable[[socket.socket, Any, Any, int], Any]
+
+
+def properties_of(settings: ClientSettings) -> dict[str, Any]:
+    """The properties of librdkafka for the [client] section; none if it says nothing."""
+    uses_sasl = settings.username is not None or settings.token_file is not None
+    uses_tls = settings.tls or settings.tls_ca is not None or settings.tls_cert is not None
+    if not uses_sasl and not uses_tls:
+        return {}
+    properties: dict[str, Any] = {}
+    if uses_tls:
+        properties |= {
+            "ssl.ca.location": settings.tls_ca,
+            "ssl.certificate.location": settings.tls_cert,
+            "ssl.key.location": settings.tls_key,
+        }
+    if settings.token_file is not None:
+        path = settings.token_file
+        properties |= {"sasl.mechanism": "OAUTHBEARER", "oauth_cb": lambda _: _token(path)}
+    elif settings.username is not None:
+        properties |= {
+            "sasl.mechanism": settings.sasl_mechanism,
+            "sasl.username": settings.username,
+            "sasl.password": _password(settings),
+        }
+    protocol = f"{'sasl_' if uses_sasl else ''}{'ssl' if uses_tls else 'plaintext'}"
+    properties["security.protocol"] = protocol
+    return {name: value for name, value in properties.items() if value is not None}
+
+
+def _password(settings: ClientSettings) -> str:
+    if settings.password is not None:
+        return settings.password.reveal()
+    if settings.password_file is not None:
+        return read_secret(settings.password_file, "client.password_file")
+    if sys.stdin.isatty():
+        import getpass
+
+        return getpass.getpass(f"password of {settings.username}: ")
+    raise ConfigError(
+        f"there is no password for {settings.username}",
+        hint="HEADWATER_CLIENT__PASSWORD or client.password_file has it; at a terminal it is"
+        " asked for",
+    )
+
+
+def read_secret(path: str, setting: str) -> str:
+    """The file's text without the line's end."""
+    try:
+        secret = Path(path).read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "no UTF-8"
+        raise ConfigError(f"{setting} cannot be read", detail=f"{path}: {reason}") from error
+    if not secret:
+        raise ConfigError(f"{setting} is empty", detail=path)
+    return secret
+
+
+def _token(path: str) -> tuple[str, float]:
+    """The token and when it ends, for librdkafka."""
+    import json
+
+    token = read_secret(path, "client.token_file")
+    try:
+        body = token.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+        return token, float(claims["exp"])
+    except (IndexError, KeyError, ValueError, TypeError):
+        return token, time.time() + TOKEN_LIFETIME_S
+
+
+def is_encrypted(properties: Mapping[str, Any]) -> bool:
+    return str(properties.get("security.protocol", "")).lower().endswith("ssl")
+
+
+def connect(
+    address: str, properties: Mapping[str, Any], timeout_s: float, ask: Exchange
+) -> socket.socket:
+    """A connection that may ask anything. Raises OSError if nobody answers, RequestRefused if the
+    broker does not believe us or we do not believe the broker.
+    """
+    protocol = str(properties.get("security.protocol", "plaintext")).lower()
+    connection = socket.create_connection(split_address(address), timeout_s)
+    try:
+        if is_encrypted(properties):
+            connection = _encrypted(connection, address, properties)
+        if protocol.startswith("sasl_"):
+            _log_in(connection, properties, ask)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _encrypted(
+    connection: socket.socket, address: str, properties: Mapping[str, Any]
+) -> socket.socket:
+    try:
+        context = ssl.create_default_context(cafile=properties.get("ssl.ca.location"))
+        if properties.get("ssl.endpoint.identification.algorithm") == "none":
+            context.check_hostname = False
+        certificate = properties.get("ssl.certificate.location")
+        if certificate is not None:
+            context.load_cert_chain(certificate, properties.get("ssl.key.location"))
+    except OSError as error:
+        raise ConfigError(
+            "the files for TLS cannot be used",
+            detail=error.strerror or str(error),
+            hint="client.tls_ca, tls_cert and tls_key name PEM files",
+        ) from error
+    try:
+        return context.wrap_socket(connection, server_hostname=split_address(address)[0])
+    except ssl.SSLCertVerificationError as error:
+        raise RequestRefused(
+            f"the certificate of {address} is not to be trusted",
+            detail=error.verify_message,
+            hint="client.tls_ca names the CA that signed it; the address must be one it is for",
+        ) from error
+    except ssl.SSLError as error:
+        raise RequestRefused(
+            f"no TLS with {address}",
+            detail=(error.reason or str(error)).replace("_", " ").lower(),
+            hint="does the broker speak TLS there, and does it want a certificate"
+            " (client.tls_cert)?",
+        ) from error
+
+
+def _log_in(connection: socket.socket, properties: Mapping[str, Any], ask: Exchange) -> None:
+    mechanism = properties.get("sasl.mechanism") or properties.get("sasl.mechanisms", "")
+    name, password = (str(properties.get(f"sasl.{key}", "")) for key in ("username", "password"))
+    offered = ask(connection, SaslHandshakeRequest(mechanism=mechanism), SaslHandshakeResponse, 1)
+    if offered.error_code:
+        raise RequestRefused(
+            f"the broker does not offer {mechanism}",
+            detail="it offers " + (", ".join(offered.mechanisms) or "no SASL at all"),
+            hint="client.sasl_mechanism chooses another",
+        )
+
+    def say(message: bytes) -> bytes:
+        request = SaslAuthenticateRequest(auth_bytes=message)
+        answer = ask(connection, request, SaslAuthenticateResponse, 1)
+        if answer.error_code:
+            raise RequestRefused(
+                f"the broker refuses the login{f' of {name}' if name else ''}",
+                detail=answer.error_message or "",
+                hint="is the password (or token) right, and does the user exist there?",
+            )
+        return bytes(answer.auth_bytes)
+
+    try:
+        if mechanism == "PLAIN":
+            say(f"\0{name}\0{password}".encode())
+        elif mechanism == "OAUTHBEARER" and "oauth_cb" in properties:
+            token, _ = properties["oauth_cb"]("")
+            if say(f"n,,\x01auth=Bearer {token}\x01\x01".encode()):
+                say(b"\x01")
+        elif mechanism in scram.DIGESTS:
+            exchange = scram.ClientExchange(mechanism, name, password)
+            exchange.check(say(exchange.client_final(say(exchange.client_first()))))
+        else:
+            raise BrokerUnreachable(f"this command cannot log in with {mechanism}")
+    except (AuthenticationFailed, MalformedMessage) as error:
+        raise RequestRefused(
+            "the broker does not log in as it should", detail=str(error)
+        ) from error
