@@ -294,6 +294,16 @@ class BrokerSettings:
     group_min_session_timeout_ms: int = _setting(
         6_000, _integer(1, 1_800_000), "Shortest session timeout that a classic member may ask for."
     )
+    transaction_max_timeout_ms: int = _setting(
+        900_000,
+        _integer(1, 2**31 - 1),
+        "Longest timeout that a transactional producer may ask for.",
+    )
+    transactional_id_expiration_ms: int = _setting(
+        604_800_000,
+        _integer(1, 2**31 - 1),
+        "How long a transactional id that nobody uses is kept.",
+    )
     lag_warning_percent: int = _setting(
         80,
         _integer(1, 100),

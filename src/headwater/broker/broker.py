@@ -22,6 +22,8 @@ from headwater.broker.security.audit import AuditLog
 from headwater.broker.security.authentication import Authentication
 from headwater.broker.security.authorizer import Authorizer, unknown_topic_id
 from headwater.broker.security.users import Users
+from headwater.broker.transactions import TransactionCoordinator, TransactionSettings
+from headwater.broker.transactions.markers import Markers
 from headwater.clock import Clock, sleep
 from headwater.errors import ApiError
 from headwater.log import retention
@@ -41,8 +43,14 @@ T = TypeVar("T")
 OFFSETS_TOPIC = "__consumer_offsets"
 OFFSETS_PARTITIONS = 50  # Kafka's own default, so that its tools look in the right one
 OFFSETS_CONFIGS = {"cleanup.policy": "compact", "segment.bytes": "104857600"}
+TRANSACTIONS_TOPIC = "__transaction_state"
+TRANSACTIONS_PARTITIONS = 50
+TRANSACTIONS_CONFIGS = {"cleanup.policy": "compact", "segment.bytes": "104857600"}
+# Only the coordinators write to these: their records are state that a client could forge.
+COORDINATORS_TOPICS = frozenset((OFFSETS_TOPIC, TRANSACTIONS_TOPIC))
 CHECKPOINT_S = 60.0
 RETENTION_S = 300.0  # log.retention.check.interval.ms
+ID_EXPIRY_S = 3600.0  # transaction.remove.expired.transaction.cleanup.interval.ms
 RETENTION_PARTITIONS = 500  # looked at, and deleted from, at a time
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
@@ -59,6 +67,7 @@ class BrokerOptions:
     super_users: frozenset[str] = frozenset()  # principals: User:admin
     groups: GroupSettings = field(default_factory=GroupSettings)
     group_defaults: Mapping[str, str] = field(default_factory=dict)
+    transactions: TransactionSettings = field(default_factory=TransactionSettings)
     lag_warning_percent: int = 80
     lag_webhook: str | None = None
 
@@ -100,6 +109,15 @@ class Broker:
             self.group_configs,
             options.groups,
         )
+        self.markers = Markers(store, clock, OFFSETS_TOPIC, self.groups)
+        self.transactions = TransactionCoordinator(
+            InternalLog(store, TRANSACTIONS_TOPIC, TRANSACTIONS_PARTITIONS),
+            store,
+            self.markers,
+            clock,
+            self._create_transactions_topic,
+            options.transactions,
+        )
         self.quotas = Quotas(store, clock)
         self.overload = Overload(self)
         self.groups.when_committed(self.overload.committed)
@@ -124,11 +142,13 @@ class Broker:
             await self.users.start()
         await self._measure_disk()
         self._tasks = [
-            asyncio.create_task(self._load_groups()),
+            asyncio.create_task(self._load_coordinators()),
             asyncio.create_task(self._every(CHECKPOINT_S, self.store.checkpoint)),
             asyncio.create_task(self._every(RETENTION_S, self.retain)),
             asyncio.create_task(self._every(1.0, self._measure_disk)),
             asyncio.create_task(self._every(1.0, self.store.probe)),
+            asyncio.create_task(self._every(1.0, self.transactions.abort_timed_out)),
+            asyncio.create_task(self._every(ID_EXPIRY_S, self.transactions.expire_ids)),
             asyncio.create_task(self._every(MEASURE_S, self.falling_behind.look)),
             asyncio.create_task(self.falling_behind.post()),
         ]
@@ -139,6 +159,7 @@ class Broker:
         await self.overload.close()
         if self._changes:
             await asyncio.wait(self._changes)
+        await self.transactions.close()
         await self.groups.close()
         await asyncio.to_thread(self.audit.close)
         self.users.close()
@@ -148,6 +169,7 @@ class Broker:
         """Lets everything go as a crash would; for tests."""
         await self._end_tasks()
         self.users.close()
+        self.transactions.abandon()
         self.store.abandon()
 
     async def _end_tasks(self) -> None:
@@ -223,11 +245,33 @@ class Broker:
             ]
         )
 
-    async def _load_groups(self) -> None:
+    async def _load_coordinators(self) -> None:
         try:
             await self.groups.load()
         except Exception:
             log.exception("the groups could not be loaded; nobody can join one or commit offsets")
+        try:
+            has_topic = TRANSACTIONS_TOPIC in self.store.catalog.topics
+            await self.transactions.load(has_topic=has_topic)
+        except Exception:
+            log.exception("the transactions could not be loaded; nobody can begin one")
+
+    async def _create_transactions_topic(self) -> None:
+        """When the first transactional producer comes: few brokers ever see one."""
+        if TRANSACTIONS_TOPIC in self.store.catalog.topics:
+            return
+
+        async def create() -> None:
+            if TRANSACTIONS_TOPIC not in self.store.catalog.topics:
+                await self.store.create_topic(
+                    TRANSACTIONS_TOPIC, TRANSACTIONS_PARTITIONS, TRANSACTIONS_CONFIGS
+                )
+
+        try:
+            await self.to_the_end(create())
+        except OSError as error:
+            log.warning("%s was not created: %s", TRANSACTIONS_TOPIC, error)
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE) from None
 
     # ── beside the APIs ───────────────────────────────────────────────────────────────────────
 

@@ -161,6 +161,20 @@ def broker_entries(broker: Broker) -> Iterator[Entry]:
         "how long the offsets of an empty group are kept",
     )
     yield entry(
+        "transaction.max.timeout.ms",
+        options.transactions.max_timeout_ms,
+        INT,
+        "the longest timeout that a transactional producer may ask for",
+        is_set=options.transactions.max_timeout_ms != standard.transactions.max_timeout_ms,
+    )
+    yield entry(
+        "transactional.id.expiration.ms",
+        options.transactions.id_expiration_ms,
+        INT,
+        "how long a transactional id that nobody uses is kept",
+        is_set=options.transactions.id_expiration_ms != standard.transactions.id_expiration_ms,
+    )
+    yield entry(
         "offset.metadata.max.bytes",
         groups.offset_metadata_max_chars,
         INT,

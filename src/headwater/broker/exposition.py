@@ -100,6 +100,7 @@ def _lines(broker: "Broker", server: "Server") -> Iterator[str]:
     ):
         yield from _family(name, "counter", text, [({}, count)])
     yield from _group_lines(broker)
+    yield from _transaction_lines(broker)
 
 
 def _group_lines(broker: "Broker") -> Iterator[str]:
@@ -143,6 +144,19 @@ def _group_lines(broker: "Broker") -> Iterator[str]:
         "counter",
         "Messages to lag_webhook that were given up.",
         [({}, broker.falling_behind.posts_failed)],
+    )
+
+
+def _transaction_lines(broker: "Broker") -> Iterator[str]:
+    states = broker.transactions.counts().items()
+    yield from _family("headwater_transactional_ids", "gauge", "Transactional ids by state.", (
+        ({"state": state.kafka_name}, count) for state, count in states
+    ))  # fmt: skip
+    yield from _family(
+        "headwater_transactions_timed_out_total",
+        "counter",
+        "Transactions aborted because their producer did not end them in time.",
+        [({}, broker.transactions.timed_out)],
     )
 
 

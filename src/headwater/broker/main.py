@@ -14,6 +14,7 @@ from headwater.broker.security import rules
 from headwater.broker.security.audit import AuditLog
 from headwater.broker.security.authentication import Authentication
 from headwater.broker.server import Server, raise_open_files_limit
+from headwater.broker.transactions import TransactionSettings
 from headwater.clock import Clock, SystemClock
 from headwater.config import BrokerSettings, join_address, split_address
 from headwater.log.files import Files
@@ -50,6 +51,10 @@ class RunningBroker:
                 groups=GroupSettings(
                     initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
                     min_session_timeout_ms=settings.group_min_session_timeout_ms,
+                ),
+                transactions=TransactionSettings(
+                    max_timeout_ms=settings.transaction_max_timeout_ms,
+                    id_expiration_ms=settings.transactional_id_expiration_ms,
                 ),
                 authorization=settings.authentication != "none",
                 super_users=frozenset(settings.super_users),

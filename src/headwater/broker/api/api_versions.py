@@ -18,7 +18,10 @@ from headwater.protocol.messages.api_versions import (
     ApiVersionsResponseSupportedFeatureKey,
 )
 
-_FEATURES = {"group.version": 1}  # 1: KIP-848
+_FEATURES = {
+    "group.version": 1,  # 1: KIP-848
+    "transaction.version": 2,  # 2: KIP-890, an epoch for each transaction
+}
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 

@@ -12,7 +12,7 @@ their number. `timeout_ms` is not used.
 from collections import Counter
 
 from headwater.broker.api.registry import RequestContext, serves
-from headwater.broker.broker import OFFSETS_TOPIC, Broker
+from headwater.broker.broker import COORDINATORS_TOPICS, Broker
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.broker.topic_changes import (
     CHANGE_ERRORS,
@@ -66,8 +66,8 @@ def _check(broker: Broker, wanted: CreatePartitionsRequestCreatePartitionsTopic)
     topic = broker.topic(wanted.name)
     if topic is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no such topic", detail=wanted.name)
-    if topic.name == OFFSETS_TOPIC:
-        raise ApiError(ErrorCode.INVALID_REQUEST, "the groups live in this topic")
+    if topic.name in COORDINATORS_TOPICS:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "a coordinator keeps its state in this topic")
     added = wanted.count - topic.partitions
     if added <= 0:
         raise ApiError(

@@ -11,7 +11,7 @@ Deviations: bytes are given back segment by segment, when all of a segment lies 
 """
 
 from headwater.broker.api.registry import RequestContext, serves
-from headwater.broker.broker import OFFSETS_TOPIC, Broker
+from headwater.broker.broker import COORDINATORS_TOPICS, Broker
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.broker.topic_changes import CHANGE_ERRORS, refusal
 from headwater.errors import ApiError
@@ -73,8 +73,10 @@ async def _delete_in_topic(
 
 def _checked_offset(partition: PartitionLog, offset: int) -> int:
     """Where the partition is to begin. Raises the error code if it may not."""
-    if partition.topic == OFFSETS_TOPIC:
-        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, "the groups live in this topic")
+    if partition.topic in COORDINATORS_TOPICS:
+        raise ApiError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, "a coordinator keeps its state in this topic"
+        )
     if "delete" not in partition.config.cleanup_policy:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "the topic is compacted, not deleted from")
     if offset == HIGH_WATERMARK:

@@ -15,7 +15,7 @@ from collections import Counter
 from uuid import UUID
 
 from headwater.broker.api.registry import RequestContext, serves
-from headwater.broker.broker import OFFSETS_TOPIC, Broker
+from headwater.broker.broker import COORDINATORS_TOPICS, Broker
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.broker.topic_changes import CHANGE_ERRORS, refusal
 from headwater.errors import ApiError
@@ -114,5 +114,7 @@ def _require(
 def _check_deletable(broker: Broker, name: str) -> None:
     if broker.topic(name) is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no such topic", detail=name)
-    if name == OFFSETS_TOPIC:
-        raise ApiError(ErrorCode.INVALID_REQUEST, "the groups live in this topic", detail=name)
+    if name in COORDINATORS_TOPICS:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, "a coordinator keeps its state in this topic", detail=name
+        )

@@ -1,11 +1,9 @@
-"""FindCoordinator: who keeps a group. Versions 0–6; several keys at once from version 4 on.
+"""FindCoordinator: who keeps a group or a transactional id. Versions 0–6; several keys at once
+from version 4 on.
 
-There is one node, so it is always this one. Needs DESCRIBE on the group. The state of a share
-partition (key type 2, version 6) goes by `group:topicId:partition`; any other form is
+There is one node, so it is always this one. Needs DESCRIBE on the group or the
+transactional id. The state of a share partition (key type 2, version 6) goes by `group:topicId:partition`; any other form is
 INVALID_REQUEST. Kafka's brokers ask for it, so it takes CLUSTER_ACTION.
-
-Deviations: coordinators of transactions (key type 1) are not served; the answer is
-INVALID_REQUEST with a message, which no client tries again.
 """
 
 import re
@@ -21,10 +19,9 @@ from headwater.protocol.messages.find_coordinator import (
     FindCoordinatorResponseCoordinator,
 )
 
-_GROUP = 0
+_KEPT = {0: ResourceType.GROUP, 1: ResourceType.TRANSACTIONAL_ID}
 _SHARE = 2
 _FIRST_VERSION_WITH_SHARE = 6
-_NOT_SERVED = {1: "transactions are not supported"}
 _SHARE_PARTITION = re.compile(r".+:[A-Za-z0-9_-]{22}:\d+", re.DOTALL)
 
 
@@ -71,10 +68,7 @@ def _verify(broker: Broker, key: str, key_type: int, context: RequestContext) ->
             raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         if not _SHARE_PARTITION.fullmatch(key):
             raise ApiError(ErrorCode.INVALID_REQUEST, "not of the form group:topicId:partition")
-    elif key_type != _GROUP:
-        raise ApiError(
-            ErrorCode.INVALID_REQUEST,
-            _NOT_SERVED.get(key_type, f"key type {key_type} is unknown"),
-        )
-    elif not broker.authorizer.allows(context, Operation.DESCRIBE, ResourceType.GROUP, key):
-        raise ApiError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    elif key_type in _KEPT:
+        broker.authorizer.require(context, Operation.DESCRIBE, _KEPT[key_type], key)
+    else:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"key type {key_type} is unknown")

@@ -10,19 +10,25 @@ when the batch is durable (`headwater.durability`); with acks=0 there is none, a
 the connection, so that the client looks at its metadata again. Batches of idempotent producers
 are checked for gaps and not stored twice. Needs WRITE on the topics.
 
+A transactional batch belongs to the transaction that its producer is in. From version 12 on the
+partition joins the transaction with its first batch (KIP-890); the answer comes when that is
+durable, too. Before, AddPartitionsToTxn must have added it: else TRANSACTION_ABORTABLE (11) or
+INVALID_TXN_STATE.
+
 A topic's `headwater.overload.policy` (overload.py) may let a request wait until a group has caught
 up, or drop a batch: then the answer is POLICY_VIOLATION, or a success with offset −1 if the topic
 says so (never inside a transaction). A client over its byte quota is slowed down (quotas.py).
 
 Deviations: `timeout_ms` is not used, for there is no replica to wait for. Offsets inside a batch
-are not checked record by record. Transactional batches are refused (INVALID_TXN_STATE).
+are not checked record by record.
 """
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from headwater.broker.api.registry import Answer, Held, RequestContext, serves
-from headwater.broker.broker import OFFSETS_TOPIC, Broker
+from headwater.broker.broker import COORDINATORS_TOPICS, Broker
 from headwater.broker.quotas import PRODUCER_BYTES
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ApiError, MalformedMessage, StorageFailed
@@ -42,6 +48,23 @@ from headwater.protocol.records import LOG_APPEND_TIME, TRANSACTIONAL, BatchHead
 ZSTD_SINCE = 7
 MIN_RECORD_BYTES = 7  # a length, attributes, two deltas, and no key, value or headers
 IDS_SINCE = 13
+JOINS_TRANSACTIONS_SINCE = 12
+ABORTABLE_SINCE = 11
+
+# The coordinator's words in those that producers know.
+_OF_COORDINATOR = {
+    ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.NOT_ENOUGH_REPLICAS,
+}
+_OF_COORDINATOR_BEFORE_12 = {
+    **_OF_COORDINATOR,
+    ErrorCode.CONCURRENT_TRANSACTIONS: ErrorCode.NOT_ENOUGH_REPLICAS,
+}
+_OF_COORDINATOR_BEFORE_11 = {
+    **_OF_COORDINATOR_BEFORE_12,
+    ErrorCode.TRANSACTION_ABORTABLE: ErrorCode.INVALID_TXN_STATE,
+}
 
 
 @serves(ProduceRequest, first=3, last=13, advertised_from=0, pipelined=True)
@@ -70,7 +93,7 @@ def produce(
             answers.partition_responses.append(answer)
             name = topic.name
             try:
-                _check_request(request)
+                _check_request(broker, request, context)
                 if context.api_version >= IDS_SINCE:
                     name = broker.topic_name(topic.topic_id)
                 broker.authorizer.require(
@@ -83,10 +106,15 @@ def produce(
                 partition = broker.partition(name, data.index)
                 waiting += 1
                 try:
-                    _append(broker, partition, data.records, context, answer, settle)
+                    joining = _append(
+                        broker, partition, data.records, request, context, answer, settle
+                    )
                 except ApiError:
                     waiting -= 1
                     raise
+                if joining is not None:
+                    waiting += 1
+                    joining.add_done_callback(partial(_joined, context, answer, settle))
             except ApiError as error:
                 _refuse(broker, name, answer, error)
     if request.acks == 0:
@@ -122,21 +150,25 @@ def _size_bytes(request: ProduceRequest) -> int:
     )
 
 
-def _check_request(request: ProduceRequest) -> None:
+def _check_request(broker: Broker, request: ProduceRequest, context: RequestContext) -> None:
     if request.acks not in (-1, 0, 1):
         raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}")
     if request.transactional_id is not None:
-        raise ApiError(ErrorCode.INVALID_TXN_STATE, "transactions are not supported yet")
+        broker.authorizer.require(
+            context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id
+        )
 
 
 def _append(
     broker: Broker,
     partition: PartitionLog,
     data: memoryview | None,
+    request: ProduceRequest,
     context: RequestContext,
     answer: ProduceResponsePartitionProduceResponse,
     settle: Callable[[], None],
-) -> None:
+) -> "asyncio.Future[None] | None":
+    """Calls `settle` when the batch is durable; returns what else has to be, if anything."""
     if data is None:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, "no records")
     header = records.check_produced(data)
@@ -148,7 +180,7 @@ def _append(
         if broker.overload.is_dropped(partition, header.size_bytes):
             _drop(broker, partition, policy, header)
             settle()
-            return
+            return None
         broker.overload.taken(partition, header.size_bytes)
 
     def done(error: StorageFailed | None) -> None:
@@ -161,7 +193,10 @@ def _append(
             broker.metrics.refused_batches[partition.topic] += 1
         settle()
 
+    joining = None
     try:
+        if header.attributes & TRANSACTIONAL:
+            joining = _join(broker, partition, header, request.transactional_id, context)
         answer.base_offset = partition.append(data, header, done)
     except ApiError:
         if policy is not None:
@@ -173,6 +208,53 @@ def _append(
         answer.log_append_time_ms = stored.max_timestamp
     broker.metrics.produced_records[partition.topic] += header.record_count
     broker.metrics.produced_bytes[partition.topic] += header.size_bytes
+    return joining
+
+
+def _join(
+    broker: Broker,
+    partition: PartitionLog,
+    header: BatchHeader,
+    transactional_id: str | None,
+    context: RequestContext,
+) -> "asyncio.Future[None] | None":
+    if transactional_id is None:
+        raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "no transactional id")
+    try:
+        return broker.transactions.add(
+            transactional_id,
+            header.producer_id,
+            header.producer_epoch,
+            partition.topic,
+            partition.index,
+            implicit=context.api_version >= JOINS_TRANSACTIONS_SINCE,
+        )
+    except ApiError as error:
+        raise _as_producers_know_it(error, context) from None
+
+
+def _joined(
+    context: RequestContext,
+    answer: ProduceResponsePartitionProduceResponse,
+    settle: Callable[[], None],
+    joining: "asyncio.Future[None]",
+) -> None:
+    error = joining.exception()
+    if isinstance(error, ApiError) and not answer.error_code:
+        answer.error_code = _as_producers_know_it(error, context).code
+        answer.error_message = str(error)
+        answer.base_offset = -1
+    settle()
+
+
+def _as_producers_know_it(error: ApiError, context: RequestContext) -> ApiError:
+    if context.api_version >= JOINS_TRANSACTIONS_SINCE:
+        codes = _OF_COORDINATOR
+    elif context.api_version >= ABORTABLE_SINCE:
+        codes = _OF_COORDINATOR_BEFORE_12
+    else:
+        codes = _OF_COORDINATOR_BEFORE_11
+    return ApiError(codes.get(error.code, error.code), error.what, detail=error.detail)
 
 
 def _drop(
@@ -210,10 +292,8 @@ def _check_batch(
         raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")
     if header.attributes & LOG_APPEND_TIME:
         raise ApiError(ErrorCode.INVALID_TIMESTAMP, "only the broker stamps the time of an append")
-    if header.attributes & TRANSACTIONAL:
-        raise ApiError(ErrorCode.INVALID_TXN_STATE, "transactions are not supported yet")
-    if partition.topic == OFFSETS_TOPIC:
-        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, "only groups write to this topic")
+    if partition.topic in COORDINATORS_TOPICS:
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, "only the broker writes to this topic")
     if not config.log_append_time and header.max_timestamp >= 0:
         now_ms = broker.clock.now_ms()
         if (

@@ -62,7 +62,7 @@ class Journal:
         write: asyncio.Future[int]
         try:
             write = asyncio.ensure_future(self._log.append(partition, encoded, producer))
-        except StorageFailed as error:
+        except (StorageFailed, ApiError) as error:
             write = loop.create_future()
             write.set_exception(error)
         self._writes.add(write)
@@ -76,6 +76,11 @@ class Journal:
                     outcome.set_result(None)
                 return
             on_failed()
+            if isinstance(error, ApiError):  # the log refuses this producer
+                if not outcome.done():
+                    outcome.set_exception(error)
+                    outcome.exception()
+                return
             if isinstance(error, StorageFailed):
                 logger.warning("%s %s: its change was not stored: %s", self._owner, name, error)
             else:

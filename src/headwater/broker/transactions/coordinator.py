@@ -329,10 +329,9 @@ class TransactionCoordinator:
         if before.is_changing:
             raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
         if before.state is State.ONGOING:
+            before.is_changing = True  # from here on: the task begins in the next turn
             return await asyncio.shield(
-                self._spawn(
-                    self._end(before, committed=committed, with_new_epoch=with_new_epoch)
-                )
+                self._spawn(self._end(before, committed=committed, with_new_epoch=with_new_epoch))
             )
         wanted = (
             (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)
@@ -350,13 +349,11 @@ class TransactionCoordinator:
         if with_new_epoch and not committed and not is_repeated:
             # Nothing was added; the client still goes on with another epoch, so that batches of
             # it that are late cannot be taken for the next transaction's.
+            before.is_changing = True
             return await asyncio.shield(self._spawn(self._end_empty(before)))
         raise ApiError(ErrorCode.INVALID_TXN_STATE, f"the state is {before.state.kafka_name}")
 
-    async def _end(
-        self, before: Transaction, *, committed: bool, with_new_epoch: bool
-    ) -> Identity:
-        before.is_changing = True
+    async def _end(self, before: Transaction, *, committed: bool, with_new_epoch: bool) -> Identity:
         after = replace(
             before,
             state=State.PREPARE_COMMIT if committed else State.PREPARE_ABORT,
@@ -378,7 +375,6 @@ class TransactionCoordinator:
         return after.identity
 
     async def _end_empty(self, before: Transaction) -> Identity:
-        before.is_changing = True
         after = replace(
             before,
             state=State.COMPLETE_ABORT,
@@ -398,7 +394,6 @@ class TransactionCoordinator:
 
     async def _abort_and_fence(self, before: Transaction) -> None:
         """Aborts what the producer left open, under an epoch that it does not have."""
-        before.is_changing = True
         after = replace(
             before,
             state=State.PREPARE_ABORT,
@@ -478,6 +473,7 @@ class TransactionCoordinator:
             ):
                 logger.info("transactional id %s: timed out", transaction.transactional_id)
                 self.timed_out += 1
+                transaction.is_changing = True
                 self._spawn(self._abort_and_fence(transaction))
 
     async def expire_ids(self) -> None:

@@ -69,7 +69,9 @@ class Markers:
         try:
             partition = self._store.partitions.get((topic, index))
             if partition is None:
-                raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no partition {topic}-{index}")
+                raise ApiError(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no partition {topic}-{index}"
+                )
             partition.append_marker(
                 marker.producer_id,
                 marker.producer_epoch,

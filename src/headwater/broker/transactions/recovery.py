@@ -64,9 +64,7 @@ class OpenPartitions:
     orphaned: list[tuple[Marker, list[TopicPartition]]] = field(default_factory=list)
 
 
-async def open_partitions(
-    store: LogStore, transactions: Iterable[Transaction]
-) -> OpenPartitions:
+async def open_partitions(store: LogStore, transactions: Iterable[Transaction]) -> OpenPartitions:
     by_producer = {each.producer_id: each for each in transactions}
     adopted: dict[int, list[TopicPartition]] = {}
     orphaned: dict[Marker, list[TopicPartition]] = {}

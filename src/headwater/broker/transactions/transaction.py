@@ -6,14 +6,16 @@ The records are in Kafka's own format:
     value  int16 version (1)   TransactionLogValue;  null deletes the transactional id
 """
 
-import asyncio
 import struct
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headwater.broker.groups.records import Record
 from headwater.protocol.messages import internal as m
+
+if TYPE_CHECKING:
+    import asyncio
 
 NO_PRODUCER_ID: Final = -1
 NO_EPOCH: Final = -1
