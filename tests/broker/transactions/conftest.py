@@ -1,0 +1,20 @@
+import pytest
+from txn_harness import Cluster, Producer
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    cluster = Cluster(tmp_path / "log")
+    cluster.topic("t", 3)
+    cluster.topic("u", 2)
+    yield cluster
+    cluster.files.mend()
+    cluster.stop()
+    cluster.runner.close()
+
+
+@pytest.fixture(params=[True, False], ids=["v2", "v1"])
+def producer(cluster, request):
+    producer = Producer(cluster, "payments", modern=request.param)
+    assert producer.init() == 0
+    return producer
