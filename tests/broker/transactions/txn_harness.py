@@ -14,6 +14,7 @@ from headwater.broker.broker import TRANSACTIONS_TOPIC, Broker, BrokerOptions
 from headwater.broker.groups import partition_for
 from headwater.broker.transactions import State, TransactionSettings
 from headwater.broker.transactions.transaction import from_record
+from headwater.log import segment as segments
 from headwater.log.store import LogStore
 from headwater.protocol import records
 from headwater.protocol.error_codes import ErrorCode
@@ -23,11 +24,6 @@ from headwater.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequestAddPartitionsToTxnTopic,
 )
 from headwater.protocol.messages.end_txn import EndTxnRequest
-from headwater.protocol.messages.fetch import (
-    FetchRequest,
-    FetchRequestFetchPartition,
-    FetchRequestFetchTopic,
-)
 from headwater.protocol.messages.init_producer_id import InitProducerIdRequest
 from headwater.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -51,7 +47,6 @@ from headwater.testing import FakeClock, FaultyFiles
 api.load_all()
 
 TIMEOUT_S = 20
-READ_COMMITTED = 1
 
 
 class Cluster:
@@ -95,7 +90,7 @@ class Cluster:
     async def call(self, request: Message, version: int):
         served = APIS[request.api_key]
         assert served.first <= version <= served.last
-        received = type(request).decode(bytes(request.encode(version)), version)
+        received = type(request).decode(bytearray(request.encode(version)), version)
         context = RequestContext(version, 1, "test", "127.0.0.1", LoneConnection())
         answer = served.handle(self.broker, received, context)
         if not isinstance(answer, Message):
@@ -137,55 +132,40 @@ class Cluster:
     def until_state(self, transactional_id: str, state: State) -> None:
         self.until(lambda: self.state(transactional_id) is state)
 
-    def _fetch(self, topic: str, partition: int, offset: int, isolation_level: int):
-        wanted = FetchRequestFetchPartition(
-            partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20
-        )
-        request = FetchRequest(
-            max_bytes=50 << 20,
-            isolation_level=isolation_level,
-            topics=[FetchRequestFetchTopic(topic=topic, partitions=[wanted])],
-        )
-        (answer,) = self.ask(request, 12).responses[0].partitions
-        assert answer.error_code == 0
-        return answer
+    def batches(self, topic: str, partition: int):
+        """(header, bytes) of all that is in the log."""
+        storage, log = self.store.storage, self.store.partitions[topic, partition]
+        for segment in log.segments:
+            for at, header in segments.headers(storage, segment, 0):
+                yield header, segments.read_batch(storage, segment, at, header)
 
     def committed(self, topic: str, partition: int = 0) -> list[bytes]:
-        """What a read_committed consumer gives to its application, from the beginning on."""
-        found: list[bytes] = []
-        offset = 0
-        while True:
-            answer = self._fetch(topic, partition, offset, READ_COMMITTED)
-            data = bytes(answer.records or b"")
-            if not data:
-                return found
-            aborted = sorted(
-                ((each.first_offset, each.producer_id) for each in answer.aborted_transactions),
-                reverse=True,
-            )
-            aborting = set()
-            for header, batch in batches_of(data):
-                while aborted and aborted[-1][0] <= header.last_offset:
-                    aborting.add(aborted.pop()[1])
-                if header.attributes & CONTROL:
-                    aborting.discard(header.producer_id)
-                elif not (
-                    header.attributes & TRANSACTIONAL and header.producer_id in aborting
-                ):
-                    found += [
-                        each.value for each in records_in(batch) if each.offset >= offset
-                    ]
-            offset = header.last_offset + 1
+        """What may be shown to who reads committed records: told by the markers alone."""
+        stable = self.store.partitions[topic, partition].last_stable_offset
+        found: list[tuple[int, list[bytes]]] = []
+        pending: dict[int, list[tuple[int, list[bytes]]]] = {}
+        for header, batch in self.batches(topic, partition):
+            if header.base_offset >= stable:
+                break
+            if header.attributes & CONTROL:
+                ended = pending.pop(header.producer_id, [])
+                found += ended if _is_commit(batch) else []
+                continue
+            values = (header.base_offset, [each.value for each in records_in(batch)])
+            if header.attributes & TRANSACTIONAL:
+                pending.setdefault(header.producer_id, []).append(values)
+            else:
+                found.append(values)
+        assert not pending, "below the last stable offset every transaction has ended"
+        return [value for _, values in sorted(found) for value in values]
 
     def markers(self, topic: str, partition: int = 0) -> list[tuple[int, int, bool]]:
         """(producer id, epoch, committed) of every marker in the log."""
-        answer = self._fetch(topic, partition, 0, 0)
-        found = []
-        for header, batch in batches_of(bytes(answer.records or b"")):
-            if header.attributes & CONTROL:
-                (record,) = records_in(batch)
-                found.append((header.producer_id, header.producer_epoch, record.key[3] == 1))
-        return found
+        return [
+            (header.producer_id, header.producer_epoch, _is_commit(batch))
+            for header, batch in self.batches(topic, partition)
+            if header.attributes & CONTROL
+        ]
 
     def stored_states(self, transactional_id: str) -> list[State | None]:
         """Every record of the transactional id in `__transaction_state`; None: a tombstone."""
@@ -194,13 +174,11 @@ class Cluster:
             index = partition_for(transactional_id, 50)
             found = []
             async for batch in self.broker.transactions._log.read(index):
-                for stored in batch:
-                    if stored.key.endswith(transactional_id.encode()):
-                        found.append(
-                            None
-                            if stored.value is None
-                            else from_record(stored.key, stored.value).state
-                        )
+                found += [
+                    stored.value and from_record(stored.key, stored.value).state
+                    for stored in batch
+                    if stored.key.endswith(transactional_id.encode())
+                ]
             return found
 
         assert TRANSACTIONS_TOPIC in self.store.catalog.topics
@@ -226,12 +204,9 @@ class Cluster:
         }
 
 
-def batches_of(data: bytes):
-    at = 0
-    while at < len(data):
-        header = records.read_header(data, at)
-        yield header, data[at : at + header.size_bytes]
-        at += header.size_bytes
+def _is_commit(batch) -> bool:
+    (record,) = records_in(batch)
+    return record.key == b"\x00\x00\x00\x01"
 
 
 class Producer:
@@ -321,6 +296,7 @@ class Producer:
     def init(self, **options) -> ErrorCode:
         answer = self.cluster.ask(self.init_request(**options), 5)
         if not answer.error_code:
+            self.added.clear()
             self._becomes(answer)
         return ErrorCode(answer.error_code)
 

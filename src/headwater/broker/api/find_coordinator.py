@@ -1,9 +1,9 @@
 """FindCoordinator: who keeps a group or a transactional id. Versions 0–6; several keys at once
 from version 4 on.
 
-There is one node, so it is always this one. Needs DESCRIBE on the group or the
-transactional id. The state of a share partition (key type 2, version 6) goes by `group:topicId:partition`; any other form is
-INVALID_REQUEST. Kafka's brokers ask for it, so it takes CLUSTER_ACTION.
+There is one node, so it is always this one. Needs DESCRIBE on the group or the transactional id.
+The state of a share partition (key type 2, version 6) goes by `group:topicId:partition`; any other
+form is INVALID_REQUEST. Kafka's brokers ask for it, so it takes CLUSTER_ACTION.
 """
 
 import re
