@@ -1,7 +1,7 @@
 """InitProducerId: an id that nobody had before."""
 
 import pytest
-from wire import Wire
+from wire import Wire, wait_until
 
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.init_producer_id import InitProducerIdRequest
@@ -41,12 +41,22 @@ def test_more_than_a_block_of_them_from_many_at_once(tmp_path):
             client.close()
 
 
-def test_transactions_are_refused(headwater_broker):
-    with Wire(headwater_broker.bootstrap) as client:
-        request = InitProducerIdRequest(transactional_id="payments", transaction_timeout_ms=1000)
-        answer = client.ask(request, 4)
-        assert answer.error_code == ErrorCode.INVALID_REQUEST
-        assert answer.producer_id == -1
+def test_a_transactional_id_keeps_its_producer_id(tmp_path):
+    broker = InProcessBroker(str(tmp_path))
+    broker.start()
+    request = InitProducerIdRequest(transactional_id="payments", transaction_timeout_ms=1000)
+    found = []
+    for version in range(6):
+        with Wire(broker.bootstrap) as client:
+            answer = client.ask(request, version)
+            assert answer.error_code == 0
+            found.append((answer.producer_id, answer.producer_epoch))
+        if version in (2, 4):
+            broker.restart(crash=version == 4)
+            wait_until(lambda: broker.running.broker.transactions._refusal is None)
+    producer_id = found[0][0]
+    assert found == [(producer_id, epoch) for epoch in range(6)]
+    broker.stop()
 
 
 def test_a_full_disk_is_told_as_something_to_try_again(tmp_path):

@@ -101,9 +101,9 @@ BAD_BATCHES = {
     "a length below the header's": (lambda: _changed(8, ">i", 10), ErrorCode.CORRUPT_MESSAGE),
     "a negative length": (lambda: _changed(8, ">i", -1), ErrorCode.CORRUPT_MESSAGE),
     "a control batch": (lambda: batch_of(b"x", attributes=CONTROL), ErrorCode.INVALID_RECORD),
-    "a transaction": (
+    "a transaction of nobody": (
         lambda: batch_of(b"x", attributes=TRANSACTIONAL),
-        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     ),
     "a count that is not the offsets'": (lambda: _changed(57, ">i", 3), ErrorCode.INVALID_RECORD),
     "no records": (lambda: _changed(57, ">i", 0), ErrorCode.INVALID_RECORD),
