@@ -163,10 +163,12 @@ async def test_counts_for_metrics():
     assert counts.members == 2
 
 
+@pytest.mark.parametrize("key_type", [0, 1], ids=["group", "transactional id"])
 @pytest.mark.parametrize("version", range(7))
-async def test_the_coordinator_of_a_group_is_this_node(version):
+async def test_the_coordinator_is_this_node(version, key_type):
     cluster = await Cluster.start()
-    request = FindCoordinatorRequest(key="g", coordinator_keys=["g", "h"])
+    key_type = key_type if version else 0
+    request = FindCoordinatorRequest(key="g", coordinator_keys=["g", "h"], key_type=key_type)
     response = await cluster.call(request, version)
     found = response.coordinators if version >= 4 else [response]
     assert [(f.node_id, f.host, f.port) for f in found] == [(1, "localhost", 9092)] * len(found)
@@ -175,7 +177,7 @@ async def test_the_coordinator_of_a_group_is_this_node(version):
         assert [f.key for f in found] == ["g", "h"]
 
 
-@pytest.mark.parametrize("key_type", [1, 2, 7])
+@pytest.mark.parametrize("key_type", [2, 7])
 async def test_coordinators_of_other_things_are_refused_with_an_error_that_ends_the_search(
     key_type,
 ):
