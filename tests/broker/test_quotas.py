@@ -4,7 +4,7 @@ import time
 
 import pytest
 from confluent_kafka import Producer
-from wire import Wire, batch_of, produce_request
+from wire import Wire, batch_of, fetch_request, produce_request
 
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.alter_client_quotas import (
@@ -176,6 +176,19 @@ def test_the_long_run_rate_of_a_real_client_is_the_quota(broker):
     assert failed == [None] * 600
     # 600 KB at 200 KB/s, the first second free; the last pause is not waited for.
     assert took_s >= 1.0
+
+
+def test_a_consumer_over_its_quota_gets_its_records_and_then_a_pause(broker):
+    with Wire(broker.bootstrap) as client:
+        client.create_topic("t")
+        client.produce("t", batch_of(b"x" * 20_000))
+        alter(client, {"client-id": "wire"}, consumer_byte_rate=10_000.0)
+        answer = client.ask(fetch_request("t", 0), 12)
+        assert len(answer.responses[0].partitions[0].records) > 20_000
+        assert 900 <= answer.throttle_time_ms <= 1_200
+        began_s = time.monotonic()
+        client.ask(ApiVersionsRequest(), 0)
+        assert time.monotonic() - began_s >= 0.8
 
 
 def test_the_most_specific_quota_holds(broker):

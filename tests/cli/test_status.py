@@ -121,3 +121,18 @@ def test_our_own_metrics(offline, tmp_path):
     assert state["storage_failed_partitions"] == 0
     assert state["corrupt_segments"] == 0
     assert state["metrics_error"] == ""
+
+
+def test_a_group_that_retention_is_about_to_pass(offline, tmp_path):
+    with running_broker(tmp_path, "--metrics-listen", "127.0.0.1:0") as (_, ready):
+        broker = ("-b", ready["listen"])
+        offline("topic", "create", "t", "--set", "retention.bytes=1000", *broker)
+        offline("produce", "t", *broker, stdin="x\n" + "y" * 950 + "\n")
+        offline("consume", "t", "-g", "slow", "-o", "start", "-n", 1, *broker)
+        shown = ("status", *broker, "--metrics", ready["metrics_listen"])
+        wait_until(lambda: json.loads(offline(*shown, "--json"))["falling_behind"])
+        (behind,) = json.loads(offline(*shown, "--json"))["falling_behind"]
+        assert (behind["group"], behind["topic"], behind["partition"]) == ("slow", "t", "0")
+        assert behind["retention_used"] > 0.9
+        assert behind["lag_bytes"] > 950
+        assert "behind  group slow has used 1" in offline(*shown)  # a hundred and some percent

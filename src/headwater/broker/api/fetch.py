@@ -26,6 +26,7 @@ from headwater.broker.api.registry import Answer, RequestContext, serves
 from headwater.broker.broker import Broker
 from headwater.broker.fetch_sessions import FetchedPartition, FetchSession, TopicKey
 from headwater.broker.leadership import check_epoch
+from headwater.broker.quotas import CONSUMER_BYTES
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ApiError, CorruptLog, OffsetOutOfRange
 from headwater.log.partition import PartitionLog, Slice
@@ -294,6 +295,7 @@ def _count_missed(work: _Fetch, partition: PartitionLog, offset: int) -> None:
 
 
 def _respond(work: _Fetch) -> FetchResponse:
+    work.broker.quotas.charge_bytes(work.context, CONSUMER_BYTES, work.found_bytes)
     topics: dict[TopicKey, FetchResponseFetchableTopicResponse] = {}
     served: list[tuple[TopicKey, int]] = []
     for key, each in work.session.partitions.items():
