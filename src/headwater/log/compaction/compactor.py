@@ -1,0 +1,218 @@
+"""Compaction in the background: the dirtiest partition first, one pass at a time.
+
+The work is done by a child process (worker.py), started when something is due and ended when
+nothing is. The broker only swaps in what the child has written. A pass that fails, because the
+disk is full, say, or the child was killed, is given up and tried again in the next round; the old
+segments stay in use.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from headwater.log.compaction import swap
+from headwater.log.compaction.due import Dirt, dirt_of, is_compacted, roll_if_overdue
+from headwater.log.compaction.job import AbortedTransaction, Job, Report, Source
+from headwater.log.partition import PartitionLog
+from headwater.log.store import LogStore
+
+log = logging.getLogger(__name__)
+
+NUMBA_CACHE = "numba-cache"  # compiled code, in the data directory: it is sure to be writable
+LOOKED_AT = 500  # partitions, until the event loop may do something else
+_LINE_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionLimits:
+    memory_bytes: int = 128 << 20  # of the map from key to offset
+    bytes_per_s: int = 256 << 20  # read and written
+
+
+@dataclass(slots=True)
+class CompactionNumbers:
+    """Since the start of the process, but for the ratio, which is of the last look."""
+
+    passes: int = 0
+    failures: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    max_dirty_ratio: float = 0.0
+    last_error: str = ""
+
+
+Cleaner = Callable[[Job], AsyncIterator[Report]]
+
+
+class Compactor:
+    """See the module. `cleaner` runs the passes: the child process, unless a test has its own."""
+
+    def __init__(
+        self, store: LogStore, limits: CompactionLimits, *, cleaner: Cleaner | None = None
+    ) -> None:
+        self._store = store
+        self._limits = limits
+        self._child = Child(store.path)
+        self._cleaner = cleaner or self._child.clean
+        self.numbers = CompactionNumbers()
+
+    async def run(self) -> None:
+        """Cleans until nothing is due any more."""
+        failed: set[PartitionLog] = set()
+        try:
+            while (dirt := await self._dirtiest(failed)) is not None:
+                try:
+                    await self._clean(dirt)
+                except (OSError, msgspec.MsgspecError) as error:
+                    failed.add(dirt.partition)
+                    await self._give_up(dirt.partition, error)
+        finally:
+            await self._child.end()
+
+    async def _dirtiest(self, but: set[PartitionLog]) -> Dirt | None:
+        partitions = [each for each in self._store.partitions.values() if is_compacted(each)]
+        dirtiest: Dirt | None = None
+        self.numbers.max_dirty_ratio = 0.0
+        for number, partition in enumerate(partitions, 1):
+            if number % LOOKED_AT == 0:
+                await asyncio.sleep(0)
+            if partition in but or partition.deleted or partition.is_swapping:
+                continue
+            roll_if_overdue(self._store, partition)
+            try:
+                dirt = await dirt_of(self._store, partition)
+            except OSError as error:  # a file of it is gone
+                log.error("compaction: %s-%d: %s", partition.topic, partition.index, error)
+                continue
+            self.numbers.max_dirty_ratio = max(self.numbers.max_dirty_ratio, dirt.ratio)
+            if dirt.is_due and (dirtiest is None or _urgency(dirt) > _urgency(dirtiest)):
+                dirtiest = dirt
+        return dirtiest
+
+    async def _clean(self, dirt: Dirt) -> None:
+        partition = dirt.partition
+        async for report in self._cleaner(self._job(dirt)):
+            if report.error:
+                raise OSError(report.error)
+            if partition.deleted:
+                await self._child.end()  # it works on files that are nobody's
+                return
+            if report.inputs:
+                await swap.swap_in(self._store, partition, report.inputs)
+            if report.damaged is not None:
+                self._note_damage(partition, report)
+            if report.clean_offset is not None:
+                await self._note_pass(partition, report)
+
+    def _job(self, dirt: Dirt) -> Job:
+        partition = dirt.partition
+        config = partition.config
+        return Job(
+            directory=partition.directory,
+            sources=[Source(each.base_offset, each.size_bytes) for each in dirt.sources],
+            first_dirty_offset=dirt.first_dirty_offset,
+            end_offset=dirt.end_offset,
+            now_ms=self._store.clock.now_ms(),
+            delete_retention_ms=config.delete_retention_ms,
+            segment_bytes=config.segment_bytes,
+            segment_index_bytes=config.segment_index_bytes,
+            index_interval_bytes=config.index_interval_bytes,
+            memory_bytes=self._limits.memory_bytes,
+            bytes_per_s=self._limits.bytes_per_s,
+            aborted=_aborted(partition, dirt),
+        )
+
+    async def _note_pass(self, partition: PartitionLog, report: Report) -> None:
+        assert report.clean_offset is not None
+        partition.clean_offset = report.clean_offset
+        await self._store.save_clean_offsets()
+        self.numbers.passes += 1
+        self.numbers.bytes_read += report.bytes_read
+        self.numbers.bytes_written += report.bytes_written
+        log.info(
+            "compaction: %s-%d is clean up to %d: %d keys, %d records kept, "
+            "%d bytes read, %d written, %.2f s",
+            partition.topic, partition.index, report.clean_offset, report.keys,
+            report.records_kept, report.bytes_read, report.bytes_written, report.seconds,
+        )  # fmt: skip
+
+    def _note_damage(self, partition: PartitionLog, report: Report) -> None:
+        self.numbers.last_error = report.detail
+        log.error("compaction leaves a damaged segment alone: %s", report.detail)
+        for segment in partition.segments:
+            if segment.base_offset == report.damaged:
+                partition.out_of_service(segment, OSError(report.detail))
+
+    async def _give_up(self, partition: PartitionLog, error: Exception) -> None:
+        self.numbers.failures += 1
+        self.numbers.last_error = f"{partition.topic}-{partition.index}: {error}"
+        log.error(
+            "compaction of %s-%d was given up, it is tried again: %s",
+            partition.topic, partition.index, error,
+        )  # fmt: skip
+        await self._child.end()  # it may still be writing
+        if not partition.deleted and not partition.is_swapping:
+            with contextlib.suppress(OSError):
+                await self._store.in_worker(
+                    swap.discard, self._store.storage.files, partition.directory
+                )
+
+
+def _urgency(dirt: Dirt) -> tuple[bool, float]:
+    return dirt.is_overdue, dirt.ratio
+
+
+def _aborted(partition: PartitionLog, dirt: Dirt) -> list[AbortedTransaction]:
+    return []
+
+
+class Child:
+    """The process that cleans, while there is one."""
+
+    def __init__(self, data_directory: str) -> None:
+        self._data_directory = data_directory
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def clean(self, job: Job) -> AsyncIterator[Report]:
+        """The reports of a pass, up to the last. Raises OSError if the process ends before."""
+        if self._process is None:
+            self._process = await self._start()
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(msgspec.json.encode(job) + b"\n")
+        await process.stdin.drain()
+        while True:
+            line = await process.stdout.readline()
+            if not line:
+                raise OSError(f"the compacting process ended: {await process.wait()}")
+            report = msgspec.json.decode(line, type=Report)
+            yield report
+            if report.is_last:
+                return
+
+    async def end(self) -> None:
+        """Ends it, whatever it is doing."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        cache = f"{self._data_directory}/{NUMBA_CACHE}"
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-P", "-m", "headwater.log.compaction.worker",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=_LINE_BYTES,
+            env={"NUMBA_CACHE_DIR": cache, **os.environ},
+            start_new_session=True,  # a Ctrl-C at the broker's terminal is not for it
+        )  # fmt: skip

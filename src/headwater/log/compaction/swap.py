@@ -1,0 +1,143 @@
+"""Cleaned segments take the place of the old ones.
+
+The cleaned segment has the name of the first old one, so a crash must not leave a mixture:
+
+  1. Every old file gets a second name, `….<n>.deleted.log`, by which readers go on (a hard link).
+  2. A note, `….swap`, says which segments are replaced. From here on the swap will happen.
+  3. The cleaned files are renamed over the first segment's, the others' names are removed.
+  4. The note is removed. The log forgets the old segments; their files go with the last reader.
+
+A crash before 2 leaves the old segments, a crash after it is completed by the next start; each
+step may be done twice. `….cleaned.*` and `….deleted.*` files are nobody's at a start.
+"""
+
+import contextlib
+import logging
+import os
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from headwater.errors import CorruptLog
+from headwater.log import segment as segments_on_disk
+from headwater.log.files import Files
+from headwater.log.segment import Segment, Storage
+
+if TYPE_CHECKING:
+    from headwater.log.partition import PartitionLog
+    from headwater.log.store import LogStore
+
+log = logging.getLogger(__name__)
+
+SUFFIXES = ("log", "index", "timeindex", "txnindex")
+_NOTE = re.compile(r"(\d{20})\.swap")
+_LEFTOVER = re.compile(r"\d{20}\.(cleaned|\d+\.deleted)\.\w+|\d{20}\.swap\.tmp")
+
+
+def _stem(directory: str, base_offset: int) -> str:
+    return f"{directory}/{base_offset:020d}"
+
+
+async def swap_in(store: "LogStore", partition: "PartitionLog", bases: Sequence[int]) -> bool:
+    """Replaces the segments of those base offsets by the cleaned one of the first of them.
+
+    False: they are no longer what was cleaned, because retention or a deletion was faster. On
+    OSError the old segments are still in use, and the next start decides what becomes of it.
+    """
+    inputs = tuple(each for each in partition.segments if each.base_offset in set(bases))
+    if len(inputs) != len(bases) or partition.is_swapping:
+        await store.in_worker(discard, store.storage.files, partition.directory)
+        return False
+    partition.begin_swap(inputs)
+    try:
+        serial = store.next_serial()
+        await store.in_worker(_prepare, store.storage, partition.directory, inputs, serial)
+        for segment in inputs:
+            segment.move_to(f"{_stem(partition.directory, segment.base_offset)}.{serial}.deleted")
+        cleaned = await store.in_worker(_finish, store.storage, partition.directory, bases[0])
+        partition.replace(inputs, cleaned)
+    finally:
+        partition.end_swap(inputs)
+    return True
+
+
+def _prepare(storage: Storage, directory: str, inputs: Sequence[Segment], serial: int) -> None:
+    """(worker) Steps 1 and 2. On OSError nothing has changed."""
+    files = storage.files
+    bases = [segment.base_offset for segment in inputs]
+    try:
+        for base in bases:
+            for suffix in SUFFIXES:
+                path = f"{_stem(directory, base)}.{suffix}"
+                if os.path.exists(path):
+                    files.link(path, f"{_stem(directory, base)}.{serial}.deleted.{suffix}")
+        suffixes = [
+            each
+            for each in SUFFIXES
+            if os.path.exists(f"{_stem(directory, bases[0])}.cleaned.{each}")
+        ]
+        note = " ".join(suffixes) + "\n" + "\n".join(map(str, bases)) + "\n"
+        files.write_atomically(f"{_stem(directory, bases[0])}.swap", note.encode())
+    except OSError:
+        # The note may have got its name all the same. It has to be gone before its files are.
+        files.unlink(f"{_stem(directory, bases[0])}.swap")
+        files.sync_directory(directory)
+        discard(files, directory)
+        raise
+
+
+def _finish(storage: Storage, directory: str, base_offset: int) -> Segment:
+    """(worker) Steps 3 and 4."""
+    changed = _complete(storage.files, directory, base_offset)
+    for path in changed:  # a descriptor of the old file must not be found by the name
+        storage.open_files.forget(path)
+    return segments_on_disk.open_sealed(storage, directory, base_offset)
+
+
+def _complete(files: Files, directory: str, base_offset: int) -> list[str]:
+    """Does what the note says, again if need be. The names that mean another file now."""
+    note = f"{_stem(directory, base_offset)}.swap"
+    try:
+        head, *lines = files.read(note).decode("ascii").splitlines()
+        bases = [int(line) for line in lines]
+    except ValueError as error:
+        raise CorruptLog("a note of a compaction cannot be read", detail=note) from error
+    changed = []
+    for suffix in SUFFIXES:
+        target = f"{_stem(directory, base_offset)}.{suffix}"
+        changed.append(target)
+        if suffix not in head.split():
+            files.unlink(target)
+        elif os.path.exists(cleaned := f"{_stem(directory, base_offset)}.cleaned.{suffix}"):
+            files.rename(cleaned, target)
+    for base in bases:
+        if base != base_offset:
+            for suffix in SUFFIXES:
+                changed.append(f"{_stem(directory, base)}.{suffix}")
+                files.unlink(changed[-1])
+    files.sync_directory(directory)
+    files.unlink(note)
+    # Should it come back, it would take away what has that name then.
+    files.sync_directory(directory)
+    return changed
+
+
+def recover(files: Files, directory: str, names: Iterable[str]) -> bool:
+    """At a start: completes what has begun and removes what has not. Whether names changed."""
+    names = list(names)
+    notes = [int(found[1]) for name in names if (found := _NOTE.fullmatch(name))]
+    for base_offset in notes:
+        log.warning("a compaction is completed: %s", f"{_stem(directory, base_offset)}.swap")
+        _complete(files, directory, base_offset)
+    leftovers = [name for name in names if _LEFTOVER.fullmatch(name)]
+    for name in leftovers:
+        files.unlink(f"{directory}/{name}")
+    return bool(notes or leftovers)
+
+
+def discard(files: Files, directory: str) -> None:
+    """(worker) Removes what a pass has written and nobody will swap in."""
+    with contextlib.suppress(FileNotFoundError):
+        for name in files.listdir(directory):
+            if ".cleaned." in name:
+                files.unlink(f"{directory}/{name}")

@@ -1,0 +1,48 @@
+"""The child process that cleans: `python -m headwater.log.compaction.worker`.
+
+Jobs come in as lines of JSON, reports go out the same way, one pass after the other. When the pipe
+closes (the broker has no more work, or is dead) the process ends at once, in the middle of a pass
+if need be: what it has written so far belongs to nobody.
+"""
+
+import os
+import queue
+import sys
+import threading
+from typing import NoReturn
+
+import msgspec
+
+from headwater.log.compaction.cleaning import Job, Report, clean
+from headwater.log.files import Files
+
+NICENESS = 10  # brokers and clients go first
+
+
+def main() -> NoReturn:
+    os.nice(NICENESS)
+    jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(jobs,), daemon=True).start()
+    files = Files()
+    while True:
+        job = jobs.get()
+        try:
+            clean(job, files, _send)
+        except OSError as error:
+            _send(Report(error=str(error)))
+
+
+def _listen(jobs: "queue.SimpleQueue[Job]") -> None:
+    decoder = msgspec.json.Decoder(Job)
+    for line in sys.stdin.buffer:
+        jobs.put(decoder.decode(line))
+    os._exit(0)
+
+
+def _send(report: Report) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()
