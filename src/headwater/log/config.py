@@ -77,7 +77,7 @@ SETTINGS: Final[dict[str, Setting]] = {
         Setting("compression.gzip.level", INT, "-1", _number(-1, 9), "batches are stored as sent", effect=False),
         Setting("compression.lz4.level", INT, "9", _number(1, 17), "batches are stored as sent", effect=False),
         Setting("compression.zstd.level", INT, "3", _number(-131072, 22), "batches are stored as sent", effect=False),
-        Setting("delete.retention.ms", LONG, "86400000", _number(0, INT64_MAX), "how long a tombstone is kept", effect=False),
+        Setting("delete.retention.ms", LONG, "86400000", _number(0, INT64_MAX), "how long a tombstone is kept"),
         Setting("file.delete.delay.ms", LONG, "60000", _number(0, INT64_MAX), "files go once nobody reads them", effect=False),
         Setting("flush.messages", LONG, str(INT64_MAX), _number(1, INT64_MAX), "see headwater.durability", effect=False),
         Setting("flush.ms", LONG, str(INT64_MAX), _number(0, INT64_MAX), "see headwater.durability", effect=False),
@@ -90,13 +90,13 @@ SETTINGS: Final[dict[str, Setting]] = {
         Setting("index.interval.bytes", INT, "4096", _number(0, _INT32_MAX), "bytes between two entries of an index"),
         Setting("local.retention.bytes", LONG, "-2", _number(-2, INT64_MAX), "everything is local", effect=False),
         Setting("local.retention.ms", LONG, "-2", _number(-2, INT64_MAX), "everything is local", effect=False),
-        Setting("max.compaction.lag.ms", LONG, str(INT64_MAX), _number(1, INT64_MAX), "how long a record may stay uncompacted", effect=False),
+        Setting("max.compaction.lag.ms", LONG, str(INT64_MAX), _number(1, INT64_MAX), "how long a record may stay uncompacted"),
         Setting("max.message.bytes", INT, "1048588", _number(0, _INT32_MAX), "the largest batch taken"),
         Setting("message.timestamp.after.max.ms", LONG, "3600000", _number(0, INT64_MAX), "how far ahead of the broker's clock a timestamp may be"),
         Setting("message.timestamp.before.max.ms", LONG, str(INT64_MAX), _number(0, INT64_MAX), "how far behind the broker's clock a timestamp may be"),
         Setting("message.timestamp.type", STRING, "CreateTime", _one_of("CreateTime", "LogAppendTime"), "whose clock stamps a record"),
-        Setting("min.cleanable.dirty.ratio", DOUBLE, "0.5", _number(0, 1, float), "when compaction begins", effect=False),
-        Setting("min.compaction.lag.ms", LONG, "0", _number(0, INT64_MAX), "how long a record stays uncompacted", effect=False),
+        Setting("min.cleanable.dirty.ratio", DOUBLE, "0.5", _number(0, 1, float), "when compaction begins"),
+        Setting("min.compaction.lag.ms", LONG, "0", _number(0, INT64_MAX), "how long a record stays uncompacted"),
         Setting("min.insync.replicas", INT, "1", _number(1, _INT32_MAX), "there is one replica", effect=False),
         Setting("preallocate", BOOLEAN, "false", _boolean, "files grow as they are written", effect=False),
         Setting("retention.bytes", LONG, "-1", _number(-1, INT64_MAX), "bytes kept per partition; -1: no bound"),
@@ -129,9 +129,13 @@ class TopicConfig:
 
     overrides: Mapping[str, str]
     cleanup_policy: frozenset[str]
+    delete_retention_ms: int
     fsync: bool
     index_interval_bytes: int
+    max_compaction_lag_ms: int
     max_message_bytes: int
+    min_cleanable_dirty_ratio: float
+    min_compaction_lag_ms: int
     timestamp_after_max_ms: int
     timestamp_before_max_ms: int
     log_append_time: bool
@@ -154,8 +158,12 @@ def topic_config(overrides: Mapping[str, str], defaults: Mapping[str, str]) -> T
     return TopicConfig(
         overrides=dict(overrides),
         cleanup_policy=value("cleanup.policy"),
+        delete_retention_ms=value("delete.retention.ms"),
         fsync=value("headwater.durability") == "fsync",
         index_interval_bytes=value("index.interval.bytes"),
+        max_compaction_lag_ms=value("max.compaction.lag.ms"),
+        min_cleanable_dirty_ratio=value("min.cleanable.dirty.ratio"),
+        min_compaction_lag_ms=value("min.compaction.lag.ms"),
         max_message_bytes=value("max.message.bytes"),
         timestamp_after_max_ms=value("message.timestamp.after.max.ms"),
         timestamp_before_max_ms=value("message.timestamp.before.max.ms"),

@@ -105,6 +105,10 @@ class Files:
     def rename(self, source: str, target: str) -> None:
         os.rename(source, target)
 
+    def link(self, source: str, target: str) -> None:
+        """Gives a file a second name."""
+        os.link(source, target)
+
     def unlink(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)

@@ -20,6 +20,7 @@ Invariants
 
 import bisect
 import errno
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headwater.errors import ApiError, CorruptLog, OffsetOutOfRange, StorageFailed
@@ -79,7 +80,7 @@ class Slice(Splice):
     def read(self, buffer: memoryview, at: int) -> int:
         self._check_exists()
         storage = self._partition.storage
-        with storage.open_files.use(self.segment.log_path) as fd:
+        with segments_on_disk.opened(storage, self.segment, "log") as fd:
             return storage.files.pread_into(fd, buffer, self.position + at)
 
     def release(self) -> None:
@@ -94,10 +95,10 @@ class PartitionLog:
     """See the module. Everything but the parts marked (worker) runs on the event loop."""
 
     __slots__ = (
-        "_commit_bytes", "_committing", "_pending", "_recent", "_store", "broken",
+        "_commit_bytes", "_committing", "_pending", "_recent", "_store", "broken", "clean_offset",
         "committed_bytes", "config", "deleted", "directory", "durable_producers", "epochs",
-        "failure", "high_watermark", "index", "log_start_offset", "next_offset", "producers",
-        "recovery_point", "segments", "stable_waiters", "topic", "waiters",
+        "failure", "high_watermark", "index", "is_swapping", "log_start_offset", "next_offset",
+        "producers", "recovery_point", "segments", "stable_waiters", "topic", "waiters",
     )  # fmt: skip
 
     def __init__(
@@ -112,6 +113,8 @@ class PartitionLog:
         self.log_start_offset = 0
         self.high_watermark = 0
         self.next_offset = 0
+        self.clean_offset = 0  # compaction has been so far
+        self.is_swapping = False  # compaction is just changing the files' names
         self.recovery_point = 0  # everything below needs no scan after a crash
         self.producers = Producers()  # as of the next offset: what an append is judged by
         self.durable_producers = Producers()  # as of the high watermark
@@ -470,6 +473,28 @@ class PartitionLog:
             self._doom(kept.pop(0))
         if len(kept) != len(self.segments):
             self.segments = tuple(kept)
+
+    def begin_swap(self, inputs: Sequence[Segment]) -> None:
+        """Compaction is about to replace them: their names are its business until `end_swap`."""
+        self.is_swapping = True
+        for segment in inputs:
+            segment.pins += 1
+
+    def replace(self, inputs: Sequence[Segment], cleaned: Segment) -> None:
+        """Puts a cleaned segment in the place of those it was made from."""
+        if self.deleted:
+            return
+        segments = [segment for segment in self.segments if segment not in inputs]
+        bisect.insort(segments, cleaned, key=lambda segment: segment.base_offset)
+        self.segments = tuple(segments)
+        for segment in inputs:
+            segment.doomed = True
+        self.delete_before(self.log_start_offset)  # retention may have passed it meanwhile
+
+    def end_swap(self, inputs: Sequence[Segment]) -> None:
+        self.is_swapping = False
+        for segment in inputs:
+            self.unpin(segment)
 
     def doom_all(self) -> None:
         """The partition is being deleted: no path of it is touched from here on."""

@@ -22,6 +22,7 @@ from typing import NamedTuple
 from headwater.errors import CorruptLog, MalformedMessage
 from headwater.log import index, snapshots, transactions
 from headwater.log import segment as segments_on_disk
+from headwater.log.compaction import swap
 from headwater.log.files import Files
 from headwater.log.index import OFFSET_ENTRY, TIME_ENTRY
 from headwater.log.partition import COMMIT_BYTES, PartitionLog
@@ -66,6 +67,8 @@ def open_partition(
     if not os.path.isdir(directory):
         return Opened()
     names = storage.files.listdir(directory)
+    if swap.recover(storage.files, directory, names):
+        names = storage.files.listdir(directory)
     bases = sorted(int(found[1]) for name in names if (found := _SEGMENT.fullmatch(name)))
     if not bases:
         return Opened()
@@ -103,7 +106,7 @@ def _take_over_active(storage: Storage, active: Segment, checkpoint: int) -> boo
     segments_on_disk.load_timestamps(storage, active)
     written, find = active.written, index.floor_by_offset
     last = segments_on_disk.in_index(
-        storage, active.index_path, find, written.offset_entries, 2**31 - 1
+        storage, active, "index", find, written.offset_entries, 2**31 - 1
     )
     written.since_entry_bytes = written.size_bytes - last.position
     end = active.base_offset

@@ -59,7 +59,8 @@ async def _oldest_kept(store: LogStore, partition: PartitionLog) -> Segment | No
     for segment in partition.segments:
         excess_bytes -= segment.size_bytes
         too_much = has_size_limit and excess_bytes >= 0
-        if segment.size_bytes == 0 or not (
+        is_new = segment.size_bytes == 0 and segment is partition.segments[-1]
+        if is_new or not (
             too_much or await _too_old(store, segment, config.retention_ms)
         ):
             return segment

@@ -80,6 +80,13 @@ class Segment:
         self.pins = 0  # responses that still have to send bytes from here
         self.doomed = False  # no longer part of the log; files go with the last pin
 
+    def path(self, kind: str) -> str:
+        return f"{self._stem}.{kind}"
+
+    def move_to(self, stem: str) -> None:
+        """Its files have these names too; another segment gets the old ones (compaction)."""
+        self._stem = stem
+
     @property
     def log_path(self) -> str:
         return self._stem + ".log"
@@ -297,13 +304,36 @@ def open_sealed(storage: Storage, directory: str, base_offset: int) -> Segment:
     return segment
 
 
-def in_index(storage: Storage, path: str, search: Callable[..., T], count: int, *target: int) -> T:
+@contextlib.contextmanager
+def opened(storage: Storage, segment: Segment, kind: str) -> Iterator[int]:
+    """A descriptor of one of its files, and of no other segment's.
+
+    Compaction gives a segment other names before its old ones are another's, so a name that is
+    still its own when the file is open has led to its file.
+    """
+    while True:
+        path = segment.path(kind)
+        with contextlib.ExitStack() as stack:
+            try:
+                fd = stack.enter_context(storage.open_files.use(path))
+            except FileNotFoundError:
+                if path == segment.path(kind):
+                    raise
+                continue
+            if path == segment.path(kind):
+                yield fd
+                return
+
+
+def in_index(
+    storage: Storage, segment: Segment, kind: str, search: Callable[..., T], count: int, *target: int
+) -> T:
     """What `search` finds among the first `count` entries of an index; in a missing one, none.
 
     It is not made anew: if retention is faster than the reader, nobody would ever remove it.
     """
     try:
-        with storage.open_files.use(path) as fd:
+        with opened(storage, segment, kind) as fd:
             return search(storage.files, fd, count, *target)
     except FileNotFoundError:
         return search(storage.files, -1, 0, *target)
@@ -314,7 +344,7 @@ def load_timestamps(storage: Storage, segment: Segment) -> None:
     written = segment.written
     if written.max_timestamp_ms != NO_TIMESTAMP or written.size_bytes == 0 or written.is_searched:
         return
-    last = in_index(storage, segment.time_index_path, index.last_time, written.time_entries)
+    last = in_index(storage, segment, "timeindex", index.last_time, written.time_entries)
     if last is not None:
         written.max_timestamp_ms = written.indexed_timestamp_ms = last.timestamp_ms
         written.max_timestamp_offset = segment.base_offset + last.relative_offset
@@ -346,7 +376,7 @@ def headers(
     """
     end = segment.size_bytes if end is None else end
     window, window_at = b"", 0
-    with storage.open_files.use(segment.log_path) as fd:
+    with opened(storage, segment, "log") as fd:
         while position < end:
             at = position - window_at
             if at < 0 or at + HEADER_BYTES > len(window):
@@ -369,14 +399,14 @@ def _corrupt(segment: Segment, position: int) -> CorruptLog:
 
 
 def read_batch(storage: Storage, segment: Segment, position: int, header: BatchHeader) -> bytes:
-    with storage.open_files.use(segment.log_path) as fd:
+    with opened(storage, segment, "log") as fd:
         return storage.files.pread(fd, header.size_bytes, position)
 
 
 def locate(storage: Storage, segment: Segment, offset: int) -> tuple[int, BatchHeader] | None:
     """The batch that holds `offset`, or the first one behind it; None if there is none."""
     entries, relative_offset = segment.written.offset_entries, offset - segment.base_offset
-    entry = in_index(storage, segment.index_path, index.floor_by_offset, entries, relative_offset)
+    entry = in_index(storage, segment, "index", index.floor_by_offset, entries, relative_offset)
     start = entry.position if _is_boundary(storage, segment, entry) else 0
     for position, header in headers(storage, segment, start):
         if header.last_offset >= offset:
@@ -386,7 +416,7 @@ def locate(storage: Storage, segment: Segment, offset: int) -> tuple[int, BatchH
 
 def _is_boundary(storage: Storage, segment: Segment, entry: OffsetEntry) -> bool:
     """Whether the batch is there that an index entry names; a damaged index is only slow."""
-    with storage.open_files.use(segment.log_path) as fd:
+    with opened(storage, segment, "log") as fd:
         head = storage.files.pread(fd, HEADER_BYTES, max(entry.position, 0))
     if len(head) < HEADER_BYTES:
         return False
@@ -422,7 +452,7 @@ def run_from(
     if limit >= size_bytes:
         return size_bytes - position, -1
     entries = segment.written.offset_entries
-    entry = in_index(storage, segment.index_path, index.floor_by_position, entries, limit)
+    entry = in_index(storage, segment, "index", index.floor_by_position, entries, limit)
     if entry.position > boundary and _is_boundary(storage, segment, entry):
         boundary, next_offset = entry.position, segment.base_offset + entry.relative_offset
     for at, each in headers(storage, segment, boundary):

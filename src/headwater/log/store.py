@@ -6,6 +6,7 @@
   clean-shutdown                     there if the last process closed everything
   recovery-point-offset-checkpoint   how far each partition needs no scan
   log-start-offset-checkpoint        where a partition begins inside its first segment
+  cleaner-offset-checkpoint          how far each partition is compacted
   orders-0/                          a partition; made with its first record
     00000000000000000000.log/.index/.timeindex/.txnindex, ….snapshot, leader-epoch-checkpoint
 """
@@ -40,6 +41,7 @@ T = TypeVar("T")
 CLEAN_SHUTDOWN = "clean-shutdown"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
+CLEAN_OFFSETS = "cleaner-offset-checkpoint"
 PROBE = "write-probe"
 PROBE_BYTES = 1 << 20  # room for a batch of the largest size that topics take by default
 _DELETED = ".deleted"
@@ -79,6 +81,7 @@ class LogStore:
         self._catalog_turn = asyncio.Lock()
         self._checkpoint_turn = asyncio.Lock()  # one writer at a time to each checkpoint file
         self._log_starts: dict[tuple[str, int], int] = {}
+        self._serial = 0
 
     @property
     def leader_epoch(self) -> int:
@@ -98,6 +101,7 @@ class LogStore:
         self.catalog.open()
         recovery_points = checkpoint.read(files, f"{self.path}/{RECOVERY_POINTS}")
         self._log_starts = checkpoint.read(files, f"{self.path}/{LOG_STARTS}")
+        clean_offsets = checkpoint.read(files, f"{self.path}/{CLEAN_OFFSETS}")
         if existed and not clean:
             log.warning("the last process did not close the log; checking what may be torn")
             self.catalog.next_leader_epoch()
@@ -106,13 +110,19 @@ class LogStore:
             config = topic_config(topic.configs, self.topic_defaults)
             for index in range(topic.partitions):
                 to_sync += self._open_partition(topic, index, config, clean, recovery_points)
+        for key, offset in clean_offsets.items():
+            found = self.partitions.get(key)
+            if found is not None and offset <= found.high_watermark:  # else the log was cut
+                found.clean_offset = offset
         segments_on_disk.sync(self.storage, to_sync)  # before anyone sees what a crash left
         self._remove_leftovers()
-        if not self.partitions.keys() >= recovery_points.keys() | self._log_starts.keys():
+        known = recovery_points.keys() | self._log_starts.keys() | clean_offsets.keys()
+        if not self.partitions.keys() >= known:
             # A crash interrupted the deletion of a topic. A later one of that name begins anew.
             self._log_starts = {k: v for k, v in self._log_starts.items() if k in self.partitions}
             self._write_recovery_points()
             self._write_log_starts(self._log_starts)
+            self._write_clean_offsets()
         files.unlink(clean_path)
         files.sync_directory(self.path)
 
@@ -260,7 +270,7 @@ class LogStore:
             gone: list[tuple[str, tuple[Segment, ...]]] = []
             for index in range(topic.partitions):
                 partition = self.partitions.pop((name, index))
-                while not partition.is_idle:
+                while not partition.is_idle or partition.is_swapping:
                     await asyncio.sleep(0.001)
                 self.dirty.discard(partition)
                 self.failed.discard(partition)
@@ -326,6 +336,7 @@ class LogStore:
         files.sync_directory(self.path)
         self._write_recovery_points()
         self._write_log_starts(log_starts)
+        self._write_clean_offsets()
 
     async def delete_records(self, offsets: Mapping[PartitionLog, int]) -> None:
         """Moves the starts of logs on to `offsets`.
@@ -378,6 +389,25 @@ class LogStore:
     def _write_log_starts(self, starts: dict[tuple[str, int], int]) -> None:
         """(worker)"""
         checkpoint.write(self.storage.files, f"{self.path}/{LOG_STARTS}", starts)
+
+    async def save_clean_offsets(self) -> None:
+        """What compaction has reached is remembered; forgotten, it would only be done again."""
+        async with self._checkpoint_turn:
+            await self.in_worker(self._write_clean_offsets)
+
+    def _write_clean_offsets(self) -> None:
+        """(worker)"""
+        offsets = {
+            key: partition.clean_offset
+            for key, partition in list(self.partitions.items())
+            if partition.clean_offset
+        }
+        checkpoint.write(self.storage.files, f"{self.path}/{CLEAN_OFFSETS}", offsets)
+
+    def next_serial(self) -> int:
+        """A number that no file of this process has in its name yet."""
+        self._serial += 1
+        return self._serial
 
     async def probe(self) -> None:
         """Finds out whether a disk that refused writes takes them again, if nobody else tries."""

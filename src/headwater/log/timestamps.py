@@ -50,13 +50,14 @@ def _position_before(storage: Storage, segment: Segment, timestamp_ms: int) -> i
     """Where to begin: every batch in front of it is older than `timestamp_ms`."""
     find, written = segments_on_disk.in_index, segment.written
     entry = find(
-        storage, segment.time_index_path, index.floor_by_time, written.time_entries, timestamp_ms
+        storage, segment, "timeindex", index.floor_by_time, written.time_entries, timestamp_ms
     )
     if entry is None:
         return 0
     return find(
         storage,
-        segment.index_path,
+        segment,
+        "index",
         index.floor_by_offset,
         written.offset_entries,
         entry.relative_offset,

@@ -344,7 +344,7 @@ class FaultyFiles(Files):
                 self._take_in_whole(source)
             old, old_name, node = self._known(source)
             new, new_name, replaced = self._known(target)
-            if isinstance(replaced, _File):
+            if isinstance(replaced, _File) and os.stat(target).st_nlink == 1:
                 self._give_back(os.stat(target).st_size)
             super().rename(source, target)
             assert node is not None, source
@@ -356,15 +356,26 @@ class FaultyFiles(Files):
                 old.changes.append(((old_name, None),))
                 new.changes.append(((new_name, node),))
 
+    def link(self, source: str, target: str) -> None:
+        with self._lock:
+            self._step()
+            _, _, node = self._known(source)
+            directory, name, _ = self._known(target)
+            super().link(source, target)
+            assert node is not None, source
+            directory.live[name] = node
+            directory.changes.append(((name, node),))
+
     def unlink(self, path: str) -> None:
         with self._lock:
             directory, name, node = self._known(path)
             if node is None:
                 return
             self._step()
-            size_bytes = os.stat(path).st_size
+            status = os.stat(path)
             super().unlink(path)
-            self._give_back(size_bytes)
+            if status.st_nlink == 1:
+                self._give_back(status.st_size)
             del directory.live[name]
             directory.changes.append(((name, None),))
 

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -47,7 +47,7 @@ class CompactionNumbers:
     last_error: str = ""
 
 
-Cleaner = Callable[[Job], AsyncIterator[Report]]
+Cleaner = Callable[[Job], AsyncGenerator[Report, None]]
 
 
 class Compactor:
@@ -97,18 +97,19 @@ class Compactor:
 
     async def _clean(self, dirt: Dirt) -> None:
         partition = dirt.partition
-        async for report in self._cleaner(self._job(dirt)):
-            if report.error:
-                raise OSError(report.error)
-            if partition.deleted:
-                await self._child.end()  # it works on files that are nobody's
-                return
-            if report.inputs:
-                await swap.swap_in(self._store, partition, report.inputs)
-            if report.damaged is not None:
-                self._note_damage(partition, report)
-            if report.clean_offset is not None:
-                await self._note_pass(partition, report)
+        async with contextlib.aclosing(self._cleaner(self._job(dirt))) as reports:
+            async for report in reports:
+                if report.error:
+                    raise OSError(report.error)
+                if partition.deleted:
+                    await self._child.end()  # it works on files that are nobody's
+                    return
+                if report.inputs:
+                    await swap.swap_in(self._store, partition, report.inputs)
+                if report.damaged is not None:
+                    self._note_damage(partition, report)
+                if report.clean_offset is not None:
+                    await self._note_pass(partition, report)
 
     def _job(self, dirt: Dirt) -> Job:
         partition = dirt.partition
@@ -179,7 +180,7 @@ class Child:
         self._data_directory = data_directory
         self._process: asyncio.subprocess.Process | None = None
 
-    async def clean(self, job: Job) -> AsyncIterator[Report]:
+    async def clean(self, job: Job) -> AsyncGenerator[Report, None]:
         """The reports of a pass, up to the last. Raises OSError if the process ends before."""
         if self._process is None:
             self._process = await self._start()

@@ -32,7 +32,7 @@ _SPECIAL: Final = COMPRESSION_MASK | TRANSACTIONAL | CONTROL
 _MALFORMED: Final = -1
 
 kernel = numba.njit(cache=True, nogil=True)
-inlined = numba.njit(cache=True, nogil=True, inline="always")
+inlined = kernel
 
 
 def _crc_tables() -> Any:

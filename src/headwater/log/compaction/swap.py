@@ -83,6 +83,9 @@ def _prepare(storage: Storage, directory: str, inputs: Sequence[Segment], serial
         files.unlink(f"{_stem(directory, bases[0])}.swap")
         files.sync_directory(directory)
         discard(files, directory)
+        for name in files.listdir(directory):
+            if f".{serial}.deleted." in name:
+                files.unlink(f"{directory}/{name}")
         raise
 
 

@@ -13,7 +13,8 @@ from typing import NoReturn
 
 import msgspec
 
-from headwater.log.compaction.cleaning import Job, Report, clean
+from headwater.log.compaction.cleaning import clean
+from headwater.log.compaction.job import Job, Report
 from headwater.log.files import Files
 
 NICENESS = 10  # brokers and clients go first
