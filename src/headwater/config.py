@@ -312,6 +312,12 @@ class BrokerSettings:
     lag_webhook: str | None = _setting(
         None, _url, "Address that is told by POST when a group falls behind. Default: none."
     )
+    compaction_memory_bytes: int = _setting(
+        134_217_728, _size, "Memory for the keys of one compaction; more keys take more passes."
+    )
+    compaction_bytes_per_s: int = _setting(
+        268_435_456, _size, "Bytes that compaction may read and write in a second."
+    )
     max_open_files: int = _setting(
         1024, _integer(64, 2**31 - 1), "Segment files held open at the same time."
     )

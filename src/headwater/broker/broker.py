@@ -28,6 +28,7 @@ from headwater.clock import Clock, sleep
 from headwater.errors import ApiError
 from headwater.log import retention
 from headwater.log.catalog import Topic
+from headwater.log.compaction.compactor import CompactionLimits, Compactor
 from headwater.log.partition import PartitionLog
 from headwater.log.store import LogStore
 from headwater.protocol.error_codes import ErrorCode
@@ -49,6 +50,7 @@ TRANSACTIONS_CONFIGS = {"cleanup.policy": "compact", "segment.bytes": "104857600
 # Only the coordinators write to these: their records are state that a client could forge.
 COORDINATORS_TOPICS = frozenset((OFFSETS_TOPIC, TRANSACTIONS_TOPIC))
 CHECKPOINT_S = 60.0
+COMPACTION_S = 15.0  # log.cleaner.backoff.ms
 RETENTION_S = 300.0  # log.retention.check.interval.ms
 ID_EXPIRY_S = 3600.0  # transaction.remove.expired.transaction.cleanup.interval.ms
 RETENTION_PARTITIONS = 500  # looked at, and deleted from, at a time
@@ -68,6 +70,7 @@ class BrokerOptions:
     groups: GroupSettings = field(default_factory=GroupSettings)
     group_defaults: Mapping[str, str] = field(default_factory=dict)
     transactions: TransactionSettings = field(default_factory=TransactionSettings)
+    compaction: CompactionLimits = field(default_factory=CompactionLimits)
     lag_warning_percent: int = 80
     lag_webhook: str | None = None
 
@@ -118,6 +121,7 @@ class Broker:
             self._create_transactions_topic,
             options.transactions,
         )
+        self.compactor = Compactor(store, options.compaction)
         self.quotas = Quotas(store, clock)
         self.overload = Overload(self)
         self.groups.when_committed(self.overload.committed)
@@ -145,6 +149,7 @@ class Broker:
             asyncio.create_task(self._load_coordinators()),
             asyncio.create_task(self._every(CHECKPOINT_S, self.store.checkpoint)),
             asyncio.create_task(self._every(RETENTION_S, self.retain)),
+            asyncio.create_task(self._every(COMPACTION_S, self.compactor.run)),
             asyncio.create_task(self._every(1.0, self._measure_disk)),
             asyncio.create_task(self._every(1.0, self.store.probe)),
             asyncio.create_task(self._every(1.0, self.transactions.abort_timed_out)),

@@ -21,7 +21,7 @@ def exposition(broker: "Broker", server: "Server") -> str:
 
 
 def _lines(broker: "Broker", server: "Server") -> Iterator[str]:
-    metrics, store = broker.metrics, broker.store
+    metrics, store, compaction = broker.metrics, broker.store, broker.compactor.numbers
     yield from _family(
         "headwater_build_info", "gauge", "The version that runs.", [({"version": __version__}, 1)]
     )
@@ -83,6 +83,11 @@ def _lines(broker: "Broker", server: "Server") -> Iterator[str]:
             "Bytes scanned when the log was opened.",
             store.scanned_bytes,
         ),
+        (
+            "headwater_compaction_dirty_ratio_max",
+            "Largest part of a compacted partition that is not clean yet.",
+            compaction.max_dirty_ratio,
+        ),
         ("headwater_memory_peak_bytes", "Largest resident size so far.", _peak_bytes()),
     ):
         yield from _family(name, "gauge", text, [({}, value)])
@@ -92,6 +97,10 @@ def _lines(broker: "Broker", server: "Server") -> Iterator[str]:
             "Connections accepted.",
             metrics.connections_opened,
         ),
+        ("headwater_compaction_passes_total", "Passes done.", compaction.passes),
+        ("headwater_compaction_failures_total", "Passes given up.", compaction.failures),
+        ("headwater_compaction_read_bytes_total", "Bytes read.", compaction.bytes_read),
+        ("headwater_compaction_written_bytes_total", "Bytes written.", compaction.bytes_written),
         (
             "headwater_connections_refused_total",
             "Connections ended for bad input or a limit.",

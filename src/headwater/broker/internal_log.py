@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from headwater.broker.groups.ports import StoredMarker, StoredRecord
 from headwater.errors import CorruptLog, MalformedMessage, StorageFailed
 from headwater.log import segment as segments_on_disk
+from headwater.log.partition import PartitionLog
 from headwater.log.segment import Segment, Storage
 from headwater.log.store import LogStore
 from headwater.protocol import records
@@ -60,9 +61,22 @@ class InternalLog:
         return future
 
     async def read(self, partition: int) -> AsyncIterator[Sequence[StoredRecord | StoredMarker]]:
+        log = self._store.partitions[self.topic, partition]
+        held = list(log.segments)
+        for segment in held:  # compaction must not take them away on the way
+            segment.pins += 1
+        try:
+            async for stored in self._read(log, held):
+                yield stored
+        finally:
+            for segment in held:
+                log.unpin(segment)
+
+    async def _read(
+        self, log: PartitionLog, segments: Sequence[Segment]
+    ) -> AsyncIterator[Sequence[StoredRecord | StoredMarker]]:
         store = self._store
-        log = store.partitions[self.topic, partition]
-        for segment in log.segments:
+        for segment in segments:
             position = 0
             while position < segment.size_bytes:
                 try:

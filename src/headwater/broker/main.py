@@ -17,6 +17,7 @@ from headwater.broker.server import Server, raise_open_files_limit
 from headwater.broker.transactions import TransactionSettings
 from headwater.clock import Clock, SystemClock
 from headwater.config import BrokerSettings, join_address, split_address
+from headwater.log.compaction.compactor import CompactionLimits
 from headwater.log.files import Files
 from headwater.log.store import LogStore
 
@@ -46,6 +47,10 @@ class RunningBroker:
                 auto_create_topics=settings.auto_create_topics,
                 default_partitions=settings.default_partitions,
                 producer_id_expiration_ms=settings.producer_id_expiration_ms,
+                compaction=CompactionLimits(
+                    memory_bytes=settings.compaction_memory_bytes,
+                    bytes_per_s=settings.compaction_bytes_per_s,
+                ),
                 lag_warning_percent=settings.lag_warning_percent,
                 lag_webhook=settings.lag_webhook,
                 groups=GroupSettings(

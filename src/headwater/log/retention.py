@@ -60,9 +60,7 @@ async def _oldest_kept(store: LogStore, partition: PartitionLog) -> Segment | No
         excess_bytes -= segment.size_bytes
         too_much = has_size_limit and excess_bytes >= 0
         is_new = segment.size_bytes == 0 and segment is partition.segments[-1]
-        if is_new or not (
-            too_much or await _too_old(store, segment, config.retention_ms)
-        ):
+        if is_new or not (too_much or await _too_old(store, segment, config.retention_ms)):
             return segment
     return None
 

@@ -326,7 +326,12 @@ def opened(storage: Storage, segment: Segment, kind: str) -> Iterator[int]:
 
 
 def in_index(
-    storage: Storage, segment: Segment, kind: str, search: Callable[..., T], count: int, *target: int
+    storage: Storage,
+    segment: Segment,
+    kind: str,
+    search: Callable[..., T],
+    count: int,
+    *target: int,
 ) -> T:
     """What `search` finds among the first `count` entries of an index; in a missing one, none.
 

@@ -38,11 +38,28 @@ import numpy as np
 
 from headwater.errors import MalformedMessage
 from headwater.log.compaction import kernels
-from headwater.log.compaction.kernels import (
-    AT, CHANGED, CONTROL, DAMAGED, DELETE_HORIZON, DONE, ENTRIES, FULL, GROWTH_BYTES, KEPT, LATEST,
-    MAX_TIMESTAMP, MORE_INPUT, MORE_OUTPUT, NEXT_OFFSET, OUT_AT, RECORDS, SPECIAL, TOMBSTONES,
-)  # fmt: skip
 from headwater.log.compaction.job import AbortedTransaction, Job, Report, Source
+from headwater.log.compaction.kernels import (
+    AT,
+    CHANGED,
+    CONTROL,
+    DAMAGED,
+    DELETE_HORIZON,
+    DONE,
+    ENTRIES,
+    FULL,
+    GROWTH_BYTES,
+    KEPT,
+    LATEST,
+    MAX_TIMESTAMP,
+    MORE_INPUT,
+    MORE_OUTPUT,
+    NEXT_OFFSET,
+    OUT_AT,
+    RECORDS,
+    SPECIAL,
+    TOMBSTONES,
+)  # fmt: skip
 from headwater.log.files import Files
 from headwater.protocol import compression, records
 from headwater.protocol.records import (
@@ -165,9 +182,9 @@ class _Pass:
         while True:
             try:
                 for at in range(len(self._job.sources)):
-                    if self._end_of(at) > self._job.first_dirty_offset and at not in self._damaged:
-                        if self._map_segment(at) == FULL:
-                            return int(self._state[LATEST])
+                    is_dirty = self._end_of(at) > self._job.first_dirty_offset
+                    if is_dirty and at not in self._damaged and self._map_segment(at) == FULL:
+                        return int(self._state[LATEST])
                 return self._job.end_offset - 1
             except _Damaged as damage:
                 # What it has put into the map must not supersede anything.
@@ -479,9 +496,7 @@ def _body(header: BatchHeader, batch: memoryview) -> Any:
 
 
 def _with_horizon(header: BatchHeader, horizon_ms: int) -> BatchHeader:
-    return header._replace(
-        attributes=header.attributes | DELETE_HORIZON, base_timestamp=horizon_ms
-    )
+    return header._replace(attributes=header.attributes | DELETE_HORIZON, base_timestamp=horizon_ms)
 
 
 def _batch(header: BatchHeader, body: bytes | memoryview) -> bytearray:

@@ -20,14 +20,22 @@ import numpy as np
 DONE, DAMAGED, MORE_INPUT, MORE_OUTPUT, SPECIAL, FULL = range(6)
 
 # The places in `state`.
-AT, OUT_AT, NEXT_OFFSET, ENTRIES, LATEST, KEPT, MAX_TIMESTAMP, TOMBSTONES, RECORDS, CHANGED = range(10)
+AT, OUT_AT, NEXT_OFFSET, ENTRIES, LATEST, KEPT, MAX_TIMESTAMP, TOMBSTONES, RECORDS, CHANGED = range(
+    10
+)
 STATE_WORDS: Final = 10
 
 SLOT_WORDS: Final = 3
 HEADER_BYTES: Final = 61
 # What a record may grow by if its timestamp is counted from another base: two varints.
 GROWTH_BYTES: Final = 12
-COMPRESSION_MASK, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL, DELETE_HORIZON = 0x07, 0x08, 0x10, 0x20, 0x40
+COMPRESSION_MASK, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL, DELETE_HORIZON = (
+    0x07,
+    0x08,
+    0x10,
+    0x20,
+    0x40,
+)
 _SPECIAL: Final = COMPRESSION_MASK | TRANSACTIONAL | CONTROL
 _MALFORMED: Final = -1
 
@@ -143,7 +151,7 @@ def find_slot(table, h0, h1):
             return at
         slot += 1
         if slot == np.int64(slots):
-            slot = 0
+            slot = np.int64(0)
 
 
 @kernel
@@ -269,7 +277,9 @@ def check_batch(window, at, end, next_offset):
 
 
 @kernel
-def map_records(data, at, end, base_offset, last_delta, count, first_dirty, table, limit, k0, k1, state):
+def map_records(
+    data, at, end, base_offset, last_delta, count, first_dirty, table, limit, k0, k1, state
+):
     """Enters the keys of one batch's records. FULL: up to and with LATEST they are in the map."""
     before = np.int64(-1)
     for _ in range(count):
