@@ -42,7 +42,6 @@ class CompactedLog(Log):
         """Seals what there is and cleans all of it, as far as it may be."""
         if roll:
             assert self.roll() is None
-        self.checkpoint()
         compactor = Compactor(self.store, self.limits, cleaner=self.clean)
         self.run(compactor.run())
         self.settle()

@@ -60,8 +60,7 @@ def test_the_active_segment_is_not_touched(log: CompactedLog) -> None:
     assert len(log.records()) == 2
 
 
-def test_nothing_behind_the_recovery_point(log: CompactedLog) -> None:
-    """A batch may only go once a snapshot knows its producer's sequence."""
+def test_a_producers_sequence_outlives_its_batches(log: CompactedLog) -> None:
     producer = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
     log.put((b"a", b"1"), **producer)
     log.put((b"a", b"2"), producer_id=8, producer_epoch=0, base_sequence=0)

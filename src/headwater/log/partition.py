@@ -80,7 +80,7 @@ class Slice(Splice):
     def read(self, buffer: memoryview, at: int) -> int:
         self._check_exists()
         storage = self._partition.storage
-        with segments_on_disk.opened(storage, self.segment, "log") as fd:
+        with storage.opened(self.segment, "log") as fd:
             return storage.files.pread_into(fd, buffer, self.position + at)
 
     def release(self) -> None:
@@ -420,8 +420,11 @@ class PartitionLog:
 
     def aborted_transactions(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """(worker) Those with records in first_offset..end_offset. Raises CorruptLog."""
-        segments = self._segments_from(first_offset)
-        return transactions.overlapping(self.storage, segments, first_offset, end_offset)
+        while True:
+            segments = self._segments_from(first_offset)
+            found = transactions.overlapping(self.storage, segments, first_offset, end_offset)
+            if not any(segment.doomed for segment in segments):
+                return found  # else compaction has put others in their place
 
     def pin(self, part: Slice) -> bool:
         """Keeps the slice's bytes on disk until its release. False: retention was faster."""

@@ -65,6 +65,26 @@ class Storage:
     open_files: OpenFiles
     root_fd: int = -1  # somewhere in the data directory, open as long as that is in use
 
+    @contextlib.contextmanager
+    def opened(self, segment: "Segment", kind: str) -> Iterator[int]:
+        """A descriptor of one of the segment's files, and of no other segment's.
+
+        Compaction gives a segment other names before its old ones are another's, so a name that is
+        still its own when the file is open has led to its file.
+        """
+        while True:
+            path = segment.path(kind)
+            with contextlib.ExitStack() as stack:
+                try:
+                    fd = stack.enter_context(self.open_files.use(path))
+                except FileNotFoundError:
+                    if path == segment.path(kind):
+                        raise
+                    continue
+                if path == segment.path(kind):
+                    yield fd
+                    return
+
 
 class Segment:
     """See the module. `written` belongs to the event loop."""
@@ -304,27 +324,6 @@ def open_sealed(storage: Storage, directory: str, base_offset: int) -> Segment:
     return segment
 
 
-@contextlib.contextmanager
-def opened(storage: Storage, segment: Segment, kind: str) -> Iterator[int]:
-    """A descriptor of one of its files, and of no other segment's.
-
-    Compaction gives a segment other names before its old ones are another's, so a name that is
-    still its own when the file is open has led to its file.
-    """
-    while True:
-        path = segment.path(kind)
-        with contextlib.ExitStack() as stack:
-            try:
-                fd = stack.enter_context(storage.open_files.use(path))
-            except FileNotFoundError:
-                if path == segment.path(kind):
-                    raise
-                continue
-            if path == segment.path(kind):
-                yield fd
-                return
-
-
 def in_index(
     storage: Storage,
     segment: Segment,
@@ -338,7 +337,7 @@ def in_index(
     It is not made anew: if retention is faster than the reader, nobody would ever remove it.
     """
     try:
-        with opened(storage, segment, kind) as fd:
+        with storage.opened(segment, kind) as fd:
             return search(storage.files, fd, count, *target)
     except FileNotFoundError:
         return search(storage.files, -1, 0, *target)
@@ -381,7 +380,7 @@ def headers(
     """
     end = segment.size_bytes if end is None else end
     window, window_at = b"", 0
-    with opened(storage, segment, "log") as fd:
+    with storage.opened(segment, "log") as fd:
         while position < end:
             at = position - window_at
             if at < 0 or at + HEADER_BYTES > len(window):
@@ -404,7 +403,7 @@ def _corrupt(segment: Segment, position: int) -> CorruptLog:
 
 
 def read_batch(storage: Storage, segment: Segment, position: int, header: BatchHeader) -> bytes:
-    with opened(storage, segment, "log") as fd:
+    with storage.opened(segment, "log") as fd:
         return storage.files.pread(fd, header.size_bytes, position)
 
 
@@ -421,7 +420,7 @@ def locate(storage: Storage, segment: Segment, offset: int) -> tuple[int, BatchH
 
 def _is_boundary(storage: Storage, segment: Segment, entry: OffsetEntry) -> bool:
     """Whether the batch is there that an index entry names; a damaged index is only slow."""
-    with opened(storage, segment, "log") as fd:
+    with storage.opened(segment, "log") as fd:
         head = storage.files.pread(fd, HEADER_BYTES, max(entry.position, 0))
     if len(head) < HEADER_BYTES:
         return False

@@ -104,7 +104,7 @@ def entries_from(
     number = count_before(storage, segment, offset) if count else 0
     while number < count:
         size_bytes = min(count - number, _READ_ENTRIES) * ENTRY.size
-        with storage.open_files.use(segment.txn_index_path) as fd:
+        with storage.opened(segment, "txnindex") as fd:
             data = storage.files.pread(fd, size_bytes, number * ENTRY.size)
         if len(data) < ENTRY.size:
             raise _corrupt(segment, number)
@@ -115,7 +115,7 @@ def entries_from(
 
 def read_entry(storage: "Storage", segment: "Segment", number: int) -> AbortedTransaction:
     """Raises CorruptLog if it cannot be one."""
-    with storage.open_files.use(segment.txn_index_path) as fd:
+    with storage.opened(segment, "txnindex") as fd:
         data = storage.files.pread(fd, ENTRY.size, number * ENTRY.size)
     if len(data) < ENTRY.size:
         raise _corrupt(segment, number)

@@ -16,8 +16,8 @@ What stays (Kafka's rules, KIP-534):
   - nothing of aborted transactions, and no record without a key
 
 A batch keeps its offsets, its producer's id, epoch and sequence, its codec and kind of timestamp.
-Batches without records go; what the broker knows of their producers is in its snapshot, for only
-segments in front of the recovery point are cleaned.
+Batches without records go. (Kafka keeps the last one of each producer, empty. Here a snapshot of
+the producers is written whenever a segment is sealed, so recovery never needs a cleaned batch.)
 
 A segment with damage, or with a batch that cannot be decompressed, is left as it is and reported.
 Its records are not in the map, so that nothing is dropped for their sake, and tombstones and
@@ -33,12 +33,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from headwater.errors import MalformedMessage
 from headwater.log.compaction import kernels
-from headwater.log.compaction.job import AbortedTransaction, Job, Report, Source
+from headwater.log.compaction.job import Job, Report, Source
 from headwater.log.compaction.kernels import (
     AT,
     CHANGED,
@@ -61,6 +60,8 @@ from headwater.log.compaction.kernels import (
     TOMBSTONES,
 )  # fmt: skip
 from headwater.log.files import Files
+from headwater.log.transactions import ENTRY as TXN_ENTRY
+from headwater.log.transactions import AbortedTransaction
 from headwater.protocol import compression, records
 from headwater.protocol.records import (
     CRC_AT,
@@ -83,7 +84,6 @@ GROWTH_FACTOR = 4
 # A slot is 24 bytes; while the table grows, a quarter as much again is in use.
 BYTES_PER_SLOT = 30
 FULL_AT = 0.8  # linear probing slows down beyond
-TXN_ENTRY = struct.Struct(">hqqqq")  # version, producer id, first offset, last offset, LSO
 _INT32_MAX = 2**31 - 1
 _CRC = struct.Struct(">I")
 
@@ -571,9 +571,7 @@ class _Output:
         self._write_file("index", self._offsets)
         self._write_file("timeindex", self._times)
         if self.aborted:
-            entries = b"".join(
-                TXN_ENTRY.pack(0, *msgspec.structs.astuple(each)) for each in self.aborted
-            )
+            entries = b"".join(TXN_ENTRY.pack(0, *each) for each in self.aborted)
             self._write_file("txnindex", entries)
         self._files.sync_directory(self._job.directory)
 

@@ -16,11 +16,13 @@ from dataclasses import dataclass
 
 import msgspec
 
+from headwater.errors import CorruptLog
 from headwater.log.compaction import swap
 from headwater.log.compaction.due import Dirt, dirt_of, is_compacted, roll_if_overdue
-from headwater.log.compaction.job import AbortedTransaction, Job, Report, Source
+from headwater.log.compaction.job import Job, Report, Source
 from headwater.log.partition import PartitionLog
 from headwater.log.store import LogStore
+from headwater.log.transactions import AbortedTransaction
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +71,7 @@ class Compactor:
             while (dirt := await self._dirtiest(failed)) is not None:
                 try:
                     await self._clean(dirt)
-                except (OSError, msgspec.MsgspecError) as error:
+                except (OSError, CorruptLog, msgspec.MsgspecError) as error:
                     failed.add(dirt.partition)
                     await self._give_up(dirt.partition, error)
         finally:
@@ -97,7 +99,8 @@ class Compactor:
 
     async def _clean(self, dirt: Dirt) -> None:
         partition = dirt.partition
-        async with contextlib.aclosing(self._cleaner(self._job(dirt))) as reports:
+        aborted = await self._aborted(dirt)
+        async with contextlib.aclosing(self._cleaner(self._job(dirt, aborted))) as reports:
             async for report in reports:
                 if report.error:
                     raise OSError(report.error)
@@ -111,7 +114,14 @@ class Compactor:
                 if report.clean_offset is not None:
                     await self._note_pass(partition, report)
 
-    def _job(self, dirt: Dirt) -> Job:
+    async def _aborted(self, dirt: Dirt) -> list[AbortedTransaction]:
+        start = dirt.sources[0].base_offset
+        if not dirt.partition.may_hold_aborted(start):
+            return []
+        find = dirt.partition.aborted_transactions
+        return await self._store.in_reader(find, start, dirt.end_offset)
+
+    def _job(self, dirt: Dirt, aborted: list[AbortedTransaction]) -> Job:
         partition = dirt.partition
         config = partition.config
         return Job(
@@ -126,7 +136,7 @@ class Compactor:
             index_interval_bytes=config.index_interval_bytes,
             memory_bytes=self._limits.memory_bytes,
             bytes_per_s=self._limits.bytes_per_s,
-            aborted=_aborted(partition, dirt),
+            aborted=aborted,
         )
 
     async def _note_pass(self, partition: PartitionLog, report: Report) -> None:
@@ -167,10 +177,6 @@ class Compactor:
 
 def _urgency(dirt: Dirt) -> tuple[bool, float]:
     return dirt.is_overdue, dirt.ratio
-
-
-def _aborted(partition: PartitionLog, dirt: Dirt) -> list[AbortedTransaction]:
-    return []
 
 
 class Child:

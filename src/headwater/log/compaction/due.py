@@ -2,9 +2,8 @@
 
 A log is clean up to an offset that a pass has reached, then dirty; the active segment is neither.
 A pass is due when the dirty part is larger than `min.cleanable.dirty.ratio` of both, or holds a
-record older than `max.compaction.lag.ms`. It ends where a transaction is open, where a record is
-younger than `min.compaction.lag.ms`, and at the recovery point: what lies in front of that is in
-the producers' snapshot, so that batches may go without their sequences being forgotten.
+record older than `max.compaction.lag.ms`. It ends where a transaction is open, and where a record
+is younger than `min.compaction.lag.ms`.
 """
 
 import itertools
@@ -47,12 +46,11 @@ async def dirt_of(store: LogStore, partition: PartitionLog) -> Dirt:
     """What could be cleaned now. Cheap while no segment's timestamps are asked for."""
     config, now_ms = partition.config, store.clock.now_ms()
     first_dirty = max(partition.clean_offset, partition.log_start_offset)
-    limit = min(partition.high_watermark, partition.recovery_point)
     sources: list[Segment] = []
     clean_bytes = dirty_bytes = 0
     end_offset, is_overdue = partition.log_start_offset, False
     for segment, following in itertools.pairwise(partition.segments):
-        if following.base_offset > limit:
+        if following.base_offset > partition.last_stable_offset:
             break
         is_dirty = following.base_offset > first_dirty
         if is_dirty and config.min_compaction_lag_ms > 0:

@@ -2,14 +2,7 @@
 
 import msgspec
 
-
-class AbortedTransaction(msgspec.Struct, array_like=True):
-    """An aborted transaction, as the broker's index of them has it."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    last_stable_offset: int
+from headwater.log.transactions import AbortedTransaction
 
 
 class Source(msgspec.Struct, array_like=True):
