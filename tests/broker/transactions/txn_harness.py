@@ -49,13 +49,28 @@ api.load_all()
 TIMEOUT_S = 20
 
 
+class Disk(FaultyFiles):
+    """Also refuses all writes to files whose path has `refused` in it."""
+
+    refused = ""
+
+    def pwrite(self, fd, data, position):
+        if self.refused and self.refused in self._by_fd[fd][0]:
+            raise OSError(5, "Input/output error")
+        super().pwrite(fd, data, position)
+
+    def mend(self) -> None:
+        self.refused = ""
+        super().mend()
+
+
 class Cluster:
     """One broker. `crash` lets it go as it is; `start` opens what is on the disk."""
 
     def __init__(self, path, settings: TransactionSettings | None = None) -> None:
         self.runner = asyncio.Runner()
         self.path = str(path)
-        self.files = FaultyFiles()
+        self.files = Disk()
         self.clock = FakeClock()
         self.settings = settings or TransactionSettings()
         self.start()
@@ -341,9 +356,9 @@ class Producer:
         return self.send_offsets_only(group, offsets, version, **member)
 
     def send_offsets_only(self, group, offsets, version=None, **member) -> ErrorCode:
-        answer = self.cluster.ask(
-            self.offsets_request(group, offsets, **member), version or (5 if self.modern else 4)
-        )
+        if version is None:
+            version = 5 if self.modern else 4
+        answer = self.cluster.ask(self.offsets_request(group, offsets, **member), version)
         (code,) = {each.error_code for topic in answer.topics for each in topic.partitions}
         return ErrorCode(code)
 
