@@ -121,6 +121,7 @@ class Server:
             if len(self.strangers) > self.max_unauthenticated:
                 # The newest is as likely an honest one; the oldest has had its time.
                 oldest = next(iter(self.strangers))
+                del self.strangers[oldest]
                 oldest.close(f"more than {self.max_unauthenticated} have not authenticated")
 
     def known(self, connection: Connection) -> None:

@@ -1,0 +1,375 @@
+"""Logging in, byte by byte: who is served, who is not, and what a stranger may cost."""
+
+import contextlib
+import logging
+import struct
+import time
+
+import pytest
+import wire
+from secured import (
+    MECHANISMS,
+    PASSWORD,
+    USER,
+    Issuer,
+    Login,
+    add_user,
+    bearer,
+    on_loop,
+    secured_broker,
+)
+from wire import framed, payload, wait_until
+
+from headwater.broker import server as server_module
+from headwater.broker.security import scram
+from headwater.broker.security.authentication import (
+    FAILED_DELAY_S,
+    STRANGERS_MAX_REQUEST_BYTES,
+    STRANGERS_TIMEOUT_S,
+)
+from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.messages.api_versions import ApiVersionsRequest
+from headwater.protocol.messages.metadata import MetadataRequest
+from headwater.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from headwater.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from headwater.testing import FakeClock
+
+
+@pytest.fixture
+def broker(tmp_path, caplog):
+    caplog.set_level(logging.DEBUG)
+    with secured_broker(tmp_path / "data") as running:
+        yield running
+
+
+def principals(broker):
+    return [str(each.session.principal) for each in broker.running.server.connections]
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_the_right_password(broker, mechanism):
+    with Login(broker.bootstrap) as client:
+        answer = client.log_in(mechanism)
+        assert (answer.error_code, answer.session_lifetime_ms) == (0, 0)
+        assert client.is_served()
+        assert principals(broker) == [f"User:{USER}"]
+        assert not broker.running.server.strangers
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize(("name", "password"), [(USER, "wrong"), ("nobody", PASSWORD)])
+def test_a_wrong_login_is_not_told_what_was_wrong(broker, caplog, mechanism, name, password):
+    with Login(broker.bootstrap) as client:
+        began_s = time.monotonic()
+        answer = client.log_in(mechanism, name, password)
+        assert time.monotonic() - began_s >= FAILED_DELAY_S
+        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert answer.error_message == (
+            f"Authentication failed: invalid credentials with {mechanism}"
+        )
+        assert answer.auth_bytes == b""
+        assert client.is_ended()
+    assert f"authentication as '{name}' by {mechanism}: wrong user or password" in caplog.text
+    wait_until(lambda: not broker.running.server.connections)
+
+
+def test_a_stranger_may_ask_for_versions_and_nothing_else(broker, caplog):
+    with Login(broker.bootstrap) as client:
+        assert client.ask(ApiVersionsRequest(), 0).error_code == 0
+        assert not client.is_served()
+    assert "a request before authentication; does the client use SASL?: Metadata" in caplog.text
+
+
+def test_a_stranger_between_the_two_messages_is_a_stranger(broker):
+    with Login(broker.bootstrap) as client:
+        client.begin("SCRAM-SHA-256")
+        exchange = scram.ClientExchange("SCRAM-SHA-256", USER, PASSWORD)
+        assert client.say(exchange.client_first()).error_code == 0
+        assert not client.is_served()
+
+
+def test_a_mechanism_that_is_not_offered(broker):
+    with Login(broker.bootstrap) as client:
+        answer = client.begin("GSSAPI")
+        assert answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
+        assert answer.mechanisms == list(MECHANISMS)
+        assert client.is_ended()
+
+
+def test_a_message_without_a_handshake(broker):
+    with Login(broker.bootstrap) as client:
+        assert client.say(b"\0a\0b").error_code == ErrorCode.ILLEGAL_SASL_STATE
+
+
+def test_a_proof_cannot_be_used_twice(broker):
+    with Login(broker.bootstrap) as one, Login(broker.bootstrap) as two:
+        exchange = scram.ClientExchange("SCRAM-SHA-256", USER, PASSWORD)
+        answers = []
+        for client in (one, two):
+            client.begin("SCRAM-SHA-256")
+            answers.append(client.say(exchange.client_first()).auth_bytes)
+        proof = exchange.client_final(answers[0])
+        assert two.say(proof).error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert one.say(proof).error_code == 0
+
+
+def test_nobody_acts_as_somebody_else(broker):
+    add_user(broker, "mallory", "m")
+    with Login(broker.bootstrap) as client:
+        client.begin("PLAIN")
+        answer = client.say(f"{USER}\0mallory\0m".encode())
+        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"", b"\0\0", b"\0a", b"\0a\0", b"a\0b\0c\0d", b"\xff\0a\0b", b"\0" + b"a" * 5000 + b"\0b"],
+)
+def test_a_plain_message_of_no_form(broker, message):
+    with Login(broker.bootstrap) as client:
+        client.begin("PLAIN")
+        assert client.say(message).error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert client.is_ended()
+
+
+def test_an_unknown_user_looks_like_a_known_one(broker):
+    """Also after a restart: salt and iterations stay what they were."""
+
+    def first_answer(name):
+        with Login(broker.bootstrap) as client:
+            client.begin("SCRAM-SHA-256")
+            exchange = scram.ClientExchange("SCRAM-SHA-256", name, "x")
+            answer = client.say(exchange.client_first())
+            assert answer.error_code == 0
+            _, salt, iterations = answer.auth_bytes.decode().split(",")
+            return salt, iterations
+
+    unknown, known = first_answer("nobody"), first_answer(USER)
+    assert unknown[1] == known[1] == "i=4096"
+    assert len(unknown[0]) == len(known[0])
+    assert first_answer("nobody") == unknown
+    assert first_answer("nobody else") != unknown
+    broker.restart()
+    assert first_answer("nobody") == unknown
+
+
+def test_users_survive_a_crash(broker):
+    add_user(broker, "bob", "b")
+    broker.restart(crash=True)
+    with Login(broker.bootstrap) as client:
+        assert client.log_in("SCRAM-SHA-512", "bob", "b").error_code == 0
+
+
+def test_a_changed_password_counts_at_once_also_where_the_old_one_was_remembered(broker):
+    for password in (PASSWORD, PASSWORD):  # the second time it is remembered
+        with Login(broker.bootstrap) as client:
+            assert client.log_in("PLAIN", USER, password).error_code == 0
+    add_user(broker, USER, "new")
+    for password, is_right in ((PASSWORD, False), ("new", True), (PASSWORD, False)):
+        with Login(broker.bootstrap) as client:
+            assert (client.log_in("PLAIN", USER, password).error_code == 0) is is_right
+    on_loop(broker, broker.running.broker.users.put({USER: dict.fromkeys(scram.DIGESTS)}))
+    with Login(broker.bootstrap) as client:
+        assert client.log_in("PLAIN", USER, "new").error_code != 0
+
+
+def test_a_password_that_was_right_is_not_hashed_again(broker, monkeypatch):
+    hashed = []
+    real = scram.salted_password
+    monkeypatch.setattr(scram, "salted_password", lambda *args: hashed.append(args) or real(*args))
+    for _ in range(5):
+        with Login(broker.bootstrap) as client:
+            assert client.log_in("PLAIN").error_code == 0
+    assert len(hashed) == 1
+
+
+# ── again, with the same connection (KIP-368) ─────────────────────────────────────────────────
+
+
+def test_a_further_login_must_be_the_same(broker):
+    add_user(broker, "bob", "b")
+    with Login(broker.bootstrap) as client:
+        client.log_in("PLAIN")
+        assert client.log_in("PLAIN").error_code == 0
+        assert client.is_served()
+        assert client.log_in("PLAIN", "bob", "b").error_code != 0
+        assert client.is_ended()
+    with Login(broker.bootstrap) as client:
+        client.log_in("PLAIN")
+        assert client.begin("SCRAM-SHA-256").error_code != 0
+        assert client.is_ended()
+
+
+def test_a_token_ends_its_session_unless_it_is_renewed(tmp_path):
+    clock = FakeClock()
+    issuer = Issuer(tmp_path / "jwks.json")
+    # A token's own times are checked against the machine's clock, the session against the broker's.
+    with secured_broker(tmp_path / "data", clock=clock, **issuer.settings()) as broker:
+        ends_s = int(time.time()) + 3600
+        lifetime_ms = ends_s * 1000 - clock.now_ms()
+        with Login(broker.bootstrap) as client, Login(broker.bootstrap) as forgetful:
+            for each in (client, forgetful):
+                each.begin("OAUTHBEARER")
+                answer = each.say(bearer(issuer.token(0, exp=ends_s)))
+                assert answer.error_code == 0
+                assert answer.session_lifetime_ms == lifetime_ms
+                assert each.is_served()
+            assert f"User:{USER}" in principals(broker)
+            broker.advance(lifetime_ms / 1000 - 1)
+            assert client.is_served()
+            client.begin("OAUTHBEARER")
+            longer = issuer.token(0, exp=ends_s + 60)
+            assert client.say(bearer(longer)).session_lifetime_ms == 61_000
+            broker.advance(2)
+            assert client.is_served()
+            assert not forgetful.is_served()
+
+
+def test_a_token_that_is_refused(tmp_path, caplog):
+    """RFC 7628: the refusal is an answer that the client must acknowledge."""
+    issuer = Issuer(tmp_path / "jwks.json")
+    token = issuer.token(1)
+    with (
+        secured_broker(tmp_path / "data", **issuer.settings()) as broker,
+        Login(broker.bootstrap) as client,
+    ):
+        client.begin("OAUTHBEARER")
+        answer = client.say(bearer(token))
+        assert (answer.error_code, answer.auth_bytes) == (0, b'{"status":"invalid_token"}')
+        answer = client.say(b"\x01")
+        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert client.is_ended()
+    assert "the token is refused: Signature has expired" in caplog.text
+    assert token not in caplog.text
+
+
+# ── what a stranger may cost ──────────────────────────────────────────────────────────────────
+
+
+def test_a_stranger_sends_no_large_request(broker, caplog):
+    with Login(broker.bootstrap) as client:
+        client.raw(struct.pack(">i", STRANGERS_MAX_REQUEST_BYTES + 1))
+        assert client.is_ended()
+    assert f"a request of {STRANGERS_MAX_REQUEST_BYTES + 1} bytes" in caplog.text
+    with Login(broker.bootstrap) as client:
+        client.log_in("PLAIN")
+        client.raw(struct.pack(">i", STRANGERS_MAX_REQUEST_BYTES + 1))
+        client.socket.settimeout(0.2)
+        assert not client.is_ended()
+
+
+def test_what_follows_a_login_that_fails_is_not_served(broker):
+    with Login(broker.bootstrap) as client:
+        client.begin("PLAIN")
+        client.raw(
+            framed(payload(SaslAuthenticateRequest(auth_bytes=b"\0alice\0no"), 2, 10))
+            + framed(payload(MetadataRequest(topics=[]), 12, 11))
+        )
+        assert struct.unpack(">i", client.receive_frame()[:4]) == (10,)
+        assert client.is_ended()
+
+
+def test_what_follows_a_login_that_succeeds_is_served(broker):
+    with Login(broker.bootstrap) as client:
+        message = f"\0{USER}\0{PASSWORD}".encode()
+        client.raw(
+            framed(payload(SaslHandshakeRequest(mechanism="PLAIN"), 1, 9))
+            + framed(payload(SaslAuthenticateRequest(auth_bytes=message), 2, 10))
+            + framed(payload(MetadataRequest(topics=[]), 12, 11))
+        )
+        numbers = [struct.unpack(">i", client.receive_frame()[:4])[0] for _ in range(3)]
+        assert numbers == [9, 10, 11]
+
+
+def test_strangers_are_ended_after_a_while(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(server_module, "SWEEP_S", 0.05)
+    clock = FakeClock()
+    with (
+        secured_broker(tmp_path / "data", clock=clock) as broker,
+        Login(broker.bootstrap) as known,
+        Login(broker.bootstrap) as idle,
+        Login(broker.bootstrap) as half,
+    ):
+        known.log_in("SCRAM-SHA-256")
+        half.begin("SCRAM-SHA-256")
+        wait_until(lambda: len(broker.running.server.strangers) == 2)
+        broker.advance(STRANGERS_TIMEOUT_S + 1)
+        assert idle.is_ended()
+        assert half.is_ended()
+        assert known.is_served()
+    assert "not authenticated after 31 s" in caplog.text
+
+
+def test_a_thousand_strangers_do_not_keep_anybody_out(tmp_path):
+    """The oldest makes way for the newest."""
+    with (
+        secured_broker(tmp_path / "data", max_unauthenticated_connections=50) as broker,
+        wire.many(broker.bootstrap, 1000) as strangers,
+    ):
+        server = broker.running.server
+        wait_until(lambda: len(server.strangers) == 50 and len(server.connections) == 50)
+        with Login(broker.bootstrap) as client:
+            assert client.log_in("SCRAM-SHA-256").error_code == 0
+            assert client.is_served()
+        assert strangers[0].is_ended()
+        assert strangers[-1].ask(ApiVersionsRequest(), 0).error_code == 0
+
+
+def test_a_stranger_who_takes_no_answers_does_not_hold_up_the_end(tmp_path):
+    with secured_broker(tmp_path / "data") as broker:
+        client = Login(broker.bootstrap, receive_buffer_bytes=4096)
+        client.begin("PLAIN")
+        client.socket.settimeout(0.5)
+        flood = framed(payload(ApiVersionsRequest(), 0)) * 1000
+        with contextlib.suppress(TimeoutError):
+            while True:
+                client.socket.sendall(flood)
+        assert len(broker.running.server.connections) == 1
+    client.close()  # the broker has stopped
+
+
+def test_no_secret_is_in_the_log(tmp_path, caplog):
+    """All of the ways in, right and wrong, with everything logged that can be."""
+    caplog.set_level(logging.DEBUG)
+    issuer = Issuer(tmp_path / "jwks.json")
+    token = issuer.token(time.time())
+    mechanisms = (*MECHANISMS, "OAUTHBEARER")
+    settings = {**issuer.settings(), "sasl_mechanisms": mechanisms}
+    with secured_broker(tmp_path / "data", **settings) as broker:
+        for mechanism in MECHANISMS:
+            for password in (PASSWORD, "swordfish"):
+                with Login(broker.bootstrap) as client:
+                    client.log_in(mechanism, USER, password)
+        for good in (token, issuer.token(1)):
+            with Login(broker.bootstrap) as client:
+                client.begin("OAUTHBEARER")
+                client.say(bearer(good))
+        with Login(broker.bootstrap) as client:
+            client.begin("PLAIN")
+            client.say(b"swordfish\0swordfish")
+    log_text = caplog.text
+    stored = (tmp_path / "data" / "catalog.jsonl").read_text()
+    audit = (tmp_path / "data" / "audit.jsonl").read_text()
+    assert "authenticated: User:alice with SCRAM-SHA-512" in log_text
+    for text in (log_text, stored, audit):
+        for secret in (PASSWORD, "wonder", "swordfish", token, token.split(".")[2]):
+            assert secret not in text
+    for secret in _stored_secrets(stored):
+        assert secret not in log_text + audit
+
+
+def _stored_secrets(catalog: str):
+    import re
+
+    found = re.findall(r'"(?:salt|stored_key|server_key)":"([^"]+)"', catalog)
+    assert found
+    return found
+
+
+def test_the_catalog_is_for_its_owner_alone(tmp_path):
+    with secured_broker(tmp_path / "data"):
+        catalog = tmp_path / "data" / "catalog.jsonl"
+        assert catalog.stat().st_mode & 0o777 == 0o600
+        catalog.chmod(0o644)  # as an earlier version made it
+    with secured_broker(tmp_path / "data"):
+        assert catalog.stat().st_mode & 0o777 == 0o600
