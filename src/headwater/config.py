@@ -146,6 +146,12 @@ def _boolean(value: Any) -> bool:
     raise ValueError("true or false")
 
 
+def _archive(value: Any) -> str:
+    if not re.fullmatch(r"file:///.*|s3://[^/]+(/.*)?", str(value)):
+        raise ValueError('"file:///a/directory" or "s3://bucket/prefix"')
+    return str(value)
+
+
 def _integer(first: int, last: int) -> Kind:
     def read(value: Any) -> int:
         expected = f"a whole number from {first} to {last}"
@@ -303,6 +309,25 @@ class BrokerSettings:
         604_800_000,
         _integer(1, 2**31 - 1),
         "How long a transactional id that nobody uses is kept.",
+    )
+    archive: str | None = _setting(
+        None,
+        _archive,
+        'Where sealed segments of topics with `remote.storage.enable` are copied: "file:///…" or'
+        ' "s3://bucket/prefix". Credentials come from the environment (AWS_ACCESS_KEY_ID, …).'
+        " Default: nowhere.",
+    )
+    archive_endpoint: str | None = _setting(
+        None, _text, "URL of an S3-compatible server. Default: that of AWS."
+    )
+    archive_region: str | None = _setting(
+        None, _text, "Region of the bucket. Default: from the environment (AWS_REGION)."
+    )
+    archive_cache_bytes: int = _setting(
+        1 << 30, _size, "Disk space for what is read back from the archive."
+    )
+    archive_max_bytes_per_s: int = _setting(
+        64 << 20, _size, "Bytes per second moved to and from the archive by archiving."
     )
     lag_warning_percent: int = _setting(
         80,

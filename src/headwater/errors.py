@@ -10,7 +10,8 @@
     ├── LogError                  the log on disk
     │   ├── StorageFailed         the disk refused a write or a sync
     │   ├── CorruptLog            bytes on disk are not what was written
-    │   └── OffsetOutOfRange      the offset is not (or no longer) in the log
+    │   ├── OffsetOutOfRange      the offset is not (or no longer) in the log
+    │   └── ArchiveUnavailable    the object store does not answer; asking again may help
     └── ProtocolError             bytes from a client
         ├── MalformedMessage      they are not a message; the connection ends
         ├── AuthenticationFailed  they do not prove who the client is; the connection ends
@@ -82,6 +83,10 @@ class CorruptLog(LogError):
 
 class OffsetOutOfRange(LogError):
     """The offset is not, or no longer, in the log."""
+
+
+class ArchiveUnavailable(LogError):
+    """The object store refuses or does not answer; asking again may help."""
 
 
 class ProtocolError(HeadwaterError):

@@ -291,6 +291,7 @@ class Broker:
                     "retention: %s-%d: %d bytes deleted, starts at %d",
                     partition.topic, partition.index, deleted_bytes, partition.log_start_offset,
                 )  # fmt: skip
+            await retention.apply_locally(self.store, some)
             for partition in some:
                 partition.expire_producers(expired_ms)
             await asyncio.sleep(0)

@@ -16,7 +16,7 @@ from headwater.broker.broker import Broker
 from headwater.broker.security.authorizer import Operation
 from headwater.broker.topic_changes import CHANGE_ERRORS, refusal
 from headwater.errors import ApiError
-from headwater.log.config import SETTINGS, Setting, topic_config
+from headwater.log.config import SETTINGS, Setting
 from headwater.protocol.error_codes import ErrorCode
 
 
@@ -126,7 +126,7 @@ def _topic(broker: Broker, name: str) -> Target:
         topic.configs,
         defaults,
         SETTINGS,
-        check=lambda configs: topic_config(configs, defaults),
+        check=lambda configs: broker.store.checked_config(configs, topic.name),
         store=lambda configs: broker.store.set_configs(name, configs),
     )
 

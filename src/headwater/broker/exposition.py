@@ -2,6 +2,7 @@
 
 import math
 import resource
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -109,7 +110,56 @@ def _lines(broker: "Broker", server: "Server") -> Iterator[str]:
     ):
         yield from _family(name, "counter", text, [({}, count)])
     yield from _group_lines(broker)
+    yield from _archive_lines(broker)
     yield from _transaction_lines(broker)
+
+
+def _archive_lines(broker: "Broker") -> Iterator[str]:
+    """Nothing, without an archive."""
+    archive, partitions = broker.store.archive, broker.store.partitions.values()
+    if archive is None:
+        return
+    uploads, chunks, deletions = archive.uploads, archive.chunks, archive.deletions
+    archived_bytes: defaultdict[str, int] = defaultdict(int)
+    to_archive_bytes: defaultdict[str, int] = defaultdict(int)
+    for partition in partitions:
+        if partition.config.remote_storage:
+            archived_bytes[partition.topic] += sum(each.size_bytes for each in partition.archived)
+            to_archive_bytes[partition.topic] += archive.not_archived_bytes(partition)
+    for name, text, by_topic in (
+        ("headwater_archive_bytes", "Log bytes in the archive.", archived_bytes),
+        (
+            "headwater_archive_pending_bytes",
+            "Bytes of sealed segments that are not archived yet.",
+            to_archive_bytes,
+        ),
+    ):
+        yield from _family(name, "gauge", text, _by_topic(by_topic))
+    for name, text, value in (
+        ("headwater_archive_failing", "1 if the last upload failed.", bool(uploads.last_error)),
+        (
+            "headwater_archive_retention_waiting_bytes",
+            "Local bytes that would be gone if they were archived.",
+            sum(archive.waiting_bytes.values()),
+        ),
+        (
+            "headwater_archive_pending_deletions",
+            "Segments and topics still to be deleted in the archive.",
+            deletions.pending,
+        ),
+        ("headwater_archive_cache_bytes", "Archived chunks kept here.", archive.cache.size_bytes),
+        ("headwater_archive_reads_waiting", "Chunks being fetched.", chunks.waiting),
+        ("headwater_archive_corrupt_objects", "Damaged objects.", len(chunks.corrupt)),
+    ):
+        yield from _family(name, "gauge", text, [({}, value)])
+    for name, text, count in (
+        ("headwater_archive_uploaded_bytes_total", "Log bytes uploaded.", uploads.uploaded_bytes),
+        ("headwater_archive_upload_failures_total", "Uploads that failed.", uploads.failures),
+        ("headwater_archive_fetched_bytes_total", "Bytes read back.", chunks.fetched_bytes),
+        ("headwater_archive_fetch_failures_total", "Reads that failed.", chunks.failures),
+        ("headwater_archive_cache_hits_total", "Chunks found in the cache.", archive.cache.hits),
+    ):
+        yield from _family(name, "counter", text, [({}, count)])
 
 
 def _group_lines(broker: "Broker") -> Iterator[str]:

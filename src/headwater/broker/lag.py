@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headwater.errors import CorruptLog
 from headwater.log import segment as segments_on_disk
+from headwater.log.archive.descriptor import ArchivedPlace
 from headwater.log.partition import PartitionLog, Slice
 from headwater.protocol.records import NO_TIMESTAMP
 
@@ -96,7 +97,7 @@ class LagMeter:
             size_bytes = seconds = None
             if place is not None and place.partition is partition:
                 size_bytes = min(
-                    partition.committed_bytes - place.read_upto_bytes, partition.size_bytes
+                    partition.committed_bytes - place.read_upto_bytes, partition.total_bytes
                 )
                 if place.timestamp_ms != NO_TIMESTAMP:
                     seconds = max(now_ms - place.timestamp_ms, 0) / 1000
@@ -125,14 +126,18 @@ class LagMeter:
 
     def _look_up(
         self, wanted: list[tuple[Key, PartitionLog, int]]
-    ) -> list[tuple[Slice | None, int]]:
+    ) -> list[tuple[Slice | ArchivedPlace | None, int]]:
         """(worker)"""
         return [self._find(partition, offset) for _, partition, offset in wanted]
 
-    def _find(self, partition: PartitionLog, offset: int) -> tuple[Slice | None, int]:
+    def _find(
+        self, partition: PartitionLog, offset: int
+    ) -> tuple[Slice | ArchivedPlace | None, int]:
         """(worker) The group's next batch, and its time."""
         with contextlib.suppress(CorruptLog, OSError):  # who reads it will say so
-            place = partition.find(max(offset, partition.log_start_offset), 0)
+            place = partition.place_of(max(offset, partition.log_start_offset))
+            if isinstance(place, ArchivedPlace):
+                return place, place.timestamp_ms
             if place is not None:
                 storage = partition.storage
                 headers = segments_on_disk.headers(storage, place.segment, place.position)

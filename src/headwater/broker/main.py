@@ -17,6 +17,7 @@ from headwater.broker.server import Server, raise_open_files_limit
 from headwater.broker.transactions import TransactionSettings
 from headwater.clock import Clock, SystemClock
 from headwater.config import BrokerSettings, join_address, split_address
+from headwater.log.archive.archive import ArchiveOptions
 from headwater.log.compaction.compactor import CompactionLimits
 from headwater.log.files import Files
 from headwater.log.store import LogStore
@@ -38,6 +39,7 @@ class RunningBroker:
             files=files,
             max_open_files=settings.max_open_files,
             topic_defaults=dict(settings.topic_defaults),
+            archive=_archive(settings),
         )
         self.broker = Broker(
             self.store,
@@ -136,6 +138,18 @@ def _audit_path(settings: BrokerSettings) -> str | None:
     if settings.audit_log == "off":
         return None
     return os.path.join(settings.data_dir, settings.audit_log)
+
+
+def _archive(settings: BrokerSettings) -> ArchiveOptions | None:
+    if settings.archive is None:
+        return None
+    return ArchiveOptions(
+        settings.archive,
+        endpoint=settings.archive_endpoint,
+        region=settings.archive_region,
+        cache_bytes=settings.archive_cache_bytes,
+        max_bytes_per_s=settings.archive_max_bytes_per_s,
+    )
 
 
 def run(settings: BrokerSettings, ready: Callable[[RunningBroker], None]) -> None:

@@ -12,6 +12,7 @@ from headwater.errors import ConfigError
 
 INT64_MAX: Final = 2**63 - 1
 WEEK_MS: Final = 7 * 24 * 3600 * 1000
+SAME_AS_TOTAL: Final = -2
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +89,8 @@ SETTINGS: Final[dict[str, Setting]] = {
         Setting("headwater.overload.policy", STRING, "buffer", _one_of("buffer", "backpressure", "drop"), "when that group is too far behind: records wait on disk (buffer), producers wait (backpressure), the newest records are not taken (drop)"),
         Setting("headwater.retention.wait.groups", LIST, "", _names, "groups that retention waits for: what they have not read is kept"),
         Setting("index.interval.bytes", INT, "4096", _number(0, _INT32_MAX), "bytes between two entries of an index"),
-        Setting("local.retention.bytes", LONG, "-2", _number(-2, INT64_MAX), "everything is local", effect=False),
-        Setting("local.retention.ms", LONG, "-2", _number(-2, INT64_MAX), "everything is local", effect=False),
+        Setting("local.retention.bytes", LONG, "-2", _number(-2, INT64_MAX), "bytes kept on this machine once they are archived; -1: no bound, -2: as retention.bytes"),
+        Setting("local.retention.ms", LONG, "-2", _number(-2, INT64_MAX), "how long records stay on this machine once they are archived; -1: for ever, -2: as retention.ms"),
         Setting("max.compaction.lag.ms", LONG, str(INT64_MAX), _number(1, INT64_MAX), "how long a record may stay uncompacted"),
         Setting("max.message.bytes", INT, "1048588", _number(0, _INT32_MAX), "the largest batch taken"),
         Setting("message.timestamp.after.max.ms", LONG, "3600000", _number(0, INT64_MAX), "how far ahead of the broker's clock a timestamp may be"),
@@ -108,7 +109,7 @@ SETTINGS: Final[dict[str, Setting]] = {
         Setting("unclean.leader.election.enable", BOOLEAN, "false", _boolean, "there is one replica", effect=False),
         Setting("follower.replication.throttled.replicas", LIST, "", _any, "there is one replica", effect=False),
         Setting("leader.replication.throttled.replicas", LIST, "", _any, "there is one replica", effect=False),
-        Setting("remote.storage.enable", BOOLEAN, "false", _one_of("false"), "not offered", effect=False),
+        Setting("remote.storage.enable", BOOLEAN, "false", _boolean, "sealed segments are copied to the archive"),
     )
 }  # fmt: skip
 
@@ -138,8 +139,11 @@ class TopicConfig:
     min_compaction_lag_ms: int
     timestamp_after_max_ms: int
     timestamp_before_max_ms: int
+    local_retention_bytes: int
+    local_retention_ms: int
     log_append_time: bool
     overload: OverloadPolicy | None
+    remote_storage: bool
     retention_bytes: int
     retention_ms: int
     retention_waits_for: frozenset[str]
@@ -155,6 +159,7 @@ def topic_config(overrides: Mapping[str, str], defaults: Mapping[str, str]) -> T
     def value(name: str) -> Any:
         return values[name] if name in values else SETTINGS[name].parse(SETTINGS[name].default)
 
+    is_archived = _is_archived(overrides, value)
     return TopicConfig(
         overrides=dict(overrides),
         cleanup_policy=value("cleanup.policy"),
@@ -167,8 +172,11 @@ def topic_config(overrides: Mapping[str, str], defaults: Mapping[str, str]) -> T
         max_message_bytes=value("max.message.bytes"),
         timestamp_after_max_ms=value("message.timestamp.after.max.ms"),
         timestamp_before_max_ms=value("message.timestamp.before.max.ms"),
+        local_retention_bytes=_local(value("local.retention.bytes"), value("retention.bytes")),
+        local_retention_ms=_local(value("local.retention.ms"), value("retention.ms")),
         log_append_time=value("message.timestamp.type") == "LogAppendTime",
         overload=_overload(value),
+        remote_storage=is_archived,
         retention_bytes=value("retention.bytes"),
         retention_ms=value("retention.ms"),
         retention_waits_for=value("headwater.retention.wait.groups"),
@@ -189,6 +197,28 @@ def _overload(value: Callable[[str], Any]) -> OverloadPolicy | None:
             detail="headwater.overload.group and headwater.overload.bytes",
         )
     return OverloadPolicy(policy, group, limit_bytes, value("headwater.overload.drop"))
+
+
+def _is_archived(overrides: Mapping[str, str], value: Callable[[str], Any]) -> bool:
+    """Whether the topic is archived. Raises ConfigError for what cannot go together, as Kafka."""
+    if not value("remote.storage.enable"):
+        return False
+    if "compact" in value("cleanup.policy"):
+        if "remote.storage.enable" not in overrides:
+            return False  # only a default for topics that can
+        raise ConfigError(
+            "a compacted topic cannot be archived",
+            detail="remote.storage.enable=true with cleanup.policy=compact",
+        )
+    for name in ("retention.ms", "retention.bytes"):
+        local, total = value(f"local.{name}"), value(name)
+        if local != SAME_AS_TOTAL and total >= 0 and not 0 <= local <= total:
+            raise ConfigError(f"local.{name} must not exceed {name}", detail=f"{local}, {total}")
+    return True
+
+
+def _local(local: int, total: int) -> int:
+    return total if local == SAME_AS_TOTAL else local
 
 
 def parse_setting(name: str, text: str) -> Any:

@@ -23,9 +23,21 @@ import errno
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from headwater.errors import ApiError, CorruptLog, OffsetOutOfRange, StorageFailed
+from headwater.errors import (
+    ApiError,
+    ArchiveUnavailable,
+    CorruptLog,
+    OffsetOutOfRange,
+    StorageFailed,
+)
 from headwater.log import segment as segments_on_disk
 from headwater.log import transactions
+from headwater.log.archive.descriptor import (
+    ArchivedPlace,
+    ArchivedSegment,
+    archived_place,
+    read_aborted,
+)
 from headwater.log.commit import Append, Commit, Done
 from headwater.log.config import TopicConfig
 from headwater.log.epochs import LeaderEpochs
@@ -38,8 +50,10 @@ from headwater.protocol.primitives import Splice
 from headwater.protocol.records import INT64_MAX, NO_PRODUCER_ID, TRANSACTIONAL, BatchHeader, Marker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
+    from headwater.log.archive.archive import Archive
+    from headwater.log.archive.cache import ChunkOf
     from headwater.log.store import LogStore
 
 # A commit takes at most this much: half of what one connection may have in work, so that the next
@@ -95,10 +109,11 @@ class PartitionLog:
     """See the module. Everything but the parts marked (worker) runs on the event loop."""
 
     __slots__ = (
-        "_commit_bytes", "_committing", "_pending", "_recent", "_store", "broken", "clean_offset",
-        "committed_bytes", "config", "deleted", "directory", "durable_producers", "epochs",
-        "failure", "high_watermark", "index", "is_swapping", "log_start_offset", "next_offset",
-        "producers", "recovery_point", "segments", "stable_waiters", "topic", "waiters",
+        "_commit_bytes", "_committing", "_pending", "_recent", "_store", "archived", "broken",
+        "clean_offset", "committed_bytes", "config", "deleted", "directory", "durable_producers",
+        "epochs", "failure", "high_watermark", "index", "is_swapping", "log_start_offset",
+        "next_offset", "producers", "recovery_point", "segments", "stable_waiters", "topic",
+        "topic_id", "waiters",
     )  # fmt: skip
 
     def __init__(
@@ -106,10 +121,12 @@ class PartitionLog:
     ) -> None:
         self._store = store
         self.topic = topic
+        self.topic_id = ""  # in hex; names come back, ids never do
         self.index = index
         self.config = config
         self.directory = f"{store.path}/{topic}-{index}"
         self.segments: tuple[Segment, ...] = ()  # replaced, never changed: workers hold it
+        self.archived: tuple[ArchivedSegment, ...] = ()  # likewise
         self.log_start_offset = 0
         self.high_watermark = 0
         self.next_offset = 0
@@ -137,8 +154,17 @@ class PartitionLog:
         return self._store.storage
 
     @property
+    def archive(self) -> "Archive | None":
+        return self._store.archive
+
+    @property
     def size_bytes(self) -> int:
         return sum(segment.size_bytes for segment in self.segments)
+
+    @property
+    def total_bytes(self) -> int:
+        """Here and in the archive."""
+        return self.size_bytes + sum(each.size_bytes for each in self.archived_only())
 
     @property
     def last_stable_offset(self) -> int:
@@ -154,6 +180,13 @@ class PartitionLog:
     def open_transactions(self) -> "Mapping[int, OpenTransaction]":
         """By producer id: what has begun, durable or not, and has no marker on its way."""
         return self.producers.open_transactions()
+
+    @property
+    def local_start_offset(self) -> int:
+        """Where the part of the log begins that lies on this machine."""
+        segments = self.segments
+        first = segments[0].base_offset if segments else self.high_watermark
+        return max(first, self.log_start_offset)
 
     @property
     def is_idle(self) -> bool:
@@ -309,6 +342,8 @@ class PartitionLog:
             segment.written = written
             if segment is not known:
                 self.segments = (*self.segments, segment)
+        if len(commit.written) > 1 and self._store.archive is not None:
+            self._store.archive.uploads.look_at(self)  # one was sealed
         self._remember(commit.boundaries)
         size_bytes = self._commit_bytes
         self._store.bytes_written += size_bytes
@@ -333,6 +368,11 @@ class PartitionLog:
                 stable_bytes = size_bytes if was_stable else INT64_MAX
                 for wake in tuple(self.stable_waiters):
                     wake(stable_bytes)
+
+    def wake(self) -> None:
+        """Whoever waits here should look again."""
+        for wake in (*(self.waiters or ()), *(self.stable_waiters or ())):
+            wake(INT64_MAX)
 
     def _failed(self, error: OSError) -> None:
         appends = (self._committing or []) + self._pending
@@ -384,10 +424,11 @@ class PartitionLog:
 
         At least one batch, and then no more than `max_bytes`, and none from `end_offset` on, if
         that is where one begins. Raises CorruptLog if the segment
-        that should hold it cannot be read; that segment is out of service from then on.
+        that should hold it cannot be read; that segment is out of service from then on. Raises
+        NotCached if it has to be fetched from the archive first.
         """
         storage = self._store.storage
-        for segment in self._segments_from(offset):
+        for segment, next_offset, following in self._readable_from(offset):
             try:
                 found = segments_on_disk.locate(storage, segment, offset)
                 if found is None:
@@ -395,19 +436,44 @@ class PartitionLog:
                 position, header = found
                 if header.base_offset >= end_offset:
                     return None
-                size_bytes, next_offset = segments_on_disk.run_from(
+                size_bytes, in_segment = segments_on_disk.run_from(
                     storage, segment, position, header, max_bytes, end_offset
                 )
             except (CorruptLog, OSError) as error:
-                if segment.doomed:  # retention was faster: the log begins behind it now
+                if segment.doomed:  # retention was faster, or it had to make room in the cache
                     return None
                 raise self.out_of_service(segment, error) from error
+            if following is not None and position + size_bytes > segment.size_bytes // 2:
+                following.prefetch()
+            if in_segment >= 0:
+                next_offset = in_segment  # noqa: PLW2901
             return Slice(self, segment, position, size_bytes, next_offset)
         return None
 
-    def bytes_from(self, part: Slice) -> int:
-        """What lies between the beginning of a slice that was found and the end of the log."""
+    def _readable_from(self, offset: int) -> "Iterator[tuple[Segment, int, ChunkOf | None]]":
+        """(worker) What may hold `offset` or something behind it: chunks of archived segments, then
+        local ones. With the offset behind it, if that is known, and with the chunk that follows.
+        """
+        if self.archived and offset < self.local_start_offset:
+            if self.archive is None:
+                raise ArchiveUnavailable(
+                    "the records are in an archive", hint="set the broker's `archive`"
+                )
+            yield from self.archive.chunks_from(self, offset)
+        for segment in self._segments_from(offset):
+            yield segment, -1, None
+
+    def place_of(self, offset: int) -> Slice | ArchivedPlace | None:
+        """(worker) Where somebody stands who reads on at `offset`; nothing is fetched for it."""
+        if self.archived and offset < self.local_start_offset:
+            return archived_place(self.storage.files, self.archived_only(), offset)
+        return self.find(offset, 0)
+
+    def bytes_from(self, part: Slice | ArchivedPlace) -> int:
+        """What lies between the beginning of a place that was found and the end of the log."""
         segments = self.segments
+        if isinstance(part, ArchivedPlace):
+            return part.archived_bytes + self.size_bytes
         behind = bisect.bisect_right(
             segments, part.segment.base_offset, key=lambda segment: segment.base_offset
         )
@@ -416,15 +482,25 @@ class PartitionLog:
 
     def may_hold_aborted(self, offset: int) -> bool:
         """Whether a transaction with records from `offset` on may have been aborted."""
-        return any(each.written.txn_entries for each in self._segments_from(offset))
+        return any(each.written.txn_entries for each in self._segments_from(offset)) or any(
+            each.aborted for each in self.archived_only() if each.end_offset > offset
+        )
 
     def aborted_transactions(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """(worker) Those with records in first_offset..end_offset. Raises CorruptLog."""
+        archived: list[AbortedTransaction] = []
+        for each in self.archived_only():
+            if each.aborted and each.end_offset > first_offset:
+                for entry in read_aborted(self.storage.files, each):
+                    if entry.first_offset < end_offset and entry.last_offset >= first_offset:
+                        archived.append(entry)
+                    if entry.last_stable_offset >= end_offset:
+                        return archived
         while True:
             segments = self._segments_from(first_offset)
             found = transactions.overlapping(self.storage, segments, first_offset, end_offset)
             if not any(segment.doomed for segment in segments):
-                return found  # else compaction has put others in their place
+                return archived + found  # else compaction has put others in their place
 
     def pin(self, part: Slice) -> bool:
         """Keeps the slice's bytes on disk until its release. False: retention was faster."""
@@ -471,8 +547,16 @@ class PartitionLog:
     def delete_before(self, offset: int) -> None:
         """Moves the log's start, and lets go of the segments that lie wholly in front of it."""
         self.log_start_offset = max(self.log_start_offset, offset)
+        self.drop_local(self.log_start_offset)
+        gone = [each for each in self.archived if each.end_offset <= self.log_start_offset]
+        if gone and self._store.archive is not None:
+            self.archived = self.archived[len(gone) :]
+            self._store.archive.forget(self, gone)
+
+    def drop_local(self, offset: int) -> None:
+        """Lets go of the local files of segments that lie wholly in front of `offset`."""
         kept = list(self.segments)
-        while len(kept) > 1 and kept[1].base_offset <= self.log_start_offset:
+        while len(kept) > 1 and kept[1].base_offset <= offset:
             self._doom(kept.pop(0))
         if len(kept) != len(self.segments):
             self.segments = tuple(kept)
@@ -505,10 +589,34 @@ class PartitionLog:
         for segment in self.segments:
             segment.doomed = True
         self.segments = ()
-        for wake in (*(self.waiters or ()), *(self.stable_waiters or ())):
-            wake(INT64_MAX)  # whoever waits should learn of it now
+        self.wake()  # whoever waits should learn of it now
 
     def _doom(self, segment: Segment) -> None:
         segment.doomed = True
         if segment.pins == 0:
             self._store.workers.submit(segments_on_disk.remove, self._store.storage, segment)
+
+    # ── in the archive ────────────────────────────────────────────────────────────────────────
+
+    def object_name(self, base_offset: int, suffix: str) -> str:
+        """Of one file of a segment."""
+        cluster_id = self._store.catalog.cluster_id
+        return f"{cluster_id}/{self.topic_id}/{self.index}/{base_offset:020d}{suffix}"
+
+    @property
+    def archived_end(self) -> int:
+        """The offset behind the last one that is archived, from the start of the log on."""
+        return self.archived[-1].end_offset if self.archived else self.log_start_offset
+
+    def archived_only(self) -> tuple[ArchivedSegment, ...]:
+        """The archived segments whose files are not on this machine any longer."""
+        start = self.local_start_offset
+        return tuple(each for each in self.archived if each.base_offset < start)
+
+    def add_archived(self, segment: ArchivedSegment) -> None:
+        """It is in the archive, and that is written down."""
+        if self.deleted:
+            return
+        others = (each for each in self.archived if each.base_offset != segment.base_offset)
+        self.archived = tuple(sorted((*others, segment), key=lambda each: each.base_offset))
+        self.delete_before(self.log_start_offset)  # which may have passed it meanwhile

@@ -3,13 +3,18 @@
 By time: a segment goes when its newest record is older than `retention.ms`. By size: while the
 partition without its oldest segment still has `retention.bytes`. The active segment may go too;
 it is sealed first. Nothing goes from a topic that is only compacted.
+
+Of an archived topic that counts for the whole log, here and in the archive. Apart from it, the
+local files of a segment go by `local.retention.ms` and `local.retention.bytes`, by the same rules,
+but not before the segment is archived; the bytes that have to wait for that are noted.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 
 from headwater.errors import StorageFailed
 from headwater.log import segment as segments_on_disk
+from headwater.log.archive.descriptor import ArchivedSegment
 from headwater.log.partition import PartitionLog
 from headwater.log.segment import Segment, Storage
 from headwater.log.store import LogStore
@@ -23,10 +28,7 @@ async def apply(store: LogStore, partitions: Iterable[PartitionLog]) -> dict[Par
         start = await _first_kept_offset(store, partition)
         if start is not None:
             starts[partition] = start
-    deleted = {
-        partition: sum(each.size_bytes for each in partition.segments if each.base_offset < start)
-        for partition, start in starts.items()
-    }
+    deleted = {partition: _bytes_before(partition, start) for partition, start in starts.items()}
     if starts:
         try:
             await store.delete_records(starts)
@@ -34,6 +36,27 @@ async def apply(store: LogStore, partitions: Iterable[PartitionLog]) -> dict[Par
             for partition, start in starts.items():
                 partition.delete_before(start)
     return deleted
+
+
+async def apply_locally(store: LogStore, partitions: Iterable[PartitionLog]) -> None:
+    """Takes away local files whose segments are archived and need not be here any longer."""
+    for partition in partitions:
+        if store.archive is None or not partition.config.remote_storage:
+            continue
+        start, waiting_bytes = await _first_kept_locally(store, partition)
+        partition.drop_local(start)
+        store.archive.waiting_bytes[partition] = waiting_bytes
+        if not waiting_bytes:
+            del store.archive.waiting_bytes[partition]
+
+
+def _bytes_before(partition: PartitionLog, start: int) -> int:
+    return sum(each.size_bytes for each in _all_segments(partition) if each.base_offset < start)
+
+
+def _all_segments(partition: PartitionLog) -> list[Segment | ArchivedSegment]:
+    """Each once, oldest first, wherever it lies."""
+    return [*partition.archived_only(), *partition.segments]
 
 
 async def _first_kept_offset(store: LogStore, partition: PartitionLog) -> int | None:
@@ -48,26 +71,60 @@ async def _first_kept_offset(store: LogStore, partition: PartitionLog) -> int | 
     if not segments:  # the topic was deleted meanwhile
         return None
     start = (kept or segments[-1]).base_offset
-    return start if start > segments[0].base_offset else None
+    return start if start > _all_segments(partition)[0].base_offset else None
 
 
-async def _oldest_kept(store: LogStore, partition: PartitionLog) -> Segment | None:
+async def _oldest_kept(
+    store: LogStore, partition: PartitionLog
+) -> Segment | ArchivedSegment | None:
     """The first segment that is not due; None if even the active one is."""
-    config = partition.config
-    has_size_limit = config.retention_bytes >= 0
-    excess_bytes = partition.size_bytes - config.retention_bytes
-    for segment in partition.segments:
-        excess_bytes -= segment.size_bytes
-        too_much = has_size_limit and excess_bytes >= 0
-        is_new = segment.size_bytes == 0 and segment is partition.segments[-1]
-        if is_new or not (too_much or await _too_old(store, segment, config.retention_ms)):
+    segments, config = _all_segments(partition), partition.config
+    async for segment, is_due in _due(store, segments, config.retention_ms, config.retention_bytes):
+        if not is_due:
             return segment
     return None
 
 
-async def _too_old(store: LogStore, segment: Segment, retention_ms: int) -> bool:
+async def _first_kept_locally(store: LogStore, partition: PartitionLog) -> tuple[int, int]:
+    """Where the local log begins without what is due and archived, and how many bytes are due but
+    not archived yet.
+    """
+    config, segments = partition.config, partition.segments
+    archived = {each.base_offset for each in partition.archived}
+    start, waiting_bytes = partition.local_start_offset, 0
+    async for segment, is_due in _due(
+        store, segments, config.local_retention_ms, config.local_retention_bytes
+    ):
+        if not waiting_bytes:
+            start = segment.base_offset
+        if not is_due or segment is segments[-1]:
+            break
+        if segment.base_offset not in archived:
+            waiting_bytes += segment.size_bytes
+    return start, waiting_bytes
+
+
+async def _due(
+    store: LogStore,
+    segments: Sequence[Segment | ArchivedSegment],
+    retention_ms: int,
+    retention_bytes: int,
+) -> AsyncIterator[tuple[Segment | ArchivedSegment, bool]]:
+    """Each segment, oldest first, with whether it need not be kept."""
+    excess_bytes = sum(each.size_bytes for each in segments) - retention_bytes
+    for segment in segments:
+        excess_bytes -= segment.size_bytes
+        too_much = retention_bytes >= 0 and excess_bytes >= 0
+        is_new = segment.size_bytes == 0 and segment is segments[-1]
+        is_due = not is_new and (too_much or await _too_old(store, segment, retention_ms))
+        yield segment, is_due
+
+
+async def _too_old(store: LogStore, segment: Segment | ArchivedSegment, retention_ms: int) -> bool:
     if retention_ms < 0:
         return False
+    if isinstance(segment, ArchivedSegment):
+        return store.clock.now_ms() - segment.newest_ms > retention_ms
     newest_ms = segment.written.max_timestamp_ms
     if newest_ms == NO_TIMESTAMP:
         try:

@@ -7,12 +7,14 @@
   recovery-point-offset-checkpoint   how far each partition needs no scan
   log-start-offset-checkpoint        where a partition begins inside its first segment
   cleaner-offset-checkpoint          how far each partition is compacted
+  archive-cache/                     what was read back from the archive
   orders-0/                          a partition; made with its first record
     00000000000000000000.log/.index/.timeindex/.txnindex, ….snapshot, leader-epoch-checkpoint
 """
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import logging
 import os
@@ -21,9 +23,13 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from headwater.clock import Clock
-from headwater.errors import DataDirectoryInUse
+from headwater.errors import ConfigError, DataDirectoryInUse
 from headwater.log import checkpoint, progress, recovery
 from headwater.log import segment as segments_on_disk
+from headwater.log.archive import descriptor
+from headwater.log.archive.archive import Archive, ArchiveOptions
+from headwater.log.archive.chunks import NotCached
+from headwater.log.archive.deletions import TOPICS as ARCHIVE_DELETIONS
 from headwater.log.catalog import Catalog, Topic
 from headwater.log.committer import Committer
 from headwater.log.config import TopicConfig, topic_config
@@ -60,6 +66,7 @@ class LogStore:
         files: Files | None = None,
         max_open_files: int = 1024,
         topic_defaults: dict[str, str] | None = None,
+        archive: ArchiveOptions | None = None,
     ) -> None:
         self.path = os.path.abspath(path)
         self.clock = clock
@@ -71,6 +78,8 @@ class LogStore:
         self.committer = Committer(self.storage, self.on_loop)
         self.workers = Workers("work", WORK_THREADS)
         self.readers = Workers("read", READ_THREADS)
+        self._archive_options = archive
+        self.archive: Archive | None = None
         self.dirty: set[PartitionLog] = set()  # written since the last checkpoint
         self.failed: set[PartitionLog] = set()
         self.corrupt: list[str] = []
@@ -95,6 +104,9 @@ class LogStore:
         self._loop = asyncio.get_running_loop()
         self._make_directory()
         self._take_lock()
+        if self._archive_options is not None:
+            self.archive = Archive(self, self._archive_options)
+            self.archive.cache.clear()
         clean_path = f"{self.path}/{CLEAN_SHUTDOWN}"
         clean = os.path.exists(clean_path)
         existed = os.path.exists(f"{self.path}/catalog.jsonl")
@@ -125,6 +137,8 @@ class LogStore:
             self._write_clean_offsets()
         files.unlink(clean_path)
         files.sync_directory(self.path)
+        if self.archive is not None:
+            self.archive.start()
 
     def _make_directory(self) -> None:
         """Makes the data directory if need be, lasting: a power cut must not take all of it."""
@@ -148,6 +162,7 @@ class LogStore:
         key = (topic.name, index)
         files = self.storage.files
         partition = PartitionLog(self, topic.name, index, config, LeaderEpochs())
+        partition.topic_id = topic.id.hex
         partition.epochs = LeaderEpochs.load(files, partition.directory)
         self.partitions[key] = partition
         opened = recovery.open_partition(
@@ -158,16 +173,32 @@ class LogStore:
             now_ms=self.clock.now_ms(),
         )
         self.scanned_bytes += opened.scanned_bytes
+        self._find_archived(partition)
         # Segments in front of it are still there if a crash interrupted their removal.
         partition.delete_before(min(self._log_starts.get(key, 0), partition.high_watermark))
         if opened.to_sync or opened.is_ahead:
             self.dirty.add(partition)
         return opened.to_sync
 
+    def _find_archived(self, partition: PartitionLog) -> None:
+        found = descriptor.load(self.storage.files, partition.directory)
+        partition.archived = descriptor.connected(found.kept, partition.segments)
+        if partition.archived:
+            if not partition.segments:  # all that is left of it is in the archive
+                end = partition.archived[-1].end_offset
+                partition.next_offset = partition.high_watermark = partition.recovery_point = end
+                partition.log_start_offset = end
+            start = min(partition.log_start_offset, partition.archived[0].base_offset)
+            partition.log_start_offset = start
+        if self.archive is not None and found.doomed:
+            self.archive.forget(partition, found.doomed)
+
     async def close(self) -> None:
         """Commits what was taken in and leaves the directory so that it opens without a scan."""
         while any(not partition.is_idle for partition in self.dirty):
             await asyncio.sleep(0.002)
+        if self.archive is not None:
+            await self.archive.close()
         try:
             async with self._checkpoint_turn:
                 await self.in_worker(self._finish, [Progress.of(each) for each in self.dirty])
@@ -181,6 +212,8 @@ class LogStore:
 
     def abandon(self) -> None:
         """Lets go of the directory as a crash would; for tests."""
+        if self.archive is not None:
+            self.archive.abandon()
         self.committer.close()
         self.workers.close()
         self.readers.close()
@@ -233,7 +266,7 @@ class LogStore:
 
     async def create_topic(self, name: str, partitions: int, configs: dict[str, str]) -> Topic:
         """The topic exists, durably, when this returns. The caller has checked that it may."""
-        config = topic_config(configs, self.topic_defaults)
+        config = self.checked_config(configs)
         async with self._catalog_turn:
             existing = self.catalog.topics.get(name)
             if existing is not None:
@@ -252,12 +285,36 @@ class LogStore:
             self._add_partitions(grown, topic.partitions, config)
 
     async def set_configs(self, name: str, configs: dict[str, str]) -> None:
-        config = topic_config(configs, self.topic_defaults)
         async with self._catalog_turn:
+            config = self.checked_config(configs, name)
             topic = self.catalog.topics[name]
             await self.in_worker(self._change, topic, {"configs": configs})
             for index in range(topic.partitions):
                 self.partitions[name, index].config = config
+                if self.archive is not None:
+                    self.archive.uploads.look_at(self.partitions[name, index])
+
+    def checked_config(self, configs: Mapping[str, str], topic: str | None = None) -> TopicConfig:
+        """The settings of a new topic, or of one that is there. Raises ConfigError if they are
+        wrong in themselves or cannot be had here.
+        """
+        config = topic_config(configs, self.topic_defaults)
+        archived = topic is not None and any(
+            self.partitions[topic, index].archived
+            for index in range(self.catalog.topics[topic].partitions)
+        )
+        if config.remote_storage and self.archive is None and not archived:
+            raise ConfigError(
+                "remote.storage.enable needs an archive, and the broker has none",
+                hint='set the broker\'s `archive`, for example "file:///mnt/archive"',
+            )
+        if archived and not config.remote_storage:
+            raise ConfigError(
+                "remote.storage.enable cannot be turned off: records of the topic are archived",
+                detail=str(topic),
+                hint="delete them (DeleteRecords up to the local start), or the topic",
+            )
+        return config
 
     async def delete_topic(self, name: str) -> None:
         """The topic is gone, durably, when this returns; its files go in the background.
@@ -266,6 +323,11 @@ class LogStore:
         """
         async with self._catalog_turn:
             topic = self.catalog.topics[name]
+            partitions = [self.partitions[name, index] for index in range(topic.partitions)]
+            is_archived = any(each.archived or each.config.remote_storage for each in partitions)
+            if is_archived:
+                work = {topic.id.hex: name}
+                await self.in_worker(self.catalog.put, ARCHIVE_DELETIONS, work)
             await self.in_worker(self.catalog.delete, name)
             gone: list[tuple[str, tuple[Segment, ...]]] = []
             for index in range(topic.partitions):
@@ -276,6 +338,8 @@ class LogStore:
                 self.failed.discard(partition)
                 gone.append((partition.directory, partition.segments))
                 partition.doom_all()
+            if is_archived and self.archive is not None:
+                self.archive.forget_topic(topic.id.hex, partitions)
             async with self._checkpoint_turn:
                 self._log_starts = {k: v for k, v in self._log_starts.items() if k[0] != name}
                 try:
@@ -301,9 +365,9 @@ class LogStore:
 
     def _add_partitions(self, topic: Topic, first: int, config: TopicConfig) -> None:
         for index in range(first, topic.partitions):
-            self.partitions[topic.name, index] = PartitionLog(
-                self, topic.name, index, config, LeaderEpochs()
-            )
+            partition = PartitionLog(self, topic.name, index, config, LeaderEpochs())
+            partition.topic_id = topic.id.hex
+            self.partitions[topic.name, index] = partition
 
     def _clear_the_way(self, topic: str, first: int, end: int) -> None:
         """(worker) What a crash left of a deleted topic must not be taken for the new one's."""
@@ -435,6 +499,8 @@ class LogStore:
         if partition not in self.failed:
             log.error("writing stopped: %s-%d: %s", partition.topic, partition.index, error)
         self.failed.add(partition)
+        if error.errno == errno.ENOSPC and self.archive is not None:
+            self.archive.cache.drop()  # what can be had again goes first
 
     def note_corrupt(self, partition: PartitionLog, segment: Segment, error: Exception) -> None:
         self.corrupt.append(segment.log_path)
@@ -468,6 +534,17 @@ class LogStore:
     async def in_reader(self, job: Callable[..., T], *args: Any) -> T:
         """The same, among the threads that read; commits do not wait for it."""
         return await self._run(self.readers, job, *args)
+
+    async def in_reader_and_archive(self, job: Callable[..., T], *args: Any) -> T:
+        """The same, for a job that may need archived records: they are fetched, then it is run
+        again. Raises ArchiveUnavailable or CorruptLog if they cannot be had.
+        """
+        while True:
+            try:
+                return await self.in_reader(job, *args)
+            except NotCached as missing:
+                assert self.archive is not None
+                await self.archive.chunks.fetched(missing.chunk)
 
     def _run(self, workers: Workers, job: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         assert self._loop is not None

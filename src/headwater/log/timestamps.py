@@ -1,11 +1,14 @@
 """Finding records by time (ListOffsets). All of it runs in a worker thread.
 
 The time index leads to the neighbourhood, batch headers to the batch; only that one batch is
-decompressed and looked into.
+decompressed and looked into. Of what is archived the descriptors tell which chunk it is; if that
+has to be fetched first, NotCached says so.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
+from headwater.errors import ArchiveUnavailable
 from headwater.log import index
 from headwater.log import segment as segments_on_disk
 from headwater.log.partition import PartitionLog
@@ -22,7 +25,7 @@ class TimedOffset(NamedTuple):
 def first_at_or_after(partition: PartitionLog, timestamp_ms: int) -> TimedOffset | None:
     """The first record whose timestamp is not before `timestamp_ms`; None if there is none."""
     start_offset = partition.log_start_offset
-    for segment in partition.segments:
+    for segment in _from_time(partition, timestamp_ms):
         segments_on_disk.load_timestamps(partition.storage, segment)
         if segment.size_bytes == 0 or segment.written.max_timestamp_ms < timestamp_ms:
             continue
@@ -39,11 +42,20 @@ def first_at_or_after(partition: PartitionLog, timestamp_ms: int) -> TimedOffset
 
 def latest_timestamp(partition: PartitionLog) -> TimedOffset | None:
     """The first record that has the largest timestamp of the partition (KIP-734)."""
-    largest_ms = NO_TIMESTAMP
+    largest_ms = max((each.max_timestamp_ms for each in partition.archived), default=NO_TIMESTAMP)
     for segment in partition.segments:
         segments_on_disk.load_timestamps(partition.storage, segment)
         largest_ms = max(largest_ms, segment.written.max_timestamp_ms)
     return None if largest_ms == NO_TIMESTAMP else first_at_or_after(partition, largest_ms)
+
+
+def _from_time(partition: PartitionLog, timestamp_ms: int) -> Iterator[Segment]:
+    """What may hold such a record, oldest first. Raises NotCached at what is only archived."""
+    if partition.archive is not None:
+        yield from partition.archive.chunks_at_or_after(partition, timestamp_ms)
+    elif any(each.max_timestamp_ms >= timestamp_ms for each in partition.archived_only()):
+        raise ArchiveUnavailable("the records are in an archive")
+    yield from partition.segments
 
 
 def _position_before(storage: Storage, segment: Segment, timestamp_ms: int) -> int:

@@ -30,7 +30,6 @@ from headwater.broker.topic_changes import (
     refusal,
 )
 from headwater.errors import ApiError
-from headwater.log.config import topic_config
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.create_topics import (
     CreateTopicsRequest,
@@ -118,7 +117,7 @@ def _configs(broker: Broker, wanted: CreateTopicsRequestCreatableTopic) -> dict[
         if config.value is None:
             raise ApiError(ErrorCode.INVALID_CONFIG, "a setting has no value", detail=config.name)
         configs[config.name] = config.value
-    topic_config(configs, broker.store.topic_defaults)
+    broker.store.checked_config(configs)
     return configs
 
 

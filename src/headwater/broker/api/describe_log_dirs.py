@@ -1,12 +1,16 @@
 """DescribeLogDirs: how many bytes each partition takes, and how many the disk has. Versions 1–5.
 
-There is one log directory, the broker's data directory. Null topics means all of them; partitions
+There is one log directory, the broker's data directory. If the broker has an archive that is told
+as a second one, by its URL and without the size of a disk: the bytes of each partition that are in
+it, and as its lag the records that are not. What is in both is counted in both. Null topics means
+all of them; partitions
 that do not exist are left out. A partition's size is that of its segments. From version 4 on the
 answer has the size of the file system and what is left of it; if it cannot be asked, the
 directory's error is KAFKA_STORAGE_ERROR. Needs DESCRIBE on the cluster; before version 3 a client
 without it gets an empty answer.
 
-Deviations: none; a lag is always 0, for no partition moves between directories.
+Deviations: the archive (Kafka tells nothing of its own). In the data directory a lag is always 0,
+for no partition moves between directories.
 """
 
 import asyncio
@@ -15,6 +19,7 @@ from collections.abc import Iterable
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
 from headwater.broker.security.authorizer import Operation, ResourceType
+from headwater.log.partition import PartitionLog
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.describe_log_dirs import (
     DescribeLogDirsRequest,
@@ -41,16 +46,24 @@ async def describe_log_dirs(
         result.usable_bytes = await store.in_reader(files.free_bytes, store.path)
     except OSError:
         result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+    results = [result]
+    archive = DescribeLogDirsResponseDescribeLogDirsResult()
+    if store.archive is not None:
+        archive.log_dir = store.archive.url
+        results.append(archive)
     described = 0
     for name, indexes in _wanted(broker, request).items():
-        topic = _describe(broker, name, indexes)
-        if topic.partitions:
-            result.topics.append(topic)
-        described += len(topic.partitions)
+        partitions = [store.partitions[name, i] for i in indexes if (name, i) in store.partitions]
+        if partitions:
+            result.topics.append(_described(name, [_local(each) for each in partitions]))
+        archived = [_archived(each) for each in partitions if each.archived]
+        if archived:
+            archive.topics.append(_described(name, archived))
+        described += len(partitions)
         if described >= PARTITIONS_AT_ONCE:
             described = 0
             await asyncio.sleep(0)
-    return DescribeLogDirsResponse(results=[result])
+    return DescribeLogDirsResponse(results=results)
 
 
 def _wanted(broker: Broker, request: DescribeLogDirsRequest) -> dict[str, Iterable[int]]:
@@ -64,16 +77,21 @@ def _wanted(broker: Broker, request: DescribeLogDirsRequest) -> dict[str, Iterab
     return {name: indexes.keys() for name, indexes in wanted.items()}
 
 
-def _describe(
-    broker: Broker, name: str, indexes: Iterable[int]
+def _described(
+    name: str, partitions: list[DescribeLogDirsResponseDescribeLogDirsPartition]
 ) -> DescribeLogDirsResponseDescribeLogDirsTopic:
-    topic = DescribeLogDirsResponseDescribeLogDirsTopic(name=name)
-    for index in indexes:
-        partition = broker.store.partitions.get((name, index))
-        if partition is not None:
-            topic.partitions.append(
-                DescribeLogDirsResponseDescribeLogDirsPartition(
-                    partition_index=index, partition_size=partition.size_bytes
-                )
-            )
-    return topic
+    return DescribeLogDirsResponseDescribeLogDirsTopic(name=name, partitions=partitions)
+
+
+def _local(partition: PartitionLog) -> DescribeLogDirsResponseDescribeLogDirsPartition:
+    return DescribeLogDirsResponseDescribeLogDirsPartition(
+        partition_index=partition.index, partition_size=partition.size_bytes
+    )
+
+
+def _archived(partition: PartitionLog) -> DescribeLogDirsResponseDescribeLogDirsPartition:
+    return DescribeLogDirsResponseDescribeLogDirsPartition(
+        partition_index=partition.index,
+        partition_size=sum(each.size_bytes for each in partition.archived),
+        offset_lag=max(partition.high_watermark - partition.archived_end, 0),
+    )

@@ -11,6 +11,11 @@ that is where the oldest open transaction begins, or the high watermark. The ans
 aborted transactions in what it sends, and the client leaves those records out; it waits for
 records that are stable, and a transaction's end wakes it.
 
+What lies in the archive only is fetched from it in the background, once for all who ask. A request
+that finds nothing else waits for that as it waits for new records, at most `max_wait_ms`, then the
+partition's answer is empty and the client asks again. If the archive cannot be read the error is
+KAFKA_STORAGE_ERROR (which clients retry), if what it holds is damaged CORRUPT_MESSAGE.
+
 An offset that retention has passed is answered with OFFSET_OUT_OF_RANGE, and what the consumer
 missed is counted (`headwater_missed_records_total`).
 
@@ -28,7 +33,9 @@ from headwater.broker.fetch_sessions import FetchedPartition, FetchSession, Topi
 from headwater.broker.leadership import check_epoch
 from headwater.broker.quotas import CONSUMER_BYTES
 from headwater.broker.security.authorizer import Operation, ResourceType
-from headwater.errors import ApiError, CorruptLog, OffsetOutOfRange
+from headwater.errors import ApiError, ArchiveUnavailable, CorruptLog, OffsetOutOfRange
+from headwater.log.archive.cache import ChunkOf
+from headwater.log.archive.chunks import NotCached
 from headwater.log.partition import PartitionLog, Slice
 from headwater.log.transactions import AbortedTransaction
 from headwater.protocol.error_codes import ErrorCode
@@ -55,7 +62,7 @@ class _Fetch:
     context: RequestContext
     session: FetchSession
     by_id: bool
-    found: dict[tuple[TopicKey, int], Slice | ErrorCode] = field(default_factory=dict)
+    found: dict[tuple[TopicKey, int], "Slice | ErrorCode | ChunkOf"] = field(default_factory=dict)
     found_bytes: int = 0
     aborted: dict[tuple[TopicKey, int], list[AbortedTransaction]] = field(default_factory=dict)
 
@@ -79,7 +86,7 @@ class _Place(NamedTuple):
 
 
 class _Found(NamedTuple):
-    part: Slice | ErrorCode | None
+    part: Slice | ErrorCode | ChunkOf | None
     aborted: list[AbortedTransaction] | None = None
 
 
@@ -166,10 +173,24 @@ async def _search(work: _Fetch, places: list[_Place]) -> None:
     for place, (part, aborted) in zip(places, found, strict=True):
         if isinstance(part, Slice):
             _take(work, place.key, place.partition, part)
+        elif isinstance(part, ChunkOf):
+            work.found[place.key] = _wanted_from_archive(place.partition, part)
         elif part is not None:
             work.found[place.key] = part
         if aborted:
             work.aborted[place.key] = aborted
+
+
+def _wanted_from_archive(partition: PartitionLog, chunk: ChunkOf) -> ChunkOf | ErrorCode:
+    """The chunk, if it is on its way: the partition's waiters will hear of it."""
+    try:
+        if partition.archive is not None:
+            partition.archive.chunks.want(chunk)
+    except ArchiveUnavailable:
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    except CorruptLog:
+        return ErrorCode.CORRUPT_MESSAGE
+    return chunk
 
 
 def _find_all(places: list[_Place], remaining_bytes: int, is_empty: bool) -> list[_Found]:
@@ -184,6 +205,12 @@ def _find_all(places: list[_Place], remaining_bytes: int, is_empty: bool) -> lis
             part, aborted = _find(place, limit_bytes)
         except CorruptLog:
             found.append(_Found(ErrorCode.CORRUPT_MESSAGE))
+            continue
+        except NotCached as missing:
+            found.append(_Found(missing.chunk))
+            continue
+        except ArchiveUnavailable:
+            found.append(_Found(ErrorCode.KAFKA_STORAGE_ERROR))
             continue
         # Larger than its limit is only the first batch of a response (KIP-74).
         if part is not None and part.size_bytes > limit_bytes and not is_empty:
@@ -227,8 +254,9 @@ def _take(work: _Fetch, key: tuple[TopicKey, int], partition: PartitionLog, part
     if partition.pin(part):
         work.found[key] = part
         work.found_bytes += part.size_bytes
-    else:
+    elif work.session.partitions[key].wanted.fetch_offset < partition.log_start_offset:
         work.found[key] = ErrorCode.OFFSET_OUT_OF_RANGE
+    # Else its files made way for others; it is archived, and looked for again.
 
 
 def _let_go(work: _Fetch) -> None:

@@ -1,9 +1,10 @@
 """ListOffsets: the start, the end, or the first record at or after a time. Versions 1–11.
 
 Times below zero are questions: -1 end, -2 start, -3 the record with the largest timestamp
-(version 7+, KIP-734), -4 start of what is on this machine (8+), -5 end of what is elsewhere
-(9+), -6 the earliest offset not yet elsewhere (11+). All is on this machine, so -4 is -2, -6 is
--2, and -5 has no answer (offset -1).
+(version 7+, KIP-734), -4 start of what is on this machine (8+), -5 the last offset that is in
+the archive (9+), -6 the first that is not (11+). Where nothing is archived -4 and -6 are -2, and
+-5 has no answer (offset -1). A time that leads into the archive waits for the archive; if that
+cannot be read the error is KAFKA_STORAGE_ERROR.
 
 A time behind the last record has no answer either: offset -1, timestamp -1, no error. With
 `isolation_level` 1 (read_committed) the log ends at the last stable offset. Needs DESCRIBE on the
@@ -14,7 +15,7 @@ from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
 from headwater.broker.leadership import check_epoch
 from headwater.broker.security.authorizer import Operation, ResourceType
-from headwater.errors import ApiError, CorruptLog, MalformedMessage
+from headwater.errors import ApiError, ArchiveUnavailable, CorruptLog, MalformedMessage
 from headwater.log import timestamps
 from headwater.log.partition import PartitionLog
 from headwater.log.timestamps import TimedOffset
@@ -65,7 +66,7 @@ async def _answer(
         )
     except ApiError as error:
         answer.error_code = error.code
-    except (CorruptLog, MalformedMessage, OSError):
+    except (ArchiveUnavailable, CorruptLog, MalformedMessage, OSError):
         answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
     else:
         if found is not None:
@@ -86,13 +87,18 @@ async def _find(
     end = partition.last_stable_offset if committed_only else partition.high_watermark
     if timestamp_ms == LATEST:
         return TimedOffset(-1, end)
-    if timestamp_ms in (EARLIEST, EARLIEST_LOCAL, EARLIEST_PENDING):
+    if timestamp_ms == EARLIEST:
         return TimedOffset(-1, partition.log_start_offset)
+    if timestamp_ms == EARLIEST_LOCAL:
+        return TimedOffset(-1, partition.local_start_offset)
     if timestamp_ms == LATEST_TIERED:
-        return None
+        return TimedOffset(-1, partition.archived_end - 1) if partition.archived else None
+    if timestamp_ms == EARLIEST_PENDING:
+        return TimedOffset(-1, max(partition.archived_end, partition.log_start_offset))
+    find = broker.store.in_reader_and_archive
     if timestamp_ms == MAX_TIMESTAMP:
-        found = await broker.store.in_reader(timestamps.latest_timestamp, partition)
+        found = await find(timestamps.latest_timestamp, partition)
     else:
-        found = await broker.store.in_reader(timestamps.first_at_or_after, partition, timestamp_ms)
+        found = await find(timestamps.first_at_or_after, partition, timestamp_ms)
     # As in Kafka: if the first one is not stable, none is told, also if a later one were.
     return found if found is not None and found.offset < end else None

@@ -1,0 +1,138 @@
+"""The archive as the log and the broker see it: see __init__.py for the parts."""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headwater.log.archive import descriptor
+from headwater.log.archive.cache import ChunkCache, ChunkOf
+from headwater.log.archive.chunks import ChunkReader, NotCached
+from headwater.log.archive.deletions import Deletions
+from headwater.log.archive.descriptor import ArchivedSegment
+from headwater.log.archive.objects import Objects, open_objects
+from headwater.log.archive.uploads import Uploads
+from headwater.log.segment import Segment
+
+if TYPE_CHECKING:
+    from headwater.log.partition import PartitionLog
+    from headwater.log.store import LogStore
+
+CACHE_BYTES = 1 << 30
+MAX_BYTES_PER_S = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveOptions:
+    """Where the archive is and what it may cost. `objects` in place of a URL: for tests."""
+
+    url: str = ""
+    endpoint: str | None = None
+    region: str | None = None
+    cache_bytes: int = CACHE_BYTES
+    max_bytes_per_s: int = MAX_BYTES_PER_S
+    objects: Objects | None = None
+
+
+class Archive:
+    """Lives on the event loop, but for what is marked (worker)."""
+
+    def __init__(self, store: "LogStore", options: ArchiveOptions) -> None:
+        self._store = store
+        self.objects = options.objects or open_objects(
+            options.url, endpoint=options.endpoint, region=options.region
+        )
+        self.cache = ChunkCache(store.storage, store.path, options.cache_bytes, store.workers)
+        self.chunks = ChunkReader(store, self.objects, self.cache)
+        self.uploads = Uploads(store, self.objects, options.max_bytes_per_s)
+        self.deletions = Deletions(store, self.objects, self.uploads.busy)
+        self.waiting_bytes: dict[PartitionLog, int] = {}  # due to go, and not archived yet
+
+    @property
+    def on_loop(self) -> Callable[..., None]:
+        return self._store.on_loop
+
+    @property
+    def url(self) -> str:
+        return self.objects.url
+
+    def start(self) -> None:
+        """Begins the background work; the partitions are open."""
+        self.uploads.start()
+        self.deletions.start()
+        for partition in self._store.partitions.values():
+            self.uploads.look_at(partition)
+
+    async def close(self) -> None:
+        """Ends the background work where it stands; the next start takes it up again."""
+        tasks = self._stop()
+        if tasks:
+            await asyncio.wait(tasks)
+        self.objects.close()
+
+    def abandon(self) -> None:
+        self._stop()
+        self.objects.close()
+
+    def _stop(self) -> list[asyncio.Task[None]]:
+        self.chunks.close()
+        return self.uploads.stop() + self.deletions.stop()
+
+    def forget(self, partition: "PartitionLog", segments: list[ArchivedSegment]) -> None:
+        """They are in front of the log's start now: their objects go."""
+        for segment in segments:
+            self.deletions.segment(partition, segment)
+        self.cache.drop(partition)
+
+    def forget_topic(self, topic_id: str, partitions: "list[PartitionLog]") -> None:
+        for partition in partitions:
+            self.cache.drop(partition)
+            self.waiting_bytes.pop(partition, None)
+        self.deletions.topic(topic_id)
+
+    # ── reading, in a worker thread ───────────────────────────────────────────────────────────
+
+    def chunks_from(
+        self, partition: "PartitionLog", offset: int
+    ) -> Iterator[tuple[Segment, int, ChunkOf | None]]:
+        """(worker) Archived chunks, as segments, from the one that holds `offset` on, each with
+        the offset behind it and the next one of the same segment. Raises NotCached at one that is
+        not here, CorruptLog or OSError if a descriptor cannot be read.
+        """
+        for archived in partition.archived_only():
+            if archived.end_offset > offset:
+                chunks = descriptor.read_chunks(self._store.storage.files, archived)
+                following = [*chunks[1:], None]
+                for chunk, next_chunk in zip(chunks, following, strict=True):
+                    end = archived.end_offset if next_chunk is None else next_chunk.base_offset
+                    if end > offset:
+                        after = next_chunk and ChunkOf(partition, archived, next_chunk)
+                        yield self._cached(ChunkOf(partition, archived, chunk)), end, after
+
+    def chunks_at_or_after(self, partition: "PartitionLog", timestamp_ms: int) -> Iterator[Segment]:
+        """(worker) The same, of chunks that may have a record with such a timestamp."""
+        for archived in partition.archived_only():
+            if archived.max_timestamp_ms >= timestamp_ms:
+                for chunk in descriptor.read_chunks(self._store.storage.files, archived):
+                    if chunk.max_timestamp_ms >= timestamp_ms:
+                        yield self._cached(ChunkOf(partition, archived, chunk))
+
+    def _cached(self, chunk: ChunkOf) -> Segment:
+        segment = self.cache.get(chunk)
+        if segment is None:
+            raise NotCached(chunk)
+        return segment
+
+    # ── what lies where ───────────────────────────────────────────────────────────────────────
+
+    def not_archived_bytes(self, partition: "PartitionLog") -> int:
+        """Bytes of sealed segments that are still to be archived."""
+        if not partition.config.remote_storage:
+            return 0
+        archived = {each.base_offset for each in partition.archived}
+        return sum(
+            each.size_bytes
+            for each, _ in itertools.pairwise(partition.segments)
+            if each.base_offset not in archived
+        )

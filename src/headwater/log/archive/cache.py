@@ -1,0 +1,126 @@
+"""Chunks of archived segments that were read back: small segments in files of their own.
+
+    <data dir>/archive-cache/<topic id>-<partition>/00000000000000012345.log/.index/.timeindex
+
+Bounded in bytes, least recently used out first; one that is just being sent stays. It begins
+empty with every start, so none of its files has to survive anything.
+"""
+
+import contextlib
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING, NamedTuple
+
+from headwater.log import segment as segments_on_disk
+from headwater.log.archive.descriptor import ArchivedSegment, Chunk
+from headwater.log.segment import Batch, Segment, Storage, Written
+from headwater.log.workers import Workers
+from headwater.protocol import records
+
+if TYPE_CHECKING:
+    from headwater.log.partition import PartitionLog
+
+NAME = "archive-cache"
+_INDEX_INTERVAL_BYTES = 4096
+
+
+class ChunkOf(NamedTuple):
+    """A chunk, and where it belongs."""
+
+    partition: "PartitionLog"
+    segment: ArchivedSegment
+    chunk: Chunk
+
+    def prefetch(self) -> None:
+        """(any thread) Somebody will want it soon."""
+        archive = self.partition.archive
+        if archive is not None:
+            archive.on_loop(archive.chunks.prefetch, self)
+
+    @property
+    def key(self) -> tuple["PartitionLog", int]:
+        return self.partition, self.chunk.base_offset
+
+
+class ChunkCache:
+    """See the module. `get` may be called in any thread, the rest on the event loop."""
+
+    def __init__(self, storage: Storage, data_dir: str, limit_bytes: int, workers: Workers) -> None:
+        self._storage = storage
+        self._directory = f"{data_dir}/{NAME}"
+        self._limit_bytes = limit_bytes
+        self._workers = workers
+        self._lock = threading.Lock()
+        self._segments: OrderedDict[tuple[PartitionLog, int], Segment] = OrderedDict()
+        self.size_bytes = 0
+        self.hits = 0
+
+    def clear(self) -> None:
+        """(before serving) Removes what an earlier process left."""
+        self._storage.files.rmtree(self._directory)
+
+    def get(self, chunk: ChunkOf) -> Segment | None:
+        with self._lock:
+            segment = self._segments.get(chunk.key)
+            if segment is not None:
+                self._segments.move_to_end(chunk.key)
+                self.hits += 1
+            return segment
+
+    def make_room(self, size_bytes: int) -> bool:
+        """Whether so much more may be kept; what nobody used for long goes for it."""
+        with self._lock:
+            for key, segment in list(self._segments.items()):
+                if self.size_bytes + size_bytes <= self._limit_bytes:
+                    break
+                if segment.pins == 0:
+                    self._remove(key)
+            return self.size_bytes + size_bytes <= self._limit_bytes
+
+    def add(self, chunk: ChunkOf, segment: Segment) -> None:
+        with self._lock:
+            self._segments[chunk.key] = segment
+            self.size_bytes += segment.size_bytes
+
+    def drop(self, partition: "PartitionLog | None" = None) -> None:
+        """Lets go of all that nobody is just reading: of one partition, or of all of them."""
+        with self._lock:
+            for key, segment in list(self._segments.items()):
+                if partition in (None, key[0]) and (segment.pins == 0 or key[0].deleted):
+                    self._remove(key)
+
+    def _remove(self, key: tuple["PartitionLog", int]) -> None:
+        segment = self._segments.pop(key)
+        segment.doomed = True
+        self.size_bytes -= segment.size_bytes
+        self._workers.submit(segments_on_disk.remove, self._storage, segment)
+
+    def write(self, chunk: ChunkOf, data: bytes) -> Segment:
+        """(worker) Puts a chunk's bytes into files, with an index. Raises OSError."""
+        files = self._storage.files
+        directory = f"{self._directory}/{chunk.partition.topic_id}-{chunk.partition.index}"
+        files.makedirs(directory)
+        segment = Segment(directory, chunk.chunk.base_offset, Written())
+        try:
+            for path in (segment.log_path, segment.index_path, segment.time_index_path):
+                with self._storage.open_files.use(path, create=True) as fd:
+                    files.truncate(fd, 0)
+            batches = list(_batches(data))
+            segments_on_disk.write(
+                self._storage, segment, segment.written, batches, _INDEX_INTERVAL_BYTES
+            )
+        except OSError:
+            with contextlib.suppress(OSError):
+                segments_on_disk.remove(self._storage, segment)
+            raise
+        return segment
+
+
+def _batches(data: bytes) -> list[Batch]:
+    """The chunk's checksum was right, so these are the batches that were written."""
+    view, position, found = memoryview(data), 0, []
+    while position < len(view):
+        header = records.read_header(view, position)
+        found.append(Batch(header, view[position : position + header.size_bytes]))
+        position += header.size_bytes
+    return found

@@ -1,0 +1,118 @@
+"""Deleting objects that no topic keeps any longer: in the background, until it is done.
+
+What is to be deleted is durable before the first object goes, so a crash cannot leave a log that
+begins with records which are gone, nor objects that nobody knows of:
+  - a segment: its descriptor is renamed to `….archived.deleted`, and removed after its objects
+  - a topic: its id stands in the catalog (`TOPICS`), from before the topic leaves it until
+    nothing with that id is left in the archive
+"""
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from headwater.clock import sleep
+from headwater.errors import ArchiveUnavailable
+from headwater.log.archive.descriptor import DELETED_SUFFIX, SUFFIX, ArchivedSegment
+from headwater.log.archive.objects import Objects
+
+if TYPE_CHECKING:
+    from headwater.log.partition import PartitionLog
+    from headwater.log.store import LogStore
+
+log = logging.getLogger(__name__)
+
+TOPICS = "archive-deletions"  # documents of the catalog: {topic id: topic name}
+BACKOFF_S = 10.0
+
+_Job = tuple["PartitionLog", ArchivedSegment] | str  # a segment, or the id of a topic
+
+
+class Deletions:
+    """See the module. Lives on the event loop."""
+
+    def __init__(self, store: "LogStore", objects: Objects, uploading: "set[PartitionLog]") -> None:
+        self._store = store
+        self._objects = objects
+        self._uploading = uploading
+        self._jobs: deque[_Job] = deque()
+        self._wakeup = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.deleted_segments = 0
+        self.failures = 0
+
+    @property
+    def pending(self) -> int:
+        return len(self._jobs)
+
+    def start(self) -> None:
+        for topic_id in self._store.catalog.documents.get(TOPICS, {}):
+            self.topic(topic_id)
+        self._task = asyncio.create_task(self._run())
+
+    def stop(self) -> list[asyncio.Task[None]]:
+        if self._task is None:
+            return []
+        self._task.cancel()
+        return [self._task]
+
+    def segment(self, partition: "PartitionLog", segment: ArchivedSegment) -> None:
+        self._add((partition, segment))
+
+    def topic(self, topic_id: str) -> None:
+        self._add(topic_id)
+
+    def _add(self, job: _Job) -> None:
+        self._jobs.append(job)
+        self._wakeup.set()
+
+    async def _run(self) -> None:
+        while True:
+            await self._wakeup.wait()
+            self._wakeup.clear()
+            for _ in range(len(self._jobs)):
+                job = self._jobs[0]
+                try:
+                    if isinstance(job, str):
+                        await self._delete_topic(job)
+                    else:
+                        await self._delete_segment(*job)
+                except (ArchiveUnavailable, OSError) as error:
+                    self.failures += 1
+                    log.warning("archived objects cannot be deleted yet: %s", error)
+                    self._jobs.append(job)
+                except Exception:
+                    log.exception("deleting archived objects failed; it is tried again")
+                    self._jobs.append(job)
+                self._jobs.popleft()
+            if self._jobs:
+                await sleep(self._store.clock, BACKOFF_S)
+                self._wakeup.set()
+
+    async def _delete_segment(self, partition: "PartitionLog", segment: ArchivedSegment) -> None:
+        if partition.deleted:
+            return  # it goes with its topic
+        files = self._store.storage.files
+        if segment.path.endswith(SUFFIX):
+            doomed = segment.path.removesuffix(SUFFIX) + DELETED_SUFFIX
+            await self._store.in_worker(files.rename, segment.path, doomed)
+            segment.path = doomed
+        await self._store.in_worker(files.sync_directory, partition.directory)
+        await self._objects.delete(
+            [partition.object_name(segment.base_offset, suffix) for suffix in segment.suffixes]
+        )
+        if not partition.deleted:
+            await self._store.in_worker(files.unlink, segment.path)
+        self.deleted_segments += 1
+
+    async def _delete_topic(self, topic_id: str) -> None:
+        if UUID(topic_id) not in self._store.catalog.by_id:  # else a crash kept it from going
+            prefix = f"{self._store.catalog.cluster_id}/{topic_id}"
+            if any(each.topic_id == topic_id for each in self._uploading):
+                raise ArchiveUnavailable("a segment of the topic is just being archived")
+            names = await self._objects.names(prefix)
+            await self._objects.delete(names)
+            log.info("archived objects of a deleted topic are gone: %d", len(names))
+        await self._store.put_documents(TOPICS, {topic_id: None})

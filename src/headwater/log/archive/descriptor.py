@@ -1,0 +1,187 @@
+"""What is archived: a descriptor for each segment, beside the local log and in the archive.
+
+    00000000000000012345.archived
+      one line of JSON: offsets, sizes, timestamps, the files and their checksums, leader epochs
+      the chunks, 36 bytes each:
+        int64 base offset │ int64 position │ int32 size │ int64 timestamp │ uint32 crc │ int32 0
+      the aborted transactions, as in the segment's .txnindex
+      uint32 crc of all of it                                                (all CRCs are CRC-32C)
+
+A chunk is a run of whole batches of some MiB, the unit in which a segment is read back. Its
+timestamp is the largest in the segment up to its end, so the first chunk that has a time at or
+after some moment is found without reading any of them.
+
+The file is written at once and never changed, so there is nothing to recover. Only what `find`
+and retention need stays in memory; the chunks are read when somebody reads the segment.
+"""
+
+import logging
+import os
+import struct
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import orjson
+
+from headwater.errors import CorruptLog
+from headwater.log.files import Files
+from headwater.log.segment import Segment
+from headwater.log.transactions import ENTRY, AbortedTransaction
+from headwater.protocol.records import crc32c
+
+log = logging.getLogger(__name__)
+
+SUFFIX = ".archived"
+DELETED_SUFFIX = ".archived.deleted"
+VERSION = 1
+_CHUNK = struct.Struct(">qqiqIi")
+_CRC = struct.Struct(">I")
+
+
+class Chunk(NamedTuple):
+    base_offset: int
+    position: int  # in the segment's log
+    size_bytes: int
+    max_timestamp_ms: int  # of the segment up to the end of this chunk
+    crc: int
+
+
+class StoredFile(NamedTuple):
+    """One of the segment's other files, as it is in the archive."""
+
+    suffix: str
+    size_bytes: int
+    crc: int
+
+
+class ArchivedSegment:
+    """A segment that is in the archive, whole and compared. Never changes."""
+
+    __slots__ = (
+        "aborted", "base_offset", "end_offset", "files", "max_timestamp_ms", "newest_ms", "path",
+        "size_bytes",
+    )  # fmt: skip
+
+    def __init__(self, path: str, fields: dict[str, Any]) -> None:
+        self.path = path
+        self.base_offset: int = fields["base_offset"]
+        self.end_offset: int = fields["end_offset"]  # of the last record, + 1
+        self.size_bytes: int = fields["size_bytes"]  # of the log
+        self.max_timestamp_ms: int = fields["max_timestamp_ms"]
+        self.newest_ms: int = fields["newest_ms"]  # the same, or the file's age if there is none
+        self.aborted: int = fields["aborted"]  # transactions
+        self.files = tuple(StoredFile(*each) for each in fields["files"])
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """Of all its objects. The descriptor first: without it the others mean nothing."""
+        return (SUFFIX, ".log", *(each.suffix for each in self.files))
+
+
+class Descriptor(NamedTuple):
+    segment: ArchivedSegment
+    chunks: list[Chunk]
+    aborted: list[AbortedTransaction]
+
+
+def encode(fields: dict[str, Any], chunks: Sequence[Chunk], txn_index: bytes) -> bytes:
+    line = orjson.dumps({"version": VERSION, **fields, "chunks": len(chunks)}) + b"\n"
+    data = line + b"".join(_CHUNK.pack(*each, 0) for each in chunks) + txn_index
+    return data + _CRC.pack(crc32c(data))
+
+
+def decode(path: str, data: bytes) -> Descriptor:
+    """Raises CorruptLog."""
+    try:
+        if _CRC.pack(crc32c(data[:-4])) != data[-4:]:
+            raise ValueError("the checksum does not fit")
+        line, _, rest = data[:-4].partition(b"\n")
+        fields = orjson.loads(line)
+        if fields["version"] != VERSION:
+            raise ValueError(f"version {fields['version']}")
+        aborted_at = fields["chunks"] * _CHUNK.size
+        chunks = [Chunk(*each[:5]) for each in _CHUNK.iter_unpack(rest[:aborted_at])]
+        aborted = [AbortedTransaction(*each[1:]) for each in ENTRY.iter_unpack(rest[aborted_at:])]
+        return Descriptor(ArchivedSegment(path, fields), chunks, aborted)
+    except (ValueError, KeyError, TypeError, struct.error) as error:
+        raise CorruptLog(
+            "what is known of an archived segment is damaged",
+            detail=f"{path}: {error}",
+            hint="the archive has a copy under the same name",
+        ) from error
+
+
+def read_chunks(files: Files, segment: ArchivedSegment) -> list[Chunk]:
+    """(worker) Raises CorruptLog or OSError."""
+    return decode(segment.path, files.read(segment.path)).chunks
+
+
+def read_aborted(files: Files, segment: ArchivedSegment) -> list[AbortedTransaction]:
+    """(worker) The transactions whose abort is in the segment. Raises CorruptLog."""
+    try:
+        return decode(segment.path, files.read(segment.path)).aborted
+    except OSError as error:
+        raise CorruptLog(
+            "an archived segment's descriptor cannot be read", detail=str(error)
+        ) from error
+
+
+class ArchivedPlace(NamedTuple):
+    """Somewhere in the archive, to a chunk's precision."""
+
+    archived_bytes: int  # from there to where the local log begins
+    timestamp_ms: int
+
+
+def archived_place(
+    files: Files, segments: Sequence[ArchivedSegment], offset: int
+) -> ArchivedPlace | None:
+    """(worker) Where `offset` is in the archive. Raises CorruptLog or OSError."""
+    behind_bytes = 0
+    for segment in reversed(segments):
+        if segment.base_offset <= offset or segment is segments[0]:
+            for chunk in reversed(read_chunks(files, segment)):
+                behind_bytes += chunk.size_bytes
+                if chunk.base_offset <= offset or chunk.position == 0:
+                    return ArchivedPlace(behind_bytes, chunk.max_timestamp_ms)
+        behind_bytes += segment.size_bytes
+    return None
+
+
+class Found(NamedTuple):
+    """What lies beside a log: oldest first; and what is still to be deleted from the archive."""
+
+    kept: list[ArchivedSegment]
+    doomed: list[ArchivedSegment]
+
+
+def load(files: Files, directory: str) -> Found:
+    """The descriptors in a partition's directory; one that cannot be read is reported."""
+    found = Found([], [])
+    if not os.path.isdir(directory):
+        return found
+    for name in sorted(files.listdir(directory)):
+        if name.endswith((SUFFIX, DELETED_SUFFIX)):
+            path = f"{directory}/{name}"
+            try:
+                segment = decode(path, files.read(path)).segment
+            except (CorruptLog, OSError) as error:
+                log.error("an archived segment is left out: %s", error)
+                continue
+            (found.kept if name.endswith(SUFFIX) else found.doomed).append(segment)
+    return found
+
+
+def connected(
+    archived: Sequence[ArchivedSegment], local: Sequence[Segment]
+) -> tuple[ArchivedSegment, ...]:
+    """Those from which one can read on, without a gap, into the local log."""
+    kept: list[ArchivedSegment] = []
+    reaches = local[0].base_offset if local else None
+    for each in reversed(archived):
+        if reaches is not None and each.end_offset < reaches:
+            log.error("archived records cannot be reached, a segment is missing: %s", each.path)
+            break
+        kept.append(each)
+        reaches = each.base_offset if reaches is None else min(reaches, each.base_offset)
+    return tuple(reversed(kept))

@@ -1,0 +1,125 @@
+"""S3, and whatever speaks like it (MinIO, Ceph, R2, …), through object_store's Rust client.
+
+The credentials are found as AWS' own tools find them: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and
+AWS_SESSION_TOKEN, a web identity, a container's or an instance's role. None of them is a setting
+of the broker, so none can get into its log.
+
+Every request is signed with the hash of its contents, so a server that checks signatures refuses
+a body that was damaged on the way.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import obstore
+from obstore.exceptions import BaseError
+from obstore.store import S3Store
+
+from headwater.errors import ArchiveUnavailable, ConfigError
+
+PART_BYTES = 8 << 20  # of a multipart upload; S3 wants at least 5 MiB
+PARTS_AT_ONCE = 2
+DELETES_AT_ONCE = 1000  # what one DeleteObjects takes
+CONNECT_TIMEOUT_S = 5
+REQUEST_TIMEOUT_S = 60
+DEFAULT_REGION = "us-east-1"  # what servers other than AWS' take whatever one calls it
+
+
+class S3Objects:
+    """A prefix in a bucket. Requests run in the client's own threads; the event loop only waits."""
+
+    def __init__(
+        self, bucket: str, prefix: str, *, endpoint: str | None, region: str | None
+    ) -> None:
+        self.url = f"s3://{bucket}/{prefix}" if prefix else f"s3://{bucket}"
+        options: dict[str, Any] = {}
+        if endpoint is not None:
+            # Servers that are not AWS' seldom have a host name for each bucket.
+            options |= {"endpoint": endpoint, "virtual_hosted_style_request": False}
+        if region is not None or endpoint is not None:
+            options["region"] = region or DEFAULT_REGION
+        try:
+            self._store = S3Store(
+                bucket,
+                prefix=prefix or None,
+                client_options={
+                    "allow_http": endpoint is not None and endpoint.startswith("http://"),
+                    "connect_timeout": timedelta(seconds=CONNECT_TIMEOUT_S),
+                    "timeout": timedelta(seconds=REQUEST_TIMEOUT_S),
+                },
+                retry_config={
+                    "max_retries": 2,
+                    "retry_timeout": timedelta(seconds=REQUEST_TIMEOUT_S),
+                },
+                **options,
+            )
+        except (BaseError, ValueError) as error:
+            raise ConfigError("the archive cannot be used", detail=_short(error)) from error
+
+    async def put(self, name: str, parts: AsyncIterator[bytes]) -> None:
+        first: list[bytes] = []
+        size_bytes = 0
+        async for part in parts:
+            first.append(part)
+            size_bytes += len(part)
+            if size_bytes >= PART_BYTES:
+                break
+        else:
+            await self._wait(obstore.put_async(self._store, name, b"".join(first)))
+            return
+        await self._wait(
+            obstore.put_async(
+                self._store,
+                name,
+                _chained(first, parts),
+                chunk_size=PART_BYTES,
+                max_concurrency=PARTS_AT_ONCE,
+            )
+        )
+
+    async def get(self, name: str, start: int, end: int) -> bytes:
+        if start == end:
+            return b""
+        found = await self._wait(obstore.get_range_async(self._store, name, start=start, end=end))
+        return bytes(found)
+
+    async def names(self, prefix: str) -> list[str]:
+        found = await self._wait(obstore.list(self._store, prefix).collect_async())
+        return [each["path"] for each in found]
+
+    async def delete(self, names: Sequence[str]) -> None:
+        for at in range(0, len(names), DELETES_AT_ONCE):
+            some = list(names[at : at + DELETES_AT_ONCE])
+            await self._wait(obstore.delete_async(self._store, some), missing_is_fine=True)
+
+    def close(self) -> None:
+        pass
+
+    async def _wait(self, request: Any, *, missing_is_fine: bool = False) -> Any:
+        try:
+            return await request
+        except FileNotFoundError as error:
+            if not missing_is_fine or "NoSuchBucket" in str(error):
+                raise ArchiveUnavailable(
+                    "an object is not in the archive", detail=f"{self.url}: {_short(error)}"
+                ) from error
+        except asyncio.CancelledError:
+            raise
+        except (BaseError, OSError) as error:
+            raise ArchiveUnavailable(
+                "the archive refuses, or does not answer", detail=f"{self.url}: {_short(error)}"
+            ) from error
+
+
+async def _chained(first: list[bytes], rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    while first:
+        yield first.pop(0)
+    async for part in rest:
+        yield part
+
+
+def _short(error: BaseException) -> str:
+    """Without the client's dump of its own state."""
+    return str(error).split("\n\nDebug source:")[0].strip()[:500]
