@@ -166,7 +166,7 @@ class Broker:
             await asyncio.wait(self._changes)
         await self.transactions.close()
         await self.groups.close()
-        await asyncio.to_thread(self.audit.close)
+        await self.audit.close()
         self.users.close()
         await self.store.close()
 
@@ -218,10 +218,14 @@ class Broker:
             async with self._change_turn:
                 return await change
 
-        task = asyncio.create_task(in_turn())
+        return await self.in_any_case(in_turn())
+
+    def in_any_case(self, work: Coroutine[Any, Any, T]) -> "asyncio.Future[T]":
+        """`work` goes on if the caller is cancelled, and is done before the broker closes."""
+        task = asyncio.create_task(work)
         self._changes.add(task)
         task.add_done_callback(self._changes.discard)
-        return await asyncio.shield(task)
+        return asyncio.shield(task)
 
     async def create_topic(self, name: str, partitions: int, configs: dict[str, str]) -> Topic:
         """Raises the error code for a name that cannot be one."""

@@ -59,6 +59,7 @@ def _lines(broker: "Broker", server: "Server") -> Iterator[str]:
         ("headwater_connections", "Open connections.", len(server.connections)),
         ("headwater_buffered_bytes", "Request bytes in memory.", server.buffered_bytes),
         ("headwater_fetch_sessions", "Incremental fetch sessions.", len(broker.fetch_sessions)),
+        ("headwater_acls", "ACLs.", broker.authorizer.acl_count),
         ("headwater_topics", "Topics.", len(store.catalog.topics)),
         ("headwater_partitions", "Partitions.", len(store.partitions)),
         ("headwater_open_files", "Segment files held open.", len(store.storage.open_files)),
@@ -107,8 +108,15 @@ def _lines(broker: "Broker", server: "Server") -> Iterator[str]:
             "Connections ended for bad input or a limit.",
             metrics.connections_refused,
         ),
+        ("headwater_audit_dropped_total", "Lines the audit log lacks.", broker.audit.dropped),
     ):
         yield from _family(name, "counter", text, [({}, count)])
+    yield from _family(
+        "headwater_authorization_denials_total", "counter", "What clients may not do, and asked.", (
+            ({"operation": operation.name, "resource_type": kind.name}, count)
+            for (operation, kind), count in broker.authorizer.denials.items()
+        )
+    )  # fmt: skip
     yield from _group_lines(broker)
     yield from _archive_lines(broker)
     yield from _transaction_lines(broker)

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker, check_topic_name
+from headwater.broker.security.audit import Change
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ApiError
 from headwater.log.catalog import Topic
@@ -102,12 +103,20 @@ async def _topic(
         if not creates:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         partitions = broker.options.default_partitions
-        topic = await broker.to_the_end(broker.create_topic(name, partitions, {}))
+        topic = await broker.to_the_end(_create(broker, name, partitions, context))
     except ApiError as error:
         return MetadataResponseTopic(error_code=error.code, name=name)
     except OSError:
         return MetadataResponseTopic(error_code=ErrorCode.KAFKA_STORAGE_ERROR, name=name)
     return describe(broker, topic)
+
+
+async def _create(broker: Broker, name: str, partitions: int, context: RequestContext) -> Topic:
+    is_new = broker.topic(name) is None  # else another client was faster
+    topic = await broker.create_topic(name, partitions, {})
+    if is_new:
+        broker.audit.changed(context, Change(Operation.CREATE, "TOPIC", name, ErrorCode.NONE))
+    return topic
 
 
 def describe(broker: Broker, topic: Topic) -> MetadataResponseTopic:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from headwater.broker.security.audited_changes import audited
 from headwater.broker.security.authorizer import ANONYMOUS, Principal
 from headwater.protocol.schema import Message
 
@@ -106,14 +107,15 @@ def serves(
 
     def register(handle: Handler) -> Handler:
         module = __import__(handle.__module__, fromlist=["__doc__"])
+        name = request.__name__.removesuffix("Request")
         APIS[request.api_key] = Api(
             key=request.api_key,
-            name=request.__name__.removesuffix("Request"),
+            name=name,
             first=first,
             last=last,
             advertised_from=first if advertised_from is None else advertised_from,
             request=request,
-            handle=handle,
+            handle=audited(name, handle),
             contract=module.__doc__ or "",
             pipelined=pipelined,
         )

@@ -2,19 +2,20 @@
 
     denied           a client may not do what it asked for
     authentication   somebody proved who they are, or did not
-    change           topics, settings, ACLs, users, quotas, groups or records were changed, or were
-                     not (`error`)
+    change           topics, settings, ACLs, users, quotas, groups or records were changed; or not,
+                     for another reason than a missing right (`error`)
 
-Denials and authentications repeat as fast as a client can ask. The first of its kind is written at
-once, the rest of its minute is counted (`repeated`), and a minute writes no more than
+What did not happen repeats as fast as a client can ask, and so do logins. The first of its kind is
+written at once, the rest of its minute is counted (`repeated`), and a minute writes no more than
 DISTINCT_PER_WINDOW kinds; so a flood can neither fill the disk nor push the log's past out of it.
-Changes are all written.
+Changes that happened are all written.
 
 Lines are written by a thread. What it cannot write in time, or not at all, is dropped and counted;
 no request waits for it. Text that a client chose is cut. No password, key or value of a setting is
 ever written.
 """
 
+import asyncio
 import logging
 import os
 from collections import Counter, deque
@@ -65,16 +66,16 @@ class AuditLog:
         self._is_writing = False
         self._is_failing = False
         self._workers = Workers("audit", 1)
-        # This minute's denials and authentications, by what they have in common.
+        # This minute's events that repeat, by what they have in common.
         self._seen: dict[tuple[object, ...], dict[str, Any]] = {}
         self._repeated: Counter[tuple[object, ...]] = Counter()
         self._unlisted: Counter[str] = Counter()  # by event
         self._window: Timer | None = None
 
-    def close(self) -> None:
-        """Writes what is known and ends the thread. Blocks until it is written."""
+    async def close(self) -> None:
+        """Writes what is known and ends the thread. It may be used again."""
         self._end_window()
-        self._workers.close()
+        await asyncio.to_thread(self._workers.close)
 
     # ── events ────────────────────────────────────────────────────────────────────────────────
 
@@ -114,18 +115,22 @@ class AuditLog:
             )
 
     def changed(self, context: "RequestContext", change: Change) -> None:
-        if self._path is not None:
-            fields: dict[str, Any] = {
-                **_who(context),
-                "operation": change.operation.name,
-                "resource_type": change.resource_type,
-                "resource": _cut(change.resource),
-                "allowed": change.error_code not in _REFUSALS,
-                "error": _error_name(change.error_code),
-            }
-            if change.detail:
-                fields["detail"] = _cut(change.detail)
+        if self._path is None or change.error_code in _REFUSALS:
+            return  # a denial has its own line
+        fields: dict[str, Any] = {
+            **_who(context),
+            "operation": change.operation.name,
+            "resource_type": change.resource_type,
+            "resource": _cut(change.resource),
+            "allowed": True,
+        }
+        if change.detail:
+            fields["detail"] = _cut(change.detail)
+        if change.error_code == ErrorCode.NONE:
             self._write("change", fields)
+        else:
+            fields["error"] = _error_name(change.error_code)
+            self._repeatable("change", (context.principal, *change), fields)
 
     # ── what repeats ──────────────────────────────────────────────────────────────────────────
 

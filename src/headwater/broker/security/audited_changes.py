@@ -1,0 +1,213 @@
+"""What the administrative requests change, as the audit log has it.
+
+One function per API: from a request and its answer to what was done, or was tried. An API that is
+not here changes nothing that an administrator would ask about.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from headwater.broker.security.acls import Acl, Operation
+from headwater.broker.security.audit import Change
+from headwater.errors import ApiError
+
+if TYPE_CHECKING:
+    from headwater.broker.api.registry import Answer, Handler, RequestContext
+    from headwater.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+_CONFIG_KINDS = {2: "TOPIC", 4: "BROKER", 8: "BROKER_LOGGER", 16: "CLIENT_METRICS", 32: "GROUP"}
+_MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
+
+
+def _create_topics(request: Any, answer: Any) -> Iterator[Change]:
+    if not request.validate_only:
+        for topic in answer.topics:
+            yield Change(Operation.CREATE, "TOPIC", topic.name, topic.error_code)
+
+
+def _delete_topics(request: Any, answer: Any) -> Iterator[Change]:
+    for topic in answer.responses:
+        name = topic.name if topic.name is not None else str(topic.topic_id)
+        yield Change(Operation.DELETE, "TOPIC", name, topic.error_code)
+
+
+def _create_partitions(request: Any, answer: Any) -> Iterator[Change]:
+    if not request.validate_only:
+        counts = {topic.name: topic.count for topic in request.topics}
+        for topic in answer.results:
+            detail = f"{counts[topic.name]} partitions"
+            yield Change(Operation.ALTER, "TOPIC", topic.name, topic.error_code, detail)
+
+
+def _delete_records(request: Any, answer: Any) -> Iterator[Change]:
+    for topic in answer.topics:
+        for each in topic.partitions:
+            detail = f"partition {each.partition_index} begins at {each.low_watermark}"
+            yield Change(Operation.DELETE, "TOPIC", topic.name, each.error_code, detail)
+
+
+def _alter_configs(request: Any, answer: Any) -> Iterator[Change]:
+    if not request.validate_only:
+        for resource, result in zip(request.resources, answer.responses, strict=True):
+            kind = _CONFIG_KINDS.get(resource.resource_type, str(resource.resource_type))
+            names = ", ".join(config.name for config in resource.configs)  # values may be secrets
+            yield Change(
+                Operation.ALTER_CONFIGS, kind, resource.resource_name, result.error_code, names
+            )
+
+
+def _delete_groups(request: Any, answer: Any) -> Iterator[Change]:
+    for group in answer.results:
+        yield Change(Operation.DELETE, "GROUP", group.group_id, group.error_code)
+
+
+def _offset_delete(request: Any, answer: Any) -> Iterator[Change]:
+    if answer.error_code:
+        yield Change(Operation.DELETE, "GROUP", request.group_id, answer.error_code, "offsets")
+    for topic in answer.topics:
+        code = next((each.error_code for each in topic.partitions if each.error_code), 0)
+        detail = f"offsets in {topic.name}"
+        yield Change(Operation.DELETE, "GROUP", request.group_id, code, detail)
+
+
+def _alter_share_group_offsets(request: Any, answer: Any) -> Iterator[Change]:
+    if answer.error_code:
+        yield Change(Operation.ALTER, "GROUP", request.group_id, answer.error_code, "offsets")
+    for topic in answer.responses:
+        code = next((each.error_code for each in topic.partitions if each.error_code), 0)
+        detail = f"offsets in {topic.topic_name}"
+        yield Change(Operation.ALTER, "GROUP", request.group_id, code, detail)
+
+
+def _delete_share_group_offsets(request: Any, answer: Any) -> Iterator[Change]:
+    if answer.error_code:
+        yield Change(Operation.DELETE, "GROUP", request.group_id, answer.error_code, "offsets")
+    for topic in answer.responses:
+        detail = f"offsets in {topic.topic_name}"
+        yield Change(Operation.DELETE, "GROUP", request.group_id, topic.error_code, detail)
+
+
+def _create_acls(request: Any, answer: Any) -> Iterator[Change]:
+    for wanted, result in zip(request.creations, answer.results, strict=True):
+        try:
+            text = str(
+                Acl.checked(
+                    wanted.resource_type,
+                    wanted.resource_name,
+                    wanted.resource_pattern_type,
+                    wanted.principal,
+                    wanted.host,
+                    wanted.operation,
+                    wanted.permission_type,
+                )
+            )
+        except ApiError as error:
+            text = str(error)
+        yield Change(Operation.CREATE, "ACL", text, result.error_code)
+
+
+def _delete_acls(request: Any, answer: Any) -> Iterator[Change]:
+    for result in answer.filter_results:
+        if result.error_code:
+            yield Change(Operation.DELETE, "ACL", "", result.error_code)
+        for each in result.matching_acls:
+            acl = Acl.checked(
+                each.resource_type,
+                each.resource_name,
+                each.pattern_type,
+                each.principal,
+                each.host,
+                each.operation,
+                each.permission_type,
+            )
+            yield Change(Operation.DELETE, "ACL", str(acl), each.error_code)
+
+
+def _alter_users(request: Any, answer: Any) -> Iterator[Change]:
+    done = {each.name: (each.mechanism, "removed") for each in request.deletions}
+    done |= {each.name: (each.mechanism, "set") for each in request.upsertions}
+    for result in answer.results:
+        mechanism, what = done[result.user]
+        detail = f"{_MECHANISMS.get(mechanism, mechanism)} password {what}"
+        yield Change(Operation.ALTER, "USER", result.user, result.error_code, detail)
+
+
+def _alter_quotas(request: Any, answer: Any) -> Iterator[Change]:
+    if not request.validate_only:
+        for entry, result in zip(request.entries, answer.entries, strict=True):
+            entity = ", ".join(
+                f"{each.entity_type}={each.entity_name or '(default)'}" for each in entry.entity
+            )
+            detail = ", ".join(
+                f"{each.key} removed" if each.remove else f"{each.key}={each.value:g}"
+                for each in entry.ops
+            )
+            yield Change(Operation.ALTER_CONFIGS, "QUOTA", entity, result.error_code, detail)
+
+
+def _write_txn_markers(request: Any, answer: Any) -> Iterator[Change]:
+    commits = {each.producer_id: each.transaction_result for each in request.markers}
+    for done in answer.markers:
+        what = "commit" if commits.get(done.producer_id) else "abort"
+        for topic in done.topics:
+            for each in topic.partitions:
+                detail = (
+                    f"{what} of producer {done.producer_id} in partition {each.partition_index}"
+                )
+                yield Change(Operation.ALTER, "TOPIC", topic.name, each.error_code, detail)
+
+
+CHANGES: dict[str, Callable[[Any, Any], Iterator[Change]]] = {
+    "CreateTopics": _create_topics,
+    "DeleteTopics": _delete_topics,
+    "CreatePartitions": _create_partitions,
+    "DeleteRecords": _delete_records,
+    "AlterConfigs": _alter_configs,
+    "IncrementalAlterConfigs": _alter_configs,
+    "DeleteGroups": _delete_groups,
+    "OffsetDelete": _offset_delete,
+    "AlterShareGroupOffsets": _alter_share_group_offsets,
+    "DeleteShareGroupOffsets": _delete_share_group_offsets,
+    "CreateAcls": _create_acls,
+    "DeleteAcls": _delete_acls,
+    "AlterUserScramCredentials": _alter_users,
+    "AlterClientQuotas": _alter_quotas,
+    "WriteTxnMarkers": _write_txn_markers,
+}
+
+
+def audited(api_name: str, handle: "Handler") -> "Handler":
+    """The handler, with a line in the audit log for each change.
+
+    A change goes on to its end, and into the log, when its client has gone in the middle of it.
+    """
+    changes = CHANGES.get(api_name)
+    if changes is None:
+        return handle
+
+    def handle_and_note(
+        broker: "Broker", request: Any, context: "RequestContext"
+    ) -> "Answer | Awaitable[Answer]":
+        def note(answer: "Answer") -> None:
+            try:
+                for change in changes(request, answer):
+                    broker.audit.changed(context, change)
+            except Exception:  # what is done is done, and is answered
+                broker.audit.dropped += 1
+                log.exception("a change is missing in the audit log")
+
+        async def to_its_end(answer: "Awaitable[Answer]") -> "Answer":
+            known = await answer
+            note(known)
+            return known
+
+        answer = handle(broker, request, context)
+        if isinstance(answer, Awaitable):
+            return broker.in_any_case(to_its_end(answer))
+        note(answer)
+        return answer
+
+    return handle_and_note
