@@ -246,13 +246,16 @@ class Log:
         ]
 
     def committed_values(self, offset: int | None = None) -> list[bytes | None]:
+        return [record.value for record in self.committed_records(offset)]
+
+    def committed_records(self, offset: int | None = None) -> list[Record]:
         """What an application gets that reads committed records only, as its client sees to it."""
         partition = self.partition()
         start = partition.log_start_offset if offset is None else offset
         end = partition.last_stable_offset
         aborted = sorted(partition.aborted_transactions(start, end), key=lambda each: each[1])
         ignored: set[int] = set()
-        values: list[bytes | None] = []
+        found: list[Record] = []
         for batch in self.batches(start):
             header = read_header(batch)
             if header.base_offset >= end:
@@ -264,8 +267,8 @@ class Log:
                 if marker is not None and not marker.commit:
                     ignored.discard(header.producer_id)
             elif not (header.attributes & TRANSACTIONAL and header.producer_id in ignored):
-                values += [r.value for r in records.records_of(batch) if r.offset >= start]
-        return values
+                found += [r for r in records.records_of(batch) if r.offset >= start]
+        return found
 
     # ── looking at the files ──
 

@@ -1,6 +1,7 @@
 """Random workloads against a dictionary of last values, with crashes at any step of a pass."""
 
 import contextlib
+import errno
 import random
 import tempfile
 from pathlib import Path
@@ -143,6 +144,35 @@ def test_a_crash_at_any_step_leaves_the_old_or_the_new(
             log.check_indexes()
             log.compact(roll=False)
             model.check(log.records(), clean_upto=log.partition().clean_offset)
+
+
+@pytest.mark.parametrize("which", range(6))
+@pytest.mark.parametrize("call", ["link", "rename", "unlink", "sync_directory"])
+def test_a_swap_that_the_disk_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, which: int
+) -> None:
+    """The log goes on with the old segments; if the swap had begun, the next start completes it."""
+    with CompactedLog(tmp_path) as log:
+        model = prepared(log)
+        calls, work = iter(range(1000)), getattr(log.files, call)
+
+        def fails_once(*args: str) -> None:
+            if next(calls) == which:
+                raise OSError(errno.EIO, "refused")
+            work(*args)
+
+        monkeypatch.setattr(log.files, call, fails_once)
+        log.compact(roll=False)
+        monkeypatch.undo()
+        model.check(log.records(), clean_upto=0)
+        log.compact(roll=False)
+        model.check(log.records(), clean_upto=log.partition().clean_offset)
+        model.put(log.put((b"a", b"new")), [(b"a", b"new")])
+        log.restart()
+        model.check(log.records(), clean_upto=log.partition().clean_offset)
+        log.compact()
+        model.check(log.records(), clean_upto=log.partition().clean_offset)
+        assert log.partition().clean_offset == log.partition().high_watermark
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -111,9 +111,9 @@ class PartitionLog:
     __slots__ = (
         "_commit_bytes", "_committing", "_pending", "_recent", "_store", "archived", "broken",
         "clean_offset", "committed_bytes", "config", "deleted", "directory", "durable_producers",
-        "epochs", "failure", "high_watermark", "index", "is_swapping", "log_start_offset",
-        "next_offset", "producers", "recovery_point", "segments", "stable_waiters", "topic",
-        "topic_id", "waiters",
+        "epochs", "failure", "high_watermark", "index", "is_stuck", "is_swapping",
+        "log_start_offset", "next_offset", "producers", "recovery_point", "segments",
+        "stable_waiters", "topic", "topic_id", "waiters",
     )  # fmt: skip
 
     def __init__(
@@ -132,6 +132,7 @@ class PartitionLog:
         self.next_offset = 0
         self.clean_offset = 0  # compaction has been so far
         self.is_swapping = False  # compaction is just changing the files' names
+        self.is_stuck = False  # it could not, and will only at the next start
         self.recovery_point = 0  # everything below needs no scan after a crash
         self.producers = Producers()  # as of the next offset: what an append is judged by
         self.durable_producers = Producers()  # as of the high watermark

@@ -84,7 +84,7 @@ class Compactor:
         for number, partition in enumerate(partitions, 1):
             if number % LOOKED_AT == 0:
                 await asyncio.sleep(0)
-            if partition in but or partition.deleted or partition.is_swapping:
+            if partition in but or partition.deleted or partition.is_stuck:
                 continue
             roll_if_overdue(self._store, partition)
             try:
@@ -163,12 +163,13 @@ class Compactor:
     async def _give_up(self, partition: PartitionLog, error: Exception) -> None:
         self.numbers.failures += 1
         self.numbers.last_error = f"{partition.topic}-{partition.index}: {error}"
+        then = "the next start completes it" if partition.is_stuck else "it is tried again"
         log.error(
-            "compaction of %s-%d was given up, it is tried again: %s",
-            partition.topic, partition.index, error,
+            "compaction of %s-%d was given up, %s: %s",
+            partition.topic, partition.index, then, error,
         )  # fmt: skip
         await self._child.end()  # it may still be writing
-        if not partition.deleted and not partition.is_swapping:
+        if not partition.deleted and not partition.is_stuck:
             with contextlib.suppress(OSError):
                 await self._store.in_worker(
                     swap.discard, self._store.storage.files, partition.directory

@@ -42,27 +42,38 @@ async def swap_in(store: "LogStore", partition: "PartitionLog", bases: Sequence[
     """Replaces the segments of those base offsets by the cleaned one of the first of them.
 
     False: they are no longer what was cleaned, because retention or a deletion was faster. On
-    OSError the old segments are still in use, and the next start decides what becomes of it.
+    OSError the old segments are still in use. If the disk fails when the swap has begun, only the
+    next start can complete it: until then nothing of the partition is cleaned (`is_stuck`).
     """
     inputs = tuple(each for each in partition.segments if each.base_offset in set(bases))
-    if len(inputs) != len(bases) or partition.is_swapping:
+    if len(inputs) != len(bases):
         await store.in_worker(discard, store.storage.files, partition.directory)
         return False
+    directory, serial = partition.directory, store.next_serial()
     partition.begin_swap(inputs)
     try:
-        serial = store.next_serial()
-        await store.in_worker(_prepare, store.storage, partition.directory, inputs, serial)
-        for segment in inputs:
-            segment.move_to(f"{_stem(partition.directory, segment.base_offset)}.{serial}.deleted")
-        cleaned = await store.in_worker(_finish, store.storage, partition.directory, bases[0])
-        partition.replace(inputs, cleaned)
+        failure = await store.in_worker(_prepare, store.storage, directory, inputs, serial)
+        if failure is None:
+            for segment in inputs:
+                segment.move_to(f"{_stem(directory, segment.base_offset)}.{serial}.deleted")
+            cleaned = await store.in_worker(_finish, store.storage, directory, bases[0])
+            partition.replace(inputs, cleaned)
+    except BaseException:  # also when the broker stops: whatever the note says will be done
+        partition.is_stuck = True
+        raise
     finally:
         partition.end_swap(inputs)
+    if failure is not None:
+        raise failure
     return True
 
 
-def _prepare(storage: Storage, directory: str, inputs: Sequence[Segment], serial: int) -> None:
-    """(worker) Steps 1 and 2. On OSError nothing has changed."""
+def _prepare(
+    storage: Storage, directory: str, inputs: Sequence[Segment], serial: int
+) -> OSError | None:
+    """(worker) Steps 1 and 2. An error that is returned has changed nothing; one that is raised
+    may have left the note.
+    """
     files = storage.files
     bases = [segment.base_offset for segment in inputs]
     try:
@@ -78,7 +89,7 @@ def _prepare(storage: Storage, directory: str, inputs: Sequence[Segment], serial
         ]
         note = " ".join(suffixes) + "\n" + "\n".join(map(str, bases)) + "\n"
         files.write_atomically(f"{_stem(directory, bases[0])}.swap", note.encode())
-    except OSError:
+    except OSError as error:
         # The note may have got its name all the same. It has to be gone before its files are.
         files.unlink(f"{_stem(directory, bases[0])}.swap")
         files.sync_directory(directory)
@@ -86,7 +97,8 @@ def _prepare(storage: Storage, directory: str, inputs: Sequence[Segment], serial
         for name in files.listdir(directory):
             if f".{serial}.deleted." in name:
                 files.unlink(f"{directory}/{name}")
-        raise
+        return error
+    return None
 
 
 def _finish(storage: Storage, directory: str, base_offset: int) -> Segment:
