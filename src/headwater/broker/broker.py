@@ -14,6 +14,7 @@ from headwater.broker.fetch_sessions import FetchSessions
 from headwater.broker.group_configs import GroupConfigs
 from headwater.broker.groups import GroupCoordinator, GroupSettings, Queues
 from headwater.broker.internal_log import InternalLog
+from headwater.broker.key_checks import KeyChecks
 from headwater.broker.lag import MEASURE_S, LagMeter
 from headwater.broker.metrics import Metrics
 from headwater.broker.overload import Overload
@@ -123,6 +124,7 @@ class Broker:
         )
         self.compactor = Compactor(store, options.compaction)
         self.quotas = Quotas(store, clock)
+        self.key_checks = KeyChecks(self)
         self.overload = Overload(self)
         self.groups.when_committed(self.overload.committed)
         self.lag = LagMeter(self)

@@ -5,10 +5,11 @@ Versions 3–13 are served; 0 is advertised, because librdkafka turns compressio
 
 The header and the CRC of a batch are checked, its records are not looked into; it is stored as it
 was sent, whatever its compression. Only for a compacted topic are the keys looked at: a record
-without one would have no place in it (INVALID_RECORD). With acks=1 and acks=all the answer comes
-when the batch is durable (`headwater.durability`); with acks=0 there is none, and an error ends
-the connection, so that the client looks at its metadata again. Batches of idempotent producers
-are checked for gaps and not stored twice. Needs WRITE on the topics.
+without one would have no place in it (INVALID_RECORD, with the number of each such record). With
+acks=1 and acks=all the answer comes when the batch is durable (`headwater.durability`); with acks=0
+there is none, and an error ends the connection, so that the client looks at its metadata again.
+Batches of idempotent producers are checked for gaps and not stored twice. Needs WRITE on the
+topics.
 
 A transactional batch belongs to the transaction that its producer is in. From version 12 on the
 partition joins the transaction with its first batch (KIP-890); the answer comes when that is
@@ -20,7 +21,7 @@ up, or drop a batch: then the answer is POLICY_VIOLATION, or a success with offs
 says so (never inside a transaction). A client over its byte quota is slowed down (quotas.py).
 
 Deviations: `timeout_ms` is not used, for there is no replica to wait for. Offsets inside a batch
-are not checked record by record.
+are checked record by record for compacted topics only.
 """
 
 import asyncio
@@ -29,6 +30,7 @@ from functools import partial
 
 from headwater.broker.api.registry import Answer, Held, RequestContext, serves
 from headwater.broker.broker import COORDINATORS_TOPICS, Broker
+from headwater.broker.key_checks import Outcome
 from headwater.broker.quotas import PRODUCER_BYTES
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ApiError, MalformedMessage, StorageFailed
@@ -73,6 +75,7 @@ def produce(
 ) -> "asyncio.Future[Answer]":
     if broker.overload.is_any:
         _hold_back(broker, request, context)
+    outcomes = broker.key_checks.look(request, context)
     if broker.quotas.is_any:
         broker.quotas.charge_bytes(context, PRODUCER_BYTES, _size_bytes(request))
     response = ProduceResponse()
@@ -85,10 +88,10 @@ def produce(
         if waiting == 0 and not future.cancelled():
             future.set_result(None if request.acks == 0 else response)
 
-    for topic in request.topic_data:
+    for topic_at, topic in enumerate(request.topic_data):
         answers = ProduceResponseTopicProduceResponse(name=topic.name, topic_id=topic.topic_id)
         response.responses.append(answers)
-        for data in topic.partition_data:
+        for at, data in enumerate(topic.partition_data):
             answer = ProduceResponsePartitionProduceResponse(index=data.index)
             answers.partition_responses.append(answer)
             name = topic.name
@@ -106,8 +109,9 @@ def produce(
                 partition = broker.partition(name, data.index)
                 waiting += 1
                 try:
+                    keys = outcomes.get((topic_at, at))
                     joining = _append(
-                        broker, partition, data.records, request, context, answer, settle
+                        broker, partition, data.records, keys, request, context, answer, settle
                     )
                 except ApiError:
                     waiting -= 1
@@ -163,6 +167,7 @@ def _append(
     broker: Broker,
     partition: PartitionLog,
     data: memoryview | None,
+    keys: Outcome | None,
     request: ProduceRequest,
     context: RequestContext,
     answer: ProduceResponsePartitionProduceResponse,
@@ -173,8 +178,8 @@ def _append(
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, "no records")
     header = records.check_produced(data)
     _check_batch(broker, partition, header, context)
-    if "compact" in partition.config.cleanup_policy:
-        _check_keys(data, answer)
+    if keys is not None:
+        _check_keys(keys, answer)
     policy = partition.config.overload
     if policy is not None:
         if broker.overload.is_dropped(partition, header.size_bytes):
@@ -306,19 +311,17 @@ def _check_batch(
             )
 
 
-def _check_keys(data: memoryview, answer: ProduceResponsePartitionProduceResponse) -> None:
-    try:
-        keyless = [at for at, each in enumerate(records.records_of(data)) if each.key is None]
-    except MalformedMessage as error:
-        raise ApiError(ErrorCode.INVALID_RECORD, str(error)) from None
-    if keyless:
+def _check_keys(keys: Outcome, answer: ProduceResponsePartitionProduceResponse) -> None:
+    if isinstance(keys, MalformedMessage):
+        raise ApiError(ErrorCode.INVALID_RECORD, str(keys))
+    if keys:
         # Which ones: the client may then send the others again (KIP-467).
         answer.record_errors = [
             ProduceResponseBatchIndexAndErrorMessage(
                 batch_index=at,
                 batch_index_error_message="a record of a compacted topic needs a key",
             )
-            for at in keyless
+            for at in keys
         ]
         raise ApiError(ErrorCode.INVALID_RECORD, "records of a compacted topic need a key")
 

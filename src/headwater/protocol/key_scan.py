@@ -1,0 +1,84 @@
+"""Looking for records without a key, without taking the records apart.
+
+About 0.6 µs a record: its length leads to the next one, and one regular expression reads what is in
+between. A caller that must not hold up others looks at some records at a time (`step`).
+"""
+
+import re
+
+from headwater.errors import MalformedMessage
+from headwater.protocol.primitives import write_varlong
+
+# attributes, timestamp delta, (offset delta), and the length of the key if it is -1: there is none
+_HEAD = re.compile(rb".[\x80-\xff]*+[\x00-\x7f]([\x80-\xff]*+[\x00-\x7f])(\x01)?", re.DOTALL).match
+
+
+class KeyScan:
+    """The records of one batch, looked at one after the other; `keyless` has the number of each
+    that has no key.
+
+    Raises MalformedMessage if the bytes are not `count` records with the offsets 0, 1, 2, …
+    """
+
+    def __init__(self, body: bytes, count: int) -> None:
+        self.keyless: list[int] = []
+        self._body = body
+        self._count = count
+        self._at = 0
+        self._number = 0
+
+    def step(self, records: int) -> bool:
+        """Looks at so many more. True: that was all."""
+        body, at = self._body, self._at
+        end = min(self._number + records, self._count)
+        head_at, keyless = _HEAD, self.keyless
+        try:
+            for number, delta in enumerate(_deltas(self._number, end), self._number):
+                size_bytes = body[at]
+                at += 1
+                if size_bytes > 127:
+                    size_bytes, at = _long_size(body, size_bytes, at)
+                head = head_at(body, at)
+                if head is None or size_bytes & 1 or head[1] != delta:
+                    raise MalformedMessage("a record is not what its batch says")
+                if head.lastindex == 2:
+                    keyless.append(number)
+                at += size_bytes >> 1
+        except IndexError:
+            raise MalformedMessage("a batch ends inside a record") from None
+        self._at, self._number = at, end
+        if end < self._count:
+            return False
+        if at != len(body):
+            raise MalformedMessage("a batch is not as long as its records")
+        return True
+
+
+def _long_size(body: bytes, size_bytes: int, at: int) -> tuple[int, int]:
+    """The rest of a length whose first byte says that there is one, still in zigzag."""
+    size_bytes &= 127
+    for shift in (7, 14, 21, 28):
+        byte = body[at]
+        at += 1
+        size_bytes |= (byte & 127) << shift
+        if byte < 128:
+            return size_bytes, at
+    raise MalformedMessage("a record's length is no number")
+
+
+_REMEMBERED = 16_384
+_DELTAS: list[bytes] = []
+
+
+def _deltas(first: int, end: int) -> list[bytes]:
+    """Offset deltas as they are written; the first thousands are made only once."""
+    if end > _REMEMBERED:
+        return [_varlong(number) for number in range(first, end)]
+    _DELTAS.extend(map(_varlong, range(len(_DELTAS), end)))
+    return _DELTAS[first:end]
+
+
+def _varlong(number: int) -> bytes:
+    out = bytearray()
+    write_varlong(out, number)
+    return bytes(out)
