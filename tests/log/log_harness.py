@@ -38,6 +38,14 @@ def batch_of(
     )
 
 
+class End(NamedTuple):
+    """The end of a transaction, to be sent as a coordinator does."""
+
+    producer_id: int
+    epoch: int
+    commit: bool
+
+
 class Sent(NamedTuple):
     """An append under way: `outcome` gets one element when it is over, None for durable."""
 
@@ -119,38 +127,34 @@ class Log:
 
     # ── writing ──
 
-    def send(self, *batches: bytearray, topic: str = "t", index: int = 0) -> list[Sent]:
+    def send(self, *batches: bytearray | End, topic: str = "t", index: int = 0) -> list[Sent]:
         """Begins appends, all at one moment, and does not wait for them."""
 
         async def begin() -> list[Sent]:
-            sent = []
-            for batch in batches:
-                header = records.check_produced(memoryview(batch))
-                done: list[StorageFailed | None] = []
-                partition = self.partition(topic, index)
-                offset = partition.append(memoryview(batch), header, done.append)
-                sent.append(Sent(offset, done, batch))
-            return sent
+            return [self._begin(batch, self.partition(topic, index)) for batch in batches]
 
         begun: list[Sent] = self.run(begin())
         return begun
 
-    def send_marker(self, producer_id: int, epoch: int, *, commit: bool) -> Sent:
-        """Begins to end a transaction, as a coordinator does, and does not wait."""
-
-        async def begin() -> Sent:
-            done: list[StorageFailed | None] = []
-            offset = self.partition().append_marker(
-                producer_id, epoch, commit=commit, coordinator_epoch=0, done=done.append
-            )
-            return Sent(offset, done, bytearray())
-
-        begun: Sent = self.run(begin())
-        return begun
+    def _begin(self, batch: bytearray | End, partition: PartitionLog) -> Sent:
+        done: list[StorageFailed | None] = []
+        if not isinstance(batch, End):
+            header = records.check_produced(memoryview(batch))
+            return Sent(partition.append(memoryview(batch), header, done.append), done, batch)
+        offset = partition.append_marker(
+            batch.producer_id,
+            batch.epoch,
+            commit=batch.commit,
+            coordinator_epoch=0,
+            done=done.append,
+        )
+        append = [*(partition._committing or ()), *partition._pending][-1]
+        assert append.batch is not None
+        return Sent(offset, done, append.batch.view.obj)  # type: ignore[arg-type]
 
     def end(self, producer_id: int, epoch: int = 0, *, commit: bool) -> int:
         """Ends a transaction and waits; raises StorageFailed if the disk refused."""
-        sent = self.send_marker(producer_id, epoch, commit=commit)
+        (sent,) = self.send(End(producer_id, epoch, commit))
         self.settle()
         assert sent.outcome, "a marker was never answered"
         if sent.outcome[0] is not None:

@@ -11,25 +11,50 @@ import shutil
 import tempfile
 from collections import defaultdict
 from random import Random
+from typing import NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from log_harness import PENDING, Log, Sent, batch_of
+from log_harness import PENDING, End, Log, Sent, batch_of
 
-from headwater.protocol.records import BatchHeader, read_header
+from headwater.log.transactions import AbortedTransaction
+from headwater.protocol import records
+from headwater.protocol.records import CONTROL, TRANSACTIONAL, read_header
 
 LONG = os.environ.get("HEADWATER_LONG") == "1"
 RETENTION_MS = 600_000
 SIZES = st.integers(1, 900)
 SEEDS = st.integers(0, 2**32)
-PRODUCERS = st.sampled_from([None, 7, 8])
+IDEMPOTENT, TRANSACTIONAL_IDS = (7, 8), (21, 22, 23)
+PRODUCERS = st.sampled_from([None, *IDEMPOTENT, *TRANSACTIONAL_IDS])
+
+
+class Ended(NamedTuple):
+    """A wish: end the transaction of a producer, perhaps with a new epoch (KIP-890)."""
+
+    producer_id: int
+    commit: bool
+    new_epoch: bool
+
+
+Wanted = tuple[int | None, list[int]] | Ended
+BATCHES = st.tuples(PRODUCERS, st.lists(SIZES, min_size=1, max_size=3))
+ENDS = st.builds(Ended, st.sampled_from(TRANSACTIONAL_IDS), st.booleans(), st.booleans())
+WANTED = BATCHES | ENDS
 PLACED_BYTES = 16  # base offset, length, epoch: set by the broker
 
 
 def payload(batch: bytes | bytearray) -> bytes:
     return bytes(batch[PLACED_BYTES:])
+
+
+class Position(NamedTuple):
+    """Where a producer stands."""
+
+    epoch: int = 0
+    next_sequence: int = 0
 
 
 class LogMachine(RuleBasedStateMachine):
@@ -45,7 +70,7 @@ class LogMachine(RuleBasedStateMachine):
         self.start = 0
         self.maybe_starts: set[int] = set()  # deletions that failed
         self.end = 0
-        self.sequences: dict[int, int] = defaultdict(int)
+        self.positions: dict[int, Position] = defaultdict(Position)
         self.number = 0
         self.faulty = False
         # An index whose sync failed once may hold anything after a power cut: the log believes
@@ -73,17 +98,31 @@ class LogMachine(RuleBasedStateMachine):
         for size in sizes:
             self.number += 1
             values.append(b"%d:" % self.number + bytes(size))
-        stamp = (producer, 0, self.sequences[producer]) if producer is not None else None
+        stamp = None if producer is None else (producer, *self.positions[producer])
         self.log.clock.advance(0.05)
-        return batch_of(*values, timestamp_ms=self.log.clock.now_ms(), producer=stamp)
+        return batch_of(
+            *values,
+            timestamp_ms=self.log.clock.now_ms(),
+            producer=stamp,
+            transactional=producer in TRANSACTIONAL_IDS,
+        )
 
-    def send_all(self, wanted: list[tuple[int | None, list[int]]]) -> list[Sent]:
+    def send_all(self, wanted: list[Wanted]) -> list[Sent]:
         """Sends without waiting, as a client that has several batches in flight."""
-        batches = []
-        for producer, sizes in wanted:
+        batches: list[bytearray | End] = []
+        for each in wanted:
+            if isinstance(each, Ended):
+                epoch, sequence = self.positions[each.producer_id]
+                if each.new_epoch:
+                    epoch, sequence = epoch + 1, 0
+                self.positions[each.producer_id] = Position(epoch, sequence)
+                batches.append(End(each.producer_id, epoch, each.commit))
+                continue
+            producer, sizes = each
             batches.append(self.new_batch(producer, sizes))
             if producer is not None:
-                self.sequences[producer] += len(sizes)
+                epoch, sequence = self.positions[producer]
+                self.positions[producer] = Position(epoch, sequence + len(sizes))
         return self.log.send(*batches)
 
     def account(self, sent: list[Sent]) -> None:
@@ -96,27 +135,42 @@ class LogMachine(RuleBasedStateMachine):
                 self.end = header.last_offset + 1
             else:
                 self.doubtful.append(payload(each.batch))
-                header = read_header(each.batch)
-                if header.producer_id >= 0:  # a client sends it again under the same number
-                    was = self.sequences[header.producer_id]
-                    self.sequences[header.producer_id] = min(was, header.base_sequence)
+        self.find_positions()
         failed = [each.state is not None for each in sent]
         assert failed == sorted(failed), "an append behind a failed one was acknowledged"
 
-    @rule(
-        wanted=st.lists(st.tuples(PRODUCERS, st.lists(SIZES, min_size=1, max_size=3)), max_size=6)
-    )
-    def append(self, wanted: list[tuple[int | None, list[int]]]) -> None:
+    def find_positions(self) -> None:
+        """What failed is sent again under the same number."""
+        self.positions.clear()
+        for header in map(read_header, self.known):
+            epoch, sequence = self.positions[header.producer_id]
+            if header.producer_epoch != epoch:
+                sequence = 0
+            if header.base_sequence >= 0:
+                sequence = header.last_sequence + 1
+            self.positions[header.producer_id] = Position(header.producer_epoch, sequence)
+
+    @rule(wanted=st.lists(WANTED, max_size=6))
+    def append(self, wanted: list[Wanted]) -> None:
         sent = self.send_all(wanted)
         self.log.settle()
         assert all(each.state is not PENDING for each in sent)
         assert self.faulty or all(each.state is None for each in sent)
         self.account(sent)
 
-    @rule(producer=st.sampled_from([7, 8]), back=st.integers(0, 4))
+    @rule(
+        producer=st.sampled_from([*IDEMPOTENT, *TRANSACTIONAL_IDS]),
+        back=st.integers(0, 4),
+    )
     def append_again(self, producer: int, back: int) -> None:
         """A batch of which the client never saw the acknowledgement."""
-        of_producer = [each for each in self.known if read_header(each).producer_id == producer]
+        epoch = self.positions[producer].epoch
+        of_producer = [
+            each
+            for each, header in ((each, read_header(each)) for each in self.known)
+            if (header.producer_id, header.producer_epoch) == (producer, epoch)
+            and not header.attributes & CONTROL
+        ]
         if back >= len(of_producer):
             return
         original = of_producer[-1 - back]
@@ -131,7 +185,6 @@ class LogMachine(RuleBasedStateMachine):
         first, second = self.log.send(batch, bytearray(batch))
         self.log.settle()
         assert (first.offset, first.state) == (second.offset, second.state)
-        self.sequences[7] += len(sizes)
         self.account([first])
 
     @rule()
@@ -218,7 +271,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(
         after=st.integers(0, 25),
-        wanted=st.lists(st.tuples(PRODUCERS, st.lists(SIZES, min_size=1, max_size=3)), max_size=4),
+        wanted=st.lists(WANTED, max_size=4),
         then=st.sampled_from(["", "checkpoint", "roll", "delete", "retain"]),
         power=st.none() | SEEDS,
         again_after=st.none() | st.integers(0, 12),
@@ -226,7 +279,7 @@ class LogMachine(RuleBasedStateMachine):
     def crash(
         self,
         after: int,
-        wanted: list[tuple[int | None, list[int]]],
+        wanted: list[Wanted],
         then: str,
         power: int | None,
         again_after: int | None,
@@ -290,9 +343,7 @@ class LogMachine(RuleBasedStateMachine):
         for batch in more:
             assert any(payload(batch) == each for each in doubtful), "nobody sent this"
             self.known.append(batch)
-            header: BatchHeader = read_header(batch)
-            if header.producer_id >= 0:
-                self.sequences[header.producer_id] = header.last_sequence + 1
+        self.find_positions()
         self.doubtful.clear()
         self.end = max(self.end, partition.high_watermark) if not more else partition.high_watermark
         assert self.end == partition.high_watermark
@@ -312,6 +363,41 @@ class LogMachine(RuleBasedStateMachine):
         assert self.log.batches() == kept
         offsets = [(h.base_offset, h.last_offset + 1) for h in map(read_header, kept)]
         assert all(a[1] == b[0] for a, b in itertools.pairwise(offsets))
+
+    @invariant()
+    def transactions_are_as_their_batches_say(self) -> None:
+        if not self.log.store:
+            return
+        partition = self.log.partition()
+        opened, aborted = transactions_in(self.known)
+        found = partition.open_transactions
+        assert {each: found[each].first_offset for each in found} == opened
+        stable = min([self.end, *opened.values()])
+        assert partition.last_stable_offset == max(stable, self.start)
+        expected = [each for each in aborted if each.last_offset >= self.start]
+        assert partition.aborted_transactions(self.start, self.end) == expected
+        middle = (self.start + self.end) // 2
+        assert partition.aborted_transactions(self.start, middle) == [
+            each for each in expected if each.first_offset < middle
+        ]
+
+
+def transactions_in(batches: list[bytes]) -> tuple[dict[int, int], list[AbortedTransaction]]:
+    """(first offsets of the open ones by producer id, the aborted ones)"""
+    opened: dict[int, int] = {}
+    aborted: list[AbortedTransaction] = []
+    for batch in batches:
+        header = read_header(batch)
+        if header.attributes & CONTROL:
+            marker, first_offset = records.read_marker(batch), opened.pop(header.producer_id, None)
+            assert marker is not None
+            if first_offset is not None and not marker.commit:
+                offset = header.base_offset
+                stable = min([offset + 1, *opened.values()])
+                aborted.append(AbortedTransaction(header.producer_id, first_offset, offset, stable))
+        elif header.attributes & TRANSACTIONAL:
+            opened.setdefault(header.producer_id, header.base_offset)
+    return opened, aborted
 
 
 LogMachine.TestCase.settings = settings(
