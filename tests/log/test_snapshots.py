@@ -1,5 +1,9 @@
 """Producer snapshots: deduplication survives restarts and deleted segments, without a scan."""
 
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
 import pytest
 from log_harness import Log, batch_of
 
@@ -16,6 +20,28 @@ def log(tmp_path):
 
 def write(log: Log, sequence: int, pid: int = 8) -> int:
     return log.append(batch_of(b"x", producer=(pid, 0, sequence)))
+
+
+@contextlib.contextmanager
+def one_commit(log: Log, then: Callable[[str], None] | None = None) -> Iterator[None]:
+    """What is sent inside goes into one commit, behind one that is held up meanwhile."""
+    go_on = threading.Event()
+    log.files.before_sync = lambda _: go_on.wait(20) and None
+    log.send(batch_of(b"plain"))
+    try:
+        yield
+    finally:
+        log.files.before_sync = then
+        go_on.set()
+    log.settle()
+    log.files.before_sync = None
+
+
+def begin_roll(log: Log) -> None:
+    async def begin() -> None:
+        log.partition().roll(lambda _: None)
+
+    log.run(begin())
 
 
 def snapshots(log: Log) -> list[int]:
@@ -35,19 +61,10 @@ def test_one_with_every_segment(log: Log):
 
 def test_the_state_is_that_of_the_roll_not_of_what_follows(log: Log):
     write(log, 0)
-
-    async def begin() -> None:
-        log.partition().roll(lambda _: None)
-
-    # One commit: a batch, the roll, and another batch that a power cut takes away.
-    first = batch_of(b"x", producer=(8, 0, 1))
-    second = batch_of(b"x", producer=(8, 0, 2))
-    started = log.send(batch_of(b"plain"))
-    log.send(first)
-    log.run(begin())
-    log.send(second)
-    log.settle()
-    assert started[0].state is None
+    with one_commit(log):
+        log.send(batch_of(b"x", producer=(8, 0, 1)))
+        begin_roll(log)
+        log.send(batch_of(b"x", producer=(8, 0, 2)))
     assert snapshots(log) == [3]
     log.store.abandon()
     for name in log.names():  # the new segment never came to be
@@ -90,15 +107,14 @@ def test_a_snapshot_from_before_a_gap_refuses_nothing(log: Log):
 def test_a_failed_commit_takes_its_snapshot_along(log: Log):
     write(log, 0)
 
-    async def roll() -> None:
-        log.partition().roll(lambda _: None)
+    def fail(path: str) -> None:
+        if path.endswith(f"{3:020d}.log"):
+            log.files.fail_syncs()
 
-    log.send(batch_of(b"plain"))  # under way, so that the others go into one commit
-    log.files.fail_syncs(1, after=5)
-    log.send(batch_of(b"x", producer=(8, 0, 1)))
-    log.run(roll())
-    (last,) = log.send(batch_of(bytes(500), producer=(8, 0, 2)))
-    log.settle()
+    with one_commit(log, then=fail):
+        log.send(batch_of(b"x", producer=(8, 0, 1)))
+        begin_roll(log)
+        (last,) = log.send(batch_of(bytes(500), producer=(8, 0, 2)))
     assert last.state is not None
     assert log.partition().high_watermark == 2
     log.append(batch_of(b"plain"))

@@ -11,6 +11,7 @@ from headwater.log.transactions import ENTRY, AbortedTransaction, OpenTransactio
 from headwater.protocol import records
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.records import CONTROL, TRANSACTIONAL, Marker, Record, read_header
+from headwater.testing import FaultyFiles
 
 
 @pytest.fixture
@@ -365,3 +366,25 @@ def test_no_entry_is_lost_by_a_power_cut_right_behind_it(tmp_path):
             log.power_cut(seed)
             assert aborted(log) == expected
             assert log.committed_values() == []
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_checkpoint_that_fails_loses_no_entry(tmp_path, seed: int):
+    """The kernel reports a failed sync once; the next one succeeds without writing anything."""
+    with Log(tmp_path / "data", files=FaultyFiles(seed)) as log:
+        log.create()
+        write(log, 1, 0)
+        log.end(1, commit=False)
+        expected = aborted(log)
+
+        def fail(path: str) -> None:
+            if path.endswith(".txnindex"):
+                log.files.fail_syncs()
+
+        log.files.before_sync = fail
+        log.checkpoint()
+        log.files.before_sync = None
+        log.files.mend()
+        log.checkpoint()
+        log.power_cut(seed)
+        assert aborted(log) == expected
