@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "produce": ("produce", "write records from stdin to a topic"),
     "consume": ("consume", "read records from topics to stdout"),
     "user": ("user", "users: create, change the password, list, delete"),
+    "acl": ("acl", "who may do what: add, list, remove"),
     "group": ("group", "consumer groups: list, describe (lag), seek, delete"),
     "status": ("status", "the state of the broker on one screen"),
     "doctor": ("doctor", "what is wrong with this machine or configuration"),

@@ -1,6 +1,7 @@
 """One question to one broker over a socket of our own, for what librdkafka cannot ask.
 
-Used for ApiVersions (who answers at this address?) and DescribeLogDirs (sizes on disk).
+Used for ApiVersions (who answers at this address?), DescribeLogDirs (sizes on disk) and
+DescribeAcls (whose refusal librdkafka does not tell).
 """
 
 import socket

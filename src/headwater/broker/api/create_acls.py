@@ -30,7 +30,10 @@ SECURITY_DISABLED: Outcome = (
     ErrorCode.SECURITY_DISABLED,
     "there are no ACLs without authentication",
 )
-NOT_ALLOWED: Outcome = (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None)
+NOT_ALLOWED: Outcome = (
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    "cluster authorization failed",
+)
 
 
 @serves(CreateAclsRequest, first=1, last=3)

@@ -34,7 +34,8 @@ async def describe_acls(
         )
     if not broker.authorizer.allows(context, Operation.DESCRIBE, ResourceType.CLUSTER):
         return DescribeAclsResponse(
-            error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=None
+            error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+            error_message="cluster authorization failed",
         )
     try:
         wanted = AclFilter.checked(

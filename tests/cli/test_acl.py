@@ -1,0 +1,146 @@
+"""`headwater acl …`, against a broker that asks who its clients are."""
+
+import itertools
+
+import pytest
+
+from .conftest import Cli, environment, running_broker
+
+PASSWORD = "s3cret"
+_users = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory):
+    """The address of a broker with SASL, whose super user is `admin`."""
+    data_dir = tmp_path_factory.mktemp("secured")
+    offline = Cli("127.0.0.1:1", data_dir)
+    offline.environment = environment()
+    offline("user", "create", "admin", "--offline", "--data-dir", data_dir, stdin=PASSWORD)
+    options = ("--authentication", "sasl", "--super-users", "admin")
+    with running_broker(data_dir, *options) as (_, ready):
+        yield ready["listen"]
+
+
+def logged_in(address, cwd, user):
+    cli = Cli(address, cwd)
+    cli.environment |= {
+        "HEADWATER_CLIENT__USERNAME": user,
+        "HEADWATER_CLIENT__PASSWORD": PASSWORD,
+    }
+    return cli
+
+
+@pytest.fixture
+def admin(secured, tmp_path):
+    return logged_in(secured, tmp_path, "admin")
+
+
+@pytest.fixture
+def user(admin):
+    """The name of a new user without any right."""
+    name = f"user-{next(_users)}"
+    admin("user", "create", name, stdin=PASSWORD)
+    return name
+
+
+@pytest.fixture
+def client(secured, tmp_path, user):
+    return logged_in(secured, tmp_path, user)
+
+
+def test_add_list_remove(admin, user):
+    added = admin.json("acl", "add", user, "--allow", "read,write", "--topic", "orders")
+    assert {each["operation"] for each in added} == {"read", "write"}
+    listed = admin.json("acl", "list", user)
+    assert listed == [
+        {
+            "principal": f"User:{user}",
+            "permission": "allow",
+            "operation": operation,
+            "resource": "topic",
+            "pattern": "literal",
+            "name": "orders",
+            "host": "*",
+        }
+        for operation in ("read", "write")
+    ]
+    shown = admin("acl", "list", user).splitlines()
+    assert shown[0].split() == [
+        "PRINCIPAL", "PERMISSION", "OPERATION", "RESOURCE", "PATTERN", "NAME", "HOST",
+    ]  # fmt: skip
+    assert len(shown) == 3
+    admin("acl", "remove", user, "--allow", "write", "--topic", "orders", "--yes")
+    assert [each["operation"] for each in admin.json("acl", "list", user)] == ["read"]
+
+
+def test_a_producer_and_a_consumer_need_no_more_than_their_role(admin, user, client):
+    topic = f"{user}-topic"
+    admin("topic", "create", topic)
+    assert "authorization" in client.error("produce", topic, stdin="one\n").lower()
+    admin("acl", "add", user, "--producer", "--topic", topic)
+    client("produce", topic, stdin="one\n")
+    reading = ("consume", topic, "-g", user, "-o", "start", "-e", "-f", "%v\n")
+    assert "authorization" in client.error(*reading).lower()
+    admin("acl", "add", user, "--consumer", "--topic", topic, "--group", user)
+    assert client(*reading) == "one\n"
+
+
+def test_a_denial_wins(admin, user, client):
+    topic = f"{user}-topic"
+    admin("topic", "create", topic)
+    admin("acl", "add", user, "--allow", "all", "--topic", "*")
+    client("produce", topic, stdin="one\n")
+    admin("acl", "add", user, "--deny", "write", "--topic", user, "--prefix")
+    assert "authorization" in client.error("produce", topic, stdin="two\n").lower()
+
+
+def test_list_shows_what_has_a_say_on_a_resource(admin, user):
+    admin("acl", "add", user, "--allow", "read", "--topic", "team-", "--prefix")
+    admin("acl", "add", user, "--allow", "write", "--topic", "*")
+    admin("acl", "add", user, "--allow", "delete", "--topic", "other")
+    admin("acl", "add", user, "--allow", "read", "--group", "team-", "--prefix")
+    found = admin.json("acl", "list", user, "--topic", "team-orders")
+    assert {(each["pattern"], each["name"]) for each in found} == {
+        ("prefixed", "team-"),
+        ("literal", "*"),
+    }
+
+
+def test_the_cluster_and_transactions(admin, user):
+    admin("acl", "add", user, "--allow", "describe", "--cluster", "--transactional-id", "tx")
+    found = admin.json("acl", "list", user)
+    assert {(each["resource"], each["name"]) for each in found} == {
+        ("cluster", "kafka-cluster"),
+        ("transactional-id", "tx"),
+    }
+
+
+def test_removing_asks_and_tells_when_there_is_none(admin, user):
+    asked = admin.error("acl", "remove", user, "--allow", "read", "--topic", "x", code=2)
+    assert "--yes" in asked
+    missing = admin.error("acl", "remove", user, "--allow", "read", "--topic", "x", "--yes")
+    assert "no such ACL" in missing
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("add", "x", "--allow", "read"), "--topic"),
+        (("add", "x", "--topic", "t"), "--allow"),
+        (("add", "x", "--allow", "fly", "--topic", "t"), "alter-configs"),
+        (("add", "x", "--consumer", "--topic", "t"), "--group"),
+        (("add", "x", "--producer", "--group", "g"), "--topic"),
+    ],
+)
+def test_mistakes(offline, arguments, told):
+    assert told in offline.error("acl", *arguments, code=2)
+
+
+def test_who_may_not_is_told(client, user):
+    assert "uthorization" in client.error("acl", "list")
+    assert "uthorization" in client.error("acl", "add", user, "--allow", "all", "--topic", "*")
+
+
+def test_without_authentication_there_are_none(cli):
+    assert "SECURITY_DISABLED" in cli.error("acl", "list")
