@@ -18,6 +18,7 @@ from headwater.broker.key_checks import KeyChecks
 from headwater.broker.lag import MEASURE_S, LagMeter
 from headwater.broker.metrics import Metrics
 from headwater.broker.overload import Overload
+from headwater.broker.queues import Queues
 from headwater.broker.quotas import Quotas
 from headwater.broker.security.audit import AuditLog
 from headwater.broker.security.authentication import Authentication
@@ -134,6 +135,7 @@ class Broker:
             warning_percent=options.lag_warning_percent,
             webhook=options.lag_webhook,
         )
+        self.queues = Queues(self)
         self._tasks: list[asyncio.Task[None]] = []
         self._change_turn = asyncio.Lock()
         self._changes: set[asyncio.Task[Any]] = set()
@@ -149,6 +151,7 @@ class Broker:
         await self._measure_disk()
         self._tasks = [
             asyncio.create_task(self._load_coordinators()),
+            asyncio.create_task(self._load_queues()),
             asyncio.create_task(self._every(CHECKPOINT_S, self.store.checkpoint)),
             asyncio.create_task(self._every(RETENTION_S, self.retain)),
             asyncio.create_task(self._every(COMPACTION_S, self.compactor.run)),
@@ -170,6 +173,7 @@ class Broker:
         await self.groups.close()
         await self.audit.close()
         self.users.close()
+        await self.queues.close()
         await self.store.close()
 
     async def abandon(self) -> None:
@@ -177,6 +181,7 @@ class Broker:
         await self._end_tasks()
         self.users.close()
         self.transactions.abandon()
+        await self.queues.abandon()
         self.store.abandon()
 
     async def _end_tasks(self) -> None:
@@ -238,8 +243,10 @@ class Broker:
         return topic
 
     async def delete_topic(self, name: str) -> None:
+        topic_id = self.store.catalog.topics[name].id
         await self.store.delete_topic(name)
         self.groups.topics_changed(name)
+        self.queues.topic_deleted(topic_id)
         log.info("topic deleted: %s", name)
 
     async def add_partitions(self, name: str, count: int) -> None:
@@ -283,6 +290,12 @@ class Broker:
         except OSError as error:
             log.warning("%s was not created: %s", TRANSACTIONS_TOPIC, error)
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE) from None
+
+    async def _load_queues(self) -> None:
+        try:
+            await self.queues.load()
+        except Exception:
+            log.exception("the share groups could not be loaded; they get no records")
 
     # ── beside the APIs ───────────────────────────────────────────────────────────────────────
 

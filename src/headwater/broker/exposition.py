@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from headwater import __version__
 from headwater.broker.api.registry import APIS
 from headwater.broker.falling_behind import FALLING_BEHIND, LOST
+from headwater.broker.queues.window import KINDS
 
 if TYPE_CHECKING:
     from headwater.broker.broker import Broker
@@ -120,6 +121,7 @@ def _lines(broker: "Broker", server: "Server") -> Iterator[str]:
     yield from _group_lines(broker)
     yield from _archive_lines(broker)
     yield from _transaction_lines(broker)
+    yield from _queue_lines(broker)
 
 
 def _archive_lines(broker: "Broker") -> Iterator[str]:
@@ -224,6 +226,48 @@ def _transaction_lines(broker: "Broker") -> Iterator[str]:
         "counter",
         "Transactions aborted because their producer did not end them in time.",
         [({}, broker.transactions.timed_out)],
+    )
+
+
+def _queue_lines(broker: "Broker") -> Iterator[str]:
+    metrics = broker.metrics
+    for name, text, by_group in (
+        (
+            "headwater_queue_deliveries_total",
+            "Records given to consumers, each time.",
+            metrics.share_deliveries,
+        ),
+        (
+            "headwater_queue_locks_expired_total",
+            "Records that consumers kept too long.",
+            metrics.share_locks_expired,
+        ),
+    ):
+        samples: Iterable[Sample] = (({"group": group}, n) for group, n in by_group.items())
+        yield from _family(name, "counter", text, samples)
+    yield from _family(
+        "headwater_queue_acknowledgements_total",
+        "counter",
+        "What consumers said of records.",
+        (
+            ({"group": group, "kind": KINDS[kind]}, count)
+            for (group, kind), count in metrics.share_acknowledgements.items()
+        ),
+    )
+    yield from _family(
+        "headwater_queue_dead_letters_total",
+        "counter",
+        "Records given up on.",
+        (
+            ({"group": group, "topic": topic}, count)
+            for (group, topic), count in metrics.dead_letters.items()
+        ),
+    )
+    yield from _family(
+        "headwater_queue_in_flight_records",
+        "gauge",
+        "Records with consumers.",
+        (({"group": group}, count) for group, count in broker.queues.in_flight().items()),
     )
 
 

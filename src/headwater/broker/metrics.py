@@ -45,6 +45,15 @@ class Metrics:
     dropped_records: defaultdict[tuple[str, str], int] = field(
         default_factory=lambda: defaultdict(int)
     )  # by topic and what became of them
+    # Of share groups, by group; acknowledgements also by kind, dead letters also by topic.
+    share_deliveries: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    share_locks_expired: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    share_acknowledgements: defaultdict[tuple[str, int], int] = field(
+        default_factory=lambda: defaultdict(int)
+    )
+    dead_letters: defaultdict[tuple[str, str], int] = field(
+        default_factory=lambda: defaultdict(int)
+    )
     connections_opened: int = 0
     connections_refused: int = 0
     disk: Disk = field(default_factory=Disk)

@@ -1,0 +1,17 @@
+"""Share groups (KIP-932, "queues"): records go to one consumer at a time, each on its own.
+
+queues                      one door: acknowledgements, locks, admin
+├── window                  the state machine of one group on one partition
+├── share_partition         that, with what hangs on it in this process
+├── sessions                what a member fetches, and its turn
+├── fetching                one ShareFetch: waiting and taking
+│   ├── delivering          which records a fetch gets
+│   ├── read_ahead          where the next batches lie
+│   └── ordering            one record of a key at a time
+├── dead_letters            to `<topic>.dlq`, exactly once
+└── state_log               `__share_group_state`
+"""
+
+from headwater.broker.queues.queues import PartitionStatus, Queues
+
+__all__ = ["PartitionStatus", "Queues"]

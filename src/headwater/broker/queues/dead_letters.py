@@ -1,0 +1,245 @@
+"""Records that a group gave up on go to `<topic>.dlq`, with what they were and why.
+
+    archiving, durable ──▶ appended to <topic>.dlq, durable ──▶ archived, durable
+
+Exactly once, also over a crash: whatever is found in state "archiving" after a start may have been
+copied already, so the dead letters since then are looked through for it first. While a copy fails
+(the disk is full, the topic cannot be made) the records stay "archiving": nobody gets them, they
+are not lost, and the copy is tried again, after one second and then ever longer.
+
+Headers that are added: `headwater.dlq.cause`, `.topic`, `.partition`, `.offset`, `.group`,
+`.deliveries`, `.timestamp` (the record's own, in ms; the dead letter's is the time of its death).
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headwater.broker.queues.read_ahead import PlacedBatch, read_ahead, read_batch
+from headwater.broker.queues.share_partition import DEAD_LETTERS_SUFFIX, SharePartition
+from headwater.broker.queues.window import Span
+from headwater.clock import sleep
+from headwater.errors import CorruptLog, HeadwaterError, MalformedMessage, StorageFailed
+from headwater.log.partition import PartitionLog
+from headwater.log.timestamps import first_at_or_after
+from headwater.protocol import records
+from headwater.protocol.records import Record
+
+if TYPE_CHECKING:
+    from headwater.broker.broker import Broker
+    from headwater.broker.queues.queues import Queues
+
+logger = logging.getLogger(__name__)
+
+REJECTED = "rejected by consumer"
+PREFIX = "headwater.dlq."
+DEAD_LETTER_CONFIGS = {"retention.ms": "-1"}  # they wait for a person
+RETRY_S, RETRY_MAX_S = 1.0, 60.0
+COPY_BYTES = 512 << 10  # at a time
+CLOCK_SKEW_MS = 60_000  # by which the wall clock may have been put back
+
+
+@dataclass(slots=True)
+class Death:
+    """Neighbouring records that died of the same cause."""
+
+    span: Span
+    cause: str
+    copied_until: int = -1  # up to where their letters are in the log
+
+
+class DeadLetters:
+    """Copies one share partition's records after the other, each in its order."""
+
+    def __init__(self, broker: "Broker", queues: "Queues") -> None:
+        self._broker = broker
+        self._queues = queues
+        self._waiting: dict[SharePartition, deque[Death]] = {}
+        self._tasks: dict[SharePartition, asyncio.Task[None]] = {}
+
+    def bury(self, share: SharePartition, deaths: list[Death]) -> None:
+        """Takes them in charge: they are "archiving", durably."""
+        if not deaths:
+            return
+        self._waiting.setdefault(share, deque()).extend(deaths)
+        if share not in self._tasks:
+            task = asyncio.create_task(self._work(share))
+            self._tasks[share] = task
+            task.add_done_callback(lambda _: self._tasks.pop(share, None))
+
+    async def close(self) -> None:
+        """Stops; what is not copied yet is found again at the next start."""
+        for task in list(self._tasks.values()):
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def _work(self, share: SharePartition) -> None:
+        waiting = self._waiting[share]
+        retry_s = RETRY_S
+        while waiting and not share.is_deleted and not share.log.deleted:
+            try:
+                await self._copy(share, waiting[0])
+            except (HeadwaterError, OSError) as error:
+                logger.warning(
+                    "dead letters of %s-%d for %s are not copied yet: %s",
+                    share.log.topic, share.index, share.group_id, error,
+                )  # fmt: skip
+                await sleep(self._broker.clock, retry_s)
+                retry_s = min(retry_s * 2, RETRY_MAX_S)
+                continue
+            waiting.popleft()
+            retry_s = RETRY_S
+        del self._waiting[share]
+
+    async def _copy(self, share: SharePartition, death: Death) -> None:
+        log = await self._log_for(share)
+        store = self._broker.store
+        copied: set[int] = set()
+        if share.archiving_since_ms:
+            since_ms = share.archiving_since_ms - CLOCK_SKEW_MS
+            copied = await store.in_reader(_copied, log, share, since_ms)
+        first = death.span.first
+        while first <= death.span.last:
+            letters, until = await store.in_reader(_letters, share, death, first)
+            letters = [
+                each
+                for each in letters
+                if each.offset not in copied and each.offset >= death.copied_until
+            ]
+            if letters:
+                now_ms = self._broker.clock.now_ms()
+                await _append(log, [each._replace(timestamp_ms=now_ms) for each in letters])
+                share.dead_letters += len(letters)
+                self._broker.metrics.dead_letters[share.group_id, share.log.topic] += len(letters)
+            death.copied_until = until
+            await self._queues.buried(share, first, until - 1)
+            first = until
+
+    async def _log_for(self, share: SharePartition) -> PartitionLog:
+        """Where the dead letters go: the same partition of `<topic>.dlq`, which is made."""
+        name = share.log.topic + DEAD_LETTERS_SUFFIX
+        topic = self._broker.topic(name)
+        if topic is None:
+            source = self._broker.topic(share.log.topic)
+            count = source.partitions if source is not None else share.index + 1
+            topic = await self._broker.to_the_end(
+                self._broker.create_topic(name, count, DEAD_LETTER_CONFIGS)
+            )
+        return self._broker.partition(name, share.index % topic.partitions)
+
+
+def _letters(share: SharePartition, death: Death, first: int) -> tuple[list[Record], int]:
+    """(worker) Some dead letters from `first` on, and the offset up to which they go.
+
+    Records that are no longer in the log have none.
+    """
+    span = death.span
+    ahead = read_ahead(share.log, first, False)
+    if ahead is None:
+        return [], span.last + 1
+    letters: list[Record] = []
+    until, read_bytes = first, 0
+    for placed in ahead.batches[ahead.index_of(first) :]:
+        if placed.base_offset > span.last:
+            return letters, span.last + 1
+        if not placed.is_hidden:
+            read_bytes += placed.size_bytes
+            try:
+                found = list(records.records_of(read_batch(share.log, ahead, placed)))
+            except (CorruptLog, MalformedMessage) as error:
+                found = _unreadable(placed, str(error))
+            letters += (
+                _letter(share, death, record)
+                for record in found
+                if first <= record.offset <= span.last
+            )
+        until = placed.last_offset + 1
+        if read_bytes >= COPY_BYTES:
+            break
+    return letters, min(until, span.last + 1)
+
+
+def _unreadable(placed: PlacedBatch, error: str) -> list[Record]:
+    """No consumer could read them either: their places and the cause are what is left."""
+    header = (PREFIX + "error", error.encode())
+    offsets = range(placed.base_offset, placed.last_offset + 1)
+    return [Record(offset, -1, None, None, [header]) for offset in offsets]
+
+
+def _letter(share: SharePartition, death: Death, record: Record) -> Record:
+    about = {
+        "cause": death.cause,
+        "topic": share.log.topic,
+        "partition": str(share.index),
+        "offset": str(record.offset),
+        "group": share.group_id,
+        "deliveries": str(death.span.deliveries),
+        "timestamp": str(record.timestamp_ms),
+    }
+    added = [(PREFIX + name, value.encode()) for name, value in about.items()]
+    return record._replace(headers=[*record.headers, *added])
+
+
+async def _append(log: PartitionLog, letters: list[Record]) -> None:
+    batch = records.build_batch(letters)
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def settle(error: StorageFailed | None) -> None:
+        if done.cancelled():
+            return
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    log.append(memoryview(batch), records.read_header(batch), settle)
+    await done
+
+
+def _copied(log: PartitionLog, share: SharePartition, since_ms: int) -> set[int]:
+    """(worker) The offsets of the share partition that have a dead letter since then."""
+    found = first_at_or_after(log, since_ms)
+    if found is None:
+        return set()
+    mine = {
+        PREFIX + "topic": share.log.topic.encode(),
+        PREFIX + "partition": str(share.index).encode(),
+        PREFIX + "group": share.group_id.encode(),
+    }.items()
+    copied: set[int] = set()
+    for record in _records_from(log, found.offset):
+        about = dict(record.headers)
+        if mine <= about.items():
+            copied.add(int(about.get(PREFIX + "offset") or b"-1"))
+    return copied
+
+
+def _records_from(log: PartitionLog, offset: int) -> Iterator[Record]:
+    """(worker)"""
+    while (ahead := read_ahead(log, offset, False)) is not None:
+        for placed in ahead.batches:
+            if not placed.is_hidden:
+                yield from records.records_of(read_batch(log, ahead, placed))
+        offset = ahead.last_offsets[-1] + 1
+
+
+def deaths_of(spans: list[Span], rejected: list[tuple[int, int]], limit: int) -> list[Death]:
+    """With the cause of each: a consumer's word, or too many deliveries."""
+    return [
+        Death(
+            span,
+            REJECTED
+            if any(first <= span.first <= last for first, last in rejected)
+            else f"delivery count {max(span.deliveries, limit)} reached",
+        )
+        for span in spans
+    ]
+
+
+def unfinished(spans: list[Span], limit: int) -> list[Death]:
+    """What the last process had begun with; its causes are told by the deliveries."""
+    rejected = [(span.first, span.last) for span in spans if span.deliveries < limit]
+    return deaths_of(spans, rejected, limit)

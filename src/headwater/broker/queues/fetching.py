@@ -1,0 +1,270 @@
+"""One ShareFetch: takes what can be had, or waits for it.
+
+It is woken by an append, by records that are given back, by the end of a lock or a rest, and when
+there is room in a window again; it never looks just in case.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from headwater.broker.queues.delivering import Taken, Wanted, choose, take
+from headwater.broker.queues.ordering import KeyOrder, Keys, read_keys
+from headwater.broker.queues.read_ahead import ReadAhead, end_offset_of, read_ahead
+from headwater.broker.queues.sessions import ShareSession
+from headwater.broker.queues.share_partition import Key, SharePartition
+from headwater.errors import ApiError, CorruptLog
+from headwater.log.partition import PartitionLog
+from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.messages.share_fetch import ShareFetchRequest
+
+if TYPE_CHECKING:
+    from headwater.broker.broker import Broker
+
+MAX_BYTES = 55 << 20  # whatever a client asks for, as Kafka's fetch.max.bytes of the broker
+READS_PER_ROUND = 16  # share partitions whose batches are looked for at a time
+RECORD_LIMIT = 1  # of KIP-1206's ways to acquire, the one that is not batch-optimised
+
+
+@dataclass(slots=True)
+class ShareFetching:
+    """See the module. `taken` is pinned and locked when `collect` returns."""
+
+    broker: "Broker"
+    session: ShareSession
+    request: ShareFetchRequest
+    refused: dict[Key, ErrorCode]  # partitions of the session that may not be had
+    taken: dict[Key, Taken] = field(default_factory=dict)
+    _count: int = 0
+    _bytes: int = 0
+
+    async def collect(self) -> None:
+        shares = await self._ready()
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + self.request.max_wait_ms / 1000
+        while shares:
+            await self._look_ahead(shares)
+            is_late = loop.time() >= deadline_s
+            if is_late or self._has_enough(shares):
+                self._take(shares)
+            if self.taken or self.refused or is_late:
+                return
+            if not self._can_go_on(shares):
+                await self._wait(shares, deadline_s)
+
+    def let_go(self) -> None:
+        """Nobody is there to send it to. (Its locks end with the session.)"""
+        for taken in self.taken.values():
+            taken.part.release()
+        self.taken.clear()
+
+    async def _ready(self) -> list[SharePartition]:
+        shares: list[SharePartition] = []
+        for key in tuple(self.session.partitions):
+            if key in self.refused:
+                continue
+            try:
+                shares.append(await self.broker.queues.ready(self.session.group_id, key))
+            except ApiError as error:
+                self.refused[key] = error.code
+        return shares
+
+    # ── looking ───────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _is_committed_only(self) -> bool:
+        settings = self.broker.group_configs.share(self.session.group_id)
+        return settings.isolation_level == "read_committed"
+
+    def _wanted(self) -> Wanted:
+        settings = self.broker.group_configs.share(self.session.group_id)
+        request = self.request
+        return Wanted(
+            member=self.session.member_id,
+            max_records=max(request.max_records, 0) - self._count,
+            max_bytes=min(request.max_bytes, MAX_BYTES) - self._bytes,
+            batch_size=max(request.batch_size, 1),
+            is_record_limit=request.share_acquire_mode == RECORD_LIMIT,
+            lock_s=settings.record_lock_duration_ms / 1000,
+            max_locks=settings.partition_max_record_locks,
+        )
+
+    async def _look_ahead(self, shares: Sequence[SharePartition]) -> None:
+        """Finds the batches of those from which something can be taken and it isn't known yet."""
+        is_committed_only, wanted = self._is_committed_only, self._wanted()
+        by_key = self.broker.group_configs.share(self.session.group_id).order == "key"
+        now_s = self.broker.clock.monotonic_s()
+        to_read: list[tuple[SharePartition, int, bool]] = []
+        for share in shares:
+            if len(to_read) >= READS_PER_ROUND:
+                break
+            if share.log.deleted:
+                continue
+            end_offset = end_offset_of(share.log, is_committed_only=is_committed_only)
+            order = self._order(share, by_key)
+            if order is not None and order.needs_more(share.window, end_offset, wanted.max_locks):
+                to_read.append((share, order.known_until, True))
+                continue
+            chosen = choose(share, now_s, end_offset, wanted)
+            if chosen is not None:
+                offset = chosen if isinstance(chosen, int) else chosen[0]
+                if (
+                    share.ahead is None
+                    or not share.ahead.covers(offset, is_committed_only=is_committed_only)
+                    or not share.ahead.suffices(
+                        offset, end_offset, wanted.max_records, self.request.min_bytes
+                    )
+                ):
+                    to_read.append((share, offset, False))
+        if to_read:
+            found = await self.broker.store.in_reader(
+                _read, to_read, is_committed_only, wanted.max_locks
+            )
+            for (share, _, _), result in zip(to_read, found, strict=True):
+                self._learn(share, result)
+
+    def _order(self, share: SharePartition, by_key: bool) -> KeyOrder | None:
+        if not by_key:
+            share.order = None
+        elif share.order is None:
+            share.order = KeyOrder(share.window.start_offset)
+        return share.order
+
+    def _learn(self, share: SharePartition, found: "ReadAhead | Keys | ErrorCode | None") -> None:
+        if isinstance(found, ErrorCode):
+            self.refused[share.key] = found
+        elif isinstance(found, ReadAhead):
+            share.ahead = found
+        elif isinstance(found, Keys) and share.order is not None:
+            share.order.learn(found)
+
+    # ── taking ────────────────────────────────────────────────────────────────────────────────
+
+    def _has_enough(self, shares: Sequence[SharePartition]) -> bool:
+        """Whether `min_bytes` can be had; what the batches are not known of counts for nothing."""
+        if self.request.min_bytes <= 1:
+            return True
+        now_s, wanted, ready_bytes = self.broker.clock.monotonic_s(), self._wanted(), 0
+        for share in shares:
+            end_offset = end_offset_of(share.log, is_committed_only=self._is_committed_only)
+            chosen = choose(share, now_s, end_offset, wanted)
+            if chosen is None:
+                continue
+            offset = chosen if isinstance(chosen, int) else chosen[0]
+            if not _is_covered(share, offset, self._is_committed_only) or share.ahead is None:
+                return True
+            batches = share.ahead.batches[share.ahead.index_of(offset) :]
+            ready_bytes += sum(each.size_bytes for each in batches)
+        return ready_bytes >= self.request.min_bytes
+
+    def _take(self, shares: Sequence[SharePartition]) -> None:
+        now_s = self.broker.clock.monotonic_s()
+        for share in shares:
+            wanted = self._wanted()
+            if wanted.max_records <= 0 or (self.taken and wanted.max_bytes <= 0):
+                break
+            if share.key not in self.refused:
+                self._take_of(share, wanted, now_s)
+
+    def _take_of(self, share: SharePartition, wanted: Wanted, now_s: float) -> None:
+        is_committed_only = self._is_committed_only
+        end_offset = end_offset_of(share.log, is_committed_only=is_committed_only)
+        chosen = choose(share, now_s, end_offset, wanted)
+        if chosen is None or share.ahead is None:
+            return
+        offset = chosen if isinstance(chosen, int) else chosen[0]
+        if not _is_covered(share, offset, is_committed_only):
+            return
+        taken = take(share, share.ahead, chosen, end_offset, now_s, wanted)
+        if taken is None:
+            return
+        self.taken[share.key] = taken
+        self._count += taken.record_count
+        self._bytes += taken.part.size_bytes
+        self.session.served_last(share.key)
+        queues, metrics = self.broker.queues, self.broker.metrics
+        queues.lock_until(share, now_s + wanted.lock_s)
+        metrics.share_deliveries[share.group_id] += taken.record_count
+        metrics.fetched_bytes[share.log.topic] += taken.part.size_bytes
+
+    # ── waiting ───────────────────────────────────────────────────────────────────────────────
+
+    def _can_go_on(self, shares: Sequence[SharePartition]) -> bool:
+        """Whether looking again helps at once: what was found has been taken by others, or was
+        nothing that is delivered.
+        """
+        if self.request.min_bytes > 1 and not self._has_enough(shares):
+            return False
+        now_s, wanted = self.broker.clock.monotonic_s(), self._wanted()
+        if wanted.max_records <= 0:
+            return False
+        return any(
+            not share.log.deleted
+            and choose(
+                share,
+                now_s,
+                end_offset_of(share.log, is_committed_only=self._is_committed_only),
+                wanted,
+            )
+            is not None
+            for share in shares
+        )
+
+    async def _wait(self, shares: Sequence[SharePartition], deadline_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        woken: asyncio.Future[None] = loop.create_future()
+
+        def wake(_: int = 0) -> None:
+            if not woken.done():
+                woken.set_result(None)
+
+        is_committed_only = self._is_committed_only
+        for share in shares:
+            _log_waiters(share.log, is_committed_only).add(wake)
+            if share.waiters is None:
+                share.waiters = set()
+            share.waiters.add(wake)
+        timer = loop.call_at(deadline_s, wake)
+        try:
+            await woken
+        finally:
+            timer.cancel()
+            for share in shares:
+                _log_waiters(share.log, is_committed_only).discard(wake)
+                if share.waiters is not None:
+                    share.waiters.discard(wake)
+
+
+def _log_waiters(log: PartitionLog, is_committed_only: bool) -> set[Callable[[int], None]]:
+    """Who is told when more can be delivered."""
+    if is_committed_only:
+        if log.stable_waiters is None:
+            log.stable_waiters = set()
+        return log.stable_waiters
+    if log.waiters is None:
+        log.waiters = set()
+    return log.waiters
+
+
+def _is_covered(share: SharePartition, offset: int, is_committed_only: bool) -> bool:
+    return share.ahead is not None and share.ahead.covers(
+        offset, is_committed_only=is_committed_only
+    )
+
+
+def _read(
+    places: list[tuple[SharePartition, int, bool]], is_committed_only: bool, key_count: int
+) -> list[ReadAhead | Keys | ErrorCode | None]:
+    """(worker) The batches at each place, or the keys in them."""
+    found: list[ReadAhead | Keys | ErrorCode | None] = []
+    for share, offset, with_keys in places:
+        try:
+            ahead = read_ahead(share.log, offset, is_committed_only)
+            if ahead is None or not with_keys:
+                found.append(ahead)
+            else:
+                found.append(read_keys(share.log, ahead, offset, key_count))
+        except CorruptLog:
+            found.append(ErrorCode.CORRUPT_MESSAGE)
+    return found

@@ -1,0 +1,99 @@
+"""What ShareFetch and ShareAcknowledge have in common: who may ask, and what is acknowledged."""
+
+from collections.abc import Iterable, Sequence
+
+from headwater.broker.api.registry import RequestContext
+from headwater.broker.broker import Broker
+from headwater.broker.queues.share_partition import Key
+from headwater.broker.queues.window import REJECT, RENEW, Acknowledgement
+from headwater.broker.security.authorizer import Operation, ResourceType
+from headwater.errors import ApiError
+from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.messages.share_acknowledge import (
+    ShareAcknowledgeRequest,
+    ShareAcknowledgeRequestAcknowledgementBatch,
+    ShareAcknowledgeRequestAcknowledgeTopic,
+)
+from headwater.protocol.messages.share_fetch import (
+    ShareFetchRequest,
+    ShareFetchRequestAcknowledgementBatch,
+    ShareFetchRequestFetchTopic,
+)
+
+_LONGEST_MEMBER_ID = 36  # a UUID as text
+
+
+def identify(
+    broker: Broker, request: ShareFetchRequest | ShareAcknowledgeRequest, context: RequestContext
+) -> tuple[str, str]:
+    """The group and the member that ask; raises the error code of who may not."""
+    group_id, member_id = request.group_id or "", request.member_id or ""
+    if not broker.authorizer.allows(context, Operation.READ, ResourceType.GROUP, group_id):
+        raise ApiError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    if not group_id or not 0 < len(member_id) <= _LONGEST_MEMBER_ID:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "a group and a member id of 1 to 36 characters")
+    return group_id, member_id
+
+
+def refusal(broker: Broker, context: RequestContext, key: Key) -> ErrorCode | None:
+    """Why a partition may not be had; None if it may."""
+    topic = broker.store.catalog.by_id.get(key[0])
+    if topic is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    if not broker.authorizer.allows(context, Operation.READ, ResourceType.TOPIC, topic.name):
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    if not 0 <= key[1] < topic.partitions:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return None
+
+
+def acknowledgements(
+    broker: Broker,
+    context: RequestContext,
+    group_id: str,
+    topics: Iterable[ShareFetchRequestFetchTopic | ShareAcknowledgeRequestAcknowledgeTopic],
+    *,
+    is_renewal: bool,
+) -> tuple[dict[Key, list[Acknowledgement]], dict[Key, ErrorCode]]:
+    """What can be taken in, by partition, and the error codes of what cannot."""
+    may_renew = is_renewal and broker.group_configs.share(group_id).renew_acknowledge_enable
+    last_kind = RENEW if may_renew else REJECT
+    valid: dict[Key, list[Acknowledgement]] = {}
+    refused: dict[Key, ErrorCode] = {}
+    for topic in topics:
+        for partition in topic.partitions:
+            if not partition.acknowledgement_batches:
+                continue
+            key = (topic.topic_id, partition.partition_index)
+            code = refusal(broker, context, key)
+            if code is None and not _is_valid(partition.acknowledgement_batches, last_kind):
+                code = ErrorCode.INVALID_REQUEST
+            if code is not None:
+                refused[key] = code
+                continue
+            valid[key] = [
+                Acknowledgement(each.first_offset, each.last_offset, each.acknowledge_types)
+                for each in partition.acknowledgement_batches
+            ]
+    return valid, refused
+
+
+def _is_valid(
+    batches: Sequence[
+        ShareFetchRequestAcknowledgementBatch | ShareAcknowledgeRequestAcknowledgementBatch
+    ],
+    last_kind: int,
+) -> bool:
+    """In order, without overlaps, and with one kind for all records or one for each."""
+    before = -1
+    for batch in batches:
+        kinds, count = batch.acknowledge_types, batch.last_offset - batch.first_offset + 1
+        if (
+            count < 1
+            or batch.first_offset <= before
+            or len(kinds) not in (1, count)
+            or not all(0 <= kind <= last_kind for kind in kinds)
+        ):
+            return False
+        before = batch.last_offset
+    return True
