@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from uuid import UUID
@@ -12,7 +12,7 @@ from headwater.broker.api.registry import APIS
 from headwater.broker.falling_behind import FallingBehind
 from headwater.broker.fetch_sessions import FetchSessions
 from headwater.broker.group_configs import GroupConfigs
-from headwater.broker.groups import GroupCoordinator, GroupSettings, Queues
+from headwater.broker.groups import GroupCoordinator, GroupSettings
 from headwater.broker.internal_log import InternalLog
 from headwater.broker.key_checks import KeyChecks
 from headwater.broker.lag import MEASURE_S, LagMeter
@@ -80,8 +80,6 @@ class BrokerOptions:
 class Broker:
     """Topics, groups and the log behind them. Lives on one event loop."""
 
-    queues: Queues
-
     def __init__(
         self,
         store: LogStore,
@@ -106,10 +104,11 @@ class Broker:
         self.authentication = Authentication(clock, self.users)  # nobody is asked
         self.fetch_sessions = FetchSessions(clock)
         self.group_configs = GroupConfigs(store, options.group_defaults)
+        self.queues = Queues(self)
         self.groups = GroupCoordinator(
             InternalLog(store, OFFSETS_TOPIC, OFFSETS_PARTITIONS),
             _Topics(self),
-            _Queues(self),
+            self.queues,
             clock,
             self.group_configs,
             options.groups,
@@ -135,7 +134,6 @@ class Broker:
             warning_percent=options.lag_warning_percent,
             webhook=options.lag_webhook,
         )
-        self.queues = Queues(self)
         self._tasks: list[asyncio.Task[None]] = []
         self._change_turn = asyncio.Lock()
         self._changes: set[asyncio.Task[Any]] = set()
@@ -359,28 +357,3 @@ class _Topics:
 
     def names(self) -> Iterable[str]:
         return list(self._broker.store.catalog.topics)
-
-
-class _Queues:
-    """The queues as the groups see them."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-
-    async def initialize(self, group_id: str, offsets: Mapping[tuple[UUID, int], int]) -> None:
-        await self._broker.queues.initialize(group_id, offsets)
-
-    async def alter(self, group_id: str, offsets: Mapping[tuple[UUID, int], int]) -> None:
-        await self._broker.queues.alter(group_id, offsets)
-
-    async def delete(self, group_id: str, topic_ids: Collection[UUID] | None) -> None:
-        await self._broker.queues.delete(group_id, topic_ids)
-
-    def member_left(self, group_id: str, member_id: str) -> None:
-        self._broker.queues.member_left(group_id, member_id)
-
-    def start_offset(self, group_id: str, topic_id: UUID, partition: int) -> int | None:
-        return self._broker.queues.start_offset(group_id, topic_id, partition)
-
-    def lag(self, group_id: str, topic_id: UUID, partition: int) -> int | None:
-        return self._broker.queues.lag(group_id, topic_id, partition)

@@ -160,9 +160,9 @@ def acquired_spans(answer) -> list[tuple[int, int, int]]:
 class QueueBroker:
     """A broker with a clock to turn, and consumers on it."""
 
-    def __init__(self, data_dir: str) -> None:
+    def __init__(self, data_dir: str, files=None) -> None:
         self.clock = FakeClock(time.time_ns() // 1_000_000)
-        self.broker = InProcessBroker(str(data_dir), clock=self.clock)
+        self.broker = InProcessBroker(str(data_dir), clock=self.clock, files=files)
         self.broker.start()
         self.wire = Wire(self.broker.bootstrap)
         self.consumers: list[Consumer] = []

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headwater.broker.broker import Broker
 
 MAX_BYTES = 55 << 20  # whatever a client asks for, as Kafka's fetch.max.bytes of the broker
+LOOKS = 4  # for keys, for more of them, for the batches that hold what they allow
 READS_PER_ROUND = 16  # share partitions whose batches are looked for at a time
 RECORD_LIMIT = 1  # of KIP-1206's ways to acquire, the one that is not batch-optimised
 
@@ -44,7 +45,9 @@ class ShareFetching:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self.request.max_wait_ms / 1000
         while shares:
-            await self._look_ahead(shares)
+            for _ in range(LOOKS):
+                if not await self._look_ahead(shares):
+                    break
             is_late = loop.time() >= deadline_s
             if is_late or self._has_enough(shares):
                 self._take(shares)
@@ -90,8 +93,11 @@ class ShareFetching:
             max_locks=settings.partition_max_record_locks,
         )
 
-    async def _look_ahead(self, shares: Sequence[SharePartition]) -> None:
-        """Finds the batches of those from which something can be taken and it isn't known yet."""
+    async def _look_ahead(self, shares: Sequence[SharePartition]) -> bool:
+        """Finds the batches of those from which something can be taken and it isn't known yet.
+
+        False if there was nothing to look for.
+        """
         is_committed_only, wanted = self._is_committed_only, self._wanted()
         by_key = self.broker.group_configs.share(self.session.group_id).order == "key"
         now_s = self.broker.clock.monotonic_s()
@@ -99,7 +105,7 @@ class ShareFetching:
         for share in shares:
             if len(to_read) >= READS_PER_ROUND:
                 break
-            if share.log.deleted:
+            if share.log.deleted or share.key in self.refused:
                 continue
             end_offset = end_offset_of(share.log, is_committed_only=is_committed_only)
             order = self._order(share, by_key)
@@ -123,6 +129,7 @@ class ShareFetching:
             )
             for (share, _, _), result in zip(to_read, found, strict=True):
                 self._learn(share, result)
+        return bool(to_read)
 
     def _order(self, share: SharePartition, by_key: bool) -> KeyOrder | None:
         if not by_key:

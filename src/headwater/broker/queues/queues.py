@@ -7,7 +7,7 @@ is answered, so what a consumer was told is acknowledged is never delivered agai
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
@@ -76,7 +76,7 @@ class Queues:
         """Reads the stored state, one log partition after the other; who needs one waits."""
         for number, loaded in enumerate(self._loaded):
             if self._log.exists:
-                await self._log.load(number, self._find_stored, self._forget)
+                await self._log.load(number, self._find, self._forget)
             loaded.set()
             for share in self._alive(number):
                 self._resume(share)
@@ -100,7 +100,7 @@ class Queues:
         groups = (self._groups.get(group_id, {}) for group_id in self._by_log[number])
         return [share for group in groups for share in group.values()]
 
-    def _find_stored(self, group_id: str, topic_id: UUID, index: int) -> SharePartition | None:
+    def _find(self, group_id: str, topic_id: UUID, index: int) -> SharePartition | None:
         try:
             return self._share(group_id, (topic_id, index))
         except ApiError:
@@ -325,7 +325,9 @@ class Queues:
         await self.loaded(group_id)
         made: list[SharePartition] = []
         for key, start_offset in starts.items():
-            share = self._share(group_id, key)
+            share = self._find(group_id, *key)
+            if share is None:
+                continue  # its topic has just been deleted
             if share.snapshot_epoch < 0 and not share.is_resolved and share.resolving is None:
                 share.window = Window(start_offset)
                 made.append(share)
@@ -343,7 +345,7 @@ class Queues:
             altered.append(share)
         await self._write_snapshots(group_id, altered)
 
-    async def delete(self, group_id: str, topic_ids: Iterable[UUID] | None = None) -> None:
+    async def delete(self, group_id: str, topic_ids: Collection[UUID] | None = None) -> None:
         """Forgets the group's state, of all topics or of these, durably."""
         await self.loaded(group_id)
         wanted = None if topic_ids is None else set(topic_ids)

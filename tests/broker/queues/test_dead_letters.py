@@ -1,0 +1,172 @@
+"""Records that a group gives up on, and rests between deliveries."""
+
+import pytest
+from queue_harness import ACCEPT, REJECT, RELEASE, acquired, acquired_spans, queue_broker
+from wire import batch_of, wait_until
+
+from headwater.broker.queues import dead_letters
+from headwater.protocol import records
+from headwater.protocol.records import Record
+
+
+@pytest.fixture
+def broker(tmp_path):
+    with queue_broker(tmp_path) as broker:
+        yield broker
+
+
+def about(letter) -> dict[str, bytes]:
+    return {name.removeprefix("headwater.dlq."): value for name, value in letter.headers}
+
+
+def test_a_rejected_record_is_kept_as_it_was_and_why(broker):
+    jobs = broker.topic()
+    record = Record(0, broker.clock.now_ms() - 5, b"key", b"value", [("trace", b"7")])
+    assert broker.wire.produce("jobs", records.build_batch([record])).error_code == 0
+    consumer = broker.consumer(jobs)
+    assert consumer.take() == [0]
+    assert consumer.acknowledge((0, 0, REJECT)) == 0
+    wait_until(broker.letters)
+    [letter] = broker.letters()
+    assert (letter.key, letter.value) == (b"key", b"value")
+    assert about(letter) == {
+        "trace": b"7",
+        "cause": b"rejected by consumer",
+        "topic": b"jobs",
+        "partition": b"0",
+        "offset": b"0",
+        "group": b"workers",
+        "deliveries": b"1",
+        "timestamp": str(record.timestamp_ms).encode(),
+    }
+    assert consumer.take() == []
+
+
+def test_a_record_that_is_delivered_too_often_is_given_up(broker):
+    jobs = broker.topic(**{"share.delivery.count.limit": "3"})
+    broker.produce(b"poison", b"good")
+    consumer = broker.consumer(jobs)
+    assert consumer.take() == [0, 1]
+    assert consumer.acknowledge((0, 1, [RELEASE, ACCEPT])) == 0
+    for deliveries in (2, 3):
+        assert acquired_spans(consumer.fetch()) == [(0, 0, deliveries)]
+        assert consumer.acknowledge((0, 0, RELEASE)) == 0
+    wait_until(broker.letters)
+    [letter] = broker.letters()
+    assert letter.value == b"poison"
+    assert about(letter)["cause"] == b"delivery count 3 reached"
+    assert consumer.take() == []
+
+
+def test_a_record_whose_consumers_die_is_given_up(broker):
+    jobs = broker.topic(**{"share.delivery.count.limit": "2"})
+    broker.produce(b"poison")
+    for _ in range(2):
+        consumer = broker.consumer(jobs)
+        taken = consumer.take()
+        consumer.close()
+        if not taken:  # the broker has not seen the end of the one before yet
+            consumer = broker.consumer(jobs)
+            assert consumer.take(max_wait_ms=10_000) == [0]
+            consumer.close()
+    wait_until(broker.letters)
+
+
+def test_without_dead_letters_they_are_gone(broker):
+    jobs = broker.topic(**{"headwater.share.dlq.enable": "false"})
+    broker.produce(b"a", b"b")
+    consumer = broker.consumer(jobs)
+    assert consumer.take() == [0, 1]
+    assert consumer.acknowledge((0, 1, [REJECT, ACCEPT])) == 0
+    assert consumer.take() == []
+    names = broker.broker.running.broker.store.catalog.topics
+    assert "jobs.dlq" not in names
+
+
+def test_dead_letters_have_none_of_their_own(broker):
+    letters = broker.topic("jobs.dlq")
+    broker.produce(b"a", topic="jobs.dlq")
+    consumer = broker.consumer(letters)
+    assert consumer.take() == [0]
+    assert consumer.acknowledge((0, 0, REJECT)) == 0
+    assert consumer.take() == []
+    assert "jobs.dlq.dlq" not in broker.broker.running.broker.store.catalog.topics
+
+
+def test_many_dead_letters_at_once_keep_their_order_and_partition(broker):
+    jobs = broker.topic(partitions=2)
+    for number in range(20):
+        values = [b"%d-%d" % (number, at) for at in range(50)]
+        broker.produce(*values, partition=1)
+    consumer = broker.consumer(jobs, partitions=(1,))
+    taken = consumer.take(max_records=1000, acknowledge=())
+    assert len(taken) == 1000
+    answer = consumer.fetch(acknowledge=[(1, 0, 999, REJECT)])
+    assert answer.responses[0].partitions[0].acknowledge_error_code == 0
+
+    def copied():
+        return broker.wire.fetch("jobs.dlq", 0, partition=1)
+
+    wait_until(lambda: copied().high_watermark == 1000)
+    from wire import records_in
+
+    values = [record.value for record in records_in(copied().records)]
+    assert values == [b"%d-%d" % (n, at) for n in range(20) for at in range(50)]
+
+
+def test_a_copy_that_fails_is_tried_again_and_the_record_waits(broker, monkeypatch):
+    jobs = broker.topic()
+    broker.produce(b"a")
+    broker.produce(b"b")
+    failures = []
+    append = dead_letters._append
+
+    async def failing(log, letters):
+        if len(failures) < 3:
+            failures.append(letters)
+            raise dead_letters.StorageFailed("the disk refused a write")
+        await append(log, letters)
+
+    monkeypatch.setattr(dead_letters, "_append", failing)
+    consumer = broker.consumer(jobs)
+    assert consumer.take() == [0, 1]
+    assert consumer.acknowledge((0, 1, [REJECT, ACCEPT])) == 0
+    for count, seconds in enumerate((1, 2, 4), 1):
+        wait_until(lambda count=count: len(failures) == count)
+        [status] = broker.broker.running.broker.queues.describe("workers")
+        assert (status.start_offset, status.archiving) == (0, 1)
+        assert broker.letters() == []
+        assert consumer.take() == []
+        wait_until(lambda: broker.clock._timers)
+        broker.broker.advance(seconds + 0.1)
+    wait_until(lambda: len(broker.letters()) == 1)
+    queues = broker.broker.running.broker.queues
+    wait_until(lambda: queues.describe("workers")[0].start_offset == 2)
+
+
+def test_a_released_record_rests_and_each_rest_is_longer(broker):
+    jobs = broker.topic(
+        **{"headwater.share.backoff.ms": "1000", "headwater.share.backoff.max.ms": "3000"}
+    )
+    broker.produce(b"a")
+    one, other = broker.consumer(jobs), broker.consumer(jobs)
+    other.take(max_records=0)
+    assert one.take() == [0]
+    for rest_s in (1, 2, 3):
+        assert one.acknowledge((0, 0, RELEASE)) == 0
+        assert one.take() == []
+        broker.broker.advance(rest_s - 0.1)
+        assert one.take() == []
+        other.send_fetch(max_wait_ms=20_000)
+        broker.broker.advance(0.2)
+        assert acquired(other.receive_fetch()) == [0]
+        one, other = other, one
+
+
+def test_a_record_larger_than_a_copy_at_a_time(broker):
+    jobs = broker.topic()
+    assert broker.wire.produce("jobs", batch_of(b"x" * 900_000)).error_code == 0
+    consumer = broker.consumer(jobs)
+    assert consumer.take() == [0]
+    assert consumer.acknowledge((0, 0, REJECT)) == 0
+    wait_until(broker.letters)
