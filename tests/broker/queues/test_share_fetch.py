@@ -389,3 +389,17 @@ def test_a_session_moves_with_its_member_to_another_connection(broker):
     broker.produce(b"b")  # behind the end of the connection
     assert other.take() == [1]
     assert one.acknowledge((0, 0, ACCEPT)) == 0
+
+
+def test_topics_that_a_member_may_no_longer_read(broker, monkeypatch):
+    jobs = broker.topic()
+    broker.produce(b"a")
+    consumer = broker.consumer(jobs)
+    assert consumer.take() == [0]
+    authorizer = broker.broker.running.broker.authorizer
+    monkeypatch.setattr(authorizer, "allows", lambda _, __, kind, *___: kind.name == "GROUP")
+    refusals = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_TOPIC_ID)
+    assert consumer.acknowledge((0, 0, ACCEPT)) in refusals
+    assert consumer.fetch().responses[0].partitions[0].error_code in refusals
+    monkeypatch.undo()
+    assert consumer.acknowledge((0, 0, ACCEPT)) == 0

@@ -28,8 +28,7 @@ def identify(
 ) -> tuple[str, str]:
     """The group and the member that ask; raises the error code of who may not."""
     group_id, member_id = request.group_id or "", request.member_id or ""
-    if not broker.authorizer.allows(context, Operation.READ, ResourceType.GROUP, group_id):
-        raise ApiError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    broker.authorizer.require(context, Operation.READ, ResourceType.GROUP, group_id)
     if not group_id or not 0 < len(member_id) <= _LONGEST_MEMBER_ID:
         raise ApiError(ErrorCode.INVALID_REQUEST, "a group and a member id of 1 to 36 characters")
     return group_id, member_id
@@ -37,13 +36,15 @@ def identify(
 
 def refusal(broker: Broker, context: RequestContext, key: Key) -> ErrorCode | None:
     """Why a partition may not be had; None if it may."""
-    topic = broker.store.catalog.by_id.get(key[0])
-    if topic is None:
-        return ErrorCode.UNKNOWN_TOPIC_ID
-    if not broker.authorizer.allows(context, Operation.READ, ResourceType.TOPIC, topic.name):
-        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    if not 0 <= key[1] < topic.partitions:
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    topic_id, index = key
+    try:
+        name = broker.topic_name(topic_id)
+        broker.authorizer.require(
+            context, Operation.READ, ResourceType.TOPIC, name, topic_id=topic_id
+        )
+        broker.partition(name, index)
+    except ApiError as error:
+        return error.code
     return None
 
 
