@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from authorization_table import FOR_STRANGERS, ROWS, Asked, Right, Row, share_heartbeat
+from authorization_table import FOR_STRANGERS, QUEUE, ROWS, Asked, Right, Row, share_heartbeat
 from authorization_table import GROUP as BILLING
 
 from headwater.broker import api
