@@ -5,6 +5,7 @@ import json
 import threading
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 from wire import Wire, batch_of, wait_until
 
 from headwater.config import BrokerSettings
@@ -174,3 +175,23 @@ def test_the_meter_looks_up_a_bounded_number_at_a_time(broker, clock, monkeypatc
         for expected in (6, 9, 10):
             wait_until(lambda: broker.advance(5) or known() >= expected)  # noqa: B023
         assert known() == 10
+
+
+def test_retention_waits_for_named_groups(broker, clock):
+    with Wire(broker.bootstrap) as client:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        config = {"headwater.retention.wait.groups": "slow, quick"}
+        admin.create_topics([NewTopic("t", 1, config=config)])["t"].result(30)
+        for _ in range(10):
+            client.produce("t", batch_of(b"x" * 500, timestamp_ms=clock.now_ms()))
+        commit(client, "quick", "t", 10)
+        store = broker.running.store
+        partition = store.partitions["t", 0]
+        broker.advance(RETENTION_S + HOUR_S)  # all of it is due; slow has read nothing
+        wait_until(lambda: broker.advance(300) or store.retention_waits)
+        assert partition.log_start_offset == 0
+        commit(client, "slow", "t", 7)
+        wait_until(lambda: broker.advance(300) or partition.log_start_offset == 7)
+        commit(client, "slow", "t", 10)
+        wait_until(lambda: broker.advance(300) or partition.log_start_offset == 10)
+        assert not store.retention_waits

@@ -38,6 +38,7 @@ from headwater.protocol.messages.api_versions import (
     ApiVersionsResponse,
     ApiVersionsResponseApiVersion,
 )
+from headwater.protocol.records import INT64_MAX
 
 log = logging.getLogger(__name__)
 
@@ -209,7 +210,16 @@ class Broker:
     def read_upto(self, group_id: str, partition: PartitionLog) -> int:
         """The offset at which a group goes on; where the log begins if it has not begun."""
         committed = self.groups.committed(group_id, partition.topic, partition.index)
-        return max(-1 if committed is None else committed.offset, partition.log_start_offset)
+        offset = None if committed is None else committed.offset
+        topic = self.topic(partition.topic)
+        if offset is None and topic is not None:  # a queue, perhaps
+            offset = self.queues.start_offset(group_id, topic.id, partition.index)
+        return max(-1 if offset is None else offset, partition.log_start_offset)
+
+    def _needed_from(self, partition: PartitionLog) -> int:
+        """Where what the topic's retention has to wait for begins."""
+        groups = partition.config.retention_waits_for
+        return min((self.read_upto(each, partition) for each in groups), default=INT64_MAX)
 
     async def to_the_end(self, change: Coroutine[Any, Any, T]) -> T:
         """What `change` returns. It runs alone, and goes on if the caller is cancelled.
@@ -301,9 +311,11 @@ class Broker:
         """Deletes what no topic need keep, and forgets producers that are gone."""
         expired_ms = self.clock.now_ms() - self.options.producer_id_expiration_ms
         partitions = list(self.store.partitions.values())
+        waited_for = {partition.topic for partition in self.store.retention_waits}
         for at in range(0, len(partitions), RETENTION_PARTITIONS):
             some = partitions[at : at + RETENTION_PARTITIONS]
-            for partition, deleted_bytes in (await retention.apply(self.store, some)).items():
+            deleted = await retention.apply(self.store, some, self._needed_from)
+            for partition, deleted_bytes in deleted.items():
                 log.info(
                     "retention: %s-%d: %d bytes deleted, starts at %d",
                     partition.topic, partition.index, deleted_bytes, partition.log_start_offset,
@@ -312,6 +324,15 @@ class Broker:
             for partition in some:
                 partition.expire_producers(expired_ms)
             await asyncio.sleep(0)
+        self._tell_waiting(waited_for)
+
+    def _tell_waiting(self, waited_for: set[str]) -> None:
+        """Says of which topics retention now waits for groups, and of which no longer."""
+        waiting = {partition.topic for partition in self.store.retention_waits}
+        for topic in waiting - waited_for:
+            log.warning("retention of %s waits for groups that have not read what is due", topic)
+        for topic in waited_for - waiting:
+            log.info("retention of %s no longer waits for groups", topic)
 
     async def _measure_disk(self) -> None:
         free_bytes = await self.store.in_reader(

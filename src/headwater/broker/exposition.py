@@ -80,6 +80,11 @@ def _lines(broker: "Broker", server: "Server") -> Iterator[str]:
             "Partitions whose last write the disk refused.",
             len(store.failed),
         ),
+        (
+            "headwater_retention_waiting_bytes",
+            "Bytes that retention keeps only because groups have not read them.",
+            sum(store.retention_waits.values()),
+        ),
         ("headwater_corrupt_segments", "Segments out of service.", len(store.corrupt)),
         (
             "headwater_recovery_scanned_bytes",

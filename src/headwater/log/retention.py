@@ -2,7 +2,8 @@
 
 By time: a segment goes when its newest record is older than `retention.ms`. By size: while the
 partition without its oldest segment still has `retention.bytes`. The active segment may go too;
-it is sealed first. Nothing goes from a topic that is only compacted.
+it is sealed first. Nothing goes from a topic that is only compacted, and nothing that a group has
+not read which the topic waits for (`headwater.retention.wait.groups`).
 
 Of an archived topic that counts for the whole log, here and in the archive. Apart from it, the
 local files of a segment go by `local.retention.ms` and `local.retention.bytes`, by the same rules,
@@ -10,7 +11,7 @@ but not before the segment is archived; the bytes that have to wait for that are
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
 from headwater.errors import StorageFailed
 from headwater.log import segment as segments_on_disk
@@ -18,15 +19,34 @@ from headwater.log.archive.descriptor import ArchivedSegment
 from headwater.log.partition import PartitionLog
 from headwater.log.segment import Segment, Storage
 from headwater.log.store import LogStore
-from headwater.protocol.records import NO_TIMESTAMP
+from headwater.protocol.records import INT64_MAX, NO_TIMESTAMP
 
 
-async def apply(store: LogStore, partitions: Iterable[PartitionLog]) -> dict[PartitionLog, int]:
-    """Deletes what is due; how many bytes of each partition that were."""
+def _nothing_needed(_: PartitionLog) -> int:
+    return INT64_MAX
+
+
+async def apply(
+    store: LogStore,
+    partitions: Iterable[PartitionLog],
+    needed_from: Callable[[PartitionLog], int] = _nothing_needed,
+) -> dict[PartitionLog, int]:
+    """Deletes what is due and not needed; how many bytes of each partition that were.
+
+    What is due and needed is noted in `store.retention_waits`, in bytes.
+    """
     starts: dict[PartitionLog, int] = {}
     for partition in partitions:
         start = await _first_kept_offset(store, partition)
-        if start is not None:
+        needed = needed_from(partition)
+        store.retention_waits.pop(partition, None)
+        if start is None:
+            continue
+        if needed < start:
+            waiting_bytes = _bytes_before(partition, start) - _bytes_before(partition, needed)
+            store.retention_waits[partition] = waiting_bytes
+        start = min(start, needed)
+        if start > partition.log_start_offset:
             starts[partition] = start
     deleted = {partition: _bytes_before(partition, start) for partition, start in starts.items()}
     if starts:

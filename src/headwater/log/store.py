@@ -82,6 +82,8 @@ class LogStore:
         self.archive: Archive | None = None
         self.dirty: set[PartitionLog] = set()  # written since the last checkpoint
         self.failed: set[PartitionLog] = set()
+        # Bytes that retention would delete, were it not for groups that have not read them.
+        self.retention_waits: dict[PartitionLog, int] = {}
         self.corrupt: list[str] = []
         self.bytes_written = 0
         self.scanned_bytes = 0
@@ -336,6 +338,7 @@ class LogStore:
                     await asyncio.sleep(0.001)
                 self.dirty.discard(partition)
                 self.failed.discard(partition)
+                self.retention_waits.pop(partition, None)
                 gone.append((partition.directory, partition.segments))
                 partition.doom_all()
             if is_archived and self.archive is not None:
