@@ -217,6 +217,22 @@ preallocate = true
     assert source_of(loaded, "broker.topic_defaults.segment.bytes").startswith("environment")
 
 
+def test_group_defaults_from_file_and_environment(tmp_path):
+    text = """\
+[broker.group_defaults]
+"share.record.lock.duration.ms" = "1m"
+share.auto.offset.reset = "earliest"
+"""
+    environ = {"HEADWATER_BROKER__GROUP_DEFAULTS__SHARE_DELIVERY_COUNT_LIMIT": "3"}
+    loaded = config.load(environ=environ, cwd=write(tmp_path, text))
+    assert loaded.broker.group_defaults == {
+        "share.record.lock.duration.ms": "60000",
+        "share.auto.offset.reset": "earliest",
+        "share.delivery.count.limit": "3",
+    }
+    assert loaded.broker.topic_defaults == {}
+
+
 def test_wrong_topic_defaults(tmp_path):
     (mistake,) = mistakes_of('[broker.topic_defaults]\n"retention.ms" = "long"\n', tmp_path)
     assert mistake == (

@@ -45,6 +45,20 @@ ShareGroupCurrentMemberAssignmentKey ShareGroupCurrentMemberAssignmentValue
 ShareGroupStatePartitionMetadataKey ShareGroupStatePartitionMetadataValue
 ShareSnapshotKey ShareSnapshotValue ShareUpdateKey ShareUpdateValue
 """.split()
+# What Kafka does not tell. Other clients skip tagged fields that they do not know (KIP-482); the
+# numbers are far from those that Kafka gives out.
+EXTENSIONS: dict[str, list[dict[str, Any]]] = {
+    "DescribeShareGroupOffsetsResponsePartition": [
+        {"name": "InFlight", "type": "int64", "taggedVersions": "0+", "tag": 10000, "default": -1},
+        {
+            "name": "OldestLockAgeMs",
+            "type": "int64",
+            "taggedVersions": "0+",
+            "tag": 10001,
+            "default": -1,
+        },
+    ],
+}
 PRIMITIVES = {
     "int8": "int8", "int16": "int16", "int32": "int32", "int64": "int64", "uint16": "uint16",
     "uint32": "uint32", "float64": "float64", "bool": "boolean", "string": "string",
@@ -76,7 +90,7 @@ class Module:
     def add(self, name: str, fields: list[dict[str, Any]], extra: str, about: str, floor: int,
             ceiling: int, renamed: dict[str, str]) -> str:  # fmt: skip
         lines = []
-        for field in fields:
+        for field in [*fields, *EXTENSIONS.get(name, [])]:
             first, last = span(field.get("versions", "0+"))  # a key of a topic has one version
             if "taggedVersions" in field and first > span(field["taggedVersions"])[0]:
                 first = span(field["taggedVersions"])[0]

@@ -216,6 +216,11 @@ def _setting(default: Any, kind: Kind, doc: str) -> Any:
     return field(default=default, metadata={"kind": kind, "doc": doc})
 
 
+# Settings of [broker] that are tables of Kafka configs.
+_TABLES: Final = ("topic_defaults", "group_defaults")
+_IN_TABLES: Final = tuple(f"broker.{table}." for table in _TABLES)
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
     """The [broker] section. `docs/configuration.md` lists it; a test compares the two."""
@@ -372,6 +377,13 @@ class BrokerSettings:
             ' `"retention.ms" = "7d"`.'
         },
     )
+    group_defaults: Mapping[str, str] = field(
+        default_factory=lambda: MappingProxyType({}),
+        metadata={
+            "doc": "A table of Kafka group configs, and ours for queues, for groups that do not set"
+            ' them, for example `"share.auto.offset.reset" = "earliest"`.'
+        },
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -508,16 +520,13 @@ def read(
     settings = {
         name: Setting(name, each.default, "default")
         for name, each in kinds.items()
-        if name != "broker.topic_defaults"
+        if name.removeprefix("broker.") not in _TABLES
     }
     for name, raw, where in given:
-        config = name.removeprefix("broker.topic_defaults.")
+        _, table, config = name.split(".", 2) if name.startswith(_IN_TABLES) else ("", "", name)
         try:
             # Also what a stronger source overrides is checked: it would fail the day after.
-            if config == name:
-                value = kinds[name].metadata["kind"](raw)
-            else:
-                value = _topic_config(config, raw)
+            value = _topic_config(config, raw) if table else kinds[name].metadata["kind"](raw)
             settings[name] = Setting(name, value, where)
         except ValueError as error:
             shown = _secret_shown(kinds.get(name), raw)
@@ -531,13 +540,15 @@ def read(
         }
         for section, schema in _CHECKED.items()
     }
-    values["broker"]["topic_defaults"] = MappingProxyType(
-        {
-            name.removeprefix("broker.topic_defaults."): setting.value
-            for name, setting in settings.items()
-            if name.startswith("broker.topic_defaults.")
-        }
-    )
+    for table in _TABLES:
+        prefix = f"broker.{table}."
+        values["broker"][table] = MappingProxyType(
+            {
+                name.removeprefix(prefix): setting.value
+                for name, setting in settings.items()
+                if name.startswith(prefix)
+            }
+        )
     return Config(
         file,
         BrokerSettings(**values["broker"]),
@@ -677,15 +688,15 @@ def _from_file(
             place = where(section, key)
             if key not in keys:
                 mistakes.append(_unknown(place, f"setting in [{section}]:", key, keys))
-            elif key != "topic_defaults":
+            elif key not in _TABLES:
                 yield _Given(f"{section}.{key}", value, place)
             elif isinstance(value, Mapping):
                 for path, each in _leaves(value):
                     config = ".".join(path)  # "retention.ms" is the same with and without quotes
                     place = where(section, key, *path)
-                    yield _Given(f"broker.topic_defaults.{config}", each, place)
+                    yield _Given(f"broker.{key}.{config}", each, place)
             else:
-                expected = "a table [broker.topic_defaults]"
+                expected = f"a table [broker.{key}]"
                 mistakes.append(Mistake(place, f"{key} = {value!r}", expected))
 
 
@@ -703,10 +714,10 @@ def _from_environment(environ: Mapping[str, str], mistakes: list[Mistake]) -> It
         if schema is None:
             continue  # belongs to the part that reads that section
         keys = tuple(each.name.upper() for each in dataclasses.fields(schema))
-        if section == "BROKER" and key.startswith("TOPIC_DEFAULTS__"):
-            config = key.removeprefix("TOPIC_DEFAULTS__").lower().replace("_", ".")
-            yield _Given(f"broker.topic_defaults.{config}", value, where)
-        elif key not in keys or key == "TOPIC_DEFAULTS":
+        table, _, config = key.lower().partition("__")
+        if section == "BROKER" and table in _TABLES and config:
+            yield _Given(f"broker.{table}.{config.replace('_', '.')}", value, where)
+        elif key not in keys or table in _TABLES:
             mistakes.append(_unknown(where, "setting", key, keys))
         else:
             yield _Given(f"{section.lower()}.{key.lower()}", value, where)

@@ -20,6 +20,8 @@ pytestmark = [
 ]
 
 GROUPS = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
+SHARE_GROUPS = f"{TOOLS}.consumer.group.ShareGroupCommand"
+CONSOLE_SHARE_CONSUMER = f"{TOOLS}.consumer.ConsoleShareConsumer"
 CONSOLE_CONSUMER = f"{TOOLS}.consumer.ConsoleConsumer"
 CONFIGS = "kafka.admin.ConfigCommand"
 
@@ -271,3 +273,26 @@ def test_verifiable_producer_and_consumer(tool: Tool, broker_address: str, topic
         consumer.send_signal(signal.SIGTERM)
         consumer.communicate(timeout=20)
     assert consumed == acknowledged
+
+
+def test_share_group(tool: Tool, topic: str) -> None:
+    fill(tool, topic, [f"k{number}:v{number}" for number in range(6)])
+    earliest = ["--add-config", "share.auto.offset.reset=earliest,share.delivery.count.limit=3"]
+    tool(CONFIGS, "--alter", "--entity-type", "groups", "--entity-name", topic, *earliest)
+    shown = tool(CONFIGS, "--describe", "--entity-type", "groups", "--entity-name", topic).out
+    assert "share.delivery.count.limit=3" in shown
+    read = ["--topic", topic, "--group", topic, "--max-messages", "6", "--timeout-ms", "30000"]
+    got = tool(CONSOLE_SHARE_CONSUMER, *read).out.split()
+    assert sorted(got) == [f"v{number}" for number in range(6)]
+    assert topic in tool(SHARE_GROUPS, "--list").out.split()
+    group = ["--group", topic]
+    described = tool(SHARE_GROUPS, "--describe", *group).out
+    starts = re.findall(rf"^{topic}\s+{topic}\s+\d+\s+(\d+)\s+(\d+)", described, re.MULTILINE)
+    assert sum(int(start) for start, _ in starts) == 6
+    assert all(lag == "0" for _, lag in starts)
+    assert re.search(rf"{topic}.*Empty", tool(SHARE_GROUPS, "--describe", *group, "--state").out)
+    back = ["--reset-offsets", *group, "--topic", topic, "--to-earliest", "--execute"]
+    tool(SHARE_GROUPS, *back)
+    assert sorted(tool(CONSOLE_SHARE_CONSUMER, *read).out.split()) == sorted(got)
+    tool(SHARE_GROUPS, "--delete", *group)
+    assert topic not in tool(SHARE_GROUPS, "--list").out.split()

@@ -48,6 +48,7 @@ class RunningBroker:
                 node_id=settings.node_id,
                 auto_create_topics=settings.auto_create_topics,
                 default_partitions=settings.default_partitions,
+                group_defaults=dict(settings.group_defaults),
                 producer_id_expiration_ms=settings.producer_id_expiration_ms,
                 compaction=CompactionLimits(
                     memory_bytes=settings.compaction_memory_bytes,

@@ -69,7 +69,7 @@ _ANY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 (asked about, not bound)
 
 def _flags() -> list["dataclasses.Field[object]"]:
     """Every setting of the broker itself; `bootstrap` is where clients look for one."""
-    others = ("bootstrap", "topic_defaults")
+    others = ("bootstrap", "topic_defaults", "group_defaults")
     return [each for each in dataclasses.fields(BrokerSettings) if each.name not in others]
 
 

@@ -17,6 +17,7 @@ from headwater.cli.cluster import (
 from headwater.cli.output import count, note, plural, print_json, say, styled, table
 from headwater.cli.parser import Command, Parser, client_options
 from headwater.cli.positions import Position, Range, parse_range, resolve
+from headwater.cli.share_groups import share_groups
 from headwater.cli.topic import confirmed
 from headwater.errors import HeadwaterError, NotReady, RequestRefused, UsageError
 
@@ -66,18 +67,22 @@ def total_lag(commits: Iterable[Commit]) -> int:
 
 
 def listed(cluster: Cluster) -> list[dict[str, Any]]:
-    """Every consumer group with its state, members and lag, in the order of their names."""
+    """Every consumer and share group with its state, members and lag, in the order of their names.
+
+    The lag of a share group is its backlog: what is with its consumers is part of it.
+    """
     try:
         answer = cluster.admin.list_consumer_groups(request_timeout=15).result()
     except KafkaException as error:
         raise refused(error, "cannot list groups") from error
     if answer.errors:
         raise refused(answer.errors[0], "cannot list groups")
-    names = sorted(group.group_id for group in answer.valid)
+    shared = share_groups(cluster)
+    names = sorted({group.group_id for group in answer.valid} - {each.name for each in shared})
     kinds = {group.group_id: _name(group.type) for group in answer.valid}
     described = _described(cluster, names)
     commits = committed(cluster, names)
-    return [
+    rows = [
         {
             "group": name,
             "state": _name(described[name].state),
@@ -88,6 +93,18 @@ def listed(cluster: Cluster) -> list[dict[str, Any]]:
         }
         for name in names
     ]
+    rows += [
+        {
+            "group": each.name,
+            "state": each.state,
+            "type": "share",
+            "members": len(each.members),
+            "topics": len(each.topics),
+            "lag": each.total("backlog") or 0,
+        }
+        for each in shared
+    ]
+    return sorted(rows, key=lambda row: str(row["group"]))
 
 
 def _configure_list(parser: Parser) -> None:
@@ -113,6 +130,10 @@ def _configure_describe(parser: Parser) -> None:
 
 def _describe(args: argparse.Namespace) -> int:
     cluster = Cluster.of(args)
+    for shared in share_groups(cluster, args.groups):
+        raise RequestRefused(
+            f"{shared.name} is a share group", hint=f"`headwater queue describe {shared.name}`"
+        )
     described = _described(cluster, args.groups)
     commits = committed(cluster, args.groups)
     groups = []

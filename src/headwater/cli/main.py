@@ -26,6 +26,7 @@ COMMANDS: Final = {
     "user": ("user", "users: create, change the password, list, delete"),
     "acl": ("acl", "who may do what: add, list, remove"),
     "group": ("group", "consumer groups: list, describe (lag), seek, delete"),
+    "queue": ("queue", "queues (share groups): list, describe, alter, redrive dead letters"),
     "status": ("status", "the state of the broker on one screen"),
     "doctor": ("doctor", "what is wrong with this machine or configuration"),
 }

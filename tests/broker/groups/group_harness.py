@@ -189,7 +189,8 @@ class FakeStore:
 class FakeQueues:
     """Where each share group is in which partition; `refuses`: the disk takes no writes."""
 
-    def __init__(self):
+    def __init__(self, topics):
+        self._topics = topics
         self.offsets = {}
         self.left = []
         self.refuses = False
@@ -214,11 +215,21 @@ class FakeQueues:
     def member_left(self, group_id, member_id):
         self.left.append((group_id, member_id))
 
-    def start_offset(self, group_id, topic_id, partition):
-        return self.offsets.get((group_id, topic_id, partition))
+    def describe(self, group_id):
+        return [
+            SimpleNamespace(
+                topic=self._topics.name_of(topic_id),
+                partition=partition,
+                start_offset=offset,
+                in_flight=0,
+                oldest_lock_age_s=None,
+            )
+            for (group, topic_id, partition), offset in self.offsets.items()
+            if group == group_id
+        ]
 
     def lag(self, group_id, topic_id, partition):
-        return None
+        return -1
 
     async def _write(self):
         await asyncio.sleep(0)
@@ -236,7 +247,7 @@ class Cluster:
         self.settings = settings or GroupSettings()
         self.store = FakeStore()
         self.configs = GroupConfigs(self.store)
-        self.queues = FakeQueues()
+        self.queues = FakeQueues(self.topics)
         self._boot()
 
     def _boot(self):
@@ -247,6 +258,8 @@ class Cluster:
             groups=self.groups,
             queues=self.queues,
             authorizer=Authorizer(self.store),
+            audit=SimpleNamespace(changed=lambda context, change: None, dropped=0),
+            in_any_case=lambda work: work,
             clock=self.clock,
             node_id=1,
             advertised=("localhost", 9092),

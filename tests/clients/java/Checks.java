@@ -39,6 +39,7 @@ public final class Checks {
         ProducerChecks.register(checks);
         ConsumerChecks.register(checks);
         GroupChecks.register(checks);
+        ShareChecks.register(checks);
         AdminChecks.register(checks);
 
         var cluster = new Cluster(args[0]);

@@ -28,6 +28,10 @@ final class Cluster {
         this.admin = Admin.create(settings());
     }
 
+    String bootstrap() {
+        return bootstrap;
+    }
+
     private Properties settings(String... pairs) {
         var settings = new Properties();
         settings.put("bootstrap.servers", bootstrap);

@@ -20,6 +20,7 @@ from headwater.protocol.messages.api_versions import (
 
 _FEATURES = {
     "group.version": 1,  # 1: KIP-848
+    "share.version": 1,  # 1: KIP-932
     "transaction.version": 2,  # 2: KIP-890, an epoch for each transaction
 }
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")

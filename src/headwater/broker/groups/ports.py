@@ -73,14 +73,6 @@ class Queues(Protocol):
         """What the member has not acknowledged can go to others."""
         ...
 
-    def start_offset(self, group_id: str, topic_id: UUID, partition: int) -> int | None:
-        """Everything in front of it is settled; None: the group has no state of it."""
-        ...
-
-    def lag(self, group_id: str, topic_id: UUID, partition: int) -> int | None:
-        """Records that are not settled; None: that is not known."""
-        ...
-
 
 class Topics(Protocol):
     """The topics as they are now. Whoever changes one calls `GroupCoordinator.topics_changed`."""

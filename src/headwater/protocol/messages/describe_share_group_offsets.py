@@ -3,7 +3,7 @@
 from typing import Annotated, ClassVar
 
 from headwater.protocol.primitives import NIL_UUID
-from headwater.protocol.schema import Message, int16, int32, int64, since, string, uuid
+from headwater.protocol.schema import Message, Versions, int16, int32, int64, since, string, uuid
 
 
 class DescribeShareGroupOffsetsRequestTopic(Message):
@@ -38,6 +38,8 @@ class DescribeShareGroupOffsetsResponsePartition(Message):
     lag: Annotated[int64, since(1)] = -1
     error_code: int16 = 0
     error_message: string | None = None
+    in_flight: Annotated[int64, Versions(0, 32767, tag=10000)] = -1
+    oldest_lock_age_ms: Annotated[int64, Versions(0, 32767, tag=10001)] = -1
 
 
 class DescribeShareGroupOffsetsResponseTopic(Message):

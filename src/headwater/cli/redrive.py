@@ -1,0 +1,337 @@
+"""`headwater queue redrive`: dead letters go back to the topic that they came from, exactly once.
+
+    <topic>.dlq ──▶ one transaction: the records into <topic>, and how far that is ──▶ next
+
+How far it is, is committed for the group `headwater.redrive.<topic>` in the same transaction as
+the records. So an interrupted redrive, or a crash, neither loses nor repeats a letter; running it
+again goes on. Two at once: the later one takes over, the earlier one is told (transactional id).
+
+A position can only stand for all letters in front of it. Those in front of the last wanted one that
+are not wanted (--group, --cause) therefore move to the end of the dead letters, in the same
+transaction.
+"""
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from headwater.cli.cluster import Cluster, Partition, refused
+from headwater.cli.interrupt import Interrupt
+from headwater.cli.output import count, note, plural, print_json, say, table
+from headwater.cli.parser import Command, Parser, client_options, whole_number
+from headwater.cli.progress import Progress
+from headwater.cli.share_groups import (
+    DEAD_LETTERS_SUFFIX,
+    REDRIVE_GROUP_PREFIX,
+    redriven_until,
+)
+from headwater.errors import NotReady, RequestRefused
+
+HEADER_PREFIX: Final = "headwater.dlq."
+COUNT_HEADER: Final = "headwater.redrive.count"
+_BATCH: Final = 1_000  # letters in a transaction
+_POLL_S: Final = 0.5
+_SILENCE_POLLS: Final = 60  # then the broker is taken for gone
+_TRANSACTION_TIMEOUT_S: Final = 30.0
+
+
+@dataclass(slots=True)
+class Plan:
+    """What is to be done: counted before anything is."""
+
+    begins: dict[Partition, int]
+    ends: dict[Partition, int]  # behind the last letter that is wanted
+    causes: Counter[str] = field(default_factory=Counter)
+    kept: int = 0
+    unreadable: int = 0
+
+    @property
+    def wanted(self) -> int:
+        return self.causes.total()
+
+
+def _configure(parser: Parser) -> None:
+    parser.add_argument("topic", metavar="TOPIC", help="topic whose dead letters go back to it")
+    parser.add_argument("-g", "--group", metavar="QUEUE", help="only letters of this queue")
+    parser.add_argument("--cause", metavar="TEXT", help="only letters whose cause contains TEXT")
+    parser.add_argument(
+        "-n",
+        "--max",
+        type=whole_number(1, 10**12),
+        metavar="N",
+        help="so many letters at most, the oldest of each partition first",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="only show what would be done")
+    client_options(parser)
+
+
+def _run(args: argparse.Namespace) -> int:
+    cluster = Cluster.of(args)
+    topic = args.topic.removesuffix(DEAD_LETTERS_SUFFIX)
+    dlq = topic + DEAD_LETTERS_SUFFIX
+    if dlq not in cluster.topics():
+        raise RequestRefused(
+            f"{topic} has no dead letters",
+            detail=f"there is no topic {dlq}",
+            hint="`headwater queue list` shows the queues and their dead letters",
+        )
+    target = cluster.existing([topic])[topic]
+    interrupted = Interrupt()
+    redrive = _Redrive(cluster, args, topic, dlq, len(target.partitions), interrupted)
+    try:
+        plan = redrive.plan()
+        done = 0 if args.dry_run or not plan.wanted else redrive.run(plan)
+    finally:
+        redrive.close()
+    return _tell(args, topic, plan, done, is_interrupted=bool(interrupted))
+
+
+def _tell(
+    args: argparse.Namespace, topic: str, plan: Plan, done: int, *, is_interrupted: bool
+) -> int:
+    if args.json:
+        print_json(
+            {
+                "topic": topic,
+                "dry_run": args.dry_run,
+                "wanted": plan.wanted,
+                "redriven": done,
+                "causes": dict(plan.causes),
+                "unreadable": plan.unreadable,
+            }
+        )
+    else:
+        if plan.causes:
+            rows = [(cause, count(n)) for cause, n in plan.causes.most_common()]
+            say(table(("cause", ">letters"), rows))
+        if plan.unreadable:
+            letters = plural(plan.unreadable, "letter")
+            note(
+                f"{letters} stayed: damaged where they came from, so there is nothing to give back"
+            )
+        if args.dry_run:
+            note("nothing was moved (--dry-run)")
+        else:
+            say(f"redrove {plural(done, 'record')} to {topic}")
+    if is_interrupted:
+        note("interrupted; run it again to go on")
+        return 130
+    return 0
+
+
+class _Redrive:
+    def __init__(
+        self,
+        cluster: Cluster,
+        args: argparse.Namespace,
+        topic: str,
+        dlq: str,
+        target_partitions: int,
+        interrupted: Interrupt,
+    ) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._dlq = dlq
+        self._target_partitions = target_partitions
+        self._group: str | None = args.group
+        self._cause: str | None = args.cause
+        self._max: int | None = args.max
+        self._quiet = args.json
+        self._interrupted = interrupted
+        self._consumer: Consumer = cluster.consumer(
+            {
+                "group.id": REDRIVE_GROUP_PREFIX + topic,
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "earliest",
+            }
+        )
+        self._producer: Producer | None = None
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def plan(self) -> Plan:
+        """Reads the letters that wait, and counts."""
+        partitions = [Partition(self._dlq, n) for n in self._cluster.topics()[self._dlq].partitions]
+        bounds = self._cluster.bounds(partitions, committed_only=True)
+        if len(bounds) < len(partitions):
+            raise NotReady(f"{self._dlq} cannot be read", detail="a partition has no leader")
+        redriven = redriven_until(self._cluster, {self._topic: partitions})
+        begins = {each: max(bounds[each][0], redriven.get(each, 0)) for each in partitions}
+        plan = Plan(begins, dict(begins))
+        for letter in self._letters(begins, {each: bounds[each][1] for each in partitions}):
+            about = dict(letter.headers() or ())
+            if HEADER_PREFIX + "error" in about:
+                plan.unreadable += 1
+            elif self._wants(about) and (self._max is None or plan.wanted < self._max):
+                plan.causes[_text(about, "cause")] += 1
+                plan.ends[Partition(self._dlq, letter.partition())] = letter.offset() + 1
+            else:
+                plan.kept += 1
+        return plan
+
+    def run(self, plan: Plan) -> int:
+        """Moves the letters, some in each transaction. How many went back to their topic."""
+        producer = self._producer = self._cluster.producer(
+            {
+                "transactional.id": REDRIVE_GROUP_PREFIX + self._topic,
+                "enable.idempotence": True,
+                "linger.ms": 5,
+            }
+        )
+        doing = f"redriving {self._topic}"
+        done = 0
+        try:
+            producer.init_transactions(_TRANSACTION_TIMEOUT_S)
+            # Another redrive may have come further since the plan was made; its last transaction
+            # has ended now, one way or the other.
+            begins = dict(plan.begins)
+            for each, at in redriven_until(self._cluster, {self._topic: list(begins)}).items():
+                begins[each] = max(begins[each], at)
+            left = {each: end for each, end in plan.ends.items() if end > begins[each]}
+            progress = Progress(doing, total=plan.wanted, quiet=self._quiet)
+            try:
+                letters = self._letters({each: begins[each] for each in left}, left)
+                batch: list[Any] = []
+                for letter in letters:
+                    batch.append(letter)
+                    if len(batch) >= _BATCH:
+                        done += self._move(producer, batch)
+                        batch = []
+                        progress.update(done, done)
+                        if self._interrupted:
+                            return done
+                if batch:
+                    done += self._move(producer, batch)
+            finally:
+                progress.close()
+        except KafkaException as error:
+            cause = error.args[0]
+            if cause.code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH):  # noqa: SLF001
+                raise RequestRefused(
+                    "another redrive of this topic has taken over",
+                    detail=f"{plural(done, 'record')} went back before",
+                ) from error
+            raise refused(error, f"cannot redrive to {self._topic}") from error
+        return done
+
+    def _move(self, producer: Producer, batch: list[Any]) -> int:
+        """One transaction: wanted letters to their topic, the others behind all letters."""
+        moved = 0
+        positions: dict[int, int] = {}
+        producer.begin_transaction()
+        try:
+            for letter in batch:
+                about = dict(letter.headers() or ())
+                if HEADER_PREFIX + "error" not in about and self._wants(about):
+                    self._give_back(producer, letter, about)
+                    moved += 1
+                else:
+                    self._keep(producer, letter)
+                positions[letter.partition()] = letter.offset() + 1
+            producer.send_offsets_to_transaction(
+                [TopicPartition(self._dlq, number, at) for number, at in positions.items()],
+                self._consumer.consumer_group_metadata(),
+                _TRANSACTION_TIMEOUT_S,
+            )
+            producer.commit_transaction(_TRANSACTION_TIMEOUT_S)
+        except KafkaException as error:
+            if error.args[0].txn_requires_abort():
+                producer.abort_transaction(_TRANSACTION_TIMEOUT_S)
+            raise
+        return moved
+
+    def _give_back(self, producer: Producer, letter: Any, about: dict[str, bytes]) -> None:
+        headers = [
+            (name, value)
+            for name, value in letter.headers() or ()
+            if not name.startswith(HEADER_PREFIX) and name != COUNT_HEADER
+        ]
+        times = _number(about.get(COUNT_HEADER), 0) + 1
+        partition = _number(about.get(HEADER_PREFIX + "partition"), -1)
+        if partition >= self._target_partitions:
+            partition = -1  # librdkafka's "any": by key
+        producer.produce(
+            self._topic,
+            key=letter.key(),
+            value=letter.value(),
+            headers=[*headers, (COUNT_HEADER, str(times).encode())],
+            partition=partition,
+        )
+
+    def _keep(self, producer: Producer, letter: Any) -> None:
+        producer.produce(
+            self._dlq,
+            key=letter.key(),
+            value=letter.value(),
+            headers=letter.headers() or [],
+            partition=letter.partition(),
+            timestamp=letter.timestamp()[1],
+        )
+
+    def _wants(self, about: dict[str, bytes]) -> bool:
+        if self._group is not None and _text(about, "group") != self._group:
+            return False
+        return self._cause is None or self._cause in _text(about, "cause")
+
+    def _letters(self, begins: dict[Partition, int], ends: dict[Partition, int]) -> Iterator[Any]:
+        """The letters from `begins` up to in front of `ends`, partition by partition in order."""
+        open_ends = {each.number: end for each, end in ends.items() if begins[each] < end}
+        if not open_ends:
+            return
+        self._consumer.assign(
+            [
+                TopicPartition(each.topic, each.number, at)
+                for each, at in begins.items()
+                if each.number in open_ends
+            ]
+        )
+        silence = 0
+        while open_ends and not self._interrupted:
+            message: Any = self._consumer.poll(_POLL_S)
+            if message is None:
+                silence += 1
+                if silence > _SILENCE_POLLS:
+                    raise NotReady(f"{self._dlq} cannot be read", detail="the broker is silent")
+                continue
+            silence = 0
+            error = message.error()
+            number = message.partition()
+            if error is not None:
+                if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+                    open_ends.pop(number, None)
+                    continue
+                raise refused(error, f"cannot read {self._dlq}")
+            if number not in open_ends:
+                continue
+            if message.offset() < open_ends[number]:
+                yield message
+            if message.offset() + 1 >= open_ends[number]:
+                del open_ends[number]
+        self._consumer.unassign()
+
+
+def _text(about: dict[str, bytes], name: str) -> str:
+    return (about.get(HEADER_PREFIX + name) or b"").decode("utf-8", "replace")
+
+
+def _number(text: bytes | None, default: int) -> int:
+    try:
+        return int(text) if text is not None else default
+    except ValueError:
+        return default
+
+
+COMMAND = Command(
+    "move dead letters back to the topic that they came from, exactly once",
+    _configure,
+    _run,
+    "  headwater queue redrive orders --dry-run\n"
+    "  headwater queue redrive orders --group billing --cause 'delivery count' --max 100",
+)
