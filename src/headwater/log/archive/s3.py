@@ -21,7 +21,7 @@ from headwater.errors import ArchiveUnavailable, ConfigError
 
 PART_BYTES = 8 << 20  # of a multipart upload; S3 wants at least 5 MiB
 PARTS_AT_ONCE = 2
-DELETES_AT_ONCE = 1000  # what one DeleteObjects takes
+DELETES_AT_ONCE = 1000  # then a failure does not begin from the first again
 CONNECT_TIMEOUT_S = 5
 REQUEST_TIMEOUT_S = 60
 DEFAULT_REGION = "us-east-1"  # what servers other than AWS' take whatever one calls it
@@ -34,7 +34,8 @@ class S3Objects:
         self, bucket: str, prefix: str, *, endpoint: str | None, region: str | None
     ) -> None:
         self.url = f"s3://{bucket}/{prefix}" if prefix else f"s3://{bucket}"
-        options: dict[str, Any] = {}
+        # One request for many deletions is what S3-compatible servers lack most often.
+        options: dict[str, Any] = {"disable_bulk_delete": True}
         if endpoint is not None:
             # Servers that are not AWS' seldom have a host name for each bucket.
             options |= {"endpoint": endpoint, "virtual_hosted_style_request": False}
