@@ -550,9 +550,9 @@ class PartitionLog:
         self.log_start_offset = max(self.log_start_offset, offset)
         self.drop_local(self.log_start_offset)
         gone = [each for each in self.archived if each.end_offset <= self.log_start_offset]
-        if gone and self._store.archive is not None:
+        if self.archive is not None:
             self.archived = self.archived[len(gone) :]
-            self._store.archive.forget(self, gone)
+            self.archive.start_moved(self, gone)
 
     def drop_local(self, offset: int) -> None:
         """Lets go of the local files of segments that lie wholly in front of `offset`."""

@@ -192,8 +192,8 @@ class LogStore:
                 partition.log_start_offset = end
             start = min(partition.log_start_offset, partition.archived[0].base_offset)
             partition.log_start_offset = start
-        if self.archive is not None and found.doomed:
-            self.archive.forget(partition, found.doomed)
+        if self.archive is not None:
+            self.archive.take_over(partition, found)
 
     async def close(self) -> None:
         """Commits what was taken in and leaves the directory so that it opens without a scan."""

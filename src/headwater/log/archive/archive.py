@@ -79,11 +79,20 @@ class Archive:
         self.chunks.close()
         return self.uploads.stop() + self.deletions.stop()
 
-    def forget(self, partition: "PartitionLog", segments: list[ArchivedSegment]) -> None:
-        """They are in front of the log's start now: their objects go."""
-        for segment in segments:
-            self.deletions.segment(partition, segment)
-        self.cache.drop(partition)
+    def take_over(self, partition: "PartitionLog", found: descriptor.Found) -> None:
+        """What an earlier process left half done."""
+        if found.begun:
+            self.uploads.begun[partition] = set(found.begun)
+        for base_offset in found.doomed:
+            self.deletions.segment(partition, base_offset)
+
+    def start_moved(self, partition: "PartitionLog", gone: list[ArchivedSegment]) -> None:
+        """The objects go of what is in front of the log's start now, archived or half archived."""
+        base_offsets = [each.base_offset for each in gone] + self.uploads.give_up(partition)
+        for base_offset in base_offsets:
+            self.deletions.segment(partition, base_offset)
+        if gone:
+            self.cache.drop(partition)
 
     def forget_topic(self, topic_id: str, partitions: "list[PartitionLog]") -> None:
         for partition in partitions:

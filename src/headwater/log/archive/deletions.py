@@ -2,20 +2,27 @@
 
 What is to be deleted is durable before the first object goes, so a crash cannot leave a log that
 begins with records which are gone, nor objects that nobody knows of:
-  - a segment: its descriptor is renamed to `….archived.deleted`, and removed after its objects
+  - a segment: its descriptor is renamed to `….archived.deleted`, and removed after its objects;
+    of one that was not archived to the end there is `….archiving`, which is removed then
   - a topic: its id stands in the catalog (`TOPICS`), from before the topic leaves it until
     nothing with that id is left in the archive
 """
 
 import asyncio
 import logging
+import os
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from headwater.clock import sleep
 from headwater.errors import ArchiveUnavailable
-from headwater.log.archive.descriptor import DELETED_SUFFIX, SUFFIX, ArchivedSegment
+from headwater.log.archive.descriptor import (
+    BEGUN_SUFFIX,
+    DELETED_SUFFIX,
+    SIDE_FILES,
+    SUFFIX,
+)
 from headwater.log.archive.objects import Objects
 
 if TYPE_CHECKING:
@@ -27,13 +34,17 @@ log = logging.getLogger(__name__)
 TOPICS = "archive-deletions"  # documents of the catalog: {topic id: topic name}
 BACKOFF_S = 10.0
 
-_Job = tuple["PartitionLog", ArchivedSegment] | str  # a segment, or the id of a topic
+_Job = tuple["PartitionLog", int] | str  # a segment by its base offset, or the id of a topic
+# The descriptor first: without it the others mean nothing.
+_OBJECTS = (SUFFIX, ".log", *SIDE_FILES)
 
 
 class Deletions:
     """See the module. Lives on the event loop."""
 
-    def __init__(self, store: "LogStore", objects: Objects, uploading: "set[PartitionLog]") -> None:
+    def __init__(
+        self, store: "LogStore", objects: Objects, uploading: "dict[PartitionLog, Any]"
+    ) -> None:
         self._store = store
         self._objects = objects
         self._uploading = uploading
@@ -58,8 +69,8 @@ class Deletions:
         self._task.cancel()
         return [self._task]
 
-    def segment(self, partition: "PartitionLog", segment: ArchivedSegment) -> None:
-        self._add((partition, segment))
+    def segment(self, partition: "PartitionLog", base_offset: int) -> None:
+        self._add((partition, base_offset))
 
     def topic(self, topic_id: str) -> None:
         self._add(topic_id)
@@ -91,21 +102,25 @@ class Deletions:
                 await sleep(self._store.clock, BACKOFF_S)
                 self._wakeup.set()
 
-    async def _delete_segment(self, partition: "PartitionLog", segment: ArchivedSegment) -> None:
+    async def _delete_segment(self, partition: "PartitionLog", base_offset: int) -> None:
         if partition.deleted:
             return  # it goes with its topic
-        files = self._store.storage.files
-        if segment.path.endswith(SUFFIX):
-            doomed = segment.path.removesuffix(SUFFIX) + DELETED_SUFFIX
-            await self._store.in_worker(files.rename, segment.path, doomed)
-            segment.path = doomed
-        await self._store.in_worker(files.sync_directory, partition.directory)
+        stem = f"{partition.directory}/{base_offset:020d}"
+        await self._store.in_worker(self._note, partition.directory, stem)
         await self._objects.delete(
-            [partition.object_name(segment.base_offset, suffix) for suffix in segment.suffixes]
+            [partition.object_name(base_offset, suffix) for suffix in _OBJECTS]
         )
         if not partition.deleted:
-            await self._store.in_worker(files.unlink, segment.path)
+            for suffix in (DELETED_SUFFIX, BEGUN_SUFFIX):
+                await self._store.in_worker(self._store.storage.files.unlink, stem + suffix)
         self.deleted_segments += 1
+
+    def _note(self, directory: str, stem: str) -> None:
+        """(worker) From here on the segment is not archived any more, also after a crash."""
+        files = self._store.storage.files
+        if os.path.exists(stem + SUFFIX):
+            files.rename(stem + SUFFIX, stem + DELETED_SUFFIX)
+        files.sync_directory(directory)
 
     async def _delete_topic(self, topic_id: str) -> None:
         if UUID(topic_id) not in self._store.catalog.by_id:  # else a crash kept it from going

@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 
 SUFFIX = ".archived"
 DELETED_SUFFIX = ".archived.deleted"
+# There while a segment is being archived: an empty file that says that there may be objects of it.
+BEGUN_SUFFIX = ".archiving"
+SIDE_FILES = (".index", ".timeindex", ".txnindex")
 VERSION = 1
 _CHUNK = struct.Struct(">qqiqIi")
 _CRC = struct.Struct(">I")
@@ -71,11 +74,6 @@ class ArchivedSegment:
         self.newest_ms: int = fields["newest_ms"]  # the same, or the file's age if there is none
         self.aborted: int = fields["aborted"]  # transactions
         self.files = tuple(StoredFile(*each) for each in fields["files"])
-
-    @property
-    def suffixes(self) -> tuple[str, ...]:
-        """Of all its objects. The descriptor first: without it the others mean nothing."""
-        return (SUFFIX, ".log", *(each.suffix for each in self.files))
 
 
 class Descriptor(NamedTuple):
@@ -149,26 +147,32 @@ def archived_place(
 
 
 class Found(NamedTuple):
-    """What lies beside a log: oldest first; and what is still to be deleted from the archive."""
+    """What lies beside a log: oldest first. `doomed` and `begun` tell by their base offset what is
+    still to be deleted from the archive, and what may be half in it.
+    """
 
     kept: list[ArchivedSegment]
-    doomed: list[ArchivedSegment]
+    doomed: list[int]
+    begun: list[int]
 
 
 def load(files: Files, directory: str) -> Found:
     """The descriptors in a partition's directory; one that cannot be read is reported."""
-    found = Found([], [])
+    found = Found([], [], [])
     if not os.path.isdir(directory):
         return found
     for name in sorted(files.listdir(directory)):
-        if name.endswith((SUFFIX, DELETED_SUFFIX)):
+        base, _, suffix = name.partition(".")
+        if suffix == SUFFIX[1:]:
             path = f"{directory}/{name}"
             try:
-                segment = decode(path, files.read(path)).segment
+                found.kept.append(decode(path, files.read(path)).segment)
             except (CorruptLog, OSError) as error:
                 log.error("an archived segment is left out: %s", error)
-                continue
-            (found.kept if name.endswith(SUFFIX) else found.doomed).append(segment)
+        elif suffix == DELETED_SUFFIX[1:]:
+            found.doomed.append(int(base))
+        elif suffix == BEGUN_SUFFIX[1:]:
+            found.begun.append(int(base))
     return found
 
 

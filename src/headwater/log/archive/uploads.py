@@ -17,7 +17,14 @@ from headwater.clock import sleep
 from headwater.errors import ArchiveUnavailable, CorruptLog, LogError
 from headwater.log import segment as segments_on_disk
 from headwater.log.archive import descriptor
-from headwater.log.archive.descriptor import SUFFIX, ArchivedSegment, Chunk, StoredFile
+from headwater.log.archive.descriptor import (
+    BEGUN_SUFFIX,
+    SIDE_FILES,
+    SUFFIX,
+    ArchivedSegment,
+    Chunk,
+    StoredFile,
+)
 from headwater.log.archive.objects import Objects
 from headwater.log.segment import Segment, Storage
 from headwater.log.transactions import ENTRY
@@ -33,7 +40,6 @@ AT_ONCE = 2
 CHUNK_BYTES = 4 << 20
 FIRST_BACKOFF_S = 1.0
 LAST_BACKOFF_S = 60.0
-SIDE_FILES = (".index", ".timeindex", ".txnindex")
 
 
 class _Read(NamedTuple):
@@ -54,7 +60,9 @@ class Uploads:
         self._backoff_s: dict[PartitionLog, float] = {}
         self._described: set[str] = set()  # topics whose topic.json is there
         self._tasks: list[asyncio.Task[None]] = []
-        self.busy: set[PartitionLog] = set()
+        self.busy: dict[PartitionLog, Segment] = {}
+        # Segments of which there may be objects, and which are not archived.
+        self.begun: dict[PartitionLog, set[int]] = {}
         self.uploaded_bytes = 0
         self.uploaded_segments = 0
         self.failures = 0
@@ -81,7 +89,7 @@ class Uploads:
             segment = next_to_archive(partition)
             if segment is None or partition in self.busy:
                 continue
-            self.busy.add(partition)
+            self.busy[partition] = segment
             try:
                 await self._archive(partition, segment)
             except CorruptLog as error:  # here, not there: the next one may be well
@@ -99,7 +107,22 @@ class Uploads:
                     self.last_error = ""
                 self.look_at(partition)
             finally:
-                self.busy.discard(partition)
+                del self.busy[partition]
+                if segment.doomed and not partition.deleted:  # it was deleted meanwhile
+                    partition.delete_before(partition.log_start_offset)
+
+    def give_up(self, partition: "PartitionLog") -> list[int]:
+        """The segments of which there may be objects, and which will never be archived."""
+        busy = self.busy.get(partition)
+        kept = {each.base_offset for each in partition.segments}
+        kept |= {each.base_offset for each in partition.archived}
+        if busy is not None:
+            kept.add(busy.base_offset)
+        gone = self.begun.get(partition, set()) - kept
+        self.begun[partition] = self.begun.get(partition, set()) - gone
+        if not self.begun[partition]:
+            del self.begun[partition]
+        return sorted(gone)
 
     def _failed(self, partition: "PartitionLog", error: Exception) -> None:
         if partition.deleted:
@@ -125,6 +148,7 @@ class Uploads:
         end_offset = _end_of(partition, segment)
         segment.pins += 1  # its files stay, whatever retention says meanwhile
         try:
+            await self._begin(partition, segment)
             await self._describe_topic(partition)
             chunks = await self._put_log(partition, segment)
             side_files = await self._store.in_reader(_read_side_files, self._store.storage, segment)
@@ -158,10 +182,26 @@ class Uploads:
             if not partition.deleted:
                 await self._store.in_worker(self._store.storage.files.write_atomically, path, data)
                 partition.add_archived(ArchivedSegment(path, fields))
+                self.begun.get(partition, set()).discard(segment.base_offset)
+                await self._store.in_worker(self._ended, partition, segment)
         finally:
             partition.unpin(segment)
         self.uploaded_segments += 1
         log.info("archived: %s-%d at %d", partition.topic, partition.index, segment.base_offset)
+
+    async def _begin(self, partition: "PartitionLog", segment: Segment) -> None:
+        """From here on it is known, also after a crash, that there may be objects of it."""
+        path = f"{partition.directory}/{segment.base_offset:020d}{BEGUN_SUFFIX}"
+        begun = self.begun.setdefault(partition, set())
+        if segment.base_offset not in begun:
+            begun.add(segment.base_offset)
+            await self._store.in_worker(self._store.storage.files.write_atomically, path, b"")
+
+    def _ended(self, partition: "PartitionLog", segment: Segment) -> None:
+        """(worker)"""
+        path = f"{partition.directory}/{segment.base_offset:020d}{BEGUN_SUFFIX}"
+        if not partition.deleted:
+            self._store.storage.files.unlink(path)
 
     async def _describe_topic(self, partition: "PartitionLog") -> None:
         """For a human who finds the archive without the broker."""
