@@ -74,6 +74,7 @@ def _state(args: argparse.Namespace) -> dict[str, Any]:
         "partitions_without_leader": without_leader,
         "storage_failed_partitions": failed if metrics else None,
         "corrupt_segments": int(metrics.get("headwater_corrupt_segments", 0)) if metrics else None,
+        "archive": _archive(metrics),
         "metrics_error": metrics_error,
     }
 
@@ -187,6 +188,8 @@ def _show(state: dict[str, Any]) -> None:
     if state["corrupt_segments"]:
         corrupt = plural(state["corrupt_segments"], "segment")
         say(styled(f"fault   {corrupt} out of service: corrupt on disk", "red"))
+    if state["archive"]:
+        _show_archive(state["archive"])
     for behind in state["falling_behind"][:_SHOWN_GROUPS]:
         say(styled(f"behind  {_behind_line(behind)}", "yellow"))
     if state["metrics_error"]:
@@ -202,6 +205,33 @@ def _show(state: dict[str, Any]) -> None:
         say("\n" + table(("group", "state", ">members", ">lag"), rows))
     if len(groups) > _SHOWN_GROUPS:
         say(f"… and {len(groups) - _SHOWN_GROUPS} with less lag; `headwater group list` shows all")
+
+
+def _archive(metrics: dict[str, float]) -> dict[str, Any] | None:
+    """How archiving goes; None if the broker does not tell, or has no archive."""
+    if "headwater_archive_failing" not in metrics:
+        return None
+    return {
+        "size_bytes": int(metrics.get("headwater_archive_bytes", 0)),
+        "pending_bytes": int(metrics.get("headwater_archive_pending_bytes", 0)),
+        "is_failing": bool(metrics["headwater_archive_failing"]),
+        "retention_waiting_bytes": int(metrics["headwater_archive_retention_waiting_bytes"]),
+        "corrupt_objects": int(metrics["headwater_archive_corrupt_objects"]),
+    }
+
+
+def _show_archive(archive: dict[str, Any]) -> None:
+    pending = archive["pending_bytes"]
+    say(
+        f"archive {size(archive['size_bytes'])} archived"
+        + (f", {size(pending)} to be archived" if pending else "")
+    )
+    if archive["is_failing"]:
+        kept = size(archive["retention_waiting_bytes"])
+        say(styled(f"fault   the archive takes nothing; {kept} stay here because of it", "red"))
+    if archive["corrupt_objects"]:
+        corrupt = plural(archive["corrupt_objects"], "object")
+        say(styled(f"fault   {corrupt} in the archive: corrupt", "red"))
 
 
 def _behind_line(behind: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 from confluent_kafka import KafkaException
 from confluent_kafka import admin as kafka_admin
 
+from headwater.cli import archived
 from headwater.cli.cluster import (
     Cluster,
     Partition,
@@ -149,11 +150,12 @@ def _describe(args: argparse.Namespace) -> int:
     topics = cluster.existing(args.topics)
     bounds = cluster.bounds(all_partitions(topics))
     sizes = cluster.sizes_bytes(_addresses(metadata))
+    archives = archived.in_archive(cluster, _addresses(metadata))
     described = [
         {
             "topic": name,
             "partitions": [
-                _partition(Partition(name, number), each, bounds, sizes)
+                _partition(Partition(name, number), each, bounds, sizes, archives)
                 for number, each in sorted(topic.partitions.items())
             ],
             "configs": _read_configs(cluster, name, all_of_them=args.all),
@@ -175,6 +177,7 @@ def _partition(
     metadata: Any,
     bounds: dict[Partition, tuple[int, int]],
     sizes: dict[Partition, int],
+    archives: dict[Partition, dict[str, Any]],
 ) -> dict[str, Any]:
     low, high = bounds.get(partition, (None, None))
     return {
@@ -185,6 +188,7 @@ def _partition(
         "start_offset": low,
         "end_offset": high,
         "size_bytes": sizes.get(partition),
+        "archive": archives.get(partition),
     }
 
 
@@ -215,6 +219,7 @@ def _show(topic: dict[str, Any]) -> None:
             ],
         )
     )
+    archived.show(partitions)
     say()
     if topic["configs"]:
         rows = [(each["name"], each["value"], each["source"]) for each in topic["configs"]]

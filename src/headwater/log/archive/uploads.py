@@ -187,7 +187,7 @@ class Uploads:
         finally:
             partition.unpin(segment)
         self.uploaded_segments += 1
-        log.info("archived: %s-%d at %d", partition.topic, partition.index, segment.base_offset)
+        log.debug("archived: %s-%d at %d", partition.topic, partition.index, segment.base_offset)
 
     async def _begin(self, partition: "PartitionLog", segment: Segment) -> None:
         """From here on it is known, also after a crash, that there may be objects of it."""
