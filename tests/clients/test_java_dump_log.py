@@ -118,6 +118,58 @@ def test_producer_snapshot(tmp_path: Path) -> None:
     assert re.search(r"producerId: \d+ producerEpoch: 0 .*lastSequence: 99 ", said), said
 
 
+@pytest.fixture(scope="module")
+def transactional(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a partition with a committed, an aborted and an open transaction, as a
+    clean stop leaves it.
+    """
+    path = tmp_path_factory.mktemp("dump-transactions")
+    with running_broker(path) as broker:
+        if broker.log_dir is None:
+            pytest.skip("the broker's files are not on this machine")
+        create_topic(broker, "dump-transactions")
+        settings = {"bootstrap.servers": broker.address, "transactional.id": "dump"}
+        producer = Producer(settings)
+        producer.init_transactions(30)
+        for number, end in enumerate(
+            [producer.commit_transaction, producer.abort_transaction, lambda _: None]
+        ):
+            producer.begin_transaction()
+            for each in range(10):
+                producer.produce("dump-transactions", f"value {number} {each}")
+            assert producer.flush(30) == 0
+            end(30)
+        directory = broker.log_dir
+    return next(directory.rglob("dump-transactions-0"))
+
+
+def test_control_batches(transactional: Path) -> None:
+    files = ",".join(str(file) for file in sorted(transactional.glob("*.log")))
+    said = dump("--deep-iteration", "--print-data-log", "--files", files)
+    markers = re.findall(
+        r"isControl: true .*?endTxnMarker: (\w+) coordinatorEpoch: (\d+)", said, re.DOTALL
+    )
+    assert [kind for kind, _ in markers] == ["COMMIT", "ABORT"]
+    assert len(re.findall(r"payload: value \d \d", said)) == 30
+    assert set(re.findall(r"isTransactional: (\w+)", said)) == {"true"}
+
+
+def test_transaction_index(transactional: Path) -> None:
+    (file,) = transactional.glob("*.txnindex")
+    said = dump("--files", str(file))
+    # 10 records and a marker; then 10 and a marker again, and everything is decided.
+    found = re.findall(
+        r"producerId: \d+ firstOffset: (\d+) lastOffset: (\d+) lastStableOffset: (\d+)", said
+    )
+    assert found == [("11", "21", "22")], said
+
+
+def test_an_open_transaction_in_the_producer_snapshot(transactional: Path) -> None:
+    newest = max(transactional.glob("*.snapshot"))
+    said = dump("--files", str(newest))
+    assert re.search(r"currentTxnFirstOffset: (?:OptionalLong\[|Some\()?22", said), said
+
+
 def test_compressions_are_stored_as_sent(broker: Broker, log_dir: Path) -> None:
     create_topic(broker, "dump-codecs")
     for codec in CODECS:

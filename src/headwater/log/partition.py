@@ -349,8 +349,7 @@ class PartitionLog:
         size_bytes = self._commit_bytes
         self._store.bytes_written += size_bytes
         self.committed_bytes += size_bytes
-        was_stable = self.last_stable_offset == self.high_watermark
-        stable_before = self.last_stable_offset
+        stable_before, end_before = self.last_stable_offset, self.high_watermark
         for append in appends:
             if append.batch is not None:
                 header = append.batch.header
@@ -366,7 +365,7 @@ class PartitionLog:
                 wake(size_bytes)
             if self.stable_waiters and self.last_stable_offset != stable_before:
                 # When a transaction ends, what was written since it began is readable at once.
-                stable_bytes = size_bytes if was_stable else INT64_MAX
+                stable_bytes = size_bytes if stable_before == end_before else INT64_MAX
                 for wake in tuple(self.stable_waiters):
                     wake(stable_bytes)
 

@@ -62,13 +62,10 @@ class _Fetch:
     context: RequestContext
     session: FetchSession
     by_id: bool
+    committed_only: bool
     found: dict[tuple[TopicKey, int], "Slice | ErrorCode | ChunkOf"] = field(default_factory=dict)
     found_bytes: int = 0
     aborted: dict[tuple[TopicKey, int], list[AbortedTransaction]] = field(default_factory=dict)
-
-    @property
-    def committed_only(self) -> bool:
-        return self.request.isolation_level == READ_COMMITTED
 
     @property
     def remaining_bytes(self) -> int:
@@ -99,7 +96,8 @@ def fetch(
         session = broker.fetch_sessions.session_for(request, by_id=by_id, owner=context.principal)
     except ApiError as error:
         return FetchResponse(error_code=error.code)
-    work = _Fetch(broker, request, context, session, by_id)
+    committed_only = request.isolation_level == READ_COMMITTED
+    work = _Fetch(broker, request, context, session, by_id, committed_only)
     to_search = _look(work)
     if not to_search and (_is_enough(work) or request.max_wait_ms <= 0):
         return _respond(work)
@@ -351,7 +349,6 @@ def _partition_data(
     """What the response says of a partition; None if it may be left out."""
     found = work.found.get(key)
     data = FetchResponsePartitionData(partition_index=each.wanted.partition)
-    data.aborted_transactions = _aborted(work, key)
     if isinstance(found, ErrorCode):
         data.error_code = found
         data.high_watermark = -1
@@ -377,6 +374,7 @@ def _partition_data(
     )
     if work.session.is_incremental and not news:
         return None
+    data.aborted_transactions = _aborted(work, key)
     each.told_high_watermark = data.high_watermark
     each.told_log_start_offset = data.log_start_offset
     return data
