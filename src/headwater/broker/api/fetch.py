@@ -348,7 +348,10 @@ def _partition_data(
 ) -> FetchResponsePartitionData | None:
     """What the response says of a partition; None if it may be left out."""
     found = work.found.get(key)
-    data = FetchResponsePartitionData(partition_index=each.wanted.partition)
+    data = FetchResponsePartitionData(
+        partition_index=each.wanted.partition,
+        aborted_transactions=_aborted(work, key) if work.committed_only else None,
+    )
     if isinstance(found, ErrorCode):
         data.error_code = found
         data.high_watermark = -1
@@ -374,17 +377,12 @@ def _partition_data(
     )
     if work.session.is_incremental and not news:
         return None
-    data.aborted_transactions = _aborted(work, key)
     each.told_high_watermark = data.high_watermark
     each.told_log_start_offset = data.log_start_offset
     return data
 
 
-def _aborted(
-    work: _Fetch, key: tuple[TopicKey, int]
-) -> list[FetchResponseAbortedTransaction] | None:
-    if not work.committed_only:
-        return None
+def _aborted(work: _Fetch, key: tuple[TopicKey, int]) -> list[FetchResponseAbortedTransaction]:
     return [
         FetchResponseAbortedTransaction(
             producer_id=each.producer_id, first_offset=each.first_offset
