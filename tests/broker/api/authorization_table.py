@@ -1,8 +1,10 @@
 """What each API needs, by Kafka's documentation: a request, its refusal, and what suffices.
 
-A served API that has no row here fails a test. A row says how to ask (`request`, for one resource
-of each type and one topic), which error code a client without any right gets (`refusal`; None: no
-error, the resources are left out), and which ACLs suffice (`needs`: each element is enough alone).
+A served API that has no row here fails a test. A row is named after its API; an API with several
+kinds of questions has several, told apart by what stands behind the name. A row says how to ask
+(`request`, for one resource of each type and one topic), which error code a client without any
+right gets (`refusal`; None: no error, the resources are left out), and which ACLs suffice
+(`needs`: each element is enough alone).
 """
 
 from collections.abc import Callable
@@ -105,6 +107,7 @@ class Row(NamedTuple):
     refusal: ErrorCode | Callable[[int], ErrorCode | None] | None
     needs: tuple[tuple[Right, ...], ...]
     versions: tuple[int, ...] = ()  # besides the first and the last one served
+    at_least: int = 0  # below this version it cannot be asked
 
 
 def on_topic(operation: Op) -> Right:
@@ -472,6 +475,19 @@ ROWS: dict[str, Row] = {
     ),
     "OffsetDelete": Row(_offset_delete, NO_GROUP, ((on_group(Op.DELETE), on_topic(Op.READ)),)),
     "FindCoordinator": Row(_find_coordinator(0, GROUP), NO_GROUP, ((on_group(Op.DESCRIBE),),)),
+    "FindCoordinator (transaction)": Row(
+        _find_coordinator(1, TRANSACTION),
+        NO_TRANSACTION,
+        ((on_transaction(Op.DESCRIBE),),),
+        (1,),
+        at_least=1,
+    ),
+    "FindCoordinator (share group)": Row(
+        _find_coordinator(2, f"{QUEUE}:AAAAAAAAAAAAAAAAAAAAAA:0"),
+        NO_CLUSTER,
+        ((on_cluster(Op.CLUSTER_ACTION),),),
+        at_least=6,
+    ),
     "JoinGroup": Row(_join_group, NO_GROUP, ((on_group(Op.READ),),)),
     "SyncGroup": Row(_sync_group, NO_GROUP, ((on_group(Op.READ),),)),
     "Heartbeat": Row(
@@ -554,18 +570,15 @@ ROWS: dict[str, Row] = {
         NO_CLUSTER,
         ((on_cluster(Op.IDEMPOTENT_WRITE),), (on_topic(Op.WRITE),)),
     ),
-    # Versions from 4 on are for brokers.
-    "AddPartitionsToTxn": Row(
-        _add_partitions,
-        lambda version: NO_TRANSACTION if version < 4 else NO_CLUSTER,
-        (
-            (
-                on_transaction(Op.WRITE),
-                on_topic(Op.WRITE),
-                on_cluster(Op.CLUSTER_ACTION),
-            ),
+    "InitProducerId (transaction)": Row(
+        lambda _: init_producer_id.InitProducerIdRequest(
+            transactional_id=TRANSACTION, transaction_timeout_ms=1000
         ),
-        (3,),
+        NO_TRANSACTION,
+        ((on_transaction(Op.WRITE),),),
+    ),
+    "AddPartitionsToTxn": Row(
+        _add_partitions, NO_TRANSACTION, ((on_transaction(Op.WRITE), on_topic(Op.WRITE)),)
     ),
     "AddOffsetsToTxn": Row(
         lambda _: add_offsets_to_txn.AddOffsetsToTxnRequest(
