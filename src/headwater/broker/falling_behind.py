@@ -14,8 +14,6 @@ an `Idempotency-Key`, the same for each try.
 
 import asyncio
 import logging
-import urllib.error
-import urllib.request
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -136,6 +134,9 @@ def _log(event: dict[str, Any]) -> None:
 
 def _post(url: str, body: bytes, key: str) -> None:
     """(worker) Raises OSError unless the answer is a 2xx."""
+    import urllib.error
+    import urllib.request  # 40 ms that most brokers need not spend
+
     # The address is the operator's own setting, and config.py has checked that it is HTTP.
     request = urllib.request.Request(  # noqa: S310
         url,
