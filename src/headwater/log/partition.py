@@ -423,9 +423,9 @@ class PartitionLog:
         """(worker) The whole batches from the one that holds `offset`; None at the end.
 
         At least one batch, and then no more than `max_bytes`, and none from `end_offset` on, if
-        that is where one begins. Raises CorruptLog if the segment
-        that should hold it cannot be read; that segment is out of service from then on. Raises
-        NotCached if it has to be fetched from the archive first.
+        that is where one begins. Raises CorruptLog if the segment that should hold it cannot be
+        read; that segment is out of service from then on. Raises NotCached if it has to be fetched
+        from the archive first.
         """
         storage = self._store.storage
         for segment, next_offset, following in self._readable_from(offset):
