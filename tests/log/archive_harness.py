@@ -9,8 +9,8 @@ from log_harness import Log
 
 from headwater.errors import ArchiveUnavailable
 from headwater.log import retention, timestamps
-from headwater.log.archive.archive import ArchiveOptions
-from headwater.log.archive.chunks import NotCached
+from headwater.log.archive.descriptor import NotCached
+from headwater.log.archive.options import ArchiveOptions
 
 
 class FaultyObjects:

@@ -9,9 +9,9 @@ from log_harness import Log, batch_of
 
 from headwater.errors import ArchiveUnavailable, ConfigError, CorruptLog
 from headwater.log.archive import uploads
-from headwater.log.archive.archive import ArchiveOptions
-from headwater.log.archive.chunks import NotCached
+from headwater.log.archive.descriptor import NotCached
 from headwater.log.archive.objects import DirectoryObjects
+from headwater.log.archive.options import ArchiveOptions
 
 
 @pytest.fixture

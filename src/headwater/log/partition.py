@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from headwater.log.archive.archive import Archive
-    from headwater.log.archive.cache import ChunkOf
+    from headwater.log.archive.descriptor import ChunkOf
     from headwater.log.store import LogStore
 
 # A commit takes at most this much: half of what one connection may have in work, so that the next

@@ -19,7 +19,7 @@ import fcntl
 import logging
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 from headwater.clock import Clock
@@ -27,9 +27,8 @@ from headwater.errors import ConfigError, DataDirectoryInUse
 from headwater.log import checkpoint, progress, recovery
 from headwater.log import segment as segments_on_disk
 from headwater.log.archive import descriptor
-from headwater.log.archive.archive import Archive, ArchiveOptions
-from headwater.log.archive.chunks import NotCached
-from headwater.log.archive.deletions import TOPICS as ARCHIVE_DELETIONS
+from headwater.log.archive.descriptor import NotCached
+from headwater.log.archive.options import ArchiveOptions
 from headwater.log.catalog import Catalog, Topic
 from headwater.log.committer import Committer
 from headwater.log.config import TopicConfig, topic_config
@@ -39,6 +38,9 @@ from headwater.log.partition import PartitionLog
 from headwater.log.progress import Progress
 from headwater.log.segment import Segment, Storage
 from headwater.log.workers import Workers
+
+if TYPE_CHECKING:
+    from headwater.log.archive.archive import Archive
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +109,8 @@ class LogStore:
         self._make_directory()
         self._take_lock()
         if self._archive_options is not None:
+            from headwater.log.archive.archive import Archive
+
             self.archive = Archive(self, self._archive_options)
             self.archive.cache.clear()
         clean_path = f"{self.path}/{CLEAN_SHUTDOWN}"
@@ -328,8 +332,10 @@ class LogStore:
             partitions = [self.partitions[name, index] for index in range(topic.partitions)]
             is_archived = any(each.archived or each.config.remote_storage for each in partitions)
             if is_archived:
+                from headwater.log.archive.deletions import TOPICS
+
                 work = {topic.id.hex: name}
-                await self.in_worker(self.catalog.put, ARCHIVE_DELETIONS, work)
+                await self.in_worker(self.catalog.put, TOPICS, work)
             await self.in_worker(self.catalog.delete, name)
             gone: list[tuple[str, tuple[Segment, ...]]] = []
             for index in range(topic.partitions):

@@ -34,8 +34,7 @@ from headwater.broker.leadership import check_epoch
 from headwater.broker.quotas import CONSUMER_BYTES
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ApiError, ArchiveUnavailable, CorruptLog, OffsetOutOfRange
-from headwater.log.archive.cache import ChunkOf
-from headwater.log.archive.chunks import NotCached
+from headwater.log.archive.descriptor import ChunkOf, NotCached
 from headwater.log.partition import PartitionLog, Slice
 from headwater.log.transactions import AbortedTransaction
 from headwater.protocol.error_codes import ErrorCode

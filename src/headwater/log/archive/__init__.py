@@ -7,6 +7,7 @@
     deletions.py    deleting what is not kept any longer, in the background
     cache.py        chunks that were read back, bounded in bytes
     chunks.py       getting chunks back, each once for all who wait
+    options.py      where it is
     archive.py      all of it together; what the log and the broker talk to
 
 In the archive, an object per file, under names that no other topic can ever have:

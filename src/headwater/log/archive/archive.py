@@ -3,36 +3,21 @@
 import asyncio
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headwater.log.archive import descriptor
-from headwater.log.archive.cache import ChunkCache, ChunkOf
-from headwater.log.archive.chunks import ChunkReader, NotCached
+from headwater.log.archive.cache import ChunkCache
+from headwater.log.archive.chunks import ChunkReader
 from headwater.log.archive.deletions import Deletions
-from headwater.log.archive.descriptor import ArchivedSegment
-from headwater.log.archive.objects import Objects, open_objects
+from headwater.log.archive.descriptor import ArchivedSegment, ChunkOf, NotCached
+from headwater.log.archive.objects import open_objects
+from headwater.log.archive.options import ArchiveOptions
 from headwater.log.archive.uploads import Uploads
 from headwater.log.segment import Segment
 
 if TYPE_CHECKING:
     from headwater.log.partition import PartitionLog
     from headwater.log.store import LogStore
-
-CACHE_BYTES = 1 << 30
-MAX_BYTES_PER_S = 64 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class ArchiveOptions:
-    """Where the archive is and what it may cost. `objects` in place of a URL: for tests."""
-
-    url: str = ""
-    endpoint: str | None = None
-    region: str | None = None
-    cache_bytes: int = CACHE_BYTES
-    max_bytes_per_s: int = MAX_BYTES_PER_S
-    objects: Objects | None = None
 
 
 class Archive:

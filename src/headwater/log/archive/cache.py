@@ -9,10 +9,10 @@ empty with every start, so none of its files has to survive anything.
 import contextlib
 import threading
 from collections import OrderedDict
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from headwater.log import segment as segments_on_disk
-from headwater.log.archive.descriptor import ArchivedSegment, Chunk
+from headwater.log.archive.descriptor import ChunkOf
 from headwater.log.segment import Batch, Segment, Storage, Written
 from headwater.log.workers import Workers
 from headwater.protocol import records
@@ -22,24 +22,6 @@ if TYPE_CHECKING:
 
 NAME = "archive-cache"
 _INDEX_INTERVAL_BYTES = 4096
-
-
-class ChunkOf(NamedTuple):
-    """A chunk, and where it belongs."""
-
-    partition: "PartitionLog"
-    segment: ArchivedSegment
-    chunk: Chunk
-
-    def prefetch(self) -> None:
-        """(any thread) Somebody will want it soon."""
-        archive = self.partition.archive
-        if archive is not None:
-            archive.on_loop(archive.chunks.prefetch, self)
-
-    @property
-    def key(self) -> tuple["PartitionLog", int]:
-        return self.partition, self.chunk.base_offset
 
 
 class ChunkCache:

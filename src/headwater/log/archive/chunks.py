@@ -12,7 +12,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from headwater.errors import ArchiveUnavailable, CorruptLog, LogError
-from headwater.log.archive.cache import ChunkCache, ChunkOf
+from headwater.log.archive.cache import ChunkCache
+from headwater.log.archive.descriptor import ChunkOf
 from headwater.log.archive.objects import Objects
 from headwater.protocol.records import crc32c
 
@@ -28,14 +29,6 @@ TIMEOUT_S = 15.0
 FAILURE_S = 1.0
 CORRUPT_S = 60.0
 MAX_FAILURES = 1000
-
-
-class NotCached(Exception):
-    """What was to be read is in the archive, and not here."""
-
-    def __init__(self, chunk: ChunkOf) -> None:
-        super().__init__(chunk.segment.path)
-        self.chunk = chunk
 
 
 class ChunkReader:

@@ -19,7 +19,7 @@ import logging
 import os
 import struct
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
@@ -28,6 +28,9 @@ from headwater.log.files import Files
 from headwater.log.segment import Segment
 from headwater.log.transactions import ENTRY, AbortedTransaction
 from headwater.protocol.records import crc32c
+
+if TYPE_CHECKING:
+    from headwater.log.partition import PartitionLog
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +77,32 @@ class ArchivedSegment:
         self.newest_ms: int = fields["newest_ms"]  # the same, or the file's age if there is none
         self.aborted: int = fields["aborted"]  # transactions
         self.files = tuple(StoredFile(*each) for each in fields["files"])
+
+
+class ChunkOf(NamedTuple):
+    """A chunk, and where it belongs."""
+
+    partition: "PartitionLog"
+    segment: ArchivedSegment
+    chunk: Chunk
+
+    def prefetch(self) -> None:
+        """(any thread) Somebody will want it soon."""
+        archive = self.partition.archive
+        if archive is not None:
+            archive.on_loop(archive.chunks.prefetch, self)
+
+    @property
+    def key(self) -> tuple["PartitionLog", int]:
+        return self.partition, self.chunk.base_offset
+
+
+class NotCached(Exception):
+    """What was to be read is in the archive, and not here."""
+
+    def __init__(self, chunk: ChunkOf) -> None:
+        super().__init__(chunk.segment.path)
+        self.chunk = chunk
 
 
 class Descriptor(NamedTuple):
