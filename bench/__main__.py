@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from bench import machine, report, workloads
+from bench.archive import archiving
 from bench.peers import headwater, kafka, kfake
 from bench.peers.provision import (
     BENCH,
@@ -113,6 +114,7 @@ def _log_suite(sitting: Sitting) -> None:
 def _broker_suite(sitting: Sitting) -> None:
     part = sitting.part
     sitting.measure("transactions", transactions, DURABLE, count=2_000_000 // part)
+    sitting.measure("archiving", archiving, [headwater.NAME], count=1_000_000 // part)
 
 
 SUITES: dict[str, Callable[[Sitting], None]] = {"log": _log_suite, "broker": _broker_suite}
