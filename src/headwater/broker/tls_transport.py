@@ -95,16 +95,18 @@ class TlsTransport(asyncio.BufferedProtocol):
     def _deliver(self) -> bool:
         """Fills the connection's buffer as far as there is something; whether it became full.
 
-        OpenSSL gives 16 KiB at a time, and a call of the connection costs more than that does.
+        OpenSSL gives one record at a time: 16 KiB from Java, 1 or 2 from librdkafka. A call of the
+        connection costs more than that does.
         """
         filled_bytes = 0
+        read: Any = self._tls.read
         # A view of our own, let go at the end: the connection's buffer could not grow otherwise.
         with self._connection.get_buffer(-1)[:] as buffer:
             size_bytes = len(buffer)
             try:
                 while filled_bytes < size_bytes:
-                    with buffer[filled_bytes:] as rest:
-                        received_bytes: int = self._tls.read(len(rest), rest)  # type: ignore[assignment]
+                    rest = size_bytes - filled_bytes
+                    received_bytes = read(rest, buffer[filled_bytes:])
                     if received_bytes == 0:  # the client has said goodbye
                         self._transport.close()
                         break
