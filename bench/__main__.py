@@ -22,6 +22,7 @@ from bench.peers.provision import (
     rdkafka_performance,
 )
 from bench.rounds import Figures, Measured, alternate
+from bench.tls import tls
 from bench.transactions import transactions
 
 RESULTS = BENCH / "results"
@@ -113,6 +114,8 @@ def _log_suite(sitting: Sitting) -> None:
 
 def _broker_suite(sitting: Sitting) -> None:
     part = sitting.part
+    load = {"size_bytes": 1024, "count": 1_000_000 // part}
+    sitting.measure("TLS", tls, DURABLE, **load)
     sitting.measure("transactions", transactions, DURABLE, count=2_000_000 // part)
     sitting.measure("archiving", archiving, [headwater.NAME], count=1_000_000 // part)
 

@@ -12,7 +12,8 @@ from bench.peers import headwater, kafka, kfake
 from bench.peers.process import BrokerProcess
 from bench.peers.provision import WORK
 
-StartBroker = Callable[[Path], AbstractContextManager[BrokerProcess]]
+# A directory, and what else that broker can be given (bench/tls.py: a certificate).
+StartBroker = Callable[..., AbstractContextManager[BrokerProcess]]
 BROKERS: dict[str, StartBroker] = {
     headwater.NAME: headwater.headwater,
     kafka.NAME: kafka.kafka,

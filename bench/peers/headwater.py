@@ -1,17 +1,22 @@
 """Our own broker, started as a user starts it."""
 
+import ssl
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bench.peers.process import BrokerProcess, free_port, running
+
+if TYPE_CHECKING:
+    from bench.tls import Certificate
 
 NAME = "Headwater"
 
 
 @contextmanager
-def headwater(data_dir: Path) -> Iterator[BrokerProcess]:
+def headwater(data_dir: Path, tls: "Certificate | None" = None) -> Iterator[BrokerProcess]:
     data_dir.mkdir(parents=True, exist_ok=True)
     port = free_port()
     command = [
@@ -22,5 +27,9 @@ def headwater(data_dir: Path) -> Iterator[BrokerProcess]:
         "--data-dir",
         str(data_dir / "log"),
     ]
-    with running(NAME, command, port, data_dir / "headwater.out") as broker:
+    context = None
+    if tls is not None:
+        command += ["--tls-cert", str(tls.cert), "--tls-key", str(tls.key)]
+        context = ssl.create_default_context(cafile=tls.cert)
+    with running(NAME, command, port, data_dir / "headwater.out", context) as broker:
         yield broker

@@ -1,12 +1,17 @@
 """Apache Kafka itself: one KRaft node, and its command-line tools."""
 
+import ssl
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bench.peers.process import BrokerProcess, free_port, running
 from bench.peers.provision import kafka_libs
+
+if TYPE_CHECKING:
+    from bench.tls import Certificate
 
 NAME = "Apache Kafka 4.3.0"
 # As kafka-server-start.sh sets them.
@@ -21,10 +26,19 @@ WARM_JVM = ["-XX:+UseG1GC", "-Xmx1g"]  # for a tool that is itself the load
 
 
 @contextmanager
-def kafka(data_dir: Path) -> Iterator[BrokerProcess]:
+def kafka(data_dir: Path, tls: "Certificate | None" = None) -> Iterator[BrokerProcess]:
     """One node, broker and controller, with Kafka's defaults wherever one node allows them."""
     data_dir.mkdir(parents=True, exist_ok=True)
     port, controller_port = free_port(), free_port()
+    protocol, security, context = "PLAINTEXT", "", None
+    if tls is not None:
+        protocol, context = "SSL", ssl.create_default_context(cafile=tls.cert)
+        security = (
+            f"ssl.keystore.type=PEM\nssl.keystore.location={tls.both}\n"
+            f"ssl.truststore.type=PEM\nssl.truststore.location={tls.cert}\n"
+            "security.inter.broker.protocol=SSL\n"
+            "listener.security.protocol.map=SSL:SSL,CONTROLLER:PLAINTEXT\n"
+        )
     properties = data_dir / "server.properties"
     log_dir = data_dir / "log"
     properties.write_text(
@@ -32,7 +46,7 @@ def kafka(data_dir: Path) -> Iterator[BrokerProcess]:
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller_port}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+{security}listeners={protocol}://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
 controller.listener.names=CONTROLLER
 log.dirs={log_dir}
 offsets.topic.replication.factor=1
@@ -49,7 +63,7 @@ group.initial.rebalance.delay.ms=0
         )
         formatted.check_returncode()
     command = ["java", *SERVER_JVM, "-cp", classpath(), "kafka.Kafka", str(properties)]
-    with running(NAME, command, port, data_dir / "kafka.out") as broker:
+    with running(NAME, command, port, data_dir / "kafka.out", context) as broker:
         yield broker
 
 

@@ -3,11 +3,12 @@
 import os
 import signal
 import socket
+import ssl
 import struct
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -65,7 +66,13 @@ class BrokerProcess:
 
 
 @contextmanager
-def running(name: str, command: list[str], port: int, output: Path) -> Iterator[BrokerProcess]:
+def running(
+    name: str,
+    command: list[str],
+    port: int,
+    output: Path,
+    tls: ssl.SSLContext | None = None,
+) -> Iterator[BrokerProcess]:
     """The broker, from the moment that it answers a Metadata request until the block ends."""
     started_at = time.perf_counter()
     with output.open("ab") as sink:
@@ -78,7 +85,7 @@ def running(name: str, command: list[str], port: int, output: Path) -> Iterator[
         )
     broker = BrokerProcess(name, f"127.0.0.1:{port}", child, output)
     try:
-        while not answers_metadata(port):
+        while not answers_metadata(port, tls):
             if child.poll() is not None or time.perf_counter() - started_at > START_TIMEOUT_S:
                 raise BrokerFailedError(f"{name} did not start:\n{output.read_text()[-3000:]}")
             time.sleep(0.002)
@@ -95,12 +102,19 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def answers_metadata(port: int) -> bool:
+def answers_metadata(port: int, tls: ssl.SSLContext | None = None) -> bool:
     """Whether Metadata v1 without topics is answered, and names at least one broker."""
     #         api_key 3, version 1, correlation_id, client_id, no topics
     request = struct.pack(">hhih5si", 3, 1, 1, 5, b"bench", 0)
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        with ExitStack() as ended:
+            connection = ended.enter_context(
+                socket.create_connection(("127.0.0.1", port), timeout=5)
+            )
+            if tls is not None:
+                connection = ended.enter_context(
+                    tls.wrap_socket(connection, server_hostname="127.0.0.1")
+                )
             connection.sendall(struct.pack(">i", len(request)) + request)
             answer = connection.makefile("rb")
             (size,) = struct.unpack(">i", answer.read(4))
