@@ -6,7 +6,8 @@ authentication (KIP-368), which must be by the same mechanism. Where authenticat
 it is ILLEGAL_SASL_STATE.
 
 Deviations: version 0, after which the messages of the mechanism come without a header, is not
-served; clients have used version 1 since Kafka 1.0.
+served; clients have used version 1 since Kafka 1.0. It is advertised all the same, because some
+versions of librdkafka do not log in where they do not see it; they, too, use version 1.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from headwater.protocol.messages.sasl_handshake import (
 )
 
 
-@serves(SaslHandshakeRequest, first=1, last=1)
+@serves(SaslHandshakeRequest, first=1, last=1, advertised_from=0)
 async def sasl_handshake(
     broker: Broker, request: SaslHandshakeRequest, context: RequestContext
 ) -> SaslHandshakeResponse:
