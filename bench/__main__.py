@@ -11,6 +11,7 @@ from typing import Any
 
 from bench import machine, report, workloads
 from bench.archive import archiving
+from bench.compaction import compaction
 from bench.peers import headwater, kafka, kfake
 from bench.peers.provision import (
     BENCH,
@@ -118,6 +119,14 @@ def _broker_suite(sitting: Sitting) -> None:
     sitting.measure("TLS", tls, DURABLE, **load)
     sitting.measure("transactions", transactions, DURABLE, count=2_000_000 // part)
     sitting.measure("archiving", archiving, [headwater.NAME], count=1_000_000 // part)
+    sitting.measure(
+        "compaction",
+        compaction,
+        DURABLE,
+        count=10_000_000 // part,
+        keys=1_000_000 // part,
+        produced=2_000_000 // part,
+    )
 
 
 SUITES: dict[str, Callable[[Sitting], None]] = {"log": _log_suite, "broker": _broker_suite}

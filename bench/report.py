@@ -38,6 +38,11 @@ FOOT = """\
 - Transactions: Kafka's own `ProducerPerformance` (Java), `--transaction-duration-ms 100`, records
   of 100 B, the first fifth left out; then `rdkafka_performance -C`, which reads committed records
   only, by its default.
+- Compaction: one partition of 100 B records with random keys, in segments of 64 MiB, written while
+  the topic is not compacted; then the first pass over it. Records a second are those in front of
+  the active segment by the time that the broker's log says the pass took. Meanwhile
+  `rdkafka_performance -P` writes to another topic. Headwater cleans at a lowered priority, at most
+  `compaction_bytes_per_s`, set to 4 GB/s here; in the first round its time contains compiling.
 - Partitions: topics of 1,000 partitions with one record in each; connections have asked for
   ApiVersions once and then stay.
 """

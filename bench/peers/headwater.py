@@ -1,5 +1,6 @@
 """Our own broker, started as a user starts it."""
 
+import os
 import ssl
 import sys
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.peers.process import BrokerProcess, free_port, running
+from bench.peers.provision import WORK
 
 if TYPE_CHECKING:
     from bench.tls import Certificate
@@ -31,5 +33,9 @@ def headwater(data_dir: Path, tls: "Certificate | None" = None) -> Iterator[Brok
     if tls is not None:
         command += ["--tls-cert", str(tls.cert), "--tls-key", str(tls.key)]
         context = ssl.create_default_context(cafile=tls.cert)
+    # Kafka's cleaner is not bounded by default either. What ours compiles is kept from one data
+    # directory to the next: only the first round pays for it.
+    os.environ["HEADWATER_BROKER__COMPACTION_BYTES_PER_S"] = "4GB"
+    os.environ.setdefault("NUMBA_CACHE_DIR", str(WORK / "numba-cache"))
     with running(NAME, command, port, data_dir / "headwater.out", context) as broker:
         yield broker

@@ -19,6 +19,16 @@ SERVER_JVM = ["-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMill
 TOOL_TIMEOUT_S = 60
 CLUSTER_ID = "aGVhZHdhdGVyLWJlbmNoLQ"
 
+# Errors, and what the cleaner has done: a line for each pass.
+LOGGING = """
+appender.out.type=Console
+appender.out.name=out
+rootLogger.level=error
+rootLogger.appenderRef.out.ref=out
+logger.passes.name=org.apache.kafka.storage.internals.log.LogCleaner$CleanerThread
+logger.passes.level=info
+"""
+
 TOOLS = "org.apache.kafka.tools"
 # A tool lives for a second: a JVM that does not warm up for a long life starts faster.
 TOOL_JVM = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xmx512m"]
@@ -62,7 +72,10 @@ group.initial.rebalance.delay.ms=0
             "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties)
         )
         formatted.check_returncode()
-    command = ["java", *SERVER_JVM, "-cp", classpath(), "kafka.Kafka", str(properties)]
+    logging = data_dir / "log4j2.properties"
+    logging.write_text(LOGGING)
+    settings = f"-Dlog4j2.configurationFile={logging}"
+    command = ["java", *SERVER_JVM, settings, "-cp", classpath(), "kafka.Kafka", str(properties)]
     with running(NAME, command, port, data_dir / "kafka.out", context) as broker:
         yield broker
 

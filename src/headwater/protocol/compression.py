@@ -46,7 +46,10 @@ def compress(codec: int, data: bytes | bytearray) -> bytes:
     if codec == SNAPPY:
         return bytes(cramjam.snappy.compress_raw(data))
     if codec == LZ4:
-        return bytes(cramjam.lz4.compress(data))
+        # Java's clients refuse a frame whose blocks refer to each other.
+        frame = cramjam.lz4.Compressor(block_linked=False)
+        frame.compress(bytes(data))
+        return bytes(frame.finish())
     return bytes(cramjam.zstd.compress(data))
 
 
