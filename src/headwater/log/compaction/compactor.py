@@ -62,10 +62,15 @@ class Compactor:
         self._limits = limits
         self._child = Child(store.path)
         self._cleaner = cleaner or self._child.clean
+        self._turn = asyncio.Lock()
         self.numbers = CompactionNumbers()
 
     async def run(self) -> None:
         """Cleans until nothing is due any more."""
+        async with self._turn:
+            await self._run()
+
+    async def _run(self) -> None:
         failed: set[PartitionLog] = set()
         try:
             while (dirt := await self._dirtiest(failed)) is not None:

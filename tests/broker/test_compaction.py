@@ -1,0 +1,156 @@
+"""Compaction as clients see it: the child process works while they produce and consume."""
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headwater.config import BrokerSettings
+from headwater.testing import InProcessBroker
+
+ROOT = Path(__file__).parents[2]
+KEYS = 50
+PATIENCE_S = 60
+
+
+@pytest.fixture(autouse=True)
+def compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = os.environ.get("NUMBA_CACHE_DIR", str(ROOT / ".work" / "numba-cache"))
+    monkeypatch.setenv("NUMBA_CACHE_DIR", cache)
+
+
+@pytest.fixture
+def broker(tmp_path: Path):
+    settings = BrokerSettings(listen="127.0.0.1:0", compaction_bytes_per_s=1 << 20)
+    with InProcessBroker.serving(str(tmp_path), settings) as broker:
+        yield broker
+
+
+def create_topic(broker: InProcessBroker, name: str, **configs: str) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    texts = {key.replace("_", "."): value for key, value in configs.items()}
+    admin.create_topics([NewTopic(name, 1, 1, config=texts)])[name].result(20)
+
+
+def compacting(broker: InProcessBroker):
+    """One round of compaction under way, on the broker's own loop."""
+    assert broker.running is not None
+    assert broker._loop is not None
+    return asyncio.run_coroutine_threadsafe(broker.running.broker.compactor.run(), broker._loop)
+
+
+def produce(producer: Producer, topic: str, numbers: range, state: dict[bytes, bytes]) -> None:
+    for number in numbers:
+        key, value = b"key %d" % (number % KEYS), b"%d " % number + b"x" * 200
+        producer.produce(topic, value, key)
+        state[key] = value
+        if number % 20 == 0:
+            producer.poll(0)
+    assert producer.flush(PATIENCE_S) == 0
+
+
+def consume(broker: InProcessBroker, topic: str) -> list[tuple[int, bytes, bytes]]:
+    """Everything from the start to the end, as (offset, key, value)."""
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "reader"})
+    try:
+        place = TopicPartition(topic, 0, 0)
+        consumer.assign([place])
+        _, end = consumer.get_watermark_offsets(place, timeout=20)
+        found: list[tuple[int, bytes, bytes]] = []
+        deadline = time.monotonic() + PATIENCE_S
+        while not found or found[-1][0] < end - 1:
+            assert time.monotonic() < deadline, "the end is not reached"
+            message = consumer.poll(1)
+            if message is not None:
+                assert message.error() is None
+                found.append((message.offset(), message.key(), message.value()))
+        return found
+    finally:
+        consumer.close()
+
+
+def test_clients_go_on_while_segments_are_replaced(broker: InProcessBroker) -> None:
+    create_topic(
+        broker,
+        "table",
+        cleanup_policy="compact",
+        segment_bytes="16384",
+        min_cleanable_dirty_ratio="0.01",
+    )
+    state: dict[bytes, bytes] = {}
+    producer = Producer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "enable.idempotence": True,
+            "batch.size": 4096,
+            "log_level": 0,
+        }
+    )
+    produce(producer, "table", range(2000), state)
+    running = compacting(broker)
+    sent = 2000
+    for _ in range(8):
+        if running.done():
+            break
+        produce(producer, "table", range(sent, sent + 200), state)
+        sent += 200
+        found = consume(broker, "table")
+        offsets = [offset for offset, _, _ in found]
+        assert offsets == sorted(set(offsets))
+        assert {key: value for _, key, value in found} == state
+    running.result(PATIENCE_S)
+    assert broker.running is not None
+    numbers = broker.running.broker.compactor.numbers
+    assert numbers.passes >= 1
+    assert numbers.failures == 0
+    found = consume(broker, "table")
+    assert {key: value for _, key, value in found} == state
+    assert found[0][0] > 0  # what was in front is gone
+    broker.restart(crash=True)
+    assert consume(broker, "table") == found
+
+
+def test_committed_offsets_survive_compaction(broker: InProcessBroker) -> None:
+    assert broker.running is not None
+    create_topic(broker, "t")
+    place = TopicPartition("t", 0)
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
+    try:
+        for number in range(300):
+            place.offset = number
+            deadline = time.monotonic() + PATIENCE_S
+            while True:  # the coordinator may still be loading
+                try:
+                    consumer.commit(offsets=[place], asynchronous=False)
+                    break
+                except Exception:
+                    if time.monotonic() > deadline:
+                        raise
+    finally:
+        consumer.close()
+    store = broker.running.store
+    used = [p for p in store.partitions.values() if p.topic == "__consumer_offsets" and p.segments]
+    before = sum(p.size_bytes for p in used)
+
+    async def seal() -> None:
+        for partition in used:
+            partition.roll(lambda _: None)
+
+    assert broker._loop is not None
+    asyncio.run_coroutine_threadsafe(seal(), broker._loop).result(20)
+    deadline = time.monotonic() + PATIENCE_S
+    while any(len(p.segments) < 2 for p in used):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    compacting(broker).result(PATIENCE_S)
+    assert sum(p.size_bytes for p in used) < before / 20
+    broker.restart(crash=True)
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
+    try:
+        assert consumer.committed([TopicPartition("t", 0)], timeout=30)[0].offset == 299
+    finally:
+        consumer.close()
