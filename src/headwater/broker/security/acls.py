@@ -11,6 +11,7 @@ import ipaddress
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from enum import IntEnum
+from itertools import chain
 from typing import NamedTuple
 
 import orjson
@@ -258,7 +259,8 @@ class AclIndex:
         # By pattern, type, name and principal; `_prefix_chars` has the lengths to look for.
         self._rules: dict[tuple[PatternType, ResourceType, str, str], list[Acl]] = {}
         self._prefix_chars: defaultdict[ResourceType, Counter[int]] = defaultdict(Counter)
-        self._all: dict[Acl, None] = {}
+        self._all: dict[Acl, None] = {}  # in the order in which they were added
+        self._by_principal: defaultdict[str, dict[Acl, None]] = defaultdict(dict)
 
     def __len__(self) -> int:
         return len(self._all)
@@ -271,14 +273,16 @@ class AclIndex:
 
     def add(self, acl: Acl) -> None:
         if acl not in self._all:
-            self._all[acl] = None
+            self._all[acl] = self._by_principal[acl.principal][acl] = None
             self._rules.setdefault(_place(acl), []).append(acl)
             if acl.pattern_type is PatternType.PREFIXED:
                 self._prefix_chars[acl.resource_type][len(acl.name)] += 1
 
     def remove(self, acl: Acl) -> None:
         if acl in self._all:
-            del self._all[acl]
+            del self._all[acl], self._by_principal[acl.principal][acl]
+            if not self._by_principal[acl.principal]:
+                del self._by_principal[acl.principal]
             rules = self._rules[_place(acl)]
             rules.remove(acl)
             if not rules:
@@ -312,10 +316,9 @@ class AclIndex:
         """
         allowed: list[Acl] = []
         denied: set[tuple[PatternType, str]] = set()
-        for acl in self._all:
+        for acl in chain(*(self._by_principal.get(who, ()) for who in (principal, EVERYBODY))):
             if (
                 acl.resource_type is kind
-                and acl.principal in (principal, EVERYBODY)
                 and acl.operation in (operation, Operation.ALL)
                 and _is_from(acl, host)
             ):

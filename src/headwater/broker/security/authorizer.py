@@ -192,7 +192,7 @@ class Authorizer:
         """Raises the error code unless `allows`. If the client knows the topic by `topic_id` only
         and may not see it, the code is that of an id that there is not.
         """
-        if self.allows(context, operation, resource_type, name):
+        if not self.enabled or self.allows(context, operation, resource_type, name):
             return
         if topic_id is not None and not self.sees(
             context, Operation.DESCRIBE, ResourceType.TOPIC, name
