@@ -114,6 +114,7 @@ class Broker:
             self.group_configs,
             options.groups,
         )
+        self.authorizer.when_changed = self.groups.rights_changed
         self.markers = Markers(store, clock, OFFSETS_TOPIC, self.groups)
         self.transactions = TransactionCoordinator(
             InternalLog(store, TRANSACTIONS_TOPIC, TRANSACTIONS_PARTITIONS),

@@ -369,6 +369,30 @@ class TestGroups:
         (group,) = broker.ask(request, 5, ALICE).groups
         assert group.authorized_operations == 1 << Operation.READ | 1 << Operation.DESCRIBE
 
+    def test_a_pattern_matches_only_topics_that_the_member_may_see(self, broker):
+        broker.topic("there-too")
+        allow(broker, Operation.READ, GROUP, "g")
+        allow(broker, Operation.READ, TOPIC, EXISTING)
+
+        def heartbeat(**fields):
+            request = ConsumerGroupHeartbeatRequest(
+                group_id="g", member_id="AAAAAAAAAAAAAAAAAAAAAA", **fields
+            )
+            answer = broker.ask(request, 1, ALICE)
+            assert answer.error_code == 0
+            return answer
+
+        def names(answer):
+            by_id = broker.broker.store.catalog.by_id
+            return {by_id[each.topic_id].name for each in answer.assignment.topic_partitions}
+
+        joined = heartbeat(
+            rebalance_timeout_ms=1000, subscribed_topic_regex="there-.*", topic_partitions=[]
+        )
+        assert names(joined) == {EXISTING}
+        allow(broker, Operation.DESCRIBE, TOPIC, "there-too")
+        assert names(heartbeat(member_epoch=joined.member_epoch)) == {EXISTING, "there-too"}
+
     def test_a_group_with_topics_unseen_is_not_described(self, broker):
         heartbeat = ConsumerGroupHeartbeatRequest(
             group_id="g", member_id="AAAAAAAAAAAAAAAAAAAAAA", rebalance_timeout_ms=1000,

@@ -6,7 +6,8 @@ member tells what it owns, the broker computes who should own what (assignors `u
 default, and `range`), has partitions given up first and hands them out when they are free.
 Sessions last 45 s, heartbeats are due every 5 s. What the answer says is durable.
 
-Needs READ on the group and DESCRIBE on the topics that the member names.
+Needs READ on the group and DESCRIBE on the topics that the member names; a regular expression
+matches only topics that the member may DESCRIBE.
 
 From version 1 on the client chooses its member id, and may subscribe by a regular expression.
 
@@ -40,6 +41,7 @@ def consumer_group_heartbeat(
             api_version=context.api_version,
             client_id=context.client_id or "",
             client_host=f"/{context.client_host}",
+            sees=broker.authorizer.topics_seen_by(context),
         )
     except ApiError as error:
         return _refusal(error)

@@ -11,6 +11,7 @@ from headwater.broker.groups.modern import Member, ModernGroup, State
 from headwater.broker.groups.offsets import CommittedOffset
 from headwater.broker.groups.reconciliation import NO_PROGRESS, Progress
 from headwater.broker.groups.records import Record
+from headwater.broker.groups.subscriptions import Sees
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages import internal as m
@@ -26,6 +27,18 @@ class ConsumerGroup(ModernGroup):
         self._static: dict[str, str] = {}
         # Assigned, or being given up: no partition is ever in here twice.
         self._owners: dict[TopicPartition, str] = {}
+        # By pattern, what the member may see that last reported of those who subscribe by it.
+        # As in Kafka they share it. Not kept: until one reports after a restart, all topics.
+        self.sees: dict[str, Sees] = {}
+
+    def reported(self, pattern: str, sees: Sees) -> bool:
+        """Notes what a subscriber by `pattern` may see; whether that was not known before."""
+        is_new = pattern not in self.sees
+        if is_new:
+            used = {each.subscription.topic_regex for each in self.members.values()}
+            self.sees = {each: known for each, known in self.sees.items() if each in used}
+        self.sees[pattern] = sees
+        return is_new
 
     @property
     def state(self) -> State:

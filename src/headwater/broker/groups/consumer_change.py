@@ -74,7 +74,7 @@ class ChangePlanner:
         epoch = group.epoch
         if reads_otherwise or topics_may_have_changed:
             members = _with(group, updated, replaced_id)
-            hashed = self._topics_hash(members)
+            hashed = self._topics_hash(group, members)
             if reads_otherwise or hashed != group.topics_hash:
                 epoch += 1
                 change.records.append(stored.epoch_record(group.group_id, epoch, hashed))
@@ -121,7 +121,9 @@ class ChangePlanner:
             removed_id=member.member_id,
             records=[
                 *stored.removal_records(group.group_id, member.member_id),
-                stored.epoch_record(group.group_id, group.epoch + 1, self._topics_hash(remaining)),
+                stored.epoch_record(
+                    group.group_id, group.epoch + 1, self._topics_hash(group, remaining)
+                ),
             ],
         )
 
@@ -135,14 +137,14 @@ class ChangePlanner:
             records=[stored.progress_record(group.group_id, member.member_id, away)],
         )
 
-    def _topics_hash(self, members: Iterable[Member]) -> int:
-        resolved = self._subscriptions.resolve(each.subscription for each in members)
+    def _topics_hash(self, group: ConsumerGroup, members: Iterable[Member]) -> int:
+        resolved = self._subscriptions.resolve((each.subscription for each in members), group.sees)
         return topics_hash(topic for topics in resolved for topic in topics)
 
     def _assign(
         self, group: ConsumerGroup, members: list[Member], replaced_id: str | None
     ) -> dict[str, Assignment]:
-        resolved = self._subscriptions.resolve(each.subscription for each in members)
+        resolved = self._subscriptions.resolve((each.subscription for each in members), group.sees)
         distinct: set[Topic] = {topic for topics in resolved for topic in topics}
         partition_counts = {each.topic_id: each.partition_count for each in sorted(distinct)}
         replaced_target = group.targets.get(replaced_id or "", NOTHING)

@@ -20,7 +20,7 @@ from headwater.broker.groups.modern_protocol import ModernProtocol, Spawn
 from headwater.broker.groups.reconciliation import MemberState
 from headwater.broker.groups.records import Record
 from headwater.broker.groups.settings import GroupSettings
-from headwater.broker.groups.subscriptions import Subscriptions
+from headwater.broker.groups.subscriptions import Sees, Subscriptions
 from headwater.clock import Clock
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
@@ -73,12 +73,21 @@ class ConsumerProtocol(ModernProtocol[ConsumerGroup, Change]):
         *,
         client_id: str,
         client_host: str,
+        sees: Sees | None = None,
         before: tuple[Record, ...] = (),
     ) -> Answer:
         """The answer, or what to wait for while the change is being stored.
 
-        `before` are records that make room for a group that is not in the log yet.
+        `before` are records that make room for a group that is not in the log yet. `sees` limits
+        the topics that the member's pattern, if it has one, matches.
         """
+        if sees is not None:
+            member = group.members.get(request.member_id)
+            pattern = request.subscribed_topic_regex
+            if pattern is None and member is not None:
+                pattern = member.subscription.topic_regex
+            if pattern and group.reported(pattern, sees):
+                group.seen_topics_version = -1  # its topics are looked at anew
 
         def plan() -> Change:
             self._refuse_if_full(group, request)

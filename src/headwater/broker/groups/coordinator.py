@@ -48,7 +48,7 @@ from headwater.broker.groups.share import ShareGroup
 from headwater.broker.groups.share_protocol import Answer as ShareHeartbeatAnswer
 from headwater.broker.groups.share_protocol import ShareProtocol
 from headwater.broker.groups.share_protocol import verify as verify_share_heartbeat
-from headwater.broker.groups.subscriptions import Subscriptions
+from headwater.broker.groups.subscriptions import Sees, Subscriptions
 from headwater.clock import Clock
 from headwater.errors import ApiError, StorageFailed
 from headwater.protocol.error_codes import ErrorCode
@@ -177,6 +177,10 @@ class GroupCoordinator:
             if not names or any(self.topics.topic_id(name) is None for name in names):
                 self._forget_queues_of_deleted_topics()
 
+    def rights_changed(self) -> None:
+        """To be called when somebody may see other topics than before."""
+        self._consumers.topics_changed()
+
     def verify_ready(self, group_id: str | None = None) -> None:
         """Raises what every API answers while loading or closing, or without a group id."""
         if self._refusal is not None:
@@ -279,7 +283,9 @@ class GroupCoordinator:
         api_version: int,
         client_id: str,
         client_host: str,
+        sees: Sees | None = None,
     ) -> HeartbeatAnswer:
+        """`sees`: which topics the member's pattern may match, if not all."""
         self.verify_ready()
         self._consumers.verify(request, api_version)
         group = self._groups.get(request.group_id)
@@ -287,7 +293,7 @@ class GroupCoordinator:
             if is_leaving(request):
                 return self._consumers.leave(group, request)
             return self._consumers.heartbeat(
-                group, request, client_id=client_id, client_host=client_host
+                group, request, client_id=client_id, client_host=client_host, sees=sees
             )
         founding = self._founding.get(request.group_id)
         if founding is None and group is not None and group.is_dead:
@@ -316,6 +322,7 @@ class GroupCoordinator:
                 request,
                 client_id=client_id,
                 client_host=client_host,
+                sees=sees,
                 before=() if classic is None else (classic.tombstone(),),
             ),
         )

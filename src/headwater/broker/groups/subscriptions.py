@@ -1,14 +1,18 @@
 """From what members subscribe to, to the topics that there are."""
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
+from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
 
 from headwater.broker.groups.consumer_records import Subscription
 from headwater.broker.groups.ports import Topics
 from headwater.broker.groups.topic_regex import compile_topic_regex
+
+# Whether somebody may see a topic, by its name.
+Sees = Callable[[str], bool]
 
 
 class Topic(NamedTuple):
@@ -17,6 +21,9 @@ class Topic(NamedTuple):
     name: str
     topic_id: UUID
     partition_count: int
+
+
+NO_LIMITS: Mapping[str, Sees] = MappingProxyType({})
 
 
 class Subscriptions:
@@ -38,8 +45,13 @@ class Subscriptions:
         """Raises ApiError (INVALID_REGULAR_EXPRESSION) for what is no pattern."""
         self._compile(pattern)
 
-    def resolve(self, subscriptions: Iterable[Subscription]) -> list[list[Topic]]:
-        """The topics of each subscription; every pattern and name is looked up only once."""
+    def resolve(
+        self, subscriptions: Iterable[Subscription], sees: Mapping[str, Sees] = NO_LIMITS
+    ) -> list[list[Topic]]:
+        """The topics of each subscription; every pattern and name is looked up only once.
+
+        `sees`, by pattern: a pattern matches no topic that its subscribers may not see.
+        """
         by_name: dict[str, Topic | None] = {}
         by_pattern: dict[str, list[str]] = {}
 
@@ -52,8 +64,11 @@ class Subscriptions:
 
         def matching(pattern: str) -> list[str]:
             if pattern not in by_pattern:
+                may_see = sees.get(pattern)
                 by_pattern[pattern] = [
-                    name for name in self._topics.names() if self.matches(pattern, name)
+                    name
+                    for name in self._topics.names()
+                    if self.matches(pattern, name) and (may_see is None or may_see(name))
                 ]
             return by_pattern[pattern]
 

@@ -9,7 +9,7 @@ change of ACLs is durable before it is in force, and in force before it is answe
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
@@ -121,6 +121,7 @@ class Authorizer:
         self._audit = audit
         self._acls = AclIndex()
         self._decisions: dict[tuple[object, ...], bool] = {}
+        self.when_changed: Callable[[], None] = lambda: None  # after ACLs came or went
 
     def load(self) -> None:
         """Takes the ACLs out of the catalog, which is open."""
@@ -137,7 +138,7 @@ class Authorizer:
         name: str = CLUSTER_NAME,
     ) -> bool:
         """Whether the client may do it. If not, that is counted and goes into the audit log."""
-        if not self.enabled or self._decide(context, operation, resource_type, name):
+        if self.sees(context, operation, resource_type, name):
             return True
         self.denials[operation, resource_type] += 1
         if self._audit is not None:
@@ -154,7 +155,18 @@ class Authorizer:
         """As `allows`, for what the client did not ask for by name: it is left out of a list, or
         another right will do. A denial is no event.
         """
-        return not self.enabled or self._decide(context, operation, resource_type, name)
+        return not self.enabled or self._decide(
+            context.principal, context.client_host, operation, resource_type, name
+        )
+
+    def topics_seen_by(self, context: "RequestContext") -> Callable[[str], bool] | None:
+        """What tells, also later, whether the client may see a topic; None: it may see all."""
+        if not self.enabled:
+            return None
+        principal, host = context.principal, context.client_host
+        return lambda name: self._decide(
+            principal, host, Operation.DESCRIBE, ResourceType.TOPIC, name
+        )
 
     def allows_any(
         self, context: "RequestContext", operation: Operation, resource_type: ResourceType
@@ -212,17 +224,18 @@ class Authorizer:
 
     def _decide(
         self,
-        context: "RequestContext",
+        principal: Principal,
+        host: str,
         operation: Operation,
         resource_type: ResourceType,
         name: str,
     ) -> bool:
-        key = (context.principal, context.client_host, operation, resource_type, name)
+        key = (principal, host, operation, resource_type, name)
         decision = self._decisions.get(key)
         if decision is None:
-            who = str(context.principal)
+            who = str(principal)
             decision = who in self._super_users or self._acls.allows(
-                who, plain_address(context.client_host), operation, resource_type, name
+                who, plain_address(host), operation, resource_type, name
             )
             if len(name) <= MAX_REMEMBERED_CHARS:
                 self._remember(key, decision)
@@ -262,7 +275,7 @@ class Authorizer:
             await self._store.put_documents(DOCUMENTS, dict.fromkeys(new, True))
             for acl in new.values():
                 self._acls.add(acl)
-            self._decisions.clear()
+            self._changed()
 
     async def remove(self, acls: Collection[Acl]) -> None:
         """Raises OSError if the disk refuses; then all of them are still in force."""
@@ -270,4 +283,8 @@ class Authorizer:
             await self._store.put_documents(DOCUMENTS, dict.fromkeys((a.key for a in acls), None))
             for acl in acls:
                 self._acls.remove(acl)
-            self._decisions.clear()
+            self._changed()
+
+    def _changed(self) -> None:
+        self._decisions.clear()
+        self.when_changed()
