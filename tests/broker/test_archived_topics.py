@@ -1,12 +1,17 @@
 """Archived records over the wire: an ordinary consumer notices nothing, or is told to try again."""
 
 import asyncio
+import sys
 import time
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+
+sys.path.append(str(Path(__file__).parent / "queues"))  # for `queue_harness`
+
+from queue_harness import GROUP, GROUP_RESOURCE, Consumer
 from wire import Wire, batch_of, fetch_request, records_in, wait_until
 
 from headwater.config import BrokerSettings
@@ -18,6 +23,11 @@ from headwater.protocol.messages.create_topics import (
     CreateTopicsRequestCreatableTopicConfig,
 )
 from headwater.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
+from headwater.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestAlterableConfig,
+    IncrementalAlterConfigsRequestAlterConfigsResource,
+)
 from headwater.protocol.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsRequestListOffsetsPartition,
@@ -269,3 +279,28 @@ def test_the_metrics_are_documented(broker, wire):
     assert families["headwater_archive_fetched_bytes"].samples[0].value > 0
     assert families["headwater_archive_cache_bytes"].samples[0].value > 0
     assert families["headwater_archive_failing"].samples[0].value == 0
+
+
+def test_a_queue_delivers_archived_records_and_says_when_it_cannot(broker, wire, tmp_path):
+    values = filled(broker, wire, "t")
+    consumer = Consumer(broker.bootstrap, broker.running.store.catalog.topics["t"].id)
+    reset = IncrementalAlterConfigsRequestAlterableConfig(
+        name="share.auto.offset.reset", config_operation=0, value="earliest"
+    )
+    group = IncrementalAlterConfigsRequestAlterConfigsResource(
+        resource_type=GROUP_RESOURCE, resource_name=GROUP, configs=[reset]
+    )
+    answer = wire.ask(IncrementalAlterConfigsRequest(resources=[group]), 1)
+    assert answer.responses[0].error_code == 0
+    (tmp_path / "archive").rename(tmp_path / "away")
+    refused = consumer.fetch(max_wait_ms=10_000)
+    assert refused.responses[0].partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    (tmp_path / "away").rename(tmp_path / "archive")
+    time.sleep(1.1)  # a failure is the answer for a second
+    found: list[bytes] = []
+    deadline_s = time.monotonic() + 20
+    while len(found) < RECORDS:
+        assert time.monotonic() < deadline_s
+        found += consumer.values(max_wait_ms=500)
+    assert found == values
+    consumer.close()

@@ -187,6 +187,8 @@ class LogStore:
         return opened.to_sync
 
     def _find_archived(self, partition: PartitionLog) -> None:
+        if self.archive is None and not partition.config.remote_storage:
+            return  # ten thousand directories need not be listed for nothing
         found = descriptor.load(self.storage.files, partition.directory)
         partition.archived = descriptor.connected(found.kept, partition.segments)
         if partition.archived:

@@ -100,10 +100,10 @@ class DeadLetters:
         copied: set[int] = set()
         if share.archiving_since_ms:
             since_ms = share.archiving_since_ms - CLOCK_SKEW_MS
-            copied = await store.in_reader(_copied, log, share, since_ms)
+            copied = await store.in_reader_and_archive(_copied, log, share, since_ms)
         first = death.span.first
         while first <= death.span.last:
-            letters, until = await store.in_reader(_letters, share, death, first)
+            letters, until = await store.in_reader_and_archive(_letters, share, death, first)
             letters = [
                 each
                 for each in letters

@@ -14,7 +14,8 @@ from headwater.broker.queues.ordering import KeyOrder, Keys, read_keys
 from headwater.broker.queues.read_ahead import ReadAhead, end_offset_of, read_ahead
 from headwater.broker.queues.sessions import ShareSession
 from headwater.broker.queues.share_partition import Key, SharePartition
-from headwater.errors import ApiError, CorruptLog
+from headwater.errors import ApiError, ArchiveUnavailable, CorruptLog
+from headwater.log.archive.descriptor import ChunkOf, NotCached
 from headwater.log.partition import PartitionLog
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.share_fetch import ShareFetchRequest
@@ -128,8 +129,25 @@ class ShareFetching:
                 _read, to_read, is_committed_only, wanted.max_locks
             )
             for (share, _, _), result in zip(to_read, found, strict=True):
-                self._learn(share, result)
+                if isinstance(result, ChunkOf):
+                    self._learn(share, await self._fetched(share, result))
+                else:
+                    self._learn(share, result)
         return bool(to_read)
+
+    async def _fetched(self, share: SharePartition, chunk: ChunkOf) -> ErrorCode | None:
+        """Waits until a chunk is here that only the archive has, as long as a fetch may wait."""
+        try:
+            async with asyncio.timeout(max(self.request.max_wait_ms, 0) / 1000):
+                if share.log.archive is not None:
+                    await share.log.archive.chunks.fetched(chunk)
+        except TimeoutError:
+            return None  # it comes in the background
+        except ArchiveUnavailable:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        except CorruptLog:
+            return ErrorCode.CORRUPT_MESSAGE
+        return None
 
     def _order(self, share: SharePartition, by_key: bool) -> KeyOrder | None:
         if not by_key:
@@ -262,9 +280,9 @@ def _is_covered(share: SharePartition, offset: int, is_committed_only: bool) -> 
 
 def _read(
     places: list[tuple[SharePartition, int, bool]], is_committed_only: bool, key_count: int
-) -> list[ReadAhead | Keys | ErrorCode | None]:
-    """(worker) The batches at each place, or the keys in them."""
-    found: list[ReadAhead | Keys | ErrorCode | None] = []
+) -> list[ReadAhead | Keys | ErrorCode | ChunkOf | None]:
+    """(worker) The batches at each place, or the keys in them; or what must be fetched first."""
+    found: list[ReadAhead | Keys | ErrorCode | ChunkOf | None] = []
     for share, offset, with_keys in places:
         try:
             ahead = read_ahead(share.log, offset, is_committed_only)
@@ -274,4 +292,8 @@ def _read(
                 found.append(read_keys(share.log, ahead, offset, key_count))
         except CorruptLog:
             found.append(ErrorCode.CORRUPT_MESSAGE)
+        except NotCached as missing:
+            found.append(missing.chunk)
+        except ArchiveUnavailable:
+            found.append(ErrorCode.KAFKA_STORAGE_ERROR)
     return found

@@ -31,7 +31,7 @@ from headwater.broker.queues.window import (
     Window,
     parts,
 )
-from headwater.errors import ApiError
+from headwater.errors import ApiError, ArchiveUnavailable, CorruptLog
 from headwater.log.timestamps import first_at_or_after
 from headwater.protocol.error_codes import ErrorCode
 
@@ -181,7 +181,11 @@ class Queues:
                 start_offset = log.log_start_offset
             elif reset.kind == "by_duration":
                 since_ms = self._clock.now_ms() - reset.duration_ms
-                found = await self._broker.store.in_reader(first_at_or_after, log, since_ms)
+                find = self._broker.store.in_reader_and_archive
+                try:
+                    found = await find(first_at_or_after, log, since_ms)
+                except (ArchiveUnavailable, CorruptLog) as error:
+                    raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
                 start_offset = start_offset if found is None else found.offset
             if not share.is_resolved:
                 share.window = Window(start_offset)
