@@ -408,7 +408,9 @@ async def test_groups_of_other_types_cannot_be_shared():
         response = await ShareConsumer(cluster, group=group).heartbeat()
         assert response.error_code == ErrorCode.GROUP_ID_NOT_FOUND
         assert (await describe(cluster, group)).error_code == ErrorCode.GROUP_ID_NOT_FOUND
-        assert await offsets(cluster, group=group) is ErrorCode.GROUP_ID_NOT_FOUND
+        assert await alter(cluster, "t", 0, 1, group=group) is ErrorCode.GROUP_ID_NOT_FOUND
+        assert await delete_offsets(cluster, "t", group=group) is ErrorCode.GROUP_ID_NOT_FOUND
+        assert await offsets(cluster, group=group) == {}
 
 
 async def test_only_one_protocol_founds_a_group():
@@ -457,12 +459,29 @@ async def test_offsets_of_an_empty_group_are_altered():
     assert await alter(cluster, "t", 2, 7) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert await alter(cluster, "none", 0, 7) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert await alter(cluster, "t", 0, -7) is ErrorCode.INVALID_REQUEST
-    assert await alter(cluster, "t", 0, 7, group="none") is ErrorCode.GROUP_ID_NOT_FOUND
     expected = {("t", 0): 7, ("t", 1): -1, ("u", 0): 3}
     for _ in range(2):
         told = await offsets(cluster)
         assert {key: start for key, (start, _) in told.items()} == expected
         await cluster.crash_and_restart()
+
+
+async def test_offsets_can_be_set_before_the_first_member_comes():
+    cluster = await Cluster.start(t=2)
+    assert await alter(cluster, "none", 0, 1) is ErrorCode.GROUP_ID_NOT_FOUND
+    cluster.log.fail_next = 1
+    assert await alter(cluster, "t", 1, 3) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert await types(cluster) == {}
+    assert await alter(cluster, "t", 1, 3) is ErrorCode.NONE
+    await cluster.crash_and_restart()
+    assert await types(cluster) == {"s": ("share", "Empty")}
+    member = ShareConsumer(cluster)
+    await member.heartbeat()
+    assert member.partitions == [0, 1]
+    assert await offsets(cluster) == {
+        ("t", 0): (-1, ErrorCode.NONE),
+        ("t", 1): (3, ErrorCode.NONE),
+    }
 
 
 async def test_offsets_are_described():
@@ -475,7 +494,9 @@ async def test_offsets_are_described():
             ("t", 5): (-1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
             ("none", 0): (-1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         }
-    assert await offsets(cluster, group="none") is ErrorCode.GROUP_ID_NOT_FOUND
+    assert await offsets(cluster, group="none") == {}
+    told = await offsets(cluster, ("t", [0]), group="none")
+    assert told == {("t", 0): (-1, ErrorCode.NONE)}
 
 
 async def test_offsets_of_a_topic_are_deleted():

@@ -1,10 +1,13 @@
 """AlterShareGroupOffsets: an empty share group reads on from other offsets (KIP-932). Version 0.
 
-A group with members is NON_EMPTY_GROUP, a group that there is not GROUP_ID_NOT_FOUND. A partition
-that the group has not read so far begins there, too. What was with consumers is forgotten: all
-from the new offset on is delivered again. Durable when the answer comes.
+A group with members is NON_EMPTY_GROUP, one of another type GROUP_ID_NOT_FOUND; a group that there
+is not is made, as in Kafka. A partition that the group has not read so far begins there, too. What
+was with consumers is forgotten: all from the new offset on is delivered again. Durable when the
+answer comes.
 
 Reading the group and each topic must be allowed (READ).
+
+Deviations: a negative offset is INVALID_REQUEST, where Kafka stores it.
 """
 
 from typing import TYPE_CHECKING

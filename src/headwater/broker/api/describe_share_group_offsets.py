@@ -7,14 +7,17 @@ that the group has. Two tagged fields of ours, which other clients skip: 10000, 
 are with consumers, and 10001, for how many milliseconds the oldest of them has been.
 
 Describing the group and each topic must be allowed; a topic that is asked for and must not be
-described is TOPIC_AUTHORIZATION_FAILED, one that is not asked for by name is left out. Unknown
-partitions are UNKNOWN_TOPIC_OR_PARTITION, unknown groups GROUP_ID_NOT_FOUND.
+described is TOPIC_AUTHORIZATION_FAILED, one that is not asked for by name is left out. A share
+group that there is not has no offsets, which is no error, as in Kafka.
+
+Deviations: unknown partitions are UNKNOWN_TOPIC_OR_PARTITION, where Kafka 4.3 does not answer.
 """
 
 from collections.abc import Iterator, Mapping
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
+from headwater.broker.groups.share import ShareGroup
 from headwater.broker.queues import PartitionStatus
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ApiError
@@ -48,7 +51,7 @@ def _group(
     described = DescribeShareGroupOffsetsResponseGroup(group_id=group_id)
     try:
         broker.authorizer.require(context, Operation.DESCRIBE, ResourceType.GROUP, group_id)
-        broker.groups.share_group(group_id)
+        broker.groups.verify_ready(group_id)
     except ApiError as error:
         described.error_code, described.error_message = error.code, error.what
         return described
@@ -63,7 +66,10 @@ def _group(
 
 
 def _all_topics(broker: Broker, group_id: str) -> Iterator[DescribeShareGroupOffsetsRequestTopic]:
-    for topic_id, known in broker.groups.share_group(group_id).state_topics.items():
+    group = broker.groups.group(group_id)
+    if not isinstance(group, ShareGroup):
+        return
+    for topic_id, known in group.state_topics.items():
         name = broker.groups.topics.name_of(topic_id)
         if name is not None:  # else it was deleted a moment ago
             yield DescribeShareGroupOffsetsRequestTopic(

@@ -394,8 +394,24 @@ class GroupCoordinator:
     async def alter_share_offsets(
         self, group_id: str, offsets: StartOffsets, names: Mapping[UUID, str]
     ) -> None:
-        """Where an empty share group reads on; `names` are those of the topics."""
-        await self._shares.alter(self.share_group(group_id), offsets, names)
+        """Where an empty share group reads on; `names` are those of the topics.
+
+        One that there is not is made, as in Kafka: so is said where its first member begins.
+        """
+        self.verify_ready(group_id)
+        group = self._groups.get(group_id)
+        if group is not None or not offsets:
+            await self._shares.alter(self.share_group(group_id), offsets, names)
+            return
+        founding = self._founding.setdefault(group_id, _Founding(ShareGroup(group_id)))
+        founded = founding.group
+        if not isinstance(founded, ShareGroup):
+            raise _no_share_group(group_id, founded)
+
+        def alter() -> None | Awaitable[None]:
+            return self._shares.alter(founded, offsets, names)
+
+        await self._found(founding, alter)
 
     async def delete_share_offsets(self, group_id: str, topic_ids: Collection[UUID]) -> None:
         """An empty share group forgets what it has read of these topics."""

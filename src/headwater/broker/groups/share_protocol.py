@@ -112,12 +112,24 @@ class ShareProtocol(ModernProtocol[ShareGroup, ShareChange]):
     async def alter(
         self, group: ShareGroup, offsets: StartOffsets, names: Mapping[UUID, str]
     ) -> None:
-        """Where the group reads on; durable when it returns. `names` are those of the topics."""
+        """Where the group reads on; durable when it returns. `names` are those of the topics.
+
+        Other partitions of a topic that is new to the group begin where its settings say.
+        """
 
         def plan() -> ShareChange:
             _refuse_if_not_empty(group)
-            change = _change_of_state(group, group.with_state(offsets, names))
-            change.alter = offsets
+            (topics,) = self._subscriptions.resolve(
+                [Subscription(topic_names=frozenset(names.values()))]
+            )
+            others = {k: v for k, v in group.without_state(topics).items() if k not in offsets}
+            change = _change_of_state(group, group.with_state([*offsets, *others], names))
+            change.alter, change.initialize = offsets, others
+            if group.epoch == 0:  # a new group, without members
+                change.records[:0] = [
+                    stored.epoch_record(group.group_id, 1, topics_hash(())),
+                    stored.target_epoch_record(group.group_id, 1, self._clock.now_ms()),
+                ]
             return change
 
         await self._change(group, plan)
