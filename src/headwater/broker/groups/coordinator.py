@@ -408,7 +408,7 @@ class GroupCoordinator:
         if not isinstance(founded, ShareGroup):
             raise _no_share_group(group_id, founded)
 
-        def alter() -> None | Awaitable[None]:
+        def alter() -> Awaitable[None] | None:
             return self._shares.alter(founded, offsets, names)
 
         await self._found(founding, alter)
