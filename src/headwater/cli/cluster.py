@@ -106,7 +106,8 @@ class Cluster:
                 wire.try_login(address, self.properties, _CONNECT_TIMEOUT_S)
                 return
             except OSError as error:
-                failures.append(f"{address}: {(error.strerror or str(error)).lower()}")
+                reason = error.strerror.lower() if error.strerror else str(error)
+                failures.append(f"{address}: {reason}")
         raise BrokerUnreachable(
             f"no broker answers at {self.bootstrap}",
             detail="\n".join(failures),
