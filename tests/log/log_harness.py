@@ -304,6 +304,8 @@ class Log:
 
 
 def _entries(path: str, form: Any, count: int) -> list[tuple[int, int]]:
+    if count == 0:  # also if a crash has brought back a deleted log without its index
+        return []
     with open(path, "rb") as file:
         data = file.read()
     assert len(data) >= count * form.size

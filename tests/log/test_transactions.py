@@ -332,10 +332,15 @@ def test_a_torn_index_is_written_anew(log: Log):
 def test_a_damaged_index_is_an_error_not_a_wrong_answer(log: Log):
     write(log, 1, 0)
     log.end(1, commit=False)
+    write(log, 2, 0)
+    log.end(2, commit=False)
+    log.checkpoint()
     with open(f"{log.partition().directory}/{0:020d}.txnindex", "r+b") as file:
         file.write(b"\xff" * 10)
-    with pytest.raises(CorruptLog):
-        aborted(log)
+    for again in (log.partition, log.crash, log.restart):
+        again()
+        with pytest.raises(CorruptLog):
+            aborted(log)
 
 
 def test_an_idle_producer_with_a_transaction_is_not_forgotten(log: Log):
@@ -388,3 +393,35 @@ def test_a_checkpoint_that_fails_loses_no_entry(tmp_path, seed: int):
         log.checkpoint()
         log.power_cut(seed)
         assert aborted(log) == expected
+
+
+class NotedFiles(FaultyFiles):
+    """Knows in which order names were removed and directories synced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noted: list[str] = []
+
+    def unlink(self, path: str) -> None:
+        self.noted.append(os.path.splitext(path)[1])
+        super().unlink(path)
+
+    def sync_directory(self, path: str) -> None:
+        self.noted.append("synced")
+        super().sync_directory(path)
+
+
+def test_records_cannot_come_back_without_what_was_aborted_of_them(tmp_path):
+    """A power cut may undo any of the removals that were not synced."""
+    files = NotedFiles()
+    with Log(tmp_path / "data", files=files) as log:
+        log.create()
+        write(log, 1, 0, b"no")
+        log.end(1, commit=False)
+        log.roll()
+        log.append(batch_of(b"yes"))
+        files.noted.clear()
+        log.partition().delete_before(2)
+        log.settle()
+        assert files.noted[0] == ".log"
+        assert files.noted[-2:] == ["synced", ".txnindex"]

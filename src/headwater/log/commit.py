@@ -178,13 +178,19 @@ def mend(storage: Storage, directory: str, active: Segment | None, end_offset: i
     if not os.path.isdir(directory):
         return
     keep = -1 if active is None else active.base_offset
+    later: list[str] = []
     for name in storage.files.listdir(directory):
         base, _, suffix = name.partition(".")
         is_new = suffix in ("log", "index", "timeindex", "txnindex") and int(base) > keep
         if is_new or snapshots.is_behind(name, end_offset):
             storage.open_files.forget(f"{directory}/{name}")
-            storage.files.unlink(f"{directory}/{name}")
+            if suffix == "txnindex":  # a log that comes back must not come without it
+                later.append(name)
+            else:
+                storage.files.unlink(f"{directory}/{name}")
     # Should a name come back after a power cut, its records would follow on the new ones.
     storage.files.sync_directory(directory)
+    for name in later:
+        storage.files.unlink(f"{directory}/{name}")
     if active is not None:
         segments_on_disk.cut(storage, active, active.written)

@@ -270,8 +270,9 @@ def _renew_txn_index(
     Those in front of it were synced before the snapshot, or the checkpoint, of that offset was
     written. Gives the file to sync.
     """
-    kept = transactions.count_before(storage, active, offset)
-    while kept and not _has_marker(storage, active, kept - 1):
+    kept = active.written.txn_entries
+    # From behind: a damaged one among those that were synced has to stay an error for readers.
+    while kept and not _is_synced(storage, active, kept - 1, offset):
         kept -= 1
     aborted = [each for each in aborted if each.last_offset >= active.base_offset]
     if kept == active.written.txn_entries and not aborted:
@@ -282,19 +283,30 @@ def _renew_txn_index(
     return (active.txn_index_path,) if active.written.txn_entries else ()
 
 
-def _has_marker(storage: Storage, active: Segment, number: int) -> bool:
-    """Whether the log has the marker that an entry names; that of a torn one may be anything."""
+def _is_synced(storage: Storage, active: Segment, number: int, offset: int) -> bool:
+    """Whether an entry is of a marker in front of `offset`, and not just torn so that it seems so:
+    the log has that marker.
+    """
     try:
         entry = transactions.read_entry(storage, active, number)
-        before = transactions.read_entry(storage, active, number - 1) if number else None
+        if entry.last_offset >= offset:
+            return False
         found = segments_on_disk.locate(storage, active, entry.last_offset)
     except CorruptLog:
         return False
-    if found is None or (before is not None and before.last_offset >= entry.last_offset):
+    if found is None or found[1].base_offset != entry.last_offset:
         return False
     header = found[1]
-    is_it = header.base_offset == entry.last_offset and header.producer_id == entry.producer_id
-    return is_it and bool(header.attributes & CONTROL)
+    if header.producer_id != entry.producer_id or not header.attributes & CONTROL:
+        return False
+    return not number or _ascends(storage, active, number, entry.last_offset)
+
+
+def _ascends(storage: Storage, active: Segment, number: int, last_offset: int) -> bool:
+    try:
+        return transactions.read_entry(storage, active, number - 1).last_offset < last_offset
+    except CorruptLog:
+        return True
 
 
 def _whole_batches(

@@ -305,6 +305,9 @@ def sizes(written: Written) -> tuple[int, int, int]:
 
 def remove(storage: Storage, segment: Segment) -> None:
     for path in segment.maybe_paths:
+        if path == segment.txn_index_path and segment.written.txn_entries:
+            # A power cut may bring the records back. Not without what was aborted of them.
+            storage.files.sync_directory(segment.directory)
         storage.files.unlink(path)
         storage.open_files.forget(path)  # not before: a reader could open it again
 

@@ -123,8 +123,8 @@ def read_entry(storage: "Storage", segment: "Segment", number: int) -> AbortedTr
 
 
 def count_before(storage: "Storage", segment: "Segment", offset: int) -> int:
-    """How many entries of the file have a marker in front of `offset`, if the file is torn: up to
-    where it is.
+    """How many entries have a marker in front of `offset`; a damaged one counts as behind it, so
+    that whoever reads from there on comes upon it.
     """
     low, high = 0, segment.written.txn_entries
     while low < high:
