@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from confluent_kafka import Producer
 
 from bench.peers.kafka import TOOL_JVM, TOOLS, classpath, run_tool
 from bench.peers.provision import missing_tools
@@ -296,3 +297,43 @@ def test_share_group(tool: Tool, topic: str) -> None:
     assert sorted(tool(CONSOLE_SHARE_CONSUMER, *read).out.split()) == sorted(got)
     tool(SHARE_GROUPS, "--delete", *group)
     assert topic not in tool(SHARE_GROUPS, "--list").out.split()
+
+
+def test_transactions(tool: Tool, topic: str, broker_address: str) -> None:
+    """Lists and describes them, finds one that hangs, and aborts it."""
+    command = "TransactionsCommand"
+    producer = Producer({"bootstrap.servers": broker_address, "transactional.id": topic})
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    producer.produce(topic, b"forgotten", partition=1)
+    producer.flush(20)
+
+    listed = _row(tool(command, "list").out, topic)
+    assert listed["TransactionState"] == "Ongoing"
+    by_name = tool(command, "list", "--transactional-id-pattern", f"{topic}.*").out
+    assert _row(by_name, topic) == listed
+    assert topic not in tool(command, "list", "--duration-filter", "3600000").out
+
+    described = _row(tool(command, "describe", "--transactional-id", topic).out, topic)
+    assert described["TransactionState"] == "Ongoing"
+    assert described["TopicPartitions"] == f"{topic}-1"
+    assert described["ProducerId"] == listed["ProducerId"]
+
+    place = ["--topic", topic, "--partition", "1"]
+    open_at = tool(command, "describe-producers", *place).out
+    assert _row(open_at, listed["ProducerId"])["CurrentTransactionStartOffset"] == "0"
+    tool(command, "abort", *place, "--start-offset", "0")
+    open_at = tool(command, "describe-producers", *place).out
+    assert _row(open_at, listed["ProducerId"])["CurrentTransactionStartOffset"] == "None"
+    assert tool(command, "abort", *place, "--start-offset", "0", fails=True)
+
+    producer.abort_transaction(20)
+    assert _row(tool(command, "list").out, topic)["TransactionState"] == "CompleteAbort"
+    assert tool(command, "describe", "--transactional-id", "nobody", fails=True)
+
+
+def _row(table: str, beginning: str) -> dict[str, str]:
+    """The row that begins with that value, by column."""
+    header, *rows = [line.split() for line in table.splitlines() if line.strip()]
+    (row,) = [each for each in rows if beginning in each]
+    return dict(zip(header, row, strict=False))

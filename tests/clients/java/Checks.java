@@ -41,6 +41,7 @@ public final class Checks {
         GroupChecks.register(checks);
         ShareChecks.register(checks);
         AdminChecks.register(checks);
+        TransactionChecks.register(checks);
 
         var cluster = new Cluster(args[0]);
         if (args.length > 1) {
