@@ -1,7 +1,9 @@
 """What compaction keeps and what it removes, by Kafka's rules."""
 
 import os
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from compaction_harness import CompactedLog
@@ -267,6 +269,58 @@ def test_what_is_clean_is_remembered(log: CompactedLog, tmp_path: Path) -> None:
     assert log.compact(roll=False).numbers.passes == 0
     log.run(log.store.delete_topic("t"))
     assert (tmp_path / "cleaner-offset-checkpoint").read_text() == "0\n0\n"
+
+
+def test_batches_larger_than_a_window(log: CompactedLog) -> None:
+    large = bytes(range(256)) * (6 << 12)  # 6 MiB
+    for codec in (0, 4):
+        log.put((b"a", large), (b"b", b"1"), codec=codec)
+        log.put((b"c", b"1"))
+        log.put((b"d%d" % codec, large), (b"b", b"2"), (b"e", None), codec=codec)
+    log.compact()
+    found = [(r.offset, r.key, r.value and len(r.value)) for r in log.records()]
+    assert found == [
+        (3, b"d0", len(large)),
+        (6, b"a", len(large)),
+        (8, b"c", 1),
+        (9, b"d4", len(large)),
+        (10, b"b", 1),
+        (11, b"e", None),
+    ]
+    assert all(r.value == large for r in log.records() if r.value and len(r.value) > 1)
+
+
+@pytest.mark.parametrize("upto", [1, 4, 6, 12])
+@pytest.mark.parametrize("step", ["link", "write_atomically", "rename"])
+def test_retention_in_the_middle_of_a_swap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, upto: int
+) -> None:
+    with CompactedLog(tmp_path) as log:
+        partition = log.create(cleanup_policy="compact,delete", segment_bytes=1024)
+        for n in range(12):
+            log.put((b"a%d" % (n % 2), b"%d " % n + b"x" * 300))
+        work = getattr(log.files, step)
+        is_done = threading.Event()
+
+        def retain() -> None:
+            partition.delete_before(upto)
+            is_done.set()
+
+        def meanwhile(*args: Any, **options: Any) -> None:
+            if step == "link" or ".swap" in str(args) or ".cleaned." in str(args):
+                log.store.on_loop(retain)
+                assert is_done.wait(10)
+            work(*args, **options)
+
+        monkeypatch.setattr(log.files, step, meanwhile)
+        log.compact()
+        monkeypatch.undo()
+        assert is_done.is_set()
+        kept = [(r.key, r.value[:2]) for r in log.records() if r.value]
+        assert kept == [(b"a0", b"10"), (b"a1", b"11")][: max(0, 12 - upto)]
+        assert not any("deleted" in n or "cleaned" in n or "swap" in n for n in log.names())
+        log.crash()
+        assert partition.high_watermark == log.partition().high_watermark == 12
 
 
 # ── readers ──
