@@ -157,7 +157,13 @@ class Connection(asyncio.BufferedProtocol):
     def authentication_failed(self, reason: str) -> None:
         """The answer that is being made is the last one."""
         self.session.fail()
+        self._server.broker.metrics.logins_failed += 1
         self._server.refused(self, reason)
+
+    def certificate_refused(self, reason: str) -> None:
+        """TLS does not come to stand, for the client's certificate does not count."""
+        self._server.broker.metrics.logins_failed += 1
+        self._server.broker.audit.authentication("", self.client_host, "TLS", error=reason)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._ending = self._closed = True

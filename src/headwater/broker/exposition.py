@@ -114,6 +114,11 @@ def _lines(broker: "Broker", server: "Server") -> Iterator[str]:
             "Connections ended for bad input or a limit.",
             metrics.connections_refused,
         ),
+        (
+            "headwater_logins_failed_total",
+            "Clients that did not prove who they are.",
+            metrics.logins_failed,
+        ),
         ("headwater_audit_dropped_total", "Lines the audit log lacks.", broker.audit.dropped),
     ):
         yield from _family(name, "counter", text, [({}, count)])

@@ -56,4 +56,5 @@ class Metrics:
     )
     connections_opened: int = 0
     connections_refused: int = 0
+    logins_failed: int = 0
     disk: Disk = field(default_factory=Disk)

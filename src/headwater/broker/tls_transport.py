@@ -88,7 +88,10 @@ class TlsTransport(asyncio.BufferedProtocol):
         except ssl.SSLError as error:
             self._send()
             self._has_failed = True
-            self._connection.close(_reason(error, is_handshake=not self._is_secured))
+            reason = _reason(error, is_handshake=not self._is_secured)
+            if _is_of_certificate(error):
+                self._connection.certificate_refused(reason)
+            self._connection.close(reason)
             return
         self._send()
 
@@ -160,6 +163,12 @@ class TlsTransport(asyncio.BufferedProtocol):
     def _send(self) -> None:
         if self._outgoing.pending and not self._transport.is_closing():
             self._transport.write(self._outgoing.read())
+
+
+def _is_of_certificate(error: ssl.SSLError) -> bool:
+    """Whether the client has none, or one that does not count."""
+    is_missing = error.reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE"
+    return is_missing or isinstance(error, ssl.SSLCertVerificationError)
 
 
 def _reason(error: ssl.SSLError, *, is_handshake: bool) -> str:

@@ -70,6 +70,7 @@ def test_a_wrong_login_is_not_told_what_was_wrong(broker, caplog, mechanism, nam
         assert answer.auth_bytes == b""
         assert client.is_ended()
     assert f"authentication as '{name}' by {mechanism}: wrong user or password" in caplog.text
+    assert broker.running.broker.metrics.logins_failed == 1
     wait_until(lambda: not broker.running.server.connections)
 
 

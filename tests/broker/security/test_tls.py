@@ -154,6 +154,9 @@ def test_a_client_whose_certificate_does_not_count(tmp_path, authority, certific
             client.create_topic("t")  # in TLS 1.3 the client learns of it with the first answer
         wait_until(lambda: reason in caplog.text)
         wait_until(lambda: not broker.running.server.connections)
+        assert broker.running.broker.metrics.logins_failed == 1
+    (line,) = (tmp_path / "data" / "audit.jsonl").read_text().splitlines()
+    assert '"mechanism":"TLS","allowed":false' in line
 
 
 def test_a_certificate_does_not_replace_a_login(tmp_path, authority, certificate):
