@@ -33,7 +33,8 @@ from headwater.errors import NotReady, RequestRefused
 
 HEADER_PREFIX: Final = "headwater.dlq."
 COUNT_HEADER: Final = "headwater.redrive.count"
-_BATCH: Final = 1_000  # letters in a transaction
+_BATCH: Final = 1_000  # letters in a transaction …
+_BATCH_BYTES: Final = 16 << 20  # … and their bytes, about
 _POLL_S: Final = 0.5
 _SILENCE_POLLS: Final = 60  # then the broker is taken for gone
 _TRANSACTION_TIMEOUT_S: Final = 30.0
@@ -183,6 +184,7 @@ class _Redrive:
                 "transactional.id": REDRIVE_GROUP_PREFIX + self._topic,
                 "enable.idempotence": True,
                 "linger.ms": 5,
+                "message.max.bytes": 1_000_000_000,  # the broker knows how large one may be
             }
         )
         doing = f"redriving {self._topic}"
@@ -199,11 +201,13 @@ class _Redrive:
             try:
                 letters = self._letters({each: begins[each] for each in left}, left)
                 batch: list[Any] = []
+                batch_bytes = 0
                 for letter in letters:
                     batch.append(letter)
-                    if len(batch) >= _BATCH:
+                    batch_bytes += len(letter.value() or b"") + len(letter.key() or b"")
+                    if len(batch) >= _BATCH or batch_bytes >= _BATCH_BYTES:
                         done += self._move(producer, batch)
-                        batch = []
+                        batch, batch_bytes = [], 0
                         progress.update(done, done)
                         if self._interrupted:
                             return done
@@ -242,7 +246,7 @@ class _Redrive:
             )
             producer.commit_transaction(_TRANSACTION_TIMEOUT_S)
         except KafkaException as error:
-            if error.args[0].txn_requires_abort():
+            if not error.args[0].fatal():
                 producer.abort_transaction(_TRANSACTION_TIMEOUT_S)
             raise
         return moved

@@ -682,6 +682,7 @@ class GroupCoordinator:
 
     async def _expire_share(self, group: ShareGroup, now_ms: int) -> None:
         """Removes a share group that nobody has come back to, with its queue state."""
+        group.assigned_at_ms = group.assigned_at_ms or now_ms
         expire_ms = self._configs.share(group.group_id).expire_ms
         if group.is_empty and not group.is_dead and now_ms - group.assigned_at_ms >= expire_ms:
             try:

@@ -5,6 +5,7 @@ because several may read one. Before a partition is assigned it has queue state:
 begins to read it is durable, and `state_topics` says so.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
@@ -32,7 +33,7 @@ class ShareGroup(ModernGroup):
     def __init__(self, group_id: str) -> None:
         super().__init__(group_id)
         self.state_topics: Mapping[UUID, StateTopic] = {}
-        # When the last member left, if there is none.
+        # When the last member left, if there is none; 0 if the log does not tell.
         self.assigned_at_ms = 0
 
     @property
@@ -70,10 +71,13 @@ class ShareGroup(ModernGroup):
         self, partitions: Iterable[tuple[UUID, int]], names: Mapping[UUID, str]
     ) -> dict[UUID, StateTopic]:
         """`state_topics` once these partitions have state, too."""
-        topics = dict(self.state_topics)
+        added: dict[UUID, list[int]] = defaultdict(list)
         for topic_id, partition in partitions:
-            topic = topics.get(topic_id, StateTopic(names[topic_id], frozenset()))
-            topics[topic_id] = topic._replace(partitions=topic.partitions | {partition})
+            added[topic_id].append(partition)
+        topics = dict(self.state_topics)
+        for topic_id, some in added.items():
+            known = topics.get(topic_id, StateTopic(names[topic_id], frozenset()))
+            topics[topic_id] = StateTopic(known.name, known.partitions.union(some))
         return topics
 
     # Records
