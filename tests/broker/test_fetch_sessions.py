@@ -4,6 +4,7 @@ import pytest
 
 from headwater.broker import fetch_sessions
 from headwater.broker.fetch_sessions import EVICTABLE_AFTER_S, MAX_SESSIONS, FetchSessions
+from headwater.broker.security.authorizer import Principal
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.fetch import (
@@ -99,3 +100,17 @@ def test_epochs_go_round(sessions):
     session = _begin(sessions)
     session.epoch = 2**31 - 1
     assert _go_on(sessions, session.id, 1).epoch == 1
+
+
+def test_nobody_goes_on_with_or_ends_the_session_of_another(sessions):
+    session = _begin(sessions)
+    for epoch in (1, 0, -1):
+        request = FetchRequest(session_id=session.id, session_epoch=epoch)
+        if epoch == 1:
+            with pytest.raises(ApiError) as refused:
+                sessions.session_for(request, by_id=False, owner=Principal("mallory"))
+            assert refused.value.code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        else:
+            other = sessions.session_for(request, by_id=False, owner=Principal("mallory"))
+            assert not other.partitions
+    assert len(_go_on(sessions, session.id, 1).partitions) == 1

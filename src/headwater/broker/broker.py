@@ -182,6 +182,7 @@ class Broker:
         self.users.close()
         self.transactions.abandon()
         await self.queues.abandon()
+        await self.audit.close()
         self.store.abandon()
 
     async def _end_tasks(self) -> None:

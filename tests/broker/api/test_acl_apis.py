@@ -4,6 +4,7 @@ import pytest
 
 from headwater.broker.api.registry import RequestContext
 from headwater.broker.security.authorizer import Operation, Principal, ResourceType
+from headwater.errors import CorruptLog
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.create_acls import CreateAclsRequest, CreateAclsRequestAclCreation
 from headwater.protocol.messages.delete_acls import (
@@ -117,6 +118,14 @@ def test_acls_outlive_the_broker(guarded):
     assert may_read(guarded)
     assert not may_read(guarded, "x")
     assert {name for _, name, *_ in described(guarded)} == {"orders"}
+
+
+def test_an_acl_that_cannot_be_read_keeps_the_broker_from_starting(guarded):
+    guarded.runner.run(guarded.store.put_documents("acl", {'["TOPIC","REGEX","x"]': True}))
+    guarded.close()
+    with pytest.raises(CorruptLog, match="later version"):
+        guarded.open()
+    guarded.runner.run(guarded.store.put_documents("acl", {'["TOPIC","REGEX","x"]': None}))
 
 
 def test_one_that_cannot_be_does_not_hold_up_the_others(guarded):

@@ -11,6 +11,7 @@ import ipaddress
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from enum import IntEnum
+from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
 
@@ -25,8 +26,13 @@ EVERYBODY = "User:*"
 MAX_TEXT_CHARS = 4096  # of a name, a principal or a host
 
 
+# Numbers hash in C; an Enum's own hash, in Python, would be most of what a decision costs.
+
+
 class Operation(IntEnum):
     """Kafka's AclOperation, by its number on the wire."""
+
+    __hash__ = int.__hash__
 
     UNKNOWN = 0
     ANY = 1
@@ -49,6 +55,8 @@ class Operation(IntEnum):
 class ResourceType(IntEnum):
     """Kafka's ResourceType, by its number on the wire."""
 
+    __hash__ = int.__hash__
+
     UNKNOWN = 0
     ANY = 1
     TOPIC = 2
@@ -62,6 +70,8 @@ class ResourceType(IntEnum):
 class PatternType(IntEnum):
     """Kafka's PatternType, by its number on the wire. ANY and MATCH are for filters only."""
 
+    __hash__ = int.__hash__
+
     UNKNOWN = 0
     ANY = 1
     MATCH = 2
@@ -71,6 +81,8 @@ class PatternType(IntEnum):
 
 class Permission(IntEnum):
     """Kafka's AclPermissionType, by its number on the wire."""
+
+    __hash__ = int.__hash__
 
     UNKNOWN = 0
     ANY = 1
@@ -360,6 +372,7 @@ def _is_from(acl: Acl, host: str) -> bool:
     return acl.host in (WILDCARD, host) or plain_address(acl.host) == host
 
 
+@lru_cache(maxsize=10_000)
 def plain_address(host: str) -> str:
     """One way of writing an address, so that `::1` is `0:0:0:0:0:0:0:1`, and an IPv4 client on an
     IPv6 listener is itself. What is no address stays as it is.

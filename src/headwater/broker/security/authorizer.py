@@ -23,7 +23,7 @@ from headwater.broker.security.acls import (
     plain_address,
 )
 from headwater.broker.security.audit import AuditLog
-from headwater.errors import ApiError
+from headwater.errors import ApiError, CorruptLog
 from headwater.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
@@ -124,9 +124,17 @@ class Authorizer:
         self.when_changed: Callable[[], None] = lambda: None  # after ACLs came or went
 
     def load(self) -> None:
-        """Takes the ACLs out of the catalog, which is open."""
+        """Takes the ACLs out of the catalog, which is open.
+
+        Raises CorruptLog if one cannot be read: without it somebody might do what it denies.
+        """
         for key in self._store.catalog.documents.get(DOCUMENTS, {}):
-            self._acls.add(Acl.of_key(key))
+            try:
+                self._acls.add(Acl.of_key(key))
+            except (KeyError, ValueError, TypeError):
+                raise CorruptLog(
+                    "the catalog holds an ACL of a later version", detail=key
+                ) from None
 
     # ── asking ────────────────────────────────────────────────────────────────────────────────
 
