@@ -22,6 +22,7 @@ from bench.peers.provision import (
     latency_client,
     rdkafka_performance,
 )
+from bench.queues import queues
 from bench.rounds import Figures, Measured, alternate
 from bench.tls import tls
 from bench.transactions import transactions
@@ -118,6 +119,7 @@ def _broker_suite(sitting: Sitting) -> None:
     load = {"size_bytes": 1024, "count": 1_000_000 // part}
     sitting.measure("TLS", tls, DURABLE, **load)
     sitting.measure("transactions", transactions, DURABLE, count=2_000_000 // part)
+    sitting.measure("queues", queues, DURABLE, count=1_000_000 // part)
     sitting.measure("archiving", archiving, [headwater.NAME], count=1_000_000 // part)
     sitting.measure(
         "compaction",

@@ -18,7 +18,7 @@ from headwater.broker.key_checks import KeyChecks
 from headwater.broker.lag import MEASURE_S, LagMeter
 from headwater.broker.metrics import Metrics
 from headwater.broker.overload import Overload
-from headwater.broker.queues import Queues
+from headwater.broker.queues import STATE_TOPIC, Queues
 from headwater.broker.quotas import Quotas
 from headwater.broker.security.audit import AuditLog
 from headwater.broker.security.authentication import Authentication
@@ -51,7 +51,7 @@ TRANSACTIONS_TOPIC = "__transaction_state"
 TRANSACTIONS_PARTITIONS = 50
 TRANSACTIONS_CONFIGS = {"cleanup.policy": "compact", "segment.bytes": "104857600"}
 # Only the coordinators write to these: their records are state that a client could forge.
-COORDINATORS_TOPICS = frozenset((OFFSETS_TOPIC, TRANSACTIONS_TOPIC))
+COORDINATORS_TOPICS = frozenset((OFFSETS_TOPIC, TRANSACTIONS_TOPIC, STATE_TOPIC))
 CHECKPOINT_S = 60.0
 COMPACTION_S = 15.0  # log.cleaner.backoff.ms
 RETENTION_S = 300.0  # log.retention.check.interval.ms

@@ -13,5 +13,6 @@ queues                      one door: acknowledgements, locks, admin
 """
 
 from headwater.broker.queues.queues import PartitionStatus, Queues
+from headwater.broker.queues.state_log import STATE_TOPIC
 
-__all__ = ["PartitionStatus", "Queues"]
+__all__ = ["STATE_TOPIC", "PartitionStatus", "Queues"]
