@@ -331,6 +331,7 @@ def test_a_full_disk_empties_the_cache_first(archived, small_chunks):
     archived.let_go_locally()
     archived.read(0)
     archived.read(20)
+    archived.wait(lambda: archived.archive.chunks.waiting == 0)  # also what was fetched ahead
     assert archived.archive.cache.size_bytes > 0
     archived.files.room_bytes = 10
     with pytest.raises(ArchiveUnavailable, match="cache"):
@@ -474,3 +475,19 @@ def test_an_archive_that_is_no_address_is_refused(tmp_path):
         Log(tmp_path / "data", archive=ArchiveOptions("ftp://nowhere")),
     ):
         pass
+
+
+def test_a_descriptor_of_another_topic_is_left_out(tmp_path, caplog):
+    with ArchivedLog(tmp_path / "data") as log:
+        log.create()
+        log.fill(60)
+        log.archive_all()
+        stray = log.files.read(log.partition().archived[0].path)
+        log.create("u")
+        log.append(batch_of(b"mine"), "u")
+        name = f"{log.partition('u').directory}/{0:020d}.archived"
+        log.files.write_atomically(name, stray)
+        log.restart()
+        assert log.partition("u").archived == ()
+        assert log.values(topic="u") == [b"mine"]
+        assert "another topic's" in caplog.text

@@ -189,7 +189,7 @@ class LogStore:
     def _find_archived(self, partition: PartitionLog) -> None:
         if self.archive is None and not partition.config.remote_storage:
             return  # ten thousand directories need not be listed for nothing
-        found = descriptor.load(self.storage.files, partition.directory)
+        found = descriptor.load(self.storage.files, partition.directory, partition.topic_id)
         partition.archived = descriptor.connected(found.kept, partition.segments)
         if partition.archived:
             if not partition.segments:  # all that is left of it is in the archive

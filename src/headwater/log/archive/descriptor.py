@@ -65,11 +65,12 @@ class ArchivedSegment:
 
     __slots__ = (
         "aborted", "base_offset", "end_offset", "files", "max_timestamp_ms", "newest_ms", "path",
-        "size_bytes",
+        "size_bytes", "topic_id",
     )  # fmt: skip
 
     def __init__(self, path: str, fields: dict[str, Any]) -> None:
         self.path = path
+        self.topic_id: str = fields["topic_id"]
         self.base_offset: int = fields["base_offset"]
         self.end_offset: int = fields["end_offset"]  # of the last record, + 1
         self.size_bytes: int = fields["size_bytes"]  # of the log
@@ -185,8 +186,10 @@ class Found(NamedTuple):
     begun: list[int]
 
 
-def load(files: Files, directory: str) -> Found:
-    """The descriptors in a partition's directory; one that cannot be read is reported."""
+def load(files: Files, directory: str, topic_id: str) -> Found:
+    """The descriptors in a partition's directory; one that cannot be read, or is another topic's,
+    is reported.
+    """
     found = Found([], [], [])
     if not os.path.isdir(directory):
         return found
@@ -195,9 +198,14 @@ def load(files: Files, directory: str) -> Found:
         if suffix == SUFFIX[1:]:
             path = f"{directory}/{name}"
             try:
-                found.kept.append(decode(path, files.read(path)).segment)
+                segment = decode(path, files.read(path)).segment
             except (CorruptLog, OSError) as error:
                 log.error("an archived segment is left out: %s", error)
+                continue
+            if segment.topic_id == topic_id:
+                found.kept.append(segment)
+            else:
+                log.error("an archived segment is left out, it is another topic's: %s", path)
         elif suffix == DELETED_SUFFIX[1:]:
             found.doomed.append(int(base))
         elif suffix == BEGUN_SUFFIX[1:]:

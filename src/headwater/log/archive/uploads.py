@@ -162,6 +162,7 @@ class Uploads:
                 )
             fields = {
                 "topic": partition.topic,
+                "topic_id": partition.topic_id,
                 "partition": partition.index,
                 "base_offset": segment.base_offset,
                 "end_offset": end_offset,
