@@ -1,5 +1,7 @@
 """Transactions as producers and readers see them: begun, committed, aborted, fenced."""
 
+import asyncio
+
 import pytest
 from txn_harness import Producer
 
@@ -321,3 +323,39 @@ def test_a_topic_that_is_deleted_in_the_middle_does_not_hold_up_the_end(cluster,
     assert producer.commit() == 0
     assert cluster.committed("t") == [b"x"]
     assert cluster.state("payments") is State.COMPLETE_COMMIT
+
+
+def test_partitions_that_join_together_take_one_record(cluster):
+    producer = Producer(cluster, "payments")
+    producer.init()
+    request = producer.produce_request("t", b"0")
+    for partition in (1, 2):
+        another = producer.produce_request("t", b"%d" % partition, partition=partition)
+        request.topic_data[0].partition_data.extend(another.topic_data[0].partition_data)
+    answer = cluster.ask(request, 12)
+    assert [each.error_code for each in answer.responses[0].partition_responses] == [0, 0, 0]
+    assert cluster.stored_states("payments") == [State.EMPTY, State.ONGOING]
+    assert producer.commit() == 0
+    assert [cluster.committed("t", p) for p in range(3)] == [[b"0"], [b"1"], [b"2"]]
+
+
+@pytest.mark.parametrize("leaves", ["add", "offsets"])
+def test_a_client_that_goes_away_takes_nobody_with_it(cluster, producer, leaves):
+    """Two requests join in the same turn; the first one's connection ends."""
+    leaving = {
+        "add": (producer.add_request(("t", 1), ("t", 0)), 3),
+        "offsets": (producer.offsets_request("g", {("t", 0): 1}), 5),
+    }[leaves]
+
+    async def both():
+        first = asyncio.ensure_future(cluster.call(*leaving))
+        await asyncio.sleep(0)
+        second = asyncio.ensure_future(cluster.call(producer.produce_request("t", b"x"), 12))
+        await asyncio.sleep(0)
+        first.cancel()
+        return await asyncio.wait_for(second, 5)
+
+    (answer,) = cluster.runner.run(both()).responses[0].partition_responses
+    assert answer.error_code == 0
+    assert producer.commit() == 0
+    assert cluster.committed("t") == [b"x"]

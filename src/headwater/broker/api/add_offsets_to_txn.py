@@ -4,6 +4,8 @@ The partition of `__consumer_offsets` where the group lives joins the transactio
 KIP-890 do not need it: TxnOffsetCommit adds it.
 """
 
+import asyncio
+
 from headwater.broker.api.add_partitions_to_txn import older_fencing
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import OFFSETS_TOPIC, Broker
@@ -34,7 +36,7 @@ async def add_offsets_to_txn(
             [(OFFSETS_TOPIC, broker.groups.partition_of(group_id))],
         )
         if added is not None:
-            await added
+            await asyncio.shield(added)  # others wait for it too
     except ApiError as error:
         return AddOffsetsToTxnResponse(error_code=older_fencing(error.code, context))
     return AddOffsetsToTxnResponse()

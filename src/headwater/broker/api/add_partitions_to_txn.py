@@ -6,6 +6,8 @@ of KIP-890 do not need it: Produce adds the partition.
 Deviations: versions 4 and 5, with which Kafka's brokers ask each other, are not served.
 """
 
+import asyncio
+
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import COORDINATORS_TOPICS, Broker
 from headwater.broker.security.authorizer import Operation, ResourceType
@@ -48,7 +50,7 @@ async def add_partitions_to_txn(
             wanted,
         )
         if added is not None:
-            await added
+            await asyncio.shield(added)  # others wait for it too
     except ApiError as error:
         return _response(request, dict.fromkeys(wanted, older_fencing(error.code, context)))
     return _response(request, errors)

@@ -125,7 +125,7 @@ async def _commit(
     if joining is None:
         await written
     else:
-        await asyncio.gather(written, joining)
+        await asyncio.gather(written, asyncio.shield(joining))  # others wait for it too
 
 
 def _as_clients_know_it(code: ErrorCode, context: RequestContext) -> ErrorCode:
