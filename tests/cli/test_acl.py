@@ -1,19 +1,24 @@
 """`headwater acl …`, against a broker that asks who its clients are."""
 
 import itertools
+import json
 
 import pytest
 
-from .conftest import Cli, environment, running_broker
+from .conftest import Cli, environment, running_broker, wait_until
 
 PASSWORD = "s3cret"
 _users = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
-def secured(tmp_path_factory):
+def data_dir(tmp_path_factory):
+    return tmp_path_factory.mktemp("secured")
+
+
+@pytest.fixture(scope="module")
+def secured(data_dir):
     """The address of a broker with SASL, whose super user is `admin`."""
-    data_dir = tmp_path_factory.mktemp("secured")
     offline = Cli("127.0.0.1:1", data_dir)
     offline.environment = environment()
     offline("user", "create", "admin", "--offline", "--data-dir", data_dir, stdin=PASSWORD)
@@ -140,6 +145,35 @@ def test_mistakes(offline, arguments, told):
 def test_who_may_not_is_told(client, user):
     assert "uthorization" in client.error("acl", "list")
     assert "uthorization" in client.error("acl", "add", user, "--allow", "all", "--topic", "*")
+
+
+def test_the_audit_log_has_it_all(admin, user, client, data_dir):
+    topic = f"{user}-audited"
+    admin("topic", "create", topic)
+    admin("acl", "add", user, "--allow", "describe", "--topic", topic)
+    client.error("produce", topic, stdin="x\n")
+
+    def events():
+        lines = (data_dir / "audit.jsonl").read_text().splitlines()
+        told = [json.loads(line) for line in lines]
+        return {
+            (each["event"], each["principal"], each.get("operation"))
+            for each in told
+            if topic in each.get("resource", "") or each["event"] == "authentication"
+        }
+
+    wait_until(
+        lambda: (
+            {
+                ("authentication", "User:admin", None),
+                ("authentication", f"User:{user}", None),
+                ("change", "User:admin", "CREATE"),
+                ("denied", f"User:{user}", "WRITE"),
+            }
+            <= events()
+        )
+    )
+    assert PASSWORD not in (data_dir / "audit.jsonl").read_text()
 
 
 def test_without_authentication_there_are_none(cli):

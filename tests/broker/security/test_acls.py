@@ -258,6 +258,14 @@ class TestFilter:
         assert self.names(name="*", pattern_type=LITERAL) == {1}
         assert self.names(name="orders", pattern_type=PatternType.MATCH) == {0, 1, 2, 4, 5}
 
+    def test_one_without_an_open_question_is_found_at_once(self):
+        for each in self.ACLS:
+            assert AclFilter(*each).exact() == each
+            for field in each._fields:
+                asked = AclFilter(*each)._asdict()
+                asked[field] = None if isinstance(asked[field], str) else 1  # ANY
+                assert AclFilter.checked(**asked).exact() is None
+
     @pytest.mark.parametrize("field", ["resource_type", "pattern_type", "operation", "permission"])
     @pytest.mark.parametrize("number", [0, 99, -1])
     def test_what_means_nothing_is_refused(self, field, number):

@@ -244,6 +244,28 @@ class AclFilter(NamedTuple):
             raise _invalid("UNKNOWN is no filter")
         return found
 
+    def exact(self) -> Acl | None:
+        """The one ACL that is meant, if no question is open."""
+        if (
+            self.name is None
+            or self.principal is None
+            or self.host is None
+            or self.resource_type is ResourceType.ANY
+            or self.pattern_type in (PatternType.ANY, PatternType.MATCH)
+            or self.operation is Operation.ANY
+            or self.permission is Permission.ANY
+        ):
+            return None
+        return Acl(
+            self.resource_type,
+            self.name,
+            self.pattern_type,
+            self.principal,
+            self.host,
+            self.operation,
+            self.permission,
+        )
+
     def matches(self, acl: Acl) -> bool:
         return (
             self.resource_type in (ResourceType.ANY, acl.resource_type)
