@@ -9,6 +9,7 @@ from wire import wait_until
 from headwater.broker.broker import TRANSACTIONS_TOPIC
 from headwater.broker.transactions import State
 from headwater.broker.transactions.markers import RETRY_S
+from headwater.broker.transactions.transaction import LAST_EPOCH
 from headwater.protocol.error_codes import ErrorCode
 
 
@@ -62,6 +63,26 @@ def test_a_crash_between_the_decision_and_its_markers(cluster, producer, commit,
     assert producer.send("u", b"next") == 0
     assert producer.commit() == 0
     assert cluster.committed("u") == ([b"b", b"next"] if commit else [b"next"])
+
+
+def test_a_crash_while_the_last_epoch_ends_keeps_the_new_producer_id(cluster):
+    producer = Producer(cluster, "payments")
+    producer.init()
+    cluster.broker.transactions.transaction("payments").epoch = producer.epoch = LAST_EPOCH
+    producer.send("u", b"a")
+    request = producer.end_request(commit=True)
+    cluster.files.refused = "/u-0/"
+    promised = cluster.ask(request, 5)
+    cluster.crash()
+    cluster.files.mend()
+    cluster.start()
+    cluster.until_state("payments", State.COMPLETE_COMMIT)
+    again = cluster.ask(request, 5)
+    assert (again.producer_id, again.producer_epoch) == (promised.producer_id, 0)
+    producer._becomes(promised)
+    assert producer.send("u", b"b") == 0
+    assert producer.commit() == 0
+    assert cluster.committed("u") == [b"a", b"b"]
 
 
 class TestCrashBetweenDataAndState:

@@ -1,6 +1,7 @@
 """Transactions: records in several partitions, and a group's offsets, seen all or not at all.
 
     coordinator        one door for all requests; timeouts and expiry
+    ├── transitions    what a transactional id becomes, and whether it already has
     ├── transaction    what is known of a transactional id, and its record in `__transaction_state`
     ├── markers        writes the end of a transaction into its partitions, until it is there
     └── recovery       what a restart finds: transactions in the middle, partitions left open

@@ -22,12 +22,9 @@ from typing import Any, TypeVar
 
 from headwater.broker.groups.journal import Journal
 from headwater.broker.groups.ports import GroupLog
-from headwater.broker.transactions import recovery
+from headwater.broker.transactions import recovery, transitions
 from headwater.broker.transactions.markers import Marker, Markers
 from headwater.broker.transactions.transaction import (
-    EPOCH_PER_TRANSACTION,
-    LAST_EPOCH,
-    NO_EPOCH,
     NO_PRODUCER_ID,
     Identity,
     State,
@@ -148,7 +145,7 @@ class TransactionCoordinator:
         _verify_unchanging(before)
         was_ongoing = before.state is State.ONGOING
         if expected is not None:
-            if _is_repeated_init(before, expected):
+            if transitions.is_repeated_init(before, expected):
                 return before.identity
             if expected != before.identity:
                 raise _fenced(before)
@@ -156,22 +153,11 @@ class TransactionCoordinator:
             await self._abort_and_fence(before)
             before = self._by_id[transactional_id]
             _verify_unchanging(before)
-        after = replace(
-            before,
-            state=State.EMPTY,
-            epoch=before.epoch + 1,
-            last_epoch=NO_EPOCH if expected is None else expected.epoch,
-            timeout_ms=timeout_ms,
-            started_ms=-1,
-            updated_ms=self._clock.now_ms(),
-            version=0,
-            is_changing=False,
-        )
         before.is_changing = True
+        after = transitions.initialised(before, expected, timeout_ms, self._clock.now_ms())
         if before.identity.is_exhausted:
-            after.previous_producer_id = before.producer_id
-            after.producer_id = await self._new_producer_id(before)
-            after.epoch = 0
+            producer_id = await self._new_producer_id(before)
+            after = transitions.with_new_producer_id(after, producer_id)
         await self._change(before, after)
         return after.identity
 
@@ -320,7 +306,7 @@ class TransactionCoordinator:
         asking = Identity(producer_id, epoch)
         if before is None:
             raise ApiError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-        is_repeated = _is_repeated_end(before, asking)
+        is_repeated = transitions.is_repeated_end(before, asking)
         if not is_repeated:
             if before.producer_id != producer_id:
                 raise ApiError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
@@ -347,27 +333,16 @@ class TransactionCoordinator:
         if before.state in wanted and (is_repeated or not with_new_epoch):
             return before.identity
         if with_new_epoch and not committed and not is_repeated:
-            # Nothing was added; the client still goes on with another epoch, so that batches of
-            # it that are late cannot be taken for the next transaction's.
             before.is_changing = True
             return await asyncio.shield(self._spawn(self._end_empty(before)))
         raise ApiError(ErrorCode.INVALID_TXN_STATE, f"the state is {before.state.kafka_name}")
 
     async def _end(self, before: Transaction, *, committed: bool, with_new_epoch: bool) -> Identity:
-        after = replace(
-            before,
-            state=State.PREPARE_COMMIT if committed else State.PREPARE_ABORT,
-            updated_ms=self._clock.now_ms(),
-            version=0,
-            unsaved={},
-            saving=None,
-            is_changing=False,
+        after = transitions.prepared(
+            before, self._clock.now_ms(), committed=committed, with_new_epoch=with_new_epoch
         )
-        if with_new_epoch:
-            after.version = EPOCH_PER_TRANSACTION
-            after.epoch, after.last_epoch = before.epoch + 1, before.epoch
-            if before.identity.is_exhausted:
-                after.next_producer_id = await self._new_producer_id(before)
+        if with_new_epoch and before.identity.is_exhausted:
+            after.next_producer_id = await self._new_producer_id(before)
         await self._change(before, after)
         await self._complete_soon(after)
         if after.next_producer_id != NO_PRODUCER_ID:
@@ -375,36 +350,15 @@ class TransactionCoordinator:
         return after.identity
 
     async def _end_empty(self, before: Transaction) -> Identity:
-        after = replace(
-            before,
-            state=State.COMPLETE_ABORT,
-            epoch=before.epoch + 1,
-            last_epoch=before.epoch,
-            started_ms=self._clock.now_ms(),
-            updated_ms=self._clock.now_ms(),
-            version=EPOCH_PER_TRANSACTION,
-            is_changing=False,
-        )
+        after = transitions.aborted_empty(before, self._clock.now_ms())
         if before.identity.is_exhausted:
-            after.previous_producer_id = before.producer_id
-            after.producer_id = await self._new_producer_id(before)
-            after.epoch = 0
+            producer_id = await self._new_producer_id(before)
+            after = transitions.with_new_producer_id(after, producer_id)
         await self._change(before, after)
         return after.identity
 
     async def _abort_and_fence(self, before: Transaction) -> None:
-        """Aborts what the producer left open, under an epoch that it does not have."""
-        after = replace(
-            before,
-            state=State.PREPARE_ABORT,
-            epoch=before.epoch + 1,
-            last_epoch=NO_EPOCH,
-            updated_ms=self._clock.now_ms(),
-            version=0,
-            unsaved={},
-            saving=None,
-            is_changing=False,
-        )
+        after = transitions.fenced(before, self._clock.now_ms())
         await self._change(before, after)
         await self._complete_soon(after)
 
@@ -425,17 +379,7 @@ class TransactionCoordinator:
         committed = before.state is State.PREPARE_COMMIT
         marker = Marker(before.producer_id, before.epoch, committed, self._store.leader_epoch)
         await self._markers.write(marker, before.partitions, delayed)
-        after = replace(
-            before,
-            state=State.COMPLETE_COMMIT if committed else State.COMPLETE_ABORT,
-            partitions=set(),
-            updated_ms=self._clock.now_ms(),
-            is_changing=False,
-        )
-        if before.next_producer_id != NO_PRODUCER_ID:
-            after.previous_producer_id = before.producer_id
-            after.producer_id, after.epoch = before.next_producer_id, 0
-            after.next_producer_id = NO_PRODUCER_ID
+        after = transitions.completed(before, self._clock.now_ms())
         while True:
             try:
                 await self._change(before, after)
@@ -545,26 +489,4 @@ def _verify_unchanging(transaction: Transaction) -> None:
 def _fenced(transaction: Transaction) -> ApiError:
     return ApiError(
         ErrorCode.PRODUCER_FENCED, f"the producer's epoch is {transaction.epoch} by now"
-    )
-
-
-def _is_repeated_init(transaction: Transaction, asking: Identity) -> bool:
-    """Whether the producer was given its present identity in exchange for the one it names."""
-    if asking.epoch != transaction.last_epoch or transaction.state is not State.EMPTY:
-        return False
-    return asking.producer_id == transaction.producer_id or (
-        asking.producer_id == transaction.previous_producer_id and asking.is_exhausted
-    )
-
-
-def _is_repeated_end(transaction: Transaction, asking: Identity) -> bool:
-    """Whether the end that this client asks for has already given it another epoch."""
-    if not transaction.has_own_epoch:
-        return False
-    if not (transaction.state.is_ending or transaction.state.is_complete):
-        return False
-    if asking.producer_id == transaction.producer_id:
-        return transaction.epoch == asking.epoch + 1
-    return (
-        asking == Identity(transaction.previous_producer_id, LAST_EPOCH) and transaction.epoch == 0
     )
