@@ -42,7 +42,7 @@ FOOT = """\
   the topic is not compacted; then the first pass over it. Records a second are those in front of
   the active segment by the time that the broker's log says the pass took. Meanwhile
   `rdkafka_performance -P` writes to another topic. Headwater cleans at a lowered priority, at most
-  `compaction_bytes_per_s`, set to 4 GB/s here; in the first round its time contains compiling.
+  `compaction_bytes_per_s`, set to 4 GB/s here. Its code is compiled before the pass begins.
 - Partitions: topics of 1,000 partitions with one record in each; connections have asked for
   ApiVersions once and then stay.
 """

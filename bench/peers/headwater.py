@@ -1,6 +1,5 @@
 """Our own broker, started as a user starts it."""
 
-import os
 import ssl
 import sys
 from collections.abc import Iterator
@@ -35,7 +34,9 @@ def headwater(data_dir: Path, tls: "Certificate | None" = None) -> Iterator[Brok
         context = ssl.create_default_context(cafile=tls.cert)
     # Kafka's cleaner is not bounded by default either. What ours compiles is kept from one data
     # directory to the next: only the first round pays for it.
-    os.environ["HEADWATER_BROKER__COMPACTION_BYTES_PER_S"] = "4GB"
-    os.environ.setdefault("NUMBA_CACHE_DIR", str(WORK / "numba-cache"))
-    with running(NAME, command, port, data_dir / "headwater.out", context) as broker:
+    settings = {
+        "HEADWATER_BROKER__COMPACTION_BYTES_PER_S": "4GB",
+        "NUMBA_CACHE_DIR": str(WORK / "numba-cache"),
+    }
+    with running(NAME, command, port, data_dir / "headwater.out", context, settings) as broker:
         yield broker

@@ -72,6 +72,7 @@ def running(
     port: int,
     output: Path,
     tls: ssl.SSLContext | None = None,
+    settings: dict[str, str] | None = None,
 ) -> Iterator[BrokerProcess]:
     """The broker, from the moment that it answers a Metadata request until the block ends."""
     started_at = time.perf_counter()
@@ -81,7 +82,7 @@ def running(
             stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=sink,
-            env=ENVIRONMENT,
+            env={**ENVIRONMENT, **(settings or {})},
         )
     broker = BrokerProcess(name, f"127.0.0.1:{port}", child, output)
     try:

@@ -118,6 +118,21 @@ def clean(job: Job, files: Files, report: Callable[[Report], None]) -> None:
     _Pass(job, files, report).run()
 
 
+def load_kernels() -> None:
+    """Compiles what a pass needs, or finds it compiled, so that the first one is not held up."""
+    nothing, key = np.empty(0, np.uint8), np.uint64(0)
+    table, state = np.zeros(kernels.SLOT_WORDS, np.uint64), np.zeros(kernels.STATE_WORDS, np.int64)
+    entries = np.empty((0, 2), np.int64)
+    kernels.map_window(nothing, 0, 0, table, 1, key, key, state)
+    kernels.map_records(nothing, 0, 0, 0, 0, 0, 0, table, 1, key, key, state)
+    kernels.filter_window(nothing, 0, 0, 0, table, key, key, nothing, state)
+    kernels.filter_records(
+        nothing, 0, 0, 0, 0, 0, 0, True, 0, table, key, key, nothing, state
+    )  # fmt: skip
+    kernels.index_batches(nothing, 0, 0, 0, entries, entries, state)
+    kernels.grow(table, table.copy())
+
+
 class _Pass:
     def __init__(self, job: Job, files: Files, report: Callable[[Report], None]) -> None:
         self._job = job
@@ -492,7 +507,9 @@ class _Aborted:
 
 def _body(header: BatchHeader, batch: memoryview) -> Any:
     plain = compression.decompress(header.codec, batch[HEADER_BYTES:], DECOMPRESSED_LIMIT_BYTES)
-    return np.frombuffer(plain, np.uint8)
+    body = np.frombuffer(plain, np.uint8)
+    # Arrays that cannot be written to are another type, for which all would be compiled again.
+    return body if body.flags.writeable else body.copy()
 
 
 def _with_horizon(header: BatchHeader, horizon_ms: int) -> BatchHeader:

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import msgspec
 
-from headwater.log.compaction.cleaning import clean
+from headwater.log.compaction.cleaning import clean, load_kernels
 from headwater.log.compaction.job import Job, Report
 from headwater.log.files import Files
 
@@ -22,15 +22,24 @@ NICENESS = 10  # brokers and clients go first
 
 def main() -> NoReturn:
     os.nice(NICENESS)
+    # Whatever a library may print goes where the broker's log goes, not among the reports.
+    reports = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+
+    def send(report: Report) -> None:
+        reports.write(msgspec.json.encode(report) + b"\n")
+        reports.flush()
+
     jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(jobs,), daemon=True).start()
+    load_kernels()
     files = Files()
     while True:
         job = jobs.get()
         try:
-            clean(job, files, _send)
+            clean(job, files, send)
         except OSError as error:
-            _send(Report(error=str(error)))
+            send(Report(error=str(error)))
 
 
 def _listen(jobs: "queue.SimpleQueue[Job]") -> None:
@@ -38,11 +47,6 @@ def _listen(jobs: "queue.SimpleQueue[Job]") -> None:
     for line in sys.stdin.buffer:
         jobs.put(decoder.decode(line))
     os._exit(0)
-
-
-def _send(report: Report) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
-    sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":
