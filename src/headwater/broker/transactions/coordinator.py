@@ -143,13 +143,12 @@ class TransactionCoordinator:
         if before is None:
             return await self._found(transactional_id, timeout_ms)
         _verify_unchanging(before)
-        was_ongoing = before.state is State.ONGOING
         if expected is not None:
             if transitions.is_repeated_init(before, expected):
                 return before.identity
             if expected != before.identity:
                 raise _fenced(before)
-        if was_ongoing:
+        if before.state is State.ONGOING:
             await self._abort_and_fence(before)
             before = self._by_id[transactional_id]
             _verify_unchanging(before)
