@@ -2,7 +2,7 @@
 
 import pytest
 from confluent_kafka import Producer
-from queue_harness import ACCEPT, GROUP, acquired, queue_broker
+from queue_harness import ACCEPT, GROUP, RELEASE, acquired, queue_broker
 
 COMMITTED = {"share.isolation.level": "read_committed"}
 
@@ -67,3 +67,37 @@ def test_uncommitted_records_come_at_once_and_markers_do_not(broker, producer):
     producer.abort_transaction(30)
     broker.produce(b"b")
     assert consumer.values() == [b"b"]
+
+
+@pytest.mark.parametrize("order", ["none", "key"])
+def test_a_marker_inside_the_window_is_passed_over_after_a_crash(broker, producer, order):
+    jobs = broker.topic(**{"headwater.share.order": order})
+    broker.produce(b"slow")
+    producer.begin_transaction()
+    send(producer, "b")
+    producer.commit_transaction(30)
+    broker.produce(b"c")
+    consumer = broker.consumer(jobs)
+    got = [*consumer.take(), *consumer.take()]
+    assert got == [0, 1, 3]
+    assert consumer.acknowledge((1, 1, ACCEPT), (3, 3, ACCEPT)) == 0
+    broker.restart(crash=True)
+    consumer = broker.consumer(jobs)
+    assert [*consumer.take(), *consumer.take(), *consumer.take(max_wait_ms=100)] == [0]
+    assert consumer.acknowledge((0, 0, ACCEPT)) == 0
+    assert consumer.take() == []
+    [status] = broker.broker.running.broker.queues.describe(GROUP)
+    assert status.start_offset == 4
+
+
+def test_a_group_may_change_its_mind_about_open_transactions(broker, producer):
+    jobs = broker.topic()
+    producer.begin_transaction()
+    send(producer, "open")
+    consumer = broker.consumer(jobs)
+    assert consumer.take() == [0]
+    assert consumer.acknowledge((0, 0, RELEASE)) == 0
+    broker.set(COMMITTED)
+    assert consumer.take(max_wait_ms=100) == []  # and the broker does not look for it in a circle
+    producer.commit_transaction(30)
+    assert consumer.take() == [0]

@@ -83,7 +83,7 @@ class WindowModel(RuleBasedStateMachine):
         for offset in range(self.next, self.next + count):
             self.records[offset] = Each(ARCHIVED)
         self.next += count
-        self.window.skip(self.next - 1)
+        self.window.drop(self.window.next_offset, self.next - 1)
 
     @precondition(lambda self: self.records)
     @rule(data=st.data())

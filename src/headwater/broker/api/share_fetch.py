@@ -25,6 +25,7 @@ from headwater.broker.queues.fetching import ShareFetching
 from headwater.broker.queues.requests import acknowledgements, identify, refusal
 from headwater.broker.queues.sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession
 from headwater.broker.queues.share_partition import Key
+from headwater.broker.quotas import CONSUMER_BYTES
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.share_fetch import (
@@ -66,6 +67,7 @@ async def share_fetch(
     except BaseException:  # the connection is gone
         work.let_go()
         raise
+    broker.quotas.charge_bytes(context, CONSUMER_BYTES, work.size_bytes)
     return _response(broker, group_id, work.taken, work.refused, told)
 
 

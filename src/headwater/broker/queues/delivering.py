@@ -48,9 +48,10 @@ def choose(
         window.forget_before(share.log.log_start_offset)
     if share.order is not None:
         share.order.offer(window, end_offset, wanted.max_locks)
-        return share.order.free(window, now_s, wanted.max_records) or None
+        free = share.order.free(window, now_s, wanted.max_records)
+        return free[: bisect_left(free, end_offset)] or None
     due = window.first_due(now_s)
-    if due is not None:
+    if due is not None and due < end_offset:
         return due
     if window.next_offset < end_offset and window.in_flight < wanted.max_locks:
         return window.next_offset
@@ -73,20 +74,24 @@ def take(
     window, until_s = share.window, now_s + wanted.lock_s
     acquired: list[Span] = []
     count, begins, ends = 0, -1, -1
-    first_chosen = chosen if isinstance(chosen, int) else chosen[0]
+    first_chosen = at = chosen if isinstance(chosen, int) else chosen[0]
     for batch in ahead.batches[ahead.index_of(first_chosen) :]:
         if batch.base_offset >= end_offset or count >= wanted.max_records:
             break
         if begins >= 0 and batch.position + batch.size_bytes - begins > wanted.max_bytes:
             break
-        if window.next_offset <= batch.last_offset and isinstance(chosen, int):
-            if window.next_offset < batch.base_offset:
-                window.skip(batch.base_offset - 1)  # compaction has left a hole
-            if batch.is_hidden:
-                window.skip(batch.last_offset)
-                continue
-            if window.in_flight >= wanted.max_locks and window.next_offset == batch.base_offset:
-                break
+        if at < batch.base_offset:
+            window.drop(at, batch.base_offset - 1)  # compaction has left a hole
+        at = batch.last_offset + 1
+        if batch.is_hidden:
+            window.drop(batch.base_offset, batch.last_offset)
+            continue
+        if (
+            isinstance(chosen, int)
+            and window.next_offset == batch.base_offset
+            and window.in_flight >= wanted.max_locks
+        ):
+            break
         limit = wanted.max_records - count if wanted.is_record_limit else INT64_MAX
         first = max(batch.base_offset, window.start_offset)
         if isinstance(chosen, int):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from headwater.broker.broker import Broker
 
 MAX_BYTES = 55 << 20  # whatever a client asks for, as Kafka's fetch.max.bytes of the broker
+ROUNDS = 8  # of looking and finding nothing to take, before it waits in any case
 LOOKS = 4  # for keys, for more of them, for the batches that hold what they allow
 READS_PER_ROUND = 16  # share partitions whose batches are looked for at a time
 RECORD_LIMIT = 1  # of KIP-1206's ways to acquire, the one that is not batch-optimised
@@ -39,12 +40,13 @@ class ShareFetching:
     refused: dict[Key, ErrorCode]  # partitions of the session that may not be had
     taken: dict[Key, Taken] = field(default_factory=dict)
     _count: int = 0
-    _bytes: int = 0
+    size_bytes: int = 0
 
     async def collect(self) -> None:
         shares = await self._ready()
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self.request.max_wait_ms / 1000
+        rounds = 0
         while shares:
             for _ in range(LOOKS):
                 if not await self._look_ahead(shares):
@@ -54,8 +56,10 @@ class ShareFetching:
                 self._take(shares)
             if self.taken or self.refused or is_late:
                 return
-            if not self._can_go_on(shares):
+            rounds += 1
+            if rounds > ROUNDS or not self._can_go_on(shares):
                 await self._wait(shares, deadline_s)
+                rounds = 0
 
     def let_go(self) -> None:
         """Nobody is there to send it to. (Its locks end with the session.)"""
@@ -64,15 +68,20 @@ class ShareFetching:
         self.taken.clear()
 
     async def _ready(self) -> list[SharePartition]:
-        shares: list[SharePartition] = []
-        for key in tuple(self.session.partitions):
-            if key in self.refused:
-                continue
-            try:
-                shares.append(await self.broker.queues.ready(self.session.group_id, key))
-            except ApiError as error:
-                self.refused[key] = error.code
-        return shares
+        queues, group_id = self.broker.queues, self.session.group_id
+        keys = [key for key in self.session.partitions if key not in self.refused]
+        new = [key for key in keys if queues.resolved(group_id, key) is None]
+        if new:  # together, so that one write serves them all
+            made = await asyncio.gather(
+                *(queues.ready(group_id, key) for key in new), return_exceptions=True
+            )
+            for key, result in zip(new, made, strict=True):
+                if isinstance(result, ApiError):
+                    self.refused[key] = result.code
+                elif isinstance(result, BaseException):
+                    raise result
+        shares = (queues.resolved(group_id, key) for key in keys)
+        return [share for share in shares if share is not None]
 
     # ── looking ───────────────────────────────────────────────────────────────────────────────
 
@@ -87,7 +96,7 @@ class ShareFetching:
         return Wanted(
             member=self.session.member_id,
             max_records=max(request.max_records, 0) - self._count,
-            max_bytes=min(request.max_bytes, MAX_BYTES) - self._bytes,
+            max_bytes=min(request.max_bytes, MAX_BYTES) - self.size_bytes,
             batch_size=max(request.batch_size, 1),
             is_record_limit=request.share_acquire_mode == RECORD_LIMIT,
             lock_s=settings.record_lock_duration_ms / 1000,
@@ -156,7 +165,7 @@ class ShareFetching:
             share.order = KeyOrder(share.window.start_offset)
         return share.order
 
-    def _learn(self, share: SharePartition, found: "ReadAhead | Keys | ErrorCode | None") -> None:
+    def _learn(self, share: SharePartition, found: ReadAhead | Keys | ErrorCode | None) -> None:
         if isinstance(found, ErrorCode):
             self.refused[share.key] = found
         elif isinstance(found, ReadAhead):
@@ -206,7 +215,7 @@ class ShareFetching:
             return
         self.taken[share.key] = taken
         self._count += taken.record_count
-        self._bytes += taken.part.size_bytes
+        self.size_bytes += taken.part.size_bytes
         self.session.served_last(share.key)
         queues, metrics = self.broker.queues, self.broker.metrics
         queues.lock_until(share, now_s + wanted.lock_s)

@@ -8,12 +8,14 @@ the group may have locked (`share.partition.max.record.locks`). A key that many 
 row therefore holds up the others behind them, until the window moves on.
 """
 
+import contextlib
 from collections import deque
 from hashlib import blake2b
 from typing import NamedTuple
 
 from headwater.broker.queues.read_ahead import ReadAhead, read_batch
 from headwater.broker.queues.window import Window
+from headwater.errors import MalformedMessage
 from headwater.log.partition import PartitionLog
 from headwater.protocol import records
 
@@ -61,7 +63,7 @@ class KeyOrder:
             while self._absent and self._absent[0][1] < window.next_offset:
                 self._absent.popleft()
             if self._absent and self._absent[0][0] <= window.next_offset:
-                window.skip(min(self._absent.popleft()[1], until - 1))
+                window.drop(window.next_offset, min(self._absent.popleft()[1], until - 1))
                 continue
             room = max_locks - window.in_flight
             if room <= 0:
@@ -91,7 +93,7 @@ class KeyOrder:
 def read_keys(log: PartitionLog, ahead: ReadAhead, offset: int, count: int) -> Keys:
     """(worker) The keys of `count` records from `offset` on, or of somewhat more or fewer.
 
-    `ahead` covers `offset`. Raises CorruptLog or MalformedMessage if they cannot be read.
+    `ahead` covers `offset`. Raises CorruptLog if they cannot be read.
     """
     keys: dict[int, bytes] = {}
     absent: list[tuple[int, int]] = []
@@ -106,9 +108,10 @@ def read_keys(log: PartitionLog, ahead: ReadAhead, offset: int, count: int) -> K
         else:
             batch = read_batch(log, ahead, placed)
             read_bytes += placed.size_bytes
-            for record in records.records_of(batch):
-                if record.key is not None and record.offset >= offset:
-                    keys[record.offset] = _short(record.key)
+            with contextlib.suppress(MalformedMessage):  # no consumer can read it either
+                for record in records.records_of(batch):
+                    if record.key is not None and record.offset >= offset:
+                        keys[record.offset] = _short(record.key)
         until = placed.last_offset + 1
     return Keys(offset, until, keys, absent)
 

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+RETRY_S = 1.0  # after a write that failed
+
 
 class PartitionStatus(NamedTuple):
     """A share partition, for people."""
@@ -160,6 +162,13 @@ class Queues:
     def rules(self, share: SharePartition) -> Rules:
         return rules_of(self._broker.group_configs.share(share.group_id), share.log.topic)
 
+    def resolved(self, group_id: str, key: Key) -> SharePartition | None:
+        """The share partition if it can be fetched from at once."""
+        share = self._groups.get(group_id, {}).get(key)
+        if share is None or not share.is_resolved or share.resolving is not None:
+            return None
+        return share
+
     async def ready(self, group_id: str, key: Key) -> SharePartition:
         """The share partition, with a start offset; raises the error code."""
         share = self._share(group_id, key)
@@ -244,7 +253,8 @@ class Queues:
         def on_failed() -> None:
             for share, change in changes:
                 share.window.undo(change)
-                self._arm(share)
+                # Not at once: the lock may be over, and the disk may be full for long.
+                self.lock_until(share, self._clock.monotonic_s() + RETRY_S)
 
         for share, _ in changes:
             if share.timer is None or share.window.counts[AVAILABLE]:

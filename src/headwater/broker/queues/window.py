@@ -174,11 +174,17 @@ class Window:
             acquired.append(Span(first, last, ACQUIRED, 1))
         return acquired
 
-    def skip(self, last: int) -> None:
-        """Takes in what nobody is to get: holes, control batches, aborted transactions."""
+    def drop(self, first: int, last: int) -> None:
+        """Passes over what nobody is to get: holes, control batches, aborted transactions.
+
+        It need not last: whoever finds them again passes over them again.
+        """
+        for run in self._cut(max(first, self.start_offset), min(last, self.next_offset - 1)):
+            if run.state == AVAILABLE:
+                self._set(run, ARCHIVED)
         if last >= self.next_offset:
             self._extend(last, ARCHIVED, 0)
-            self.advance()
+        self.advance()
 
     def offer(self, last: int) -> None:
         """Takes in records that are not delivered yet; for a group that chooses among them."""
