@@ -117,11 +117,12 @@ class RunningBroker:
             self.metrics_address = join_address(host, port)
         await self.broker.start()
         host, port = split_address(self._settings.listen)
-        bound_host, bound_port = await self.server.listen(host, port)
+        bound_host, bound_port = await self.server.bind(host, port)
         self.broker.advertised = (bound_host, bound_port)
         if self._settings.advertise is not None:
             self.broker.advertised = split_address(self._settings.advertise)
         self.address = join_address(bound_host, bound_port)
+        await self.server.serve()  # not before: the first client asks for that address
         if self.http is not None:
             self.http.is_ready = True
 

@@ -80,15 +80,20 @@ class Server:
     def is_full(self) -> bool:
         return self.buffered_bytes + self._waiting_bytes >= self.max_buffered_bytes
 
-    async def listen(self, host: str, port: int) -> tuple[str, int]:
-        """Begins to accept; returns the address, with the port that was chosen for port 0."""
+    async def bind(self, host: str, port: int) -> tuple[str, int]:
+        """Takes the address; returns it, with the port that was chosen for port 0."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            self._accept, host, port, backlog=1024, reuse_address=True
+            self._accept, host, port, backlog=1024, reuse_address=True, start_serving=False
         )
-        self._sweeper = asyncio.create_task(self._sweep())
         bound = self._server.sockets[0].getsockname()
         return bound[0], bound[1]
+
+    async def serve(self) -> None:
+        """Begins to accept."""
+        assert self._server is not None
+        self._sweeper = asyncio.create_task(self._sweep())
+        await self._server.start_serving()
 
     def _accept(self) -> asyncio.BaseProtocol:
         if self.tls is None:
