@@ -71,13 +71,14 @@ class Compactor:
             await self._run()
 
     async def _run(self) -> None:
-        failed: set[PartitionLog] = set()
+        not_now: set[PartitionLog] = set()
         try:
-            while (dirt := await self._dirtiest(failed)) is not None:
+            while (dirt := await self._dirtiest(not_now)) is not None:
                 try:
-                    await self._clean(dirt)
+                    if not await self._clean(dirt):
+                        not_now.add(dirt.partition)
                 except (OSError, CorruptLog, msgspec.MsgspecError) as error:
-                    failed.add(dirt.partition)
+                    not_now.add(dirt.partition)
                     await self._give_up(dirt.partition, error)
         finally:
             await self._child.end()
@@ -102,8 +103,14 @@ class Compactor:
                 dirtiest = dirt
         return dirtiest
 
-    async def _clean(self, dirt: Dirt) -> None:
+    async def _clean(self, dirt: Dirt) -> bool:
+        """Does a pass. False: not all that was cleaned is in use; the next round does it again.
+
+        Until then none of it counts as clean. What a tombstone deletes may still be there, and
+        would come back if the tombstone went first.
+        """
         partition = dirt.partition
+        is_whole = True
         aborted = await self._aborted(dirt)
         async with contextlib.aclosing(self._cleaner(self._job(dirt, aborted))) as reports:
             async for report in reports:
@@ -111,13 +118,14 @@ class Compactor:
                     raise OSError(report.error)
                 if partition.deleted:
                     await self._child.end()  # it works on files that are nobody's
-                    return
+                    return False
                 if report.inputs:
-                    await swap.swap_in(self._store, partition, report.inputs)
+                    is_whole &= await swap.swap_in(self._store, partition, report.inputs)
                 if report.damaged is not None:
                     self._note_damage(partition, report)
-                if report.clean_offset is not None:
+                if report.clean_offset is not None and is_whole:
                     await self._note_pass(partition, report)
+        return is_whole
 
     async def _aborted(self, dirt: Dirt) -> list[AbortedTransaction]:
         start = dirt.sources[0].base_offset

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SUFFIXES = ("log", "index", "timeindex", "txnindex")
+ALWAYS_THERE = ("log", "index", "timeindex")
+SUFFIXES = (*ALWAYS_THERE, "txnindex")
 _NOTE = re.compile(r"(\d{20})\.swap")
 _LEFTOVER = re.compile(r"\d{20}\.(cleaned|\d+\.deleted)\.\w+|\d{20}\.swap\.tmp")
 
@@ -47,7 +48,8 @@ async def swap_in(store: "LogStore", partition: "PartitionLog", bases: Sequence[
     """
     inputs = tuple(each for each in partition.segments if each.base_offset in set(bases))
     if len(inputs) != len(bases):
-        await store.in_worker(discard, store.storage.files, partition.directory)
+        # Only this one: the child is already writing the next.
+        await store.in_worker(discard, store.storage.files, partition.directory, bases[0])
         return False
     directory, serial = partition.directory, store.next_serial()
     partition.begin_swap(inputs)
@@ -77,16 +79,18 @@ def _prepare(
     files = storage.files
     bases = [segment.base_offset for segment in inputs]
     try:
-        for base in bases:
-            for suffix in SUFFIXES:
-                path = f"{_stem(directory, base)}.{suffix}"
-                if os.path.exists(path):
-                    files.link(path, f"{_stem(directory, base)}.{serial}.deleted.{suffix}")
         suffixes = [
             each
             for each in SUFFIXES
             if os.path.exists(f"{_stem(directory, bases[0])}.cleaned.{each}")
         ]
+        if not set(ALWAYS_THERE) <= set(suffixes):  # nothing would take the old ones' place
+            raise FileNotFoundError(f"a cleaned segment is not whole: {_stem(directory, bases[0])}")
+        for base in bases:
+            for suffix in SUFFIXES:
+                path = f"{_stem(directory, base)}.{suffix}"
+                if os.path.exists(path):
+                    files.link(path, f"{_stem(directory, base)}.{serial}.deleted.{suffix}")
         note = " ".join(suffixes) + "\n" + "\n".join(map(str, bases)) + "\n"
         files.write_atomically(f"{_stem(directory, bases[0])}.swap", note.encode())
     except OSError as error:
@@ -150,9 +154,10 @@ def recover(files: Files, directory: str, names: Iterable[str]) -> bool:
     return bool(notes or leftovers)
 
 
-def discard(files: Files, directory: str) -> None:
-    """(worker) Removes what a pass has written and nobody will swap in."""
+def discard(files: Files, directory: str, base_offset: int | None = None) -> None:
+    """(worker) Removes what a pass has written and nobody will swap in: one segment, or all."""
+    stem = "" if base_offset is None else f"{base_offset:020d}"
     with contextlib.suppress(FileNotFoundError):
         for name in files.listdir(directory):
-            if ".cleaned." in name:
+            if ".cleaned." in name and name.startswith(stem):
                 files.unlink(f"{directory}/{name}")

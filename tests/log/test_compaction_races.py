@@ -1,0 +1,77 @@
+"""What happens to a partition while it is being cleaned: retention, deletion, other settings."""
+
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+
+import pytest
+from compaction_harness import CompactedLog
+
+from headwater.log.compaction.compactor import Compactor
+from headwater.log.compaction.job import Job, Report
+from headwater.protocol.records import TRANSACTIONAL
+
+DAY_S = 86_400
+
+
+@pytest.fixture
+def log(tmp_path: Path):
+    with CompactedLog(tmp_path) as log:
+        log.create(segment_bytes=3000)
+        yield log
+
+
+def compact_but(log: CompactedLog, meanwhile: Callable[[Report], None]) -> Compactor:
+    """Cleans; `meanwhile` is called before the broker hears of each cleaned segment."""
+
+    async def cleaner(job: Job) -> AsyncGenerator[Report, None]:
+        async for report in log.clean(job):
+            if report.inputs:
+                meanwhile(report)
+            yield report
+
+    compactor = Compactor(log.store, log.limits, cleaner=cleaner)
+    log.run(compactor.run())
+    log.settle()
+    return compactor
+
+
+def two_groups(log: CompactedLog) -> None:
+    """Two small segments that are merged, then a large one, then the active one."""
+    log.put((b"gone", b"x" * 300), (b"k", b"1" * 10))
+    log.roll()
+    log.put((b"k", b"2"), (b"stays", b"x" * 300))
+    log.roll()
+    log.put((b"large", b"x" * 2500), (b"k", None))
+    log.roll()
+
+
+def test_what_retention_takes_away_costs_no_other_segment(log: CompactedLog) -> None:
+    two_groups(log)
+    seen: list[list[int]] = []
+
+    def delete_the_first(report: Report) -> None:
+        if not seen:
+            log.partition().delete_before(2)
+        seen.append(report.inputs)
+
+    compact_but(log, delete_the_first)
+    assert seen[0][:2] == [0, 2]
+    log.crash()
+    assert {b"stays", b"large"} <= {key for key, _ in log.pairs()}
+
+
+def test_no_tombstone_goes_before_what_it_deletes(log: CompactedLog) -> None:
+    two_groups(log)
+    done: list[Report] = []
+
+    def delete_the_first(report: Report) -> None:
+        if not done:
+            log.partition().delete_before(2)
+        done.append(report)
+
+    compact_but(log, delete_the_first)
+    for _ in range(3):
+        log.clock.advance(DAY_S + 1)
+        log.put((b"other", b"1"))
+        log.compact()
+    assert (b"k", b"2") not in log.pairs()
