@@ -413,3 +413,27 @@ def test_what_a_dead_pass_left_is_removed_at_the_start(tmp_path: Path) -> None:
         log.crash()
         assert not any("cleaned" in name or "deleted" in name for name in log.names())
         assert log.pairs() == [(b"a", b"1")]
+
+
+@pytest.mark.parametrize("codec", [0, 3])
+def test_tombstones_may_stay_for_ever(tmp_path: Path, codec: int) -> None:
+    with CompactedLog(tmp_path) as log:
+        log.create(delete_retention_ms=2**63 - 1)
+        log.put((b"a", None), (b"b", b"1"), codec=codec)
+        compactor = log.compact()
+        assert compactor.numbers.failures == 0
+        log.clock.advance(1000 * DAY_S)
+        log.put((b"c", b"1"))
+        log.compact()
+        assert (b"a", None) in log.pairs()
+
+
+def test_a_segment_that_was_cut_short_ends_the_pass_over_it(tmp_path: Path) -> None:
+    with CompactedLog(tmp_path) as log:
+        log.create()
+        log.put((b"a", b"1" * 500))
+        log.roll()
+        path = log.partition().segments[0].log_path
+        os.truncate(path, 200)
+        compactor = log.compact(roll=False)
+        assert "00000000000000000000.log" in compactor.numbers.last_error

@@ -2,13 +2,14 @@
 
 import asyncio
 import contextlib
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import msgspec
 import pytest
-from compaction_harness import CompactedLog
+from compaction_harness import NUMBA_CACHE, CompactedLog
 
 from headwater.log.compaction.compactor import Child, CompactionLimits, Compactor
 from headwater.log.compaction.job import Job, Source
@@ -75,6 +76,24 @@ def test_its_death_costs_only_the_pass(log: CompactedLog) -> None:
     assert len(log.records()) == 80
     log.compact(roll=False)
     assert len(log.records()) == 4
+
+
+def test_torn_compiled_code_is_thrown_away(
+    log: CompactedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut does that; every child would end as soon as it begins."""
+    compactor = Compactor(log.store, CompactionLimits())
+    log.run(compactor.run())  # so that there is compiled code
+    cache = Path(log.path) / "numba-cache"
+    shutil.copytree(NUMBA_CACHE, cache)
+    for path in cache.rglob("*.nbi"):
+        path.write_bytes(b"")
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(cache))
+    log.put((b"a", b"1"))
+    log.roll()
+    log.run(compactor.run())
+    assert compactor.numbers.failures == 1
+    assert not cache.exists()
 
 
 def test_it_ends_with_the_compactor(log: CompactedLog) -> None:

@@ -75,3 +75,17 @@ def test_no_tombstone_goes_before_what_it_deletes(log: CompactedLog) -> None:
         log.put((b"other", b"1"))
         log.compact()
     assert (b"k", b"2") not in log.pairs()
+
+
+def test_what_an_earlier_pass_left_is_not_taken_over(log: CompactedLog) -> None:
+    log.put(
+        (b"a", b"1"), producer_id=7, producer_epoch=0, base_sequence=0, attributes=TRANSACTIONAL
+    )
+    log.end(7, commit=True)
+    log.put((b"b", b"1"), (b"b", b"2"))
+    log.roll()
+    leftover = Path(log.partition().directory) / f"{0:020d}.cleaned.txnindex"
+    leftover.write_bytes(bytes(34))
+    log.compact(roll=False)
+    assert (b"b", b"1") not in log.pairs()
+    assert log.partition().segments[0].written.txn_entries == 0

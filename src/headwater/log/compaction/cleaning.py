@@ -69,6 +69,7 @@ from headwater.protocol.records import (
     DECOMPRESSED_LIMIT_BYTES,
     HEADER,
     HEADER_BYTES,
+    INT64_MAX,
     LENGTH_ENDS_AT,
     LOG_APPEND_TIME,
     TRANSACTIONAL,
@@ -282,7 +283,7 @@ class _Pass:
     def _filter_segment(self, at: int, output: "_Output", keeps_deletes: bool) -> None:
         state = self._state
         now_ms = -1 if keeps_deletes else self._job.now_ms
-        horizon_ms = self._job.now_ms + self._job.delete_retention_ms
+        horizon_ms = min(self._job.now_ms + self._job.delete_retention_ms, INT64_MAX)
         state[OUT_AT] = 0
 
         def flush() -> None:
@@ -465,7 +466,7 @@ class _Pass:
         if size_bytes < HEADER_BYTES:
             raise MalformedMessage("half a header")
         wanted = records.read_header(self._window[:HEADER_BYTES].data).size_bytes
-        if wanted > rest_bytes:
+        if wanted > rest_bytes or size_bytes < min(wanted, len(self._window)):
             raise MalformedMessage("half a batch")
         if wanted > len(self._window):
             self._window = np.empty(wanted, np.uint8)
@@ -535,6 +536,7 @@ class _Output:
         self._stem = f"{stem(job.directory, base_offset)}.{CLEANED}"
         self._fd = files.open(f"{self._stem}.log", create=True)
         files.truncate(self._fd, 0)
+        files.unlink(f"{self._stem}.txnindex")  # of a pass that came to nothing
         self._unsynced_bytes = 0
         self._offsets = bytearray()
         self._times = bytearray()

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import shutil
 import sys
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
@@ -197,7 +198,7 @@ class Child:
     """The process that cleans, while there is one."""
 
     def __init__(self, data_directory: str) -> None:
-        self._data_directory = data_directory
+        self._cache = f"{data_directory}/{NUMBA_CACHE}"
         self._process: asyncio.subprocess.Process | None = None
 
     async def clean(self, job: Job) -> AsyncGenerator[Report, None]:
@@ -212,7 +213,10 @@ class Child:
         while True:
             line = await process.stdout.readline()
             if not line:
-                raise OSError(f"the compacting process ended: {await process.wait()}")
+                code = await process.wait()
+                # A power cut may have torn the compiled code, which numba does not survive.
+                await asyncio.to_thread(shutil.rmtree, self._cache, ignore_errors=True)
+                raise OSError(f"the compacting process ended: {code}")
             report = msgspec.json.decode(line, type=Report)
             yield report
             if report.is_last:
@@ -228,12 +232,11 @@ class Child:
         await process.wait()
 
     async def _start(self) -> asyncio.subprocess.Process:
-        cache = f"{self._data_directory}/{NUMBA_CACHE}"
         return await asyncio.create_subprocess_exec(
             sys.executable, "-P", "-m", "headwater.log.compaction.worker",
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=_LINE_BYTES,
-            env={"NUMBA_CACHE_DIR": cache, **os.environ},
+            env={"NUMBA_CACHE_DIR": self._cache, **os.environ},
             start_new_session=True,  # a Ctrl-C at the broker's terminal is not for it
         )  # fmt: skip
