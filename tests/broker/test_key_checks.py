@@ -1,5 +1,6 @@
 """Every record of a compacted topic has a key, whatever the size of its batch."""
 
+import copy
 import struct
 import time
 
@@ -79,6 +80,19 @@ def test_a_batch_that_grows_a_thousandfold(client, topic):
     batch = batch_of_keys(b"a", b"b", codec=compression.ZSTD, value=bytes(8 << 20))
     assert len(batch) < 16 << 10
     assert produce(client, topic, batch).error_code == 0
+
+
+def test_a_partition_that_does_not_exist_hides_no_other(client, topic):
+    request = produce_request(topic, batch_of_keys(None))
+    (data,) = request.topic_data[0].partition_data
+    nowhere = copy.copy(data)
+    nowhere.index = 99
+    request.topic_data[0].partition_data = [nowhere, data]
+    answers = client.ask(request, 9).responses[0].partition_responses
+    assert [each.error_code for each in answers] == [
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.INVALID_RECORD,
+    ]
 
 
 def test_the_next_request_does_not_overtake(client, topic):

@@ -414,7 +414,7 @@ class Connection(asyncio.BufferedProtocol):
             self._hold(frame, held)
             return
         broker.metrics.requests[key] += 1
-        if broker.quotas.is_any:
+        if broker.quotas.is_any and self.session.is_known:  # a stranger uses up nobody's
             broker.quotas.charge_time(context, broker.clock.monotonic_s() - began_s)
             if context.throttle_ms:  # at once: pipelined requests come before the answer
                 self._mute(context.throttle_ms)

@@ -74,8 +74,10 @@ class KeyChecks:
                     continue
             for at, data in enumerate(topic.partition_data):
                 partition = broker.store.partitions.get((name, data.index))
-                if partition is None or "compact" not in partition.config.cleanup_policy:
-                    break  # as are all of the topic; one that does not exist is refused later
+                if partition is None:
+                    continue  # it is refused later
+                if "compact" not in partition.config.cleanup_policy:
+                    break  # as are all of the topic
                 batch = data.records
                 if (
                     batch is not None

@@ -40,6 +40,7 @@ DOCUMENTS = "quota"
 # beyond it stays owed.
 MAX_THROTTLE_MS = 10_000
 MAX_BALANCES = 100_000  # of clients; the longest unused goes first
+MAX_CLIENT_ID_CHARS = 256  # those who agree in so many share a balance
 _UNSET = "\0"  # no name of a client: the entity does not speak of this part
 
 # (user, client id); None is the default, _UNSET: whichever.
@@ -89,7 +90,8 @@ class Quotas:
         self._charge(context, REQUEST_PERCENTAGE, seconds, 0.01)
 
     def _charge(self, context: "RequestContext", quota: str, used: float, unit: float) -> None:
-        found = self._quota_of(context.principal.name, context.client_id or "", quota)
+        client_id = (context.client_id or "")[:MAX_CLIENT_ID_CHARS]
+        found = self._quota_of(context.principal.name, client_id, quota)
         if found is None:
             return
         entity, limit = found

@@ -96,6 +96,12 @@ def test_names_that_cannot_be_one(asked, name):
     assert code_of(asked, wanted(name)) is ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
+@pytest.mark.parametrize("name", ["__transaction_state", "__share_group_state"])
+def test_a_coordinators_topic_is_the_brokers_to_make(asked, name):
+    assert code_of(asked, wanted(name)) is ErrorCode.INVALID_REQUEST
+    assert asked.broker.topic(name) is None
+
+
 def test_names_that_differ_in_dots_and_underscores_only(asked):
     asked.topic("a.b_c")
     (result,) = create(asked, wanted("a_b.c"))

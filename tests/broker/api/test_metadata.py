@@ -7,6 +7,7 @@ from wire import Wire
 
 from headwater.config import BrokerSettings
 from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.messages.init_producer_id import InitProducerIdRequest
 from headwater.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from headwater.testing import InProcessBroker
 
@@ -66,6 +67,14 @@ def test_no_creation_if_the_client_does_not_want_it(client):
     for _ in range(2):
         answer = client.ask(_of("unwanted", allow_auto_topic_creation=False), 12)
         assert answer.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize("name", ["__transaction_state", "__share_group_state"])
+def test_no_creation_of_what_a_coordinator_makes_itself(client, name):
+    (topic,) = client.ask(_of(name), 12).topics
+    assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    answer = client.ask(InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=9), 4)
+    assert answer.error_code == 0
 
 
 def test_no_creation_if_the_broker_does_not_do_it(tmp_path):

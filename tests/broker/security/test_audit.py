@@ -94,6 +94,22 @@ def test_a_flood_of_different_names_writes_so_many_lines_and_no_more(events):
     assert lines[-1]["repeated"] == 4 * audit.DISTINCT_PER_WINDOW
 
 
+def test_a_flood_hides_neither_others_nor_the_login_that_succeeds(events):
+    for number in range(2 * audit.DISTINCT_PER_WINDOW):
+        events.deny(f"topic-{number}")
+        events.log.authentication(f"User:{number}", "10.0.0.1", "PLAIN", error="wrong password")
+    events.deny("salaries", principal=Principal("bob"))
+    events.log.authentication("User:admin", "10.0.0.1", "PLAIN")
+    lines = events.lines()
+    assert any(line.get("resource") == "salaries" for line in lines)
+    assert any(line.get("principal") == "User:admin" and line["allowed"] for line in lines)
+    unlisted = [line for line in lines if "not listed" in line.get("detail", "")]
+    assert [(line["event"], line.get("principal"), line["repeated"]) for line in unlisted] == [
+        ("denied", "User:alice", audit.DISTINCT_PER_WINDOW),
+        ("authentication", None, audit.DISTINCT_PER_WINDOW),
+    ]
+
+
 def test_logins_are_written_and_failures_with_their_reason(events):
     events.log.authentication("User:alice", "10.0.0.1", "SCRAM-SHA-256")
     events.log.authentication("User:bob", "10.0.0.2", "PLAIN", error="wrong password")

@@ -1,6 +1,7 @@
 """Logging in, byte by byte: who is served, who is not, and what a stranger may cost."""
 
 import contextlib
+import json
 import logging
 import struct
 import time
@@ -18,9 +19,10 @@ from secured import (
     on_loop,
     secured_broker,
 )
-from wire import framed, payload, wait_until
+from wire import Wire, framed, payload, wait_until
 
 from headwater.broker import server as server_module
+from headwater.broker.quotas import CLIENT_ID, REQUEST_PERCENTAGE, entity_of
 from headwater.broker.security import scram
 from headwater.broker.security.authentication import (
     FAILED_DELAY_S,
@@ -242,6 +244,32 @@ def test_a_token_that_is_refused(tmp_path, caplog):
         assert client.is_ended()
     assert "the token is refused: Signature has expired" in caplog.text
     assert token not in caplog.text
+
+
+def test_every_token_that_is_refused_is_one_connection_and_one_line_of_the_audit_log(tmp_path):
+    issuer = Issuer(tmp_path / "jwks.json")
+    with secured_broker(tmp_path / "data", **issuer.settings()) as broker:
+        with Login(broker.bootstrap) as client:
+            client.begin("OAUTHBEARER")
+            assert client.say(bearer(issuer.token(1))).error_code == 0
+            assert client.begin("OAUTHBEARER").error_code != 0
+            assert client.is_ended()
+        with Login(broker.bootstrap) as client:
+            client.begin("OAUTHBEARER")
+            client.say(bearer(issuer.token(1)))  # and goes without a word
+    lines = (tmp_path / "data" / "audit.jsonl").read_text().splitlines()
+    assert [json.loads(line).get("repeated") for line in lines] == [None, 1]
+    assert all(json.loads(line)["allowed"] is False for line in lines)
+
+
+def test_a_stranger_uses_up_nobodys_quota(tmp_path):
+    with secured_broker(tmp_path) as broker:
+        quotas = broker.running.broker.quotas
+        everyone = entity_of({CLIENT_ID: None})
+        on_loop(broker, quotas.alter({everyone: {REQUEST_PERCENTAGE: 0.000001}}))
+        with Wire(broker.bootstrap) as stranger:
+            assert stranger.ask(ApiVersionsRequest(), 0).error_code == 0
+        assert quotas.throttled_ms[REQUEST_PERCENTAGE] == 0
 
 
 # ── what a stranger may cost ──────────────────────────────────────────────────────────────────

@@ -13,14 +13,15 @@ on the topic (else `topic_config_error_code` is TOPIC_AUTHORIZATION_FAILED).
 Deviations: the replication factor is 1 (or -1), replicas can only be placed on this broker. One
 request makes at most 100,000 partitions; what goes beyond is refused with INVALID_PARTITIONS.
 Names that differ in `.` and `_` only also collide within one request. `timeout_ms` is not used.
-With `validate_only` no topic id is made up.
+With `validate_only` no topic id is made up. The topics in which coordinators keep their state are
+INVALID_REQUEST: the broker makes them.
 """
 
 import asyncio
 from collections import Counter
 
 from headwater.broker.api.registry import RequestContext, serves
-from headwater.broker.broker import Broker, check_topic_name
+from headwater.broker.broker import COORDINATORS_TOPICS, Broker, check_topic_name
 from headwater.broker.config_resources import topic_entries
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.broker.topic_changes import (
@@ -97,6 +98,9 @@ def _check_name(broker: Broker, name: str, alike: dict[str, str]) -> None:
     if broker.topic(name) is not None:
         raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, "the topic exists already", detail=name)
     check_topic_name(name)
+    if name in COORDINATORS_TOPICS:
+        # With another number of partitions the coordinator would not find its state.
+        raise ApiError(ErrorCode.INVALID_REQUEST, "a coordinator makes this topic itself")
     twin = alike.get(_without_dots(name))
     if twin is not None:
         raise ApiError(

@@ -2,7 +2,8 @@
 
 Unknown topics that are asked for by name are created if both the client
 (`allow_auto_topic_creation`, version 4+) and the broker (`auto_create_topics`) allow it; they are
-in this answer already. Topic ids from version 10 on, questions by id from version 12 on.
+in this answer already; those in which a coordinator keeps its state are made by nobody but the
+broker. Topic ids from version 10 on, questions by id from version 12 on.
 Authorized operations are told when asked for.
 
 Needs DESCRIBE on each topic, and to create one CREATE on it or on the cluster. A topic that is
@@ -16,7 +17,7 @@ where Kafka's is TOPIC_AUTHORIZATION_FAILED.
 from collections.abc import Iterable
 
 from headwater.broker.api.registry import RequestContext, serves
-from headwater.broker.broker import Broker, check_topic_name
+from headwater.broker.broker import COORDINATORS_TOPICS, Broker, check_topic_name
 from headwater.broker.security.audit import Change
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ApiError
@@ -100,7 +101,7 @@ async def _topic(
         if creates and not authorizer.sees(context, Operation.CREATE, ResourceType.CLUSTER):
             authorizer.require(context, Operation.CREATE, ResourceType.TOPIC, name)
         check_topic_name(name)
-        if not creates:
+        if not creates or name in COORDINATORS_TOPICS:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         partitions = broker.options.default_partitions
         topic = await broker.to_the_end(_create(broker, name, partitions, context))

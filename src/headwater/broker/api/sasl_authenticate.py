@@ -12,6 +12,7 @@ import asyncio
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
 from headwater.broker.security.authentication import FAILED_DELAY_S
+from headwater.broker.security.sasl import Exchange, OAuthBearer
 from headwater.errors import AuthenticationFailed
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.sasl_authenticate import (
@@ -34,9 +35,7 @@ async def sasl_authenticate(
     try:
         answer = await session.answer(bytes(request.auth_bytes))
     except AuthenticationFailed as error:
-        broker.audit.authentication(
-            f"User:{exchange.name or ''}", context.client_host, mechanism or "", error=error.what
-        )
+        _note_failure(broker, context, exchange, error)
         who = "" if exchange.name is None else f" as {exchange.name[:80]!r}"
         context.connection.authentication_failed(f"authentication{who} by {mechanism}: {error}")
         await asyncio.sleep(FAILED_DELAY_S)
@@ -45,9 +44,22 @@ async def sasl_authenticate(
             error_message=f"Authentication failed: invalid credentials with {mechanism}",
         )
     lifetime_ms = 0
+    if isinstance(exchange, OAuthBearer) and exchange.refusal is not None:
+        _note_failure(broker, context, exchange, exchange.refusal)  # it need not come back
     if exchange.is_complete:
         lifetime_ms = session.lifetime_ms
         broker.audit.authentication(str(session.principal), context.client_host, mechanism or "")
     return SaslAuthenticateResponse(
         auth_bytes=answer, session_lifetime_ms=lifetime_ms, error_message=None
+    )
+
+
+def _note_failure(
+    broker: Broker, context: RequestContext, exchange: Exchange, error: AuthenticationFailed
+) -> None:
+    broker.audit.authentication(
+        f"User:{exchange.name or ''}",
+        context.client_host,
+        context.connection.session.mechanism or "",
+        error=error.what,
     )

@@ -2,8 +2,8 @@
 
 A mechanism that is not offered (`sasl_mechanisms`) is UNSUPPORTED_SASL_MECHANISM with the list of
 those that are, and the connection ends. On a connection that has authenticated it begins the next
-authentication (KIP-368), which must be by the same mechanism. Where authentication is not by SASL
-it is ILLEGAL_SASL_STATE.
+authentication (KIP-368), which must be by the same mechanism. One that comes in the middle of a
+login ends the connection as well. Where authentication is not by SASL it is ILLEGAL_SASL_STATE.
 
 Deviations: version 0, after which the messages of the mechanism come without a header, is not
 served; clients have used version 1 since Kafka 1.0. It is advertised all the same, because some

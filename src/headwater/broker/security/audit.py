@@ -7,8 +7,9 @@
 
 What did not happen repeats as fast as a client can ask, and so do logins. The first of its kind is
 written at once, the rest of its minute is counted (`repeated`), and a minute writes no more than
-DISTINCT_PER_WINDOW kinds; so a flood can neither fill the disk nor push the log's past out of it.
-Changes that happened are all written.
+DISTINCT_PER_WINDOW kinds of one user's denials, of failed logins and of logins; so a flood can
+neither fill the disk, nor push the log's past out of it, nor hide what somebody else does, nor the
+login that succeeds at last. Changes that happened are all written.
 
 Lines are written by a thread. What it cannot write in time, or not at all, is dropped and counted;
 no request waits for it. Text that a client chose is cut. No password, key or value of a setting is
@@ -40,6 +41,7 @@ MAX_WAITING_LINES = 10_000
 MAX_TEXT_CHARS = 256
 MAX_FILE_BYTES = 32 << 20
 OLD_FILES = 4  # audit.jsonl.1 is the youngest of them
+_Share = tuple[str, bool, str]  # event, allowed, principal: they have a minute's lines in common
 
 
 class Change(NamedTuple):
@@ -69,7 +71,8 @@ class AuditLog:
         # This minute's events that repeat, by what they have in common.
         self._seen: dict[tuple[object, ...], dict[str, Any]] = {}
         self._repeated: Counter[tuple[object, ...]] = Counter()
-        self._unlisted: Counter[str] = Counter()  # by event
+        self._kinds: Counter[_Share] = Counter()  # of them, written
+        self._unlisted: Counter[_Share] = Counter()  # of further ones
         self._window: Timer | None = None
 
     async def close(self) -> None:
@@ -136,13 +139,16 @@ class AuditLog:
 
     def _repeatable(self, event: str, key: tuple[object, ...], fields: dict[str, Any]) -> None:
         key = (event, *key)
+        # Who logs in in vain is a mere claim, and there could be any number of them.
+        share = (event, fields["allowed"], "" if event == "authentication" else fields["principal"])
         if key in self._seen:
             self._repeated[key] += 1
-        elif len(self._seen) < DISTINCT_PER_WINDOW:
+        elif self._kinds[share] < DISTINCT_PER_WINDOW:
+            self._kinds[share] += 1
             self._seen[key] = {"event": event, **fields}
             self._write(event, fields)
         else:
-            self._unlisted[event] += 1
+            self._unlisted[share] += 1
         if self._window is None:
             self._window = self._clock.call_later(WINDOW_S, self._end_window)
 
@@ -153,10 +159,13 @@ class AuditLog:
         for key, count in self._repeated.items():
             fields = dict(self._seen[key])
             self._write(fields.pop("event"), {**fields, "repeated": count})
-        for event, count in self._unlisted.items():
-            self._write(event, {"repeated": count, "detail": "of other kinds, not listed"})
+        for (event, allowed, principal), count in self._unlisted.items():
+            who = {"principal": principal} if principal else {}
+            rest = {"repeated": count, "detail": "of other kinds, not listed"}
+            self._write(event, {**who, "allowed": allowed, **rest})
         self._seen.clear()
         self._repeated.clear()
+        self._kinds.clear()
         self._unlisted.clear()
 
     # ── the file ──────────────────────────────────────────────────────────────────────────────

@@ -73,6 +73,8 @@ class Session:
             raise AuthenticationFailed(
                 "the mechanism changes", detail=f"from {self.mechanism} to {mechanism}"
             )
+        if self.exchange is not None:  # or each of any number of attempts would be the first
+            raise AuthenticationFailed("a login begins before the one before is over")
         self.exchange = self._authentication.exchange(mechanism)
         self.mechanism = mechanism
 

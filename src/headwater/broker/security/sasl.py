@@ -87,19 +87,19 @@ class OAuthBearer:
 
     def __init__(self, verifier: "TokenVerifier") -> None:
         self._verifier = verifier
-        self._refusal: AuthenticationFailed | None = None
+        self.refusal: AuthenticationFailed | None = None  # of which the client is told first
         self.name: str | None = None
         self.is_complete = False
         self.expires_at_ms: int | None = None
 
     async def answer(self, message: bytes) -> bytes:
-        if self._refusal is not None:
-            raise self._refusal
+        if self.refusal is not None:
+            raise self.refusal
         token = self._verifier.token_in(message)
         try:
             verified = await asyncio.to_thread(self._verifier.verify, token)
         except AuthenticationFailed as error:
-            self._refusal = error
+            self.refusal = error
             return b'{"status":"invalid_token"}'
         self.name = verified.name
         self.expires_at_ms = verified.expires_at_ms
