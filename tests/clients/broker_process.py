@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -12,9 +13,11 @@ START_TIMEOUT_S = 20
 class BrokerProcess:
     """Runs between `start` and `stop` or `kill`; its log file lies beside the data."""
 
-    def __init__(self, data_dir: Path, *flags: str) -> None:
+    def __init__(self, data_dir: Path, *flags: str, program: Sequence[str] = ()) -> None:
+        """`program`: what to run in place of the installed `headwater`."""
         self._data_dir = data_dir
         self._flags = flags
+        self._program = program or [str(Path(sys.executable).with_name("headwater"))]
         self._log = data_dir.with_suffix(".log")
         self._child: subprocess.Popen[bytes] | None = None
         self.address = "127.0.0.1:0"
@@ -28,11 +31,10 @@ class BrokerProcess:
 
     def start(self) -> None:
         """Returns when clients can connect."""
-        headwater = Path(sys.executable).with_name("headwater")
         where = ["--listen", self.address, "--data-dir", str(self._data_dir)]
         with self._log.open("ab") as log:
             self._child = subprocess.Popen(
-                [headwater, "broker", "--json", *where, *self._flags],
+                [*self._program, "broker", "--json", *where, *self._flags],
                 stdout=subprocess.PIPE,
                 stderr=log,
             )

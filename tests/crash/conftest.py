@@ -2,4 +2,5 @@ import sys
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TESTS), str(TESTS / "clients")]  # for `wire` and `broker_process`
+FOLDERS = ("", "clients", "broker/queues", "broker/security", "broker/transactions")
+sys.path[:0] = [str(TESTS / folder) for folder in FOLDERS]  # for their harnesses

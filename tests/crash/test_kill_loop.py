@@ -33,8 +33,11 @@ GROUP = "committer"
 class Writer(threading.Thread):
     """Writes 0, 1, 2, … under each of its keys until told to stop; notes what is acknowledged."""
 
-    def __init__(self, address: str, name: str, topic: str, **config: object) -> None:
+    def __init__(
+        self, address: str, name: str, topic: str, *, pause_s: float = 0.002, **config: object
+    ) -> None:
         super().__init__(name=name, daemon=True)
+        self._pause_s = pause_s
         self.topic = topic
         self.sent: dict[bytes, int] = defaultdict(int)  # key -> how many
         self.acknowledged: dict[tuple[int, int], tuple[bytes, bytes]] = {}
@@ -65,7 +68,7 @@ class Writer(threading.Thread):
                     self._producer.poll(0.05)
                     continue
                 self.sent[key] += 1
-            self._producer.poll(0.002)
+            self._producer.poll(self._pause_s)
         if self._producer.flush(60):
             self.errors.append("not all was delivered within a minute after the last kill")
 
