@@ -143,6 +143,12 @@ class FaultyFiles(Files):
         with self._lock:
             self._dies_at = self.operations + after
 
+    @property
+    def is_dead(self) -> bool:
+        """Whether the last change that `die` allowed has been made."""
+        with self._lock:
+            return self._dies_at is not None and self.operations >= self._dies_at
+
     def revive(self) -> None:
         """The next process: what the dead one had written is in the page cache still."""
         with self._lock:
