@@ -89,3 +89,21 @@ def test_what_an_earlier_pass_left_is_not_taken_over(log: CompactedLog) -> None:
     log.compact(roll=False)
     assert (b"b", b"1") not in log.pairs()
     assert log.partition().segments[0].written.txn_entries == 0
+
+
+@pytest.mark.parametrize("after", range(20))
+def test_a_swap_that_failed_does_no_harm_to_the_next_topic(log: CompactedLog, after: int) -> None:
+    two_groups(log)
+    assert log.records()  # the files are open
+
+    def fail(_: Report) -> None:
+        log.files.die(after=after)
+
+    compact_but(log, fail)
+    log.files.revive()
+    log.run(log.store.delete_topic("t"))
+    log.settle()
+    log.create()
+    log.put((b"new", b"1"))
+    log.crash()
+    assert log.pairs() == [(b"new", b"1")]

@@ -100,6 +100,35 @@ class TestTopics:
         log.crash()
         assert log.values() == [b"new"]
 
+    def test_a_segment_that_was_being_sent_does_no_harm_to_the_new(self, log: Log):
+        log.create()
+        log.fill(3)
+        old = log.partition()
+        part = old.find(0, 1 << 20)
+        assert old.pin(part)
+        log.roll()
+        log.delete_records(3)  # its files wait for the reader
+        delete_topic(log)
+        log.create()
+        log.append(batch_of(b"new"))
+        log.crash()
+        assert log.values() == [b"new"]
+
+    @pytest.mark.parametrize("after", range(14))
+    def test_files_that_a_failing_disk_kept_do_no_harm_to_the_new(self, log: Log, after: int):
+        log.create()
+        log.fill(3)
+        log.files.die(after=after)
+        with contextlib.suppress(OSError):
+            delete_topic(log)
+        log.files.revive()
+        if "t" in log.store.catalog.topics:
+            return
+        log.create()
+        log.append(batch_of(b"new"))
+        log.crash()
+        assert log.values() == [b"new"]
+
     def test_an_append_to_a_deleted_one_is_refused(self, log: Log):
         partition = log.create()
         delete_topic(log)

@@ -15,7 +15,7 @@ import shutil
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 IOV_MAX = 1024  # Linux; more buffers than this in one call are refused
 
@@ -197,6 +197,14 @@ class OpenFiles:
             is_idle = entry is not None and entry[1] == 0
         if entry is not None and is_idle:
             self._files.close(entry[0])
+
+    def forget_in(self, directories: Collection[str]) -> None:
+        """The same for all that lies in these directories: they have other names now."""
+        wanted = set(directories)
+        with self._lock:
+            paths = [path for path in self._open if os.path.dirname(path) in wanted]
+        for path in paths:
+            self.forget(path)
 
     def close(self) -> None:
         with self._lock:

@@ -339,7 +339,6 @@ class LogStore:
                 work = {topic.id.hex: name}
                 await self.in_worker(self.catalog.put, TOPICS, work)
             await self.in_worker(self.catalog.delete, name)
-            gone: list[tuple[str, tuple[Segment, ...]]] = []
             for index in range(topic.partitions):
                 partition = self.partitions.pop((name, index))
                 while not partition.is_idle or partition.is_swapping:
@@ -347,14 +346,13 @@ class LogStore:
                 self.dirty.discard(partition)
                 self.failed.discard(partition)
                 self.retention_waits.pop(partition, None)
-                gone.append((partition.directory, partition.segments))
                 partition.doom_all()
             if is_archived and self.archive is not None:
                 self.archive.forget_topic(topic.id.hex, partitions)
             async with self._checkpoint_turn:
                 self._log_starts = {k: v for k, v in self._log_starts.items() if k[0] != name}
                 try:
-                    await self.in_worker(self._retire, topic, gone, self._log_starts)
+                    await self.in_worker(self._retire, topic, partitions, self._log_starts)
                 except OSError as error:  # the next start, or the next topic of the name, does it
                     log.error("files of a deleted topic are still there: %s: %s", name, error)
 
@@ -388,26 +386,27 @@ class LogStore:
                 kept = f"{directory}.{uuid4().hex}.orphan"
                 log.warning("a directory of no topic makes way: %s is now %s", directory, kept)
                 self.storage.files.rename(directory, kept)
+                self.storage.open_files.forget_in([directory])
                 self.storage.files.sync_directory(self.path)
 
     def _retire(
         self,
         topic: Topic,
-        gone: list[tuple[str, tuple[Segment, ...]]],
+        partitions: list[PartitionLog],
         log_starts: dict[tuple[str, int], int],
     ) -> None:
         """(worker) Takes a deleted topic's names away: directories, then checkpoints."""
         files = self.storage.files
-        for directory, segments in gone:
-            if not os.path.isdir(directory):
-                continue
-            doomed = f"{directory}.{topic.id.hex}{_DELETED}"
-            files.rename(directory, doomed)
+        directories = [each.directory for each in partitions if os.path.isdir(each.directory)]
+        try:
+            for directory in directories:
+                doomed = f"{directory}.{topic.id.hex}{_DELETED}"
+                files.rename(directory, doomed)
+                self.workers.submit(files.rmtree, doomed)
+        finally:
             # Not before: a reader could open them again, and the next topic of the name would
-            # write into files that are gone.
-            for path in (path for segment in segments for path in segment.maybe_paths):
-                self.storage.open_files.forget(path)
-            self.workers.submit(files.rmtree, doomed)
+            # write into files that are gone. Also those of segments that the log has forgotten.
+            self.storage.open_files.forget_in(directories)
         files.sync_directory(self.path)
         self._write_recovery_points()
         self._write_log_starts(log_starts)
