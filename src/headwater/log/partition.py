@@ -454,13 +454,15 @@ class PartitionLog:
         """(worker) What may hold `offset` or something behind it: chunks of archived segments, then
         local ones. With the offset behind it, if that is known, and with the chunk that follows.
         """
-        if self.archived and offset < self.local_start_offset:
+        # Before what is archived is looked at: a segment that leaves the one is in the other.
+        local = self._segments_from(offset)
+        if self.archived and (not local or offset < local[0].base_offset):
             if self.archive is None:
                 raise ArchiveUnavailable(
                     "the records are in an archive", hint="set the broker's `archive`"
                 )
             yield from self.archive.chunks_from(self, offset)
-        for segment in self._segments_from(offset):
+        for segment in local:
             yield segment, -1, None
 
     def place_of(self, offset: int) -> Slice | ArchivedPlace | None:
@@ -488,19 +490,25 @@ class PartitionLog:
 
     def aborted_transactions(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """(worker) Those with records in first_offset..end_offset. Raises CorruptLog."""
-        archived: list[AbortedTransaction] = []
+        while True:
+            segments = self._segments_from(first_offset)  # then what is archived; see above
+            found = self._aborted_in_archive(first_offset, end_offset)
+            if not found or found[-1].last_stable_offset < end_offset:
+                found += transactions.overlapping(self.storage, segments, first_offset, end_offset)
+            if not any(segment.doomed for segment in segments):
+                return found  # else others are in their place, or they are archived only
+
+    def _aborted_in_archive(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """(worker)"""
+        found: list[AbortedTransaction] = []
         for each in self.archived_only():
             if each.aborted and each.end_offset > first_offset:
                 for entry in read_aborted(self.storage.files, each):
                     if entry.first_offset < end_offset and entry.last_offset >= first_offset:
-                        archived.append(entry)
+                        found.append(entry)
                     if entry.last_stable_offset >= end_offset:
-                        return archived
-        while True:
-            segments = self._segments_from(first_offset)
-            found = transactions.overlapping(self.storage, segments, first_offset, end_offset)
-            if not any(segment.doomed for segment in segments):
-                return archived + found  # else compaction has put others in their place
+                        return found
+        return found
 
     def pin(self, part: Slice) -> bool:
         """Keeps the slice's bytes on disk until its release. False: retention was faster."""
@@ -610,7 +618,8 @@ class PartitionLog:
 
     def archived_only(self) -> tuple[ArchivedSegment, ...]:
         """The archived segments whose files are not on this machine any longer."""
-        start = self.local_start_offset
+        segments = self.segments
+        start = segments[0].base_offset if segments else self.high_watermark
         return tuple(each for each in self.archived if each.base_offset < start)
 
     def add_archived(self, segment: ArchivedSegment) -> None:

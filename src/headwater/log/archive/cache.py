@@ -1,12 +1,14 @@
 """Chunks of archived segments that were read back: small segments in files of their own.
 
-    <data dir>/archive-cache/<topic id>-<partition>/00000000000000012345.log/.index/.timeindex
+    <data dir>/archive-cache/<topic id>-<partition>/00000000000000012345.<n>.log/.index/.timeindex
 
 Bounded in bytes, least recently used out first; one that is just being sent stays. It begins
-empty with every start, so none of its files has to survive anything.
+empty with every start, so none of its files has to survive anything. No name is used twice: a
+chunk may be fetched again while its old files wait for a thread that removes them.
 """
 
 import contextlib
+import itertools
 import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING
@@ -33,6 +35,7 @@ class ChunkCache:
         self._limit_bytes = limit_bytes
         self._workers = workers
         self._lock = threading.Lock()
+        self._serials = itertools.count(1)
         self._segments: OrderedDict[tuple[PartitionLog, int], Segment] = OrderedDict()
         self.size_bytes = 0
         self.hits = 0
@@ -82,7 +85,9 @@ class ChunkCache:
         files = self._storage.files
         directory = f"{self._directory}/{chunk.partition.topic_id}-{chunk.partition.index}"
         files.makedirs(directory)
-        segment = Segment(directory, chunk.chunk.base_offset, Written())
+        base_offset = chunk.chunk.base_offset
+        segment = Segment(directory, base_offset, Written())
+        segment.move_to(f"{directory}/{base_offset:020d}.{next(self._serials)}")
         try:
             for path in (segment.log_path, segment.index_path, segment.time_index_path):
                 with self._storage.open_files.use(path, create=True) as fd:

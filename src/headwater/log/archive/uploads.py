@@ -211,8 +211,12 @@ class Uploads:
             return
         fields = {"name": topic.name, "partitions": topic.partitions, "configs": topic.configs}
         name = f"{self._store.catalog.cluster_id}/{topic.id.hex}/topic.json"
-        await self._objects.put(name, _once(orjson.dumps(fields)))
-        self._described.add(topic.id.hex)
+        self._described.add(topic.id.hex)  # at once: the other upload may be of the same topic
+        try:
+            await self._objects.put(name, _once(orjson.dumps(fields)))
+        except BaseException:
+            self._described.discard(topic.id.hex)
+            raise
 
     async def _put_log(self, partition: "PartitionLog", segment: Segment) -> list[Chunk]:
         chunks: list[Chunk] = []

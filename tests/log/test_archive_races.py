@@ -1,0 +1,105 @@
+"""An archive while other things go on: segments leave, chunks come back, settings change."""
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+from archive_harness import ArchivedLog
+from log_harness import batch_of
+
+from headwater.log.partition import PartitionLog
+
+
+@pytest.fixture
+def log(tmp_path: Path):
+    with ArchivedLog(tmp_path / "data") as log:
+        yield log
+
+
+class Leaving(PartitionLog):
+    """Its local segments go in the moment between two looks of a worker."""
+
+    __slots__ = ()
+
+    @property
+    def local_start_offset(self) -> int:
+        offset = PartitionLog.local_start_offset.fget(self)
+        self.drop_local(self.segments[-1].base_offset)
+        return offset
+
+
+def test_a_reader_skips_nothing_that_just_left_for_the_archive(log: ArchivedLog) -> None:
+    log.create()
+    values = log.fill(40)
+    log.archive_all()
+    partition = log.partition()
+    partition.__class__ = Leaving
+    part = partition.find(5, 1 << 20)
+    assert part is None or part.segment.base_offset <= 5
+    partition.__class__ = PartitionLog
+    assert log.values() == values
+
+
+def test_a_chunk_that_comes_back_while_its_old_file_goes(tmp_path: Path) -> None:
+    with ArchivedLog(tmp_path / "data") as log:
+        log.create(local_retention_bytes=1)
+        values = log.fill(40)
+        log.archive_all()
+        log.let_go_locally()
+        assert log.read(0)
+        go = threading.Event()
+        for _ in range(2):
+            log.store.workers.submit(go.wait)  # the threads have something else to do
+        log.archive.cache.drop()
+        assert log.read(0)
+        go.set()
+        log.settle()
+        assert log.values() == values
+
+
+def test_two_uploads_of_one_topic_describe_it_once(log: ArchivedLog) -> None:
+    """Side by side they would write to the same file."""
+    log.create(partitions=2)
+    log.objects.hold = asyncio.Event()
+    for index in range(2):
+        for n in range(20):
+            log.append(batch_of(b"%d" % n + bytes(200)), index=index)
+    log.wait(lambda: len(log.objects.requests) == 2)
+    log.objects.hold.set()
+    log.wait(lambda: log.archive.uploads.uploaded_segments >= 2)
+    assert log.objects.count("put", "topic.json") == 1
+
+
+class LeavingLater(PartitionLog):
+    """Its local segments go when a worker has looked at what is archived."""
+
+    __slots__ = ()
+
+    def archived_only(self):
+        found = PartitionLog.archived_only(self)
+        self.drop_local(self.segments[-1].base_offset)
+        return found
+
+
+def test_nothing_aborted_is_shown_that_just_left_for_the_archive(log: ArchivedLog) -> None:
+    log.create()
+    log.append(batch_of(b"no" + bytes(800), producer=(7, 0, 0), transactional=True))
+    log.end(7, commit=False)
+    log.fill(30)
+    log.archive_all()
+    partition = log.partition()
+    expected = partition.aborted_transactions(0, 30)
+    assert len(expected) == 1
+    partition.__class__ = LeavingLater
+    assert partition.aborted_transactions(0, 30) == expected
+
+
+def test_a_start_inside_a_segment_counts_it_once(log: ArchivedLog) -> None:
+    log.create()
+    log.fill(40)
+    log.archive_all()
+    before = log.partition().total_bytes
+    log.delete_records(3)
+    assert log.partition().segments[0].base_offset == 0
+    assert log.partition().total_bytes == before
