@@ -187,13 +187,13 @@ class FakeStore:
 
 
 class FakeQueues:
-    """Where each share group is in which partition; `refuses`: the disk takes no writes."""
+    """Where each share group is in which partition; `refuses`: why it takes no writes."""
 
     def __init__(self, topics):
         self._topics = topics
         self.offsets = {}
         self.left = []
-        self.refuses = False
+        self.refuses = None
 
     async def initialize(self, group_id, offsets):
         await self._write()
@@ -234,7 +234,7 @@ class FakeQueues:
     async def _write(self):
         await asyncio.sleep(0)
         if self.refuses:
-            raise StorageFailed("the disk is full")
+            raise self.refuses
 
 
 class Cluster:

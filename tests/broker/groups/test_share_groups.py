@@ -15,6 +15,7 @@ from group_harness import (
 )
 
 from headwater.broker.groups import GroupSettings
+from headwater.errors import ApiError, StorageFailed
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,
@@ -258,11 +259,11 @@ async def test_a_new_subscription():
 
 async def test_queue_state_comes_before_the_assignment():
     cluster = await Cluster.start(t=2)
-    cluster.queues.refuses = True
+    cluster.queues.refuses = StorageFailed("full")
     member = ShareConsumer(cluster)
     assert (await member.heartbeat()).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert await types(cluster) == {}
-    cluster.queues.refuses = False
+    cluster.queues.refuses = None
     await member.heartbeat()
     assert member.partitions == [0, 1]
     assert await offsets(cluster) == {("t", p): (-1, ErrorCode.NONE) for p in (0, 1)}
@@ -431,15 +432,18 @@ async def test_only_one_protocol_founds_a_group():
     assert (await modern).error_code == 0
 
 
-async def test_only_an_empty_group_is_deleted_and_its_queue_state_with_it():
+@pytest.mark.parametrize(
+    "failure", [StorageFailed("full"), ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)]
+)
+async def test_only_an_empty_group_is_deleted_and_its_queue_state_with_it(failure):
     cluster = await Cluster.start(t=1)
     member = ShareConsumer(cluster)
     await member.heartbeat()
     assert await delete_group(cluster) is ErrorCode.NON_EMPTY_GROUP
     await member.leave()
-    cluster.queues.refuses = True
+    cluster.queues.refuses = failure
     assert await delete_group(cluster) is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    cluster.queues.refuses = False
+    cluster.queues.refuses = None
     assert await types(cluster) == {"s": ("share", "Empty")}
     assert await delete_group(cluster) is ErrorCode.NONE
     assert cluster.queues.offsets == {}

@@ -1,12 +1,18 @@
 """Records that a group gives up on, and rests between deliveries."""
 
+import asyncio
+from types import SimpleNamespace
+
 import pytest
 from queue_harness import ACCEPT, REJECT, RELEASE, acquired, acquired_spans, queue_broker
 from wire import batch_of, wait_until
 
 from headwater.broker.queues import dead_letters
+from headwater.broker.queues.window import ARCHIVING, Span
+from headwater.log import segment as segments_on_disk
 from headwater.protocol import records
 from headwater.protocol.records import Record
+from headwater.testing.clock import FakeClock
 
 
 @pytest.fixture
@@ -170,3 +176,42 @@ def test_a_record_larger_than_a_copy_at_a_time(broker):
     assert consumer.take() == [0]
     assert consumer.acknowledge((0, 0, REJECT)) == 0
     wait_until(broker.letters)
+
+
+def test_who_dies_while_the_last_copy_ends_is_copied_too(monkeypatch):
+    copied = []
+
+    async def copy(self, share, death):
+        copied.append(death.span.first)
+
+    async def run():
+        letters = dead_letters.DeadLetters(SimpleNamespace(clock=FakeClock(0)), None)
+        log = SimpleNamespace(deleted=False)
+        share = _Hashable(log=log, is_deleted=False, archiving_since_ms=0)
+        for offset in range(2):
+            letters.bury(share, [dead_letters.Death(Span(offset, offset, ARCHIVING, 1), "why")])
+            await asyncio.sleep(0)  # the task ends; what follows on its end has not run yet
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(dead_letters.DeadLetters, "_copy", copy)
+    asyncio.run(run())
+    assert copied == [0, 1]
+
+
+class _Hashable(SimpleNamespace):
+    __hash__ = object.__hash__
+
+
+def test_small_records_are_copied_a_bounded_number_at_a_time(broker, monkeypatch):
+    monkeypatch.setattr(dead_letters, "COPY_RECORDS", 10)
+    jobs = broker.topic()
+    values = [b"%d" % number for number in range(35)]
+    broker.produce(*values)
+    consumer = broker.consumer(jobs)
+    assert len(consumer.take()) == 35
+    assert consumer.acknowledge((0, 34, REJECT)) == 0
+    wait_until(lambda: len(broker.letters()) == 35)
+    assert [letter.value for letter in broker.letters()] == values
+    log = broker.broker.running.broker.partition("jobs.dlq", 0)
+    headers = segments_on_disk.headers(log.storage, log.segments[0], 0)
+    assert [header.record_count for _, header in headers] == [10, 10, 10, 5]

@@ -6,7 +6,7 @@ import pytest
 
 from headwater.broker.queues.delivering import Wanted, choose, take
 from headwater.broker.queues.ordering import KeyOrder, Keys
-from headwater.broker.queues.read_ahead import PlacedBatch, ReadAhead
+from headwater.broker.queues.read_ahead import AHEAD_BATCHES, PlacedBatch, ReadAhead
 from headwater.broker.queues.window import ACKNOWLEDGED, Span, Window
 
 WANTED = Wanted("m", 500, 1 << 20, 500, False, 30.0, 2000)
@@ -18,7 +18,7 @@ def share_of(window: Window, order=None):
 
 
 def ahead_of(from_offset: int, *spans: tuple[int, int]) -> ReadAhead:
-    segment = SimpleNamespace(doomed=False, size_bytes=1000)
+    segment = SimpleNamespace(doomed=False, size_bytes=100_000)
     batches = [PlacedBatch(a, b, 100 * at, 100, False) for at, (a, b) in enumerate(spans)]
     return ReadAhead(segment, from_offset, False, batches, [b for _, b in spans])
 
@@ -67,3 +67,9 @@ def test_the_first_batch_comes_however_large_and_then_max_bytes_counts():
     wanted = WANTED._replace(max_bytes=10)
     taken = take(share, ahead_of(0, (0, 1), (2, 3)), 0, 4, 0.0, wanted)
     assert offsets(taken) == [0, 1]
+
+
+def test_what_one_walk_finds_is_not_looked_for_again():
+    small = ahead_of(7, *((at, at) for at in range(7, 7 + AHEAD_BATCHES)))
+    assert small.suffices(7, 10_000, 500, 1)
+    assert not small.suffices(8, 10_000, 500, 1)  # from there another would find more

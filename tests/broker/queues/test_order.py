@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from queue_harness import ACCEPT, RELEASE, queue_broker
 
 from headwater.broker.queues.ordering import KeyOrder, Keys
-from headwater.broker.queues.window import Acknowledgement, Rules, Window
+from headwater.broker.queues.window import ACKNOWLEDGED, Acknowledgement, Rules, Span, Window
 
 BY_KEY = {"headwater.share.order": "key"}
 RULES = Rules(30.0, 100, True)
@@ -104,3 +104,63 @@ def test_no_two_of_a_key_and_none_before_its_turn(keys, choices):
         )
     for key, offsets in settled.items():
         assert key is None or offsets == sorted(offsets)
+
+
+def test_keys_that_are_not_read_yet_hold_their_records_back():
+    """A window may be there before its keys: after a start, or when the order is set."""
+    window, order = Window(0), KeyOrder(0)
+    window.restore(0, [Span(9, 9, ACKNOWLEDGED, 1)])
+    order.learn(Keys(0, 3, {0: b"a", 2: b"b"}, []))
+    assert order.needs_more(window, 10, 100)
+    assert order.free(window, 0.0, 10) == [0, 1, 2]
+    order.learn(Keys(3, 10, {3: b"a", 4: b"c"}, []))
+    assert order.free(window, 0.0, 10) == [0, 1, 2, 4, 5, 6, 7, 8]
+
+
+def test_keys_of_many_batches_are_read_before_a_choice_is_made(broker):
+    jobs = broker.topic(**BY_KEY)
+    for number in range(600):  # more batches than are looked at in one go
+        broker.produce_keyed([(b"k%d" % (number if number < 512 else 0), b"x")])
+    broker.produce_keyed([(b"last", b"x")])
+    consumer = broker.consumer(jobs)
+    taken = consumer.take(max_wait_ms=20_000)
+    while 600 not in taken:
+        taken += consumer.take()
+    assert taken == [*range(512), 600]
+    assert consumer.acknowledge((600, 600, ACCEPT)) == 0
+    broker.restart(crash=True)
+    consumer = broker.consumer(jobs)
+    taken = consumer.take(max_wait_ms=20_000)
+    while more := consumer.take():
+        taken += more
+    assert taken == list(range(512))
+    assert consumer.acknowledge((0, 0, ACCEPT)) == 0
+    assert consumer.take() == [512]
+
+
+def test_the_next_of_a_key_waits_until_the_one_before_is_settled_durably():
+    window, order = Window(0), KeyOrder(0)
+    order.learn(Keys(0, 2, {0: b"a", 1: b"a"}, []))
+    order.offer(window, 2, 10)
+    assert window.acquire(0, 0, "m", 0.0, 30.0, 1)
+    change = window.acknowledge("m", [Acknowledgement(0, 0, [ACCEPT])], 0.0, RULES)
+    assert order.free(window, 0.0, 10) == []
+    window.confirm(change)
+    assert order.free(window, 0.0, 10) == [1]
+
+
+def test_keys_of_a_million_settled_records_are_not_kept():
+    window, order = Window(0), KeyOrder(0)
+    count, step = 100_000, 1_000
+    for first in range(0, count, step):
+        keys = {offset: b"k%d" % offset for offset in range(first, first + step)}
+        order.learn(Keys(first, first + step, keys, []))
+        order.offer(window, count, 2_000)
+        free = [offset for offset in order.free(window, 0.0, step) if offset]
+        for offset in free:
+            window.acquire(offset, offset, "m", 0.0, 30.0, 1)
+        done = [Acknowledgement(offset, offset, [ACCEPT]) for offset in free]
+        window.confirm(window.acknowledge("m", done, 0.0, RULES))
+    assert (window.start_offset, window.next_offset) == (0, count)
+    assert order.key_count <= 20_000
+    assert order.free(window, 0.0, 1) == [0]

@@ -1,7 +1,9 @@
 """What a share group has done survives a stop and a crash."""
 
+import asyncio
+
 import pytest
-from queue_harness import ACCEPT, GROUP, REJECT, RELEASE, acquired_spans, queue_broker
+from queue_harness import ACCEPT, GROUP, REJECT, RELEASE, acquired, acquired_spans, queue_broker
 from wire import wait_until
 
 from headwater.broker.queues import dead_letters, state_log
@@ -127,8 +129,6 @@ def test_the_state_log_is_begun_anew_and_stays_small(broker, monkeypatch):
 
 
 def test_a_group_can_begin_elsewhere_or_be_forgotten(broker):
-    import asyncio
-
     jobs = broker.topic()
     broker.produce(b"a", b"b", b"c")
     consumer = broker.consumer(jobs)
@@ -190,3 +190,51 @@ def test_a_disk_that_refuses_leaves_the_records_with_their_consumer(tmp_path):
         assert consumer.take() == []
     finally:
         broker.close()
+
+
+def test_a_record_that_is_rejected_again_has_another_dead_letter(broker, monkeypatch):
+    """What the last process has copied is looked for once, and only for what it had begun."""
+    jobs = broker.topic()
+    broker.produce(b"a", b"b", b"c")
+
+    async def never(*_):
+        raise dead_letters.StorageFailed("stopped here")
+
+    scans, copied = [], dead_letters._copied
+
+    def counting(*args):
+        scans.append(args)
+        return copied(*args)
+
+    monkeypatch.setattr(Queues, "buried", never)
+    consumer = broker.consumer(jobs)
+    assert consumer.take() == [0, 1, 2]
+    assert consumer.acknowledge((0, 0, REJECT), (2, 2, REJECT)) == 0
+    wait_until(broker.letters)
+    monkeypatch.undo()
+    monkeypatch.setattr(dead_letters, "_copied", counting)
+    broker.restart(crash=True)
+    queues = broker.broker.running.broker.queues
+    wait_until(lambda: [each.archiving for each in queues.describe(GROUP)] == [0])
+    assert sorted(letter.value for letter in broker.letters()) == [b"a", b"c"]
+    assert len(scans) == 1
+    work = queues.alter(GROUP, {(jobs, 0): 0})
+    asyncio.run_coroutine_threadsafe(work, broker.broker._loop).result(10)
+    consumer = broker.consumer(jobs)
+    assert consumer.take() == [0, 1, 2]
+    assert consumer.acknowledge((0, 0, REJECT)) == 0
+    wait_until(lambda: len(broker.letters()) == 3)
+    assert len(scans) == 1
+
+
+def test_a_fetch_that_waits_ends_when_the_state_of_its_group_is_deleted(broker):
+    jobs = broker.topic()
+    consumer = broker.consumer(jobs)
+    assert consumer.take() == []
+    consumer.send_fetch(max_wait_ms=300_000)
+    queues = broker.broker.running.broker.queues
+    share = queues._groups[GROUP][jobs, 0]
+    wait_until(lambda: share.waiters)
+    asyncio.run_coroutine_threadsafe(queues.delete(GROUP), broker.broker._loop).result(10)
+    assert acquired(consumer.receive_fetch()) == []
+    assert queues.describe(GROUP) == []

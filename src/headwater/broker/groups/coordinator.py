@@ -633,7 +633,7 @@ class GroupCoordinator:
         if isinstance(group, ShareGroup):
             try:
                 await self._queues.delete(group_id, None)
-            except StorageFailed as error:
+            except (ApiError, StorageFailed) as error:
                 group.survive()
                 raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE) from error
 

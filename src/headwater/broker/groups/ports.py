@@ -54,7 +54,7 @@ StartOffsets = Mapping[tuple[UUID, int], int]
 class Queues(Protocol):
     """The queue state of share groups: how far each has come in which partition.
 
-    What is awaited is durable when it returns, or raises `StorageFailed`.
+    What is awaited is durable when it returns, or raises `ApiError` or `StorageFailed`.
     """
 
     async def initialize(self, group_id: str, offsets: StartOffsets) -> None:

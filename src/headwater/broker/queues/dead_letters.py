@@ -16,6 +16,7 @@ import logging
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from headwater.broker.queues.read_ahead import PlacedBatch, read_ahead, read_batch
@@ -38,7 +39,8 @@ REJECTED = "rejected by consumer"
 PREFIX = "headwater.dlq."
 DEAD_LETTER_CONFIGS = {"retention.ms": "-1"}  # they wait for a person
 RETRY_S, RETRY_MAX_S = 1.0, 60.0
-COPY_BYTES = 512 << 10  # at a time
+COPY_BYTES = 512 << 10  # at a time, as they are stored
+COPY_RECORDS = 5_000  # at a time: with their headers they are large, however small they were
 CLOCK_SKEW_MS = 60_000  # by which the wall clock may have been put back
 
 
@@ -49,6 +51,7 @@ class Death:
     span: Span
     cause: str
     copied_until: int = -1  # up to where their letters are in the log
+    is_resumed: bool = False  # begun by the last process, which may have copied some
 
 
 class DeadLetters:
@@ -59,16 +62,16 @@ class DeadLetters:
         self._queues = queues
         self._waiting: dict[SharePartition, deque[Death]] = {}
         self._tasks: dict[SharePartition, asyncio.Task[None]] = {}
+        self._copied: dict[SharePartition, set[int]] = {}  # by the last process
 
     def bury(self, share: SharePartition, deaths: list[Death]) -> None:
         """Takes them in charge: they are "archiving", durably."""
         if not deaths:
             return
+        share.archiving_since_ms = share.archiving_since_ms or self._broker.clock.now_ms()
         self._waiting.setdefault(share, deque()).extend(deaths)
         if share not in self._tasks:
-            task = asyncio.create_task(self._work(share))
-            self._tasks[share] = task
-            task.add_done_callback(lambda _: self._tasks.pop(share, None))
+            self._tasks[share] = asyncio.create_task(self._work(share))
 
     async def close(self) -> None:
         """Stops; what is not copied yet is found again at the next start."""
@@ -82,25 +85,32 @@ class DeadLetters:
         while waiting and not share.is_deleted and not share.log.deleted:
             try:
                 await self._copy(share, waiting[0])
-            except (HeadwaterError, OSError) as error:
+            except Exception as error:  # whatever it is: without a copy they are never passed
                 logger.warning(
                     "dead letters of %s-%d for %s are not copied yet: %s",
                     share.log.topic, share.index, share.group_id, error,
+                    exc_info=None if isinstance(error, HeadwaterError | OSError) else error,
                 )  # fmt: skip
                 await sleep(self._broker.clock, retry_s)
                 retry_s = min(retry_s * 2, RETRY_MAX_S)
                 continue
             waiting.popleft()
             retry_s = RETRY_S
-        del self._waiting[share]
+        # In the same turn as the last look at `waiting`: who buries next needs a new task.
+        del self._waiting[share], self._tasks[share]
+        self._copied.pop(share, None)
+        share.archiving_since_ms = 0
 
     async def _copy(self, share: SharePartition, death: Death) -> None:
         log = await self._log_for(share)
         store = self._broker.store
         copied: set[int] = set()
-        if share.archiving_since_ms:
-            since_ms = share.archiving_since_ms - CLOCK_SKEW_MS
-            copied = await store.in_reader_and_archive(_copied, log, share, since_ms)
+        if death.is_resumed:
+            if share not in self._copied:
+                since_ms = share.archiving_since_ms - CLOCK_SKEW_MS
+                found = await store.in_reader_and_archive(_copied, log, share, since_ms)
+                self._copied[share] = found
+            copied = self._copied[share]
         first = death.span.first
         while first <= death.span.last:
             letters, until = await store.in_reader_and_archive(_letters, share, death, first)
@@ -110,8 +120,8 @@ class DeadLetters:
                 if each.offset not in copied and each.offset >= death.copied_until
             ]
             if letters:
-                now_ms = self._broker.clock.now_ms()
-                await _append(log, [each._replace(timestamp_ms=now_ms) for each in letters])
+                batch = await store.in_reader(_batch, letters, self._broker.clock.now_ms())
+                await _append(log, batch)
                 share.dead_letters += len(letters)
                 self._broker.metrics.dead_letters[share.group_id, share.log.topic] += len(letters)
             death.copied_until = until
@@ -151,11 +161,11 @@ def _letters(share: SharePartition, death: Death, first: int) -> tuple[list[Reco
                 found = list(records.records_of(read_batch(share.log, ahead, placed)))
             except (CorruptLog, MalformedMessage) as error:
                 found = _unreadable(placed, str(error))
-            letters += (
-                _letter(share, death, record)
-                for record in found
-                if first <= record.offset <= span.last
-            )
+            dead = (record for record in found if first <= record.offset <= span.last)
+            room = COPY_RECORDS - len(letters)
+            letters += (_letter(share, death, record) for record in islice(dead, room))
+            if len(letters) == COPY_RECORDS:
+                return letters, letters[-1].offset + 1
         until = placed.last_offset + 1
         if read_bytes >= COPY_BYTES:
             break
@@ -183,8 +193,12 @@ def _letter(share: SharePartition, death: Death, record: Record) -> Record:
     return record._replace(headers=[*record.headers, *added])
 
 
-async def _append(log: PartitionLog, letters: list[Record]) -> None:
-    batch = records.build_batch(letters)
+def _batch(letters: list[Record], now_ms: int) -> bytearray:
+    """(worker)"""
+    return records.build_batch([each._replace(timestamp_ms=now_ms) for each in letters])
+
+
+async def _append(log: PartitionLog, batch: bytearray) -> None:
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def settle(error: StorageFailed | None) -> None:
@@ -212,8 +226,9 @@ def _copied(log: PartitionLog, share: SharePartition, since_ms: int) -> set[int]
     copied: set[int] = set()
     for record in _records_from(log, found.offset):
         about = dict(record.headers)
-        if mine <= about.items():
-            copied.add(int(about.get(PREFIX + "offset") or b"-1"))
+        offset = about.get(PREFIX + "offset") or b""
+        if mine <= about.items() and offset.isdigit():
+            copied.add(int(offset))
     return copied
 
 
@@ -242,4 +257,7 @@ def deaths_of(spans: list[Span], rejected: list[tuple[int, int]], limit: int) ->
 def unfinished(spans: list[Span], limit: int) -> list[Death]:
     """What the last process had begun with; its causes are told by the deliveries."""
     rejected = [(span.first, span.last) for span in spans if span.deliveries < limit]
-    return deaths_of(spans, rejected, limit)
+    deaths = deaths_of(spans, rejected, limit)
+    for death in deaths:
+        death.is_resumed = True
+    return deaths

@@ -40,14 +40,16 @@ class ShareFetching:
     refused: dict[Key, ErrorCode]  # partitions of the session that may not be had
     taken: dict[Key, Taken] = field(default_factory=dict)
     _count: int = 0
+    _deadline_s: float = 0.0
     size_bytes: int = 0
 
     async def collect(self) -> None:
         shares = await self._ready()
         loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + self.request.max_wait_ms / 1000
+        self._deadline_s = deadline_s = loop.time() + self.request.max_wait_ms / 1000
         rounds = 0
-        while shares:
+        # Not those that are deleted meanwhile, with their topic or with what the group has read.
+        while shares := [each for each in shares if not each.is_deleted and not each.log.deleted]:
             for _ in range(LOOKS):
                 if not await self._look_ahead(shares):
                     break
@@ -137,21 +139,26 @@ class ShareFetching:
             found = await self.broker.store.in_reader(
                 _read, to_read, is_committed_only, wanted.max_locks
             )
+            missing: list[tuple[SharePartition, ChunkOf]] = []
             for (share, _, _), result in zip(to_read, found, strict=True):
                 if isinstance(result, ChunkOf):
-                    self._learn(share, await self._fetched(share, result))
+                    missing.append((share, result))
                 else:
                     self._learn(share, result)
+            codes = await asyncio.gather(*(self._fetched(*each) for each in missing))
+            for (share, _), code in zip(missing, codes, strict=True):
+                self._learn(share, code)
         return bool(to_read)
 
     async def _fetched(self, share: SharePartition, chunk: ChunkOf) -> ErrorCode | None:
         """Waits until a chunk is here that only the archive has, as long as a fetch may wait."""
         try:
-            async with asyncio.timeout(max(self.request.max_wait_ms, 0) / 1000):
+            async with asyncio.timeout_at(self._deadline_s):
                 if share.log.archive is not None:
                     await share.log.archive.chunks.fetched(chunk)
-        except TimeoutError:
-            return None  # it comes in the background
+        except TimeoutError:  # it comes in the background; the next fetch begins with others
+            self.session.served_last(share.key)
+            return None
         except ArchiveUnavailable:
             return ErrorCode.KAFKA_STORAGE_ERROR
         except CorruptLog:
@@ -176,7 +183,7 @@ class ShareFetching:
     # ── taking ────────────────────────────────────────────────────────────────────────────────
 
     def _has_enough(self, shares: Sequence[SharePartition]) -> bool:
-        """Whether `min_bytes` can be had; what the batches are not known of counts for nothing."""
+        """Whether `min_bytes` can be had, or as much as one look finds."""
         if self.request.min_bytes <= 1:
             return True
         now_s, wanted, ready_bytes = self.broker.clock.monotonic_s(), self._wanted(), 0
@@ -186,7 +193,11 @@ class ShareFetching:
             if chosen is None:
                 continue
             offset = chosen if isinstance(chosen, int) else chosen[0]
-            if not _is_covered(share, offset, self._is_committed_only) or share.ahead is None:
+            if (
+                share.ahead is None
+                or not _is_covered(share, offset, self._is_committed_only)
+                or share.ahead.is_all_from(offset)
+            ):
                 return True
             batches = share.ahead.batches[share.ahead.index_of(offset) :]
             ready_bytes += sum(each.size_bytes for each in batches)
@@ -198,7 +209,7 @@ class ShareFetching:
             wanted = self._wanted()
             if wanted.max_records <= 0 or (self.taken and wanted.max_bytes <= 0):
                 break
-            if share.key not in self.refused:
+            if share.key not in self.refused and not share.is_deleted:
                 self._take_of(share, wanted, now_s)
 
     def _take_of(self, share: SharePartition, wanted: Wanted, now_s: float) -> None:
@@ -230,20 +241,15 @@ class ShareFetching:
         """
         if self.request.min_bytes > 1 and not self._has_enough(shares):
             return False
-        now_s, wanted = self.broker.clock.monotonic_s(), self._wanted()
-        if wanted.max_records <= 0:
-            return False
-        return any(
-            not share.log.deleted
-            and choose(
-                share,
-                now_s,
-                end_offset_of(share.log, is_committed_only=self._is_committed_only),
-                wanted,
-            )
-            is not None
-            for share in shares
-        )
+        wanted = self._wanted()
+        return wanted.max_records > 0 and any(self._is_promising(each, wanted) for each in shares)
+
+    def _is_promising(self, share: SharePartition, wanted: Wanted) -> bool:
+        end_offset = end_offset_of(share.log, is_committed_only=self._is_committed_only)
+        order = share.order
+        if order is not None and order.needs_more(share.window, end_offset, wanted.max_locks):
+            return True
+        return choose(share, self.broker.clock.monotonic_s(), end_offset, wanted) is not None
 
     async def _wait(self, shares: Sequence[SharePartition], deadline_s: float) -> None:
         loop = asyncio.get_running_loop()

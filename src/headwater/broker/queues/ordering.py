@@ -21,6 +21,7 @@ from headwater.protocol import records
 
 _LONGEST_KEY_BYTES = 32
 _READ_BYTES = 1 << 20
+_FEW_KEYS = 10_000
 
 
 class Keys(NamedTuple):
@@ -35,12 +36,18 @@ class Keys(NamedTuple):
 class KeyOrder:
     """The keys of a share partition's window."""
 
-    __slots__ = ("_absent", "_keys", "known_until")
+    __slots__ = ("_absent", "_keys", "_most_keys", "known_until")
 
     def __init__(self, start_offset: int) -> None:
         self.known_until = start_offset  # keys are known in front of it
         self._keys: dict[int, bytes] = {}
+        self._most_keys = _FEW_KEYS  # before those that are not needed go
         self._absent: deque[tuple[int, int]] = deque()
+
+    @property
+    def key_count(self) -> int:
+        """How many are in memory."""
+        return len(self._keys)
 
     def learn(self, found: Keys) -> None:
         if found.first <= self.known_until < found.until:
@@ -70,16 +77,28 @@ class KeyOrder:
                 break
             stop = min(until, self._absent[0][0]) if self._absent else until
             window.offer(min(stop, window.next_offset + room) - 1)
-        if len(self._keys) > 2 * max_locks + window.in_flight:
-            start = window.start_offset
-            self._keys = {at: key for at, key in self._keys.items() if at >= start}
+        if len(self._keys) > self._most_keys:
+            self._forget_settled(window)
+            self._most_keys = max(2 * len(self._keys), _FEW_KEYS)
+
+    def _forget_settled(self, window: Window) -> None:
+        """A million settled records behind a slow one may be in the window: not their keys."""
+        kept = {at: key for at, key in self._keys.items() if at >= window.next_offset}
+        for first, last, _ in window.open_runs(0.0):
+            for offset in range(first, last + 1):
+                key = self._keys.get(offset)
+                if key is not None:
+                    kept[offset] = key
+        self._keys = kept
 
     def free(self, window: Window, now_s: float, limit: int) -> list[int]:
-        """Up to `limit` offsets, in order, that may be delivered now."""
+        """Up to `limit` offsets, in order, that may be delivered now: none whose key is unknown,
+        as all are after a start until they are read.
+        """
         free: list[int] = []
         taken: set[bytes] = set()
         for first, last, is_due in window.open_runs(now_s):
-            for offset in range(first, last + 1):
+            for offset in range(first, min(last + 1, self.known_until)):
                 key = self._keys.get(offset)
                 if is_due and (key is None or key not in taken):
                     free.append(offset)

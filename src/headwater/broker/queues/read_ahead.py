@@ -54,8 +54,18 @@ class ReadAhead(NamedTuple):
         )
         if last + 1 >= end_offset or ends_at >= self.segment.size_bytes:
             return True
+        if self.is_all_from(offset):
+            return True
         found_bytes = ends_at - self.batches[self.index_of(offset)].position
         return last - offset + 1 >= max_records and found_bytes >= min_bytes
+
+    def is_all_from(self, offset: int) -> bool:
+        """Whether it is as much as one walk from `offset` finds."""
+        first, last = self.batches[0], self.batches[-1]
+        return offset == self.from_offset and (
+            len(self.batches) >= AHEAD_BATCHES
+            or last.position + last.size_bytes - first.position >= AHEAD_BYTES
+        )
 
     def index_of(self, offset: int) -> int:
         """The batch that holds `offset`, or the first one behind it."""

@@ -144,9 +144,9 @@ class Window:
         return None
 
     def open_runs(self, now_s: float) -> Iterator[tuple[int, int, bool]]:
-        """What is not settled, in order: first, last, and whether it may be delivered now."""
+        """What is not settled, durably, in order: first, last, and whether it may be delivered."""
         for run in self._runs:
-            if run.state not in _SETTLED:
+            if run.state not in _SETTLED or run.change is not None:
                 yield run.first, run.last, run.state == AVAILABLE and run.until_s <= now_s
 
     def acquire(
