@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from headwater.broker.api.registry import APIS
+from headwater.broker.background import Background
 from headwater.broker.falling_behind import FallingBehind
 from headwater.broker.fetch_sessions import FetchSessions
 from headwater.broker.group_configs import GroupConfigs
@@ -136,7 +137,7 @@ class Broker:
             warning_percent=options.lag_warning_percent,
             webhook=options.lag_webhook,
         )
-        self._tasks: list[asyncio.Task[None]] = []
+        self._background = Background("what the broker does by itself")
         self._change_turn = asyncio.Lock()
         self._changes: set[asyncio.Task[Any]] = set()
 
@@ -149,23 +150,21 @@ class Broker:
         if self.authentication.mode == "sasl":
             await self.users.start()
         await self._measure_disk()
-        self._tasks = [
-            asyncio.create_task(self._load_coordinators()),
-            asyncio.create_task(self._load_queues()),
-            asyncio.create_task(self._every(CHECKPOINT_S, self.store.checkpoint)),
-            asyncio.create_task(self._every(RETENTION_S, self.retain)),
-            asyncio.create_task(self._every(COMPACTION_S, self.compactor.run)),
-            asyncio.create_task(self._every(1.0, self._measure_disk)),
-            asyncio.create_task(self._every(1.0, self.store.probe)),
-            asyncio.create_task(self._every(1.0, self.transactions.abort_timed_out)),
-            asyncio.create_task(self._every(ID_EXPIRY_S, self.transactions.expire_ids)),
-            asyncio.create_task(self._every(MEASURE_S, self.falling_behind.look)),
-            asyncio.create_task(self.falling_behind.post()),
-        ]
+        self._background.start(self._load_coordinators())
+        self._background.start(self._load_queues())
+        self._background.start(self._every(CHECKPOINT_S, self.store.checkpoint))
+        self._background.start(self._every(RETENTION_S, self.retain))
+        self._background.start(self._every(COMPACTION_S, self.compactor.run))
+        self._background.start(self._every(1.0, self._measure_disk))
+        self._background.start(self._every(1.0, self.store.probe))
+        self._background.start(self._every(1.0, self.transactions.abort_timed_out))
+        self._background.start(self._every(ID_EXPIRY_S, self.transactions.expire_ids))
+        self._background.start(self._every(MEASURE_S, self.falling_behind.look))
+        self._background.start(self.falling_behind.post())
 
     async def close(self) -> None:
         """Commits what was taken in and closes the log."""
-        await self._end_tasks()
+        await self._background.stop()
         await self.overload.close()
         if self._changes:
             await asyncio.wait(self._changes)
@@ -178,17 +177,12 @@ class Broker:
 
     async def abandon(self) -> None:
         """Lets everything go as a crash would; for tests."""
-        await self._end_tasks()
+        await self._background.stop()
         self.users.close()
         self.transactions.abandon()
         await self.queues.abandon()
         await self.audit.close()
         self.store.abandon()
-
-    async def _end_tasks(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     # ── topics ────────────────────────────────────────────────────────────────────────────────
 

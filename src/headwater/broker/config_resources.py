@@ -14,7 +14,8 @@ from headwater.broker import group_configs
 from headwater.broker.api.registry import RequestContext
 from headwater.broker.broker import OFFSETS_PARTITIONS, Broker, BrokerOptions
 from headwater.broker.security.authorizer import Operation, ResourceType
-from headwater.log.config import BOOLEAN, INT, LIST, SETTINGS, Setting
+from headwater.log.config import SETTINGS
+from headwater.log.settings import BOOLEAN, INT, LIST, Setting
 
 # Kafka's numbers for kinds of resources …
 TOPIC: Final = 2

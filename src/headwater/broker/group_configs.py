@@ -14,22 +14,22 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headwater.errors import ConfigError
-from headwater.log.config import (
+from headwater.log.config import WEEK_MS
+from headwater.log.settings import (
     BOOLEAN,
     INT,
-    INT64_MAX,
+    INT32_MAX,
     LONG,
     STRING,
-    WEEK_MS,
     Setting,
-    _boolean,
-    _number,
-    _one_of,
+    boolean,
+    number,
+    one_of,
 )
 from headwater.log.store import LogStore
+from headwater.protocol.records import INT64_MAX
 
 DOCUMENTS: Final = "group"  # the kind of our documents in the catalog
-_INT32_MAX: Final = 2**31 - 1
 _DAY_MS: Final = 86_400_000
 # ISO 8601 as Java's Duration reads it; the sign is left out because none may be negative.
 _DURATION: Final = re.compile(
@@ -62,21 +62,21 @@ def _offset_reset(text: str) -> OffsetReset:
 SETTINGS: Final[dict[str, Setting]] = {
     s.name: s
     for s in (
-        Setting("consumer.heartbeat.interval.ms", INT, "5000", _number(1, _INT32_MAX), "how often a member of a consumer group reports"),
-        Setting("consumer.session.timeout.ms", INT, "45000", _number(1, _INT32_MAX), "when a silent member of a consumer group is taken for gone"),
+        Setting("consumer.heartbeat.interval.ms", INT, "5000", number(1, INT32_MAX), "how often a member of a consumer group reports"),
+        Setting("consumer.session.timeout.ms", INT, "45000", number(1, INT32_MAX), "when a silent member of a consumer group is taken for gone"),
         Setting("share.auto.offset.reset", STRING, "latest", _offset_reset, "where a partition begins that the group has not read yet: earliest, latest or by_duration:PnDTnHnMn.nS"),
-        Setting("share.delivery.count.limit", INT, "5", _number(2, 25), "how often a record is delivered before it is given up"),
-        Setting("share.heartbeat.interval.ms", INT, "5000", _number(1, _INT32_MAX), "how often a member of a share group reports"),
-        Setting("share.isolation.level", STRING, "read_uncommitted", _one_of("read_committed", "read_uncommitted"), "whether records of open and aborted transactions are delivered"),
-        Setting("share.partition.max.record.locks", INT, "2000", _number(100, 10_000), "records of one partition that may be with consumers at a time"),
-        Setting("share.record.lock.duration.ms", INT, "30000", _number(1_000, 3_600_000), "how long a record stays with a consumer that says nothing about it"),
-        Setting("share.renew.acknowledge.enable", BOOLEAN, "true", _boolean, "whether a consumer may ask for more time with a record"),
-        Setting("share.session.timeout.ms", INT, "45000", _number(1, _INT32_MAX), "when a silent member of a share group is taken for gone"),
-        Setting("headwater.share.backoff.ms", INT, "0", _number(0, _DAY_MS), "how long a released record waits for its next delivery; doubles with every delivery"),
-        Setting("headwater.share.backoff.max.ms", INT, "60000", _number(0, _DAY_MS), "the longest such wait"),
-        Setting("headwater.share.dlq.enable", BOOLEAN, "true", _boolean, "whether a record that is given up or rejected is kept in the topic's dead letters (<topic>.dlq)"),
-        Setting("headwater.share.expire.ms", LONG, str(WEEK_MS), _number(1_000, INT64_MAX), "a group without members for this long is deleted"),
-        Setting("headwater.share.order", STRING, "none", _one_of("none", "key"), "key: records of one key are delivered one after the other"),
+        Setting("share.delivery.count.limit", INT, "5", number(2, 25), "how often a record is delivered before it is given up"),
+        Setting("share.heartbeat.interval.ms", INT, "5000", number(1, INT32_MAX), "how often a member of a share group reports"),
+        Setting("share.isolation.level", STRING, "read_uncommitted", one_of("read_committed", "read_uncommitted"), "whether records of open and aborted transactions are delivered"),
+        Setting("share.partition.max.record.locks", INT, "2000", number(100, 10_000), "records of one partition that may be with consumers at a time"),
+        Setting("share.record.lock.duration.ms", INT, "30000", number(1_000, 3_600_000), "how long a record stays with a consumer that says nothing about it"),
+        Setting("share.renew.acknowledge.enable", BOOLEAN, "true", boolean, "whether a consumer may ask for more time with a record"),
+        Setting("share.session.timeout.ms", INT, "45000", number(1, INT32_MAX), "when a silent member of a share group is taken for gone"),
+        Setting("headwater.share.backoff.ms", INT, "0", number(0, _DAY_MS), "how long a released record waits for its next delivery; doubles with every delivery"),
+        Setting("headwater.share.backoff.max.ms", INT, "60000", number(0, _DAY_MS), "the longest such wait"),
+        Setting("headwater.share.dlq.enable", BOOLEAN, "true", boolean, "whether a record that is given up or rejected is kept in the topic's dead letters (<topic>.dlq)"),
+        Setting("headwater.share.expire.ms", LONG, str(WEEK_MS), number(1_000, INT64_MAX), "a group without members for this long is deleted"),
+        Setting("headwater.share.order", STRING, "none", one_of("none", "key"), "key: records of one key are delivered one after the other"),
     )
 }  # fmt: skip
 

@@ -15,6 +15,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING
 
+from headwater.broker.background import Background
 from headwater.errors import CorruptLog
 from headwater.log.config import OverloadPolicy
 from headwater.log.partition import PartitionLog
@@ -47,7 +48,7 @@ class Overload:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._watches: dict[PartitionLog, _Watch] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background("looking how far a group is")
 
     @property
     def is_any(self) -> bool:
@@ -98,9 +99,7 @@ class Overload:
             self._look(partition, policy, watch)
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._background.stop()
 
     def _watch(self, partition: PartitionLog, policy: OverloadPolicy) -> _Watch:
         watch = self._watches.get(partition)
@@ -122,9 +121,7 @@ class Overload:
             self._found(partition, watch, 0)
             return
         watch.is_looking = True
-        task = asyncio.create_task(self._search(partition, watch, offset))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._background.start(self._search(partition, watch, offset))
 
     async def _search(self, partition: PartitionLog, watch: _Watch, offset: int) -> None:
         try:

@@ -9,55 +9,27 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headwater.errors import ConfigError
+from headwater.log.settings import (
+    BOOLEAN,
+    DOUBLE,
+    INT,
+    INT32_MAX,
+    LIST,
+    LONG,
+    STRING,
+    Setting,
+    boolean,
+    number,
+    one_of,
+)
+from headwater.protocol.records import INT64_MAX
 
-INT64_MAX: Final = 2**63 - 1
 WEEK_MS: Final = 7 * 24 * 3600 * 1000
 SAME_AS_TOTAL: Final = -2
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One topic setting. `kind` is Kafka's ConfigType number, as DescribeConfigs reports it."""
-
-    name: str
-    kind: int
-    default: str
-    parse: Callable[[str], Any]
-    doc: str
-    effect: bool = True
-
-
-BOOLEAN, STRING, INT, _SHORT, LONG, DOUBLE, LIST = range(1, 8)
-
-
-def _number(low: float, high: float, kind: type = int) -> Callable[[str], Any]:
-    def parse(text: str) -> Any:
-        try:
-            value = kind(text)
-        except ValueError:
-            raise ValueError("not a number") from None
-        if not low <= value <= high:
-            raise ValueError(f"not between {low} and {high}")
-        return value
-
-    return parse
-
-
-def _one_of(*allowed: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in allowed:
-            raise ValueError(f"not one of {', '.join(allowed)}")
-        return text
-
-    return parse
-
-
-def _boolean(text: str) -> bool:
-    return _one_of("true", "false")(text.lower()) == "true"
-
-
 def _policies(text: str) -> frozenset[str]:
-    return frozenset(_one_of("delete", "compact")(part.strip()) for part in text.split(","))
+    return frozenset(one_of("delete", "compact")(part.strip()) for part in text.split(","))
 
 
 def _names(text: str) -> frozenset[str]:
@@ -68,48 +40,46 @@ def _any(text: str) -> str:
     return text
 
 
-_INT32_MAX = 2**31 - 1
-
 SETTINGS: Final[dict[str, Setting]] = {
     s.name: s
     for s in (
         Setting("cleanup.policy", LIST, "delete", _policies, "what happens to old records"),
-        Setting("compression.type", STRING, "producer", _one_of("producer", "none", "uncompressed", "gzip", "snappy", "lz4", "zstd"), "batches are stored as sent, whatever is set", effect=False),
-        Setting("compression.gzip.level", INT, "-1", _number(-1, 9), "batches are stored as sent", effect=False),
-        Setting("compression.lz4.level", INT, "9", _number(1, 17), "batches are stored as sent", effect=False),
-        Setting("compression.zstd.level", INT, "3", _number(-131072, 22), "batches are stored as sent", effect=False),
-        Setting("delete.retention.ms", LONG, "86400000", _number(0, INT64_MAX), "how long a tombstone is kept"),
-        Setting("file.delete.delay.ms", LONG, "60000", _number(0, INT64_MAX), "files go once nobody reads them", effect=False),
-        Setting("flush.messages", LONG, str(INT64_MAX), _number(1, INT64_MAX), "see headwater.durability", effect=False),
-        Setting("flush.ms", LONG, str(INT64_MAX), _number(0, INT64_MAX), "see headwater.durability", effect=False),
-        Setting("headwater.durability", STRING, "fsync", _one_of("fsync", "os"), "what an acknowledgement means: on disk (fsync), or handed to the operating system (os)"),
-        Setting("headwater.overload.bytes", LONG, "-1", _number(-1, INT64_MAX), "bytes of a partition that headwater.overload.group may be behind"),
-        Setting("headwater.overload.drop", STRING, "refuse", _one_of("refuse", "discard"), "with policy drop: producers get an error (refuse), or an acknowledgement (discard)"),
+        Setting("compression.type", STRING, "producer", one_of("producer", "none", "uncompressed", "gzip", "snappy", "lz4", "zstd"), "batches are stored as sent, whatever is set", effect=False),
+        Setting("compression.gzip.level", INT, "-1", number(-1, 9), "batches are stored as sent", effect=False),
+        Setting("compression.lz4.level", INT, "9", number(1, 17), "batches are stored as sent", effect=False),
+        Setting("compression.zstd.level", INT, "3", number(-131072, 22), "batches are stored as sent", effect=False),
+        Setting("delete.retention.ms", LONG, "86400000", number(0, INT64_MAX), "how long a tombstone is kept"),
+        Setting("file.delete.delay.ms", LONG, "60000", number(0, INT64_MAX), "files go once nobody reads them", effect=False),
+        Setting("flush.messages", LONG, str(INT64_MAX), number(1, INT64_MAX), "see headwater.durability", effect=False),
+        Setting("flush.ms", LONG, str(INT64_MAX), number(0, INT64_MAX), "see headwater.durability", effect=False),
+        Setting("headwater.durability", STRING, "fsync", one_of("fsync", "os"), "what an acknowledgement means: on disk (fsync), or handed to the operating system (os)"),
+        Setting("headwater.overload.bytes", LONG, "-1", number(-1, INT64_MAX), "bytes of a partition that headwater.overload.group may be behind"),
+        Setting("headwater.overload.drop", STRING, "refuse", one_of("refuse", "discard"), "with policy drop: producers get an error (refuse), or an acknowledgement (discard)"),
         Setting("headwater.overload.group", STRING, "", _any, "the group whose lag headwater.overload.policy goes by"),
-        Setting("headwater.overload.policy", STRING, "buffer", _one_of("buffer", "backpressure", "drop"), "when that group is too far behind: records wait on disk (buffer), producers wait (backpressure), the newest records are not taken (drop)"),
+        Setting("headwater.overload.policy", STRING, "buffer", one_of("buffer", "backpressure", "drop"), "when that group is too far behind: records wait on disk (buffer), producers wait (backpressure), the newest records are not taken (drop)"),
         Setting("headwater.retention.wait.groups", LIST, "", _names, "groups that retention waits for: what they have not read is kept"),
-        Setting("index.interval.bytes", INT, "4096", _number(0, _INT32_MAX), "bytes between two entries of an index"),
-        Setting("local.retention.bytes", LONG, "-2", _number(-2, INT64_MAX), "bytes kept on this machine once they are archived; -1: no bound, -2: as retention.bytes"),
-        Setting("local.retention.ms", LONG, "-2", _number(-2, INT64_MAX), "how long records stay on this machine once they are archived; -1: for ever, -2: as retention.ms"),
-        Setting("max.compaction.lag.ms", LONG, str(INT64_MAX), _number(1, INT64_MAX), "how long a record may stay uncompacted"),
-        Setting("max.message.bytes", INT, "1048588", _number(0, _INT32_MAX), "the largest batch taken"),
-        Setting("message.timestamp.after.max.ms", LONG, "3600000", _number(0, INT64_MAX), "how far ahead of the broker's clock a timestamp may be"),
-        Setting("message.timestamp.before.max.ms", LONG, str(INT64_MAX), _number(0, INT64_MAX), "how far behind the broker's clock a timestamp may be"),
-        Setting("message.timestamp.type", STRING, "CreateTime", _one_of("CreateTime", "LogAppendTime"), "whose clock stamps a record"),
-        Setting("min.cleanable.dirty.ratio", DOUBLE, "0.5", _number(0, 1, float), "when compaction begins"),
-        Setting("min.compaction.lag.ms", LONG, "0", _number(0, INT64_MAX), "how long a record stays uncompacted"),
-        Setting("min.insync.replicas", INT, "1", _number(1, _INT32_MAX), "there is one replica", effect=False),
-        Setting("preallocate", BOOLEAN, "false", _boolean, "files grow as they are written", effect=False),
-        Setting("retention.bytes", LONG, "-1", _number(-1, INT64_MAX), "bytes kept per partition; -1: no bound"),
-        Setting("retention.ms", LONG, str(WEEK_MS), _number(-1, INT64_MAX), "how long records are kept; -1: for ever"),
-        Setting("segment.bytes", INT, "1073741824", _number(1024, _INT32_MAX), "a segment is sealed at this size"),
-        Setting("segment.index.bytes", INT, "10485760", _number(4, _INT32_MAX), "a segment is sealed when its index has this size"),
-        Setting("segment.jitter.ms", LONG, "0", _number(0, INT64_MAX), "accepted; segments are sealed without jitter", effect=False),
-        Setting("segment.ms", LONG, str(WEEK_MS), _number(1, INT64_MAX), "a segment is sealed at this age"),
-        Setting("unclean.leader.election.enable", BOOLEAN, "false", _boolean, "there is one replica", effect=False),
+        Setting("index.interval.bytes", INT, "4096", number(0, INT32_MAX), "bytes between two entries of an index"),
+        Setting("local.retention.bytes", LONG, "-2", number(-2, INT64_MAX), "bytes kept on this machine once they are archived; -1: no bound, -2: as retention.bytes"),
+        Setting("local.retention.ms", LONG, "-2", number(-2, INT64_MAX), "how long records stay on this machine once they are archived; -1: for ever, -2: as retention.ms"),
+        Setting("max.compaction.lag.ms", LONG, str(INT64_MAX), number(1, INT64_MAX), "how long a record may stay uncompacted"),
+        Setting("max.message.bytes", INT, "1048588", number(0, INT32_MAX), "the largest batch taken"),
+        Setting("message.timestamp.after.max.ms", LONG, "3600000", number(0, INT64_MAX), "how far ahead of the broker's clock a timestamp may be"),
+        Setting("message.timestamp.before.max.ms", LONG, str(INT64_MAX), number(0, INT64_MAX), "how far behind the broker's clock a timestamp may be"),
+        Setting("message.timestamp.type", STRING, "CreateTime", one_of("CreateTime", "LogAppendTime"), "whose clock stamps a record"),
+        Setting("min.cleanable.dirty.ratio", DOUBLE, "0.5", number(0, 1, float), "when compaction begins"),
+        Setting("min.compaction.lag.ms", LONG, "0", number(0, INT64_MAX), "how long a record stays uncompacted"),
+        Setting("min.insync.replicas", INT, "1", number(1, INT32_MAX), "there is one replica", effect=False),
+        Setting("preallocate", BOOLEAN, "false", boolean, "files grow as they are written", effect=False),
+        Setting("retention.bytes", LONG, "-1", number(-1, INT64_MAX), "bytes kept per partition; -1: no bound"),
+        Setting("retention.ms", LONG, str(WEEK_MS), number(-1, INT64_MAX), "how long records are kept; -1: for ever"),
+        Setting("segment.bytes", INT, "1073741824", number(1024, INT32_MAX), "a segment is sealed at this size"),
+        Setting("segment.index.bytes", INT, "10485760", number(4, INT32_MAX), "a segment is sealed when its index has this size"),
+        Setting("segment.jitter.ms", LONG, "0", number(0, INT64_MAX), "accepted; segments are sealed without jitter", effect=False),
+        Setting("segment.ms", LONG, str(WEEK_MS), number(1, INT64_MAX), "a segment is sealed at this age"),
+        Setting("unclean.leader.election.enable", BOOLEAN, "false", boolean, "there is one replica", effect=False),
         Setting("follower.replication.throttled.replicas", LIST, "", _any, "there is one replica", effect=False),
         Setting("leader.replication.throttled.replicas", LIST, "", _any, "there is one replica", effect=False),
-        Setting("remote.storage.enable", BOOLEAN, "false", _boolean, "sealed segments are copied to the archive"),
+        Setting("remote.storage.enable", BOOLEAN, "false", boolean, "sealed segments are copied to the archive"),
     )
 }  # fmt: skip
 

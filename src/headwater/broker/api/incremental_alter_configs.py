@@ -17,7 +17,7 @@ from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
 from headwater.broker.config_changes import Target, value_of
 from headwater.errors import ApiError
-from headwater.log.config import LIST
+from headwater.log.settings import LIST
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,

@@ -13,16 +13,16 @@ from collections.abc import (
     Awaitable,
     Callable,
     Collection,
-    Coroutine,
     Iterable,
     Iterator,
     Mapping,
     Sequence,
 )
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
+from headwater.broker.background import Background
 from headwater.broker.group_configs import GroupConfigs
 from headwater.broker.groups import consumer_records, share_records
 from headwater.broker.groups.classic import ClassicGroup
@@ -111,13 +111,14 @@ class GroupCoordinator:
         self._groups: dict[str, Group] = {}
         self._founding: dict[str, _Founding] = {}
         self._subscriptions = Subscriptions(topics)
+        self._background = Background("a group's change")
         self._consumers = ConsumerProtocol(
             journal=self._journal,
             subscriptions=self._subscriptions,
             clock=clock,
             settings=self.settings,
             configs=configs,
-            spawn=self._spawn,
+            spawn=self._background.start,
         )
         self._queues = queues
         self._configs = configs
@@ -128,10 +129,9 @@ class GroupCoordinator:
             clock=clock,
             settings=self.settings,
             configs=configs,
-            spawn=self._spawn,
+            spawn=self._background.start,
         )
         self._refusal: ErrorCode | None = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        self._tasks: set[asyncio.Task[Any]] = set()
         self._expiry = Deadline(clock, self._begin_expiry)
 
     # Life
@@ -161,8 +161,7 @@ class GroupCoordinator:
         for group in self._groups.values():
             if isinstance(group, ClassicGroup):
                 group.close()
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._background.wait()
         await self._journal.drain()
 
     def topics_changed(self, *names: str) -> None:
@@ -204,7 +203,7 @@ class GroupCoordinator:
         if isinstance(group, ShareGroup):
             raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if isinstance(group, ConsumerGroup):
-            group = await asyncio.shield(self._spawn(self._make_classic(group)))
+            group = await asyncio.shield(self._background.start(self._make_classic(group)))
         if group is None:
             if request.member_id:
                 raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -332,7 +331,7 @@ class GroupCoordinator:
     ) -> Awaitable[T]:
         """The heartbeat of one of the first members of a group."""
         founding.founders += 1
-        return asyncio.shield(self._spawn(self._found_with(founding, heartbeat)))
+        return asyncio.shield(self._background.start(self._found_with(founding, heartbeat)))
 
     async def _found_with(
         self, founding: "_Founding", heartbeat: Callable[[], T | Awaitable[T]]
@@ -422,7 +421,7 @@ class GroupCoordinator:
             if isinstance(group, ShareGroup):
                 gone = {each for each in group.state_topics if self.topics.name_of(each) is None}
                 if gone:
-                    self._spawn(self._shares.forget(group, gone, is_used=True))
+                    self._background.start(self._shares.forget(group, gone, is_used=True))
 
     # Offsets
 
@@ -455,10 +454,10 @@ class GroupCoordinator:
         if not offsets:
             return asyncio.sleep(0)
         keys = [key for key, _ in offsets]
-        self._offsets.begin(group_id, keys)
+        self._offsets.under_way.begin(group_id, keys)
 
         def durable(log_offset: int) -> None:
-            self._offsets.end(group_id, keys)
+            self._offsets.under_way.end(group_id, keys)
             self._put_offsets(
                 group_id,
                 ((key, each._replace(log_offset=log_offset)) for key, each in offsets),
@@ -468,7 +467,7 @@ class GroupCoordinator:
             group_id,
             [commit_record(group_id, key, committed) for key, committed in offsets],
             durable,
-            lambda: self._offsets.end(group_id, keys),
+            lambda: self._offsets.under_way.end(group_id, keys),
         )
 
     def _put_offsets(
@@ -515,12 +514,12 @@ class GroupCoordinator:
         """
         transaction = Transaction(self.partition_of(group_id), producer_id)
         keys = [key for key, _ in offsets]
-        self._offsets.begin(group_id, keys)
-        self._pending.begin(group_id, keys)
+        self._offsets.under_way.begin(group_id, keys)
+        self._pending.under_way.begin(group_id, keys)
 
         def finish() -> None:
-            self._offsets.end(group_id, keys)
-            self._pending.finish(group_id, keys)
+            self._offsets.under_way.end(group_id, keys)
+            self._pending.under_way.end(group_id, keys)
 
         def durable(log_offset: int) -> None:
             finish()
@@ -608,7 +607,7 @@ class GroupCoordinator:
         group = self.group(group_id)
         if group is None or group.is_dead:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)
-        await asyncio.shield(self._spawn(self._delete(group)))
+        await asyncio.shield(self._background.start(self._delete(group)))
 
     async def _delete(self, group: Group) -> None:
         if isinstance(group, ModernGroup):
@@ -648,7 +647,7 @@ class GroupCoordinator:
     # What is no longer needed
 
     def _begin_expiry(self) -> None:
-        self._spawn(self._expire())
+        self._background.start(self._expire())
 
     async def _expire(self) -> None:
         """Removes offsets that are too old, and empty groups that have none (KIP-211)."""
@@ -659,7 +658,7 @@ class GroupCoordinator:
                 await self._expire_share(group, now_ms)
                 continue
             base_ms = group.offsets_age_from()
-            if base_ms is None or self._offsets.is_under_way(group.group_id):
+            if base_ms is None or self._offsets.under_way.keys(group.group_id):
                 continue
             if self._pending.has(group.group_id):
                 continue
@@ -720,18 +719,6 @@ class GroupCoordinator:
         for group_id in self._offsets.group_ids():
             for key, committed in self._offsets.of_group(group_id):
                 yield group_id, key, committed
-
-    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-        return task
-
-    def _finished(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, ApiError):
-            logger.error("a group's change failed", exc_info=error)
 
 
 def _no_share_group(group_id: str, group: Group | None) -> ApiError:

@@ -1,7 +1,7 @@
 """How far each group has come: the committed offsets, as far as they are durable."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 from uuid import UUID
 
@@ -62,10 +62,32 @@ def tombstone(group_id: str, key: OffsetKey) -> Record:
     return Record(OffsetCommitKey(group=group_id, topic=key.topic, partition=key.partition), None)
 
 
+class UnderWay:
+    """Which keys of which groups are being written; one may be, several times over."""
+
+    def __init__(self) -> None:
+        self._by_group: dict[str, Counter[OffsetKey]] = {}
+
+    def begin(self, group_id: str, keys: Iterable[OffsetKey]) -> None:
+        self._by_group.setdefault(group_id, Counter()).update(keys)
+
+    def end(self, group_id: str, keys: Iterable[OffsetKey]) -> None:
+        counts = self._by_group[group_id]
+        for key in keys:
+            counts[key] -= 1
+            if not counts[key]:
+                del counts[key]
+        if not counts:
+            del self._by_group[group_id]
+
+    def keys(self, group_id: str) -> Collection[OffsetKey]:
+        return self._by_group.get(group_id, ())
+
+
 class OffsetStore:
     """The durable offsets of all groups, and which ones are on their way into the log.
 
-    A commit is announced with `begin` when it is appended and leaves with `end`. Until then the
+    A commit is `under_way` from when it is appended until it is durable. Until then the
     store shows the offset before it; but whoever deletes a group must also delete what is on its
     way, or it would come back (`keys` has both).
     """
@@ -73,23 +95,8 @@ class OffsetStore:
     def __init__(self) -> None:
         self._by_group: dict[str, dict[str, dict[int, CommittedOffset]]] = {}
         self._groups_by_topic: dict[str, set[str]] = {}
-        self._under_way: dict[str, Counter[OffsetKey]] = {}
+        self.under_way = UnderWay()
         self.when_put: Callable[[str, OffsetKey], None] | None = None
-
-    def begin(self, group_id: str, keys: Iterable[OffsetKey]) -> None:
-        self._under_way.setdefault(group_id, Counter()).update(keys)
-
-    def end(self, group_id: str, keys: Iterable[OffsetKey]) -> None:
-        under_way = self._under_way[group_id]
-        for key in keys:
-            under_way[key] -= 1
-            if not under_way[key]:
-                del under_way[key]
-        if not under_way:
-            del self._under_way[group_id]
-
-    def is_under_way(self, group_id: str) -> bool:
-        return group_id in self._under_way
 
     def put(self, group_id: str, key: OffsetKey, committed: CommittedOffset) -> None:
         """Takes the commit in, unless one that lies behind it in the log is known."""
@@ -126,7 +133,7 @@ class OffsetStore:
 
     def keys(self, group_id: str) -> set[OffsetKey]:
         """Every key that the group has in the log, or will have in a moment."""
-        return {key for key, _ in self.of_group(group_id)} | set(self._under_way.get(group_id, ()))
+        return {key for key, _ in self.of_group(group_id)}.union(self.under_way.keys(group_id))
 
     def topics(self) -> list[str]:
         return list(self._groups_by_topic)

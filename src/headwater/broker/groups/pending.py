@@ -1,10 +1,9 @@
 """Offsets committed in transactions that have not ended: durable, but neither seen nor dropped."""
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from headwater.broker.groups.offsets import CommittedOffset, OffsetKey
+from headwater.broker.groups.offsets import CommittedOffset, OffsetKey, UnderWay
 
 
 class Transaction(NamedTuple):
@@ -17,26 +16,14 @@ class Transaction(NamedTuple):
 class PendingOffsets:
     """What each open transaction will commit, by group.
 
-    An offset counts as pending from the moment it is appended (`begin`): a consumer that takes
+    An offset counts as pending from the moment it is appended (`under_way`): a consumer that takes
     over must not go on from the offset before it (KIP-447).
     """
 
     def __init__(self) -> None:
         self._by_transaction: dict[Transaction, dict[str, dict[OffsetKey, CommittedOffset]]] = {}
         self._by_group: dict[str, dict[OffsetKey, set[Transaction]]] = {}
-        self._under_way: dict[str, Counter[OffsetKey]] = {}
-
-    def begin(self, group_id: str, keys: Iterable[OffsetKey]) -> None:
-        self._under_way.setdefault(group_id, Counter()).update(keys)
-
-    def finish(self, group_id: str, keys: Iterable[OffsetKey]) -> None:
-        under_way = self._under_way[group_id]
-        for key in keys:
-            under_way[key] -= 1
-            if not under_way[key]:
-                del under_way[key]
-        if not under_way:
-            del self._under_way[group_id]
+        self.under_way = UnderWay()
 
     def put(
         self, transaction: Transaction, group_id: str, key: OffsetKey, committed: CommittedOffset
@@ -65,13 +52,13 @@ class PendingOffsets:
             self._unlink(transaction, group_id, key)
 
     def is_pending(self, group_id: str, key: OffsetKey) -> bool:
-        return key in self._by_group.get(group_id, ()) or key in self._under_way.get(group_id, ())
+        return key in self._by_group.get(group_id, ()) or key in self.under_way.keys(group_id)
 
     def has(self, group_id: str) -> bool:
-        return group_id in self._by_group or group_id in self._under_way
+        return group_id in self._by_group or bool(self.under_way.keys(group_id))
 
     def keys(self, group_id: str) -> set[OffsetKey]:
-        return set(self._by_group.get(group_id, ())) | set(self._under_way.get(group_id, ()))
+        return set(self._by_group.get(group_id, ())).union(self.under_way.keys(group_id))
 
     def group_ids(self) -> list[str]:
         return list(self._by_group)

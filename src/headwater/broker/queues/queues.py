@@ -7,10 +7,11 @@ is answered, so what a consumer was told is acknowledged is never delivered agai
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Collection, Coroutine, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
+from headwater.broker.background import Background
 from headwater.broker.groups.records import partition_for
 from headwater.broker.queues.dead_letters import DeadLetters, deaths_of, unfinished
 from headwater.broker.queues.sessions import ShareSession, ShareSessions
@@ -68,7 +69,7 @@ class Queues:
         self._by_log: list[set[str]] = [set() for _ in range(STATE_PARTITIONS)]
         self._log = StateLog(broker.store, broker.clock, self._alive)
         self._loaded = [asyncio.Event() for _ in range(STATE_PARTITIONS)]
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._background = Background("a queue's start")
         self._dead_letters = DeadLetters(broker, self)
         self.sessions = ShareSessions(self._session_ended)
 
@@ -94,9 +95,7 @@ class Queues:
             for share in group.values():
                 share.disarm()
         await self._dead_letters.close()
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._background.stop()
 
     def _alive(self, number: int) -> list[SharePartition]:
         groups = (self._groups.get(group_id, {}) for group_id in self._by_log[number])
@@ -173,7 +172,7 @@ class Queues:
         """The share partition, with a start offset; raises the error code."""
         share = self._share(group_id, key)
         if not share.is_resolved and share.resolving is None:
-            share.resolving = self._run(self._resolve(share))
+            share.resolving = self._background.start(self._resolve(share))
         if share.resolving is not None:
             await asyncio.shield(share.resolving)
         return share
@@ -417,12 +416,6 @@ class Queues:
             group_id: sum(share.window.counts[ACQUIRED] for share in group.values())
             for group_id, group in self._groups.items()
         }
-
-    def _run(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
 
 def _nothing() -> None:

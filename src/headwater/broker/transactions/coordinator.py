@@ -16,10 +16,10 @@ Who changes what, and when:
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
 
+from headwater.broker.background import Background
 from headwater.broker.groups.journal import Journal
 from headwater.broker.groups.ports import GroupLog
 from headwater.broker.transactions import recovery, transitions
@@ -38,7 +38,6 @@ from headwater.protocol.error_codes import ErrorCode
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
 IDS_PER_TURN = 500
 
 
@@ -73,7 +72,7 @@ class TransactionCoordinator:
         self._by_id: dict[str, Transaction] = {}
         self._ongoing: dict[str, Transaction] = {}
         self._refusal: ErrorCode | None = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._background = Background("a transaction's change")
 
     # Life
 
@@ -90,26 +89,24 @@ class TransactionCoordinator:
             if transaction.state is State.ONGOING:
                 self._ongoing[transaction.transactional_id] = transaction
             elif transaction.state.is_ending:
-                self._spawn(self._complete(transaction, lambda: None))
+                self._background.start(self._complete(transaction, lambda: None))
         for transaction, partitions in found.adopted:
             self._join(transaction, partitions)
         for marker, partitions in found.orphaned:
             logger.warning("producer %d: its open transaction is aborted", marker.producer_id)
-            self._spawn(self._markers.write(marker, partitions, lambda: None))
+            self._background.start(self._markers.write(marker, partitions, lambda: None))
         logger.info("loaded %d transactional ids", len(self._by_id))
 
     async def close(self) -> None:
         self._refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
         self._markers.close()
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._background.wait()
         await self._journal.drain()
 
     def abandon(self) -> None:
         """Lets everything go as a crash would."""
         self._refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        for task in self._tasks:
-            task.cancel()
+        self._background.cancel()
 
     def verify_ready(self) -> None:
         if self._refusal is not None:
@@ -133,7 +130,9 @@ class TransactionCoordinator:
                 ErrorCode.INVALID_TRANSACTION_TIMEOUT,
                 f"{timeout_ms} ms; transaction.max.timeout.ms={self.settings.max_timeout_ms}",
             )
-        return await asyncio.shield(self._spawn(self._init(transactional_id, timeout_ms, expected)))
+        return await asyncio.shield(
+            self._background.start(self._init(transactional_id, timeout_ms, expected))
+        )
 
     async def _init(
         self, transactional_id: str, timeout_ms: int, expected: Identity | None
@@ -316,7 +315,9 @@ class TransactionCoordinator:
         if before.state is State.ONGOING:
             before.is_changing = True  # from here on: the task begins in the next turn
             return await asyncio.shield(
-                self._spawn(self._end(before, committed=committed, with_new_epoch=with_new_epoch))
+                self._background.start(
+                    self._end(before, committed=committed, with_new_epoch=with_new_epoch)
+                )
             )
         wanted = (
             (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)
@@ -333,7 +334,7 @@ class TransactionCoordinator:
             return before.identity
         if with_new_epoch and not committed and not is_repeated:
             before.is_changing = True
-            return await asyncio.shield(self._spawn(self._end_empty(before)))
+            return await asyncio.shield(self._background.start(self._end_empty(before)))
         raise ApiError(ErrorCode.INVALID_TXN_STATE, f"the state is {before.state.kafka_name}")
 
     async def _end(self, before: Transaction, *, committed: bool, with_new_epoch: bool) -> Identity:
@@ -370,7 +371,7 @@ class TransactionCoordinator:
             if not over.done():
                 over.set_result(None)
 
-        self._spawn(self._complete(transaction, resolve)).add_done_callback(resolve)
+        self._background.start(self._complete(transaction, resolve)).add_done_callback(resolve)
         await over
 
     async def _complete(self, before: Transaction, delayed: Callable[[], None]) -> None:
@@ -417,7 +418,7 @@ class TransactionCoordinator:
                 logger.info("transactional id %s: timed out", transaction.transactional_id)
                 self.timed_out += 1
                 transaction.is_changing = True
-                self._spawn(self._abort_and_fence(transaction))
+                self._background.start(self._abort_and_fence(transaction))
 
     async def expire_ids(self) -> None:
         """Forgets the transactional ids that nobody has used for the expiration time."""
@@ -466,18 +467,6 @@ class TransactionCoordinator:
 
     def counts(self) -> Counter[State]:
         return Counter(each.state for each in self.transactions())
-
-    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-        return task
-
-    def _finished(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, ApiError):
-            logger.error("a transaction's change failed", exc_info=error)
 
 
 def _verify_unchanging(transaction: Transaction) -> None:
