@@ -118,6 +118,8 @@ class Connection(asyncio.BufferedProtocol):
         self.filled_bytes = 0
         self.frame_bytes = 0
         self.is_admitted = False  # the server has set aside room for all of the frame
+        self.stands_in_line = False  # for that room, or in it; see `Server`
+        self.bytes_as_stranger = 0  # held before it has authenticated
         self._inbox: deque[bytearray] = deque()
         # Answering.
         self._slots: deque[_Slot] = deque()
@@ -185,7 +187,7 @@ class Connection(asyncio.BufferedProtocol):
         self._in_work_bytes = self.filled_bytes = 0
         self._frame = None
         self._server.lost(self)
-        self._server.released(held_bytes)
+        self._server.released(self, held_bytes)
 
         for callback in self._when_lost:
             try:
@@ -271,7 +273,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._begin_frame(size_bytes, data[at:])
                 self._rest = b""
                 return
-            self._server.took(size_bytes + FRAME_COST_BYTES)
+            self._server.took(self, size_bytes + FRAME_COST_BYTES)
             self._in_work_bytes += size_bytes + FRAME_COST_BYTES
             self._inbox.append(bytearray(data[at : at + size_bytes]))
             at += size_bytes
@@ -299,7 +301,7 @@ class Connection(asyncio.BufferedProtocol):
         self._server.finished(self)
         self.is_admitted = False
         self._frame, self.filled_bytes = None, 0
-        self._server.took(FRAME_COST_BYTES)
+        self._server.took(self, FRAME_COST_BYTES)
         self._in_work_bytes += len(frame) + FRAME_COST_BYTES
         self._inbox.append(frame)
 
@@ -379,7 +381,7 @@ class Connection(asyncio.BufferedProtocol):
     def _begin(self, frame: bytearray) -> None:
         slot = _Slot(len(frame) + FRAME_COST_BYTES + REQUEST_COST_BYTES)
         self._in_work_bytes += REQUEST_COST_BYTES
-        self._server.took(REQUEST_COST_BYTES)
+        self._server.took(self, REQUEST_COST_BYTES)
         reader = _RequestReader(frame)
         key, version, correlation_id = reader.int16(), reader.int16(), reader.int32()
         client_id = reader.string()
@@ -429,7 +431,7 @@ class Connection(asyncio.BufferedProtocol):
         self._slots.pop()
         self._unanswered -= 1
         self._in_work_bytes -= REQUEST_COST_BYTES
-        self._server.released(REQUEST_COST_BYTES)
+        self._server.released(self, REQUEST_COST_BYTES)
         self._inbox.appendleft(frame)
         self._is_held = True
 
@@ -486,7 +488,7 @@ class Connection(asyncio.BufferedProtocol):
         def done(finished: "asyncio.Future[Message | None]") -> None:
             slot.is_awaited = False
             if self._closed:
-                self._server.released(slot.size_bytes)
+                self._server.released(self, slot.size_bytes)
             if finished.cancelled():
                 return
             try:
@@ -522,7 +524,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         slot.out = out
         self._in_work_bytes -= slot.size_bytes
-        self._server.released(slot.size_bytes)
+        self._server.released(self, slot.size_bytes)
         self._unanswered -= 1
         if self._unanswered == 0:
             self._awaited = None

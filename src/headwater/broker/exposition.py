@@ -58,7 +58,11 @@ def _lines(broker: "Broker", server: "Server") -> Iterator[str]:
     ))  # fmt: skip
     for name, text, value in (
         ("headwater_connections", "Open connections.", len(server.connections)),
-        ("headwater_buffered_bytes", "Request bytes in memory.", server.buffered_bytes),
+        (
+            "headwater_buffered_bytes",
+            "Request bytes in memory.",
+            server.buffered_bytes + server.strangers_bytes,
+        ),
         ("headwater_fetch_sessions", "Incremental fetch sessions.", len(broker.fetch_sessions)),
         ("headwater_acls", "ACLs.", broker.authorizer.acl_count),
         ("headwater_topics", "Topics.", len(store.catalog.topics)),

@@ -5,6 +5,9 @@ if there is none it waits for its turn. So a hundred producers that begin a larg
 same time cannot block each other with halves of them. Bulky ones stand in a line of their own, and
 small ones pass beside both: a quarter of the room is theirs. Whoever was given room and does not
 use it loses it to those who wait.
+
+Those who have not authenticated have a small room apart, in which nobody waits: when it is full,
+the one who holds the most makes way. So strangers take nothing from those who are known.
 """
 
 import asyncio
@@ -14,7 +17,10 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from headwater.broker.connection import Connection
-from headwater.broker.security.authentication import STRANGERS_TIMEOUT_S
+from headwater.broker.security.authentication import (
+    STRANGERS_MAX_REQUEST_BYTES,
+    STRANGERS_TIMEOUT_S,
+)
 
 if TYPE_CHECKING:
     from headwater.broker.broker import Broker
@@ -28,6 +34,7 @@ FRAME_TIMEOUT_S = 30.0  # half a request and then silence
 SWEEP_S = 5.0
 REASONS_LOGGED_PER_SWEEP = 20
 BULKY_BYTES = 4 << 20
+STRANGERS_SHARE = 16  # their room is this part of everybody's
 
 
 class _Line:
@@ -65,6 +72,10 @@ class Server:
         self.connections: set[Connection] = set()
         self.strangers: dict[Connection, float] = {}  # and since when, the oldest first
         self.max_unauthenticated = max_unauthenticated
+        self.strangers_bytes = 0
+        self._strangers_max_bytes = max(
+            max_buffered_bytes // STRANGERS_SHARE, 2 * STRANGERS_MAX_REQUEST_BYTES
+        )
         self.tls: TlsContext | None = None  # set before `listen`
         self.buffered_bytes = 0
         self.starved: deque[Connection] = deque()
@@ -126,12 +137,21 @@ class Server:
             if len(self.strangers) > self.max_unauthenticated:
                 # The newest is as likely an honest one; the oldest has had its time.
                 oldest = next(iter(self.strangers))
-                del self.strangers[oldest]
-                oldest.close(f"more than {self.max_unauthenticated} have not authenticated")
+                self._end_stranger(
+                    oldest, f"more than {self.max_unauthenticated} have not authenticated"
+                )
+
+    def _end_stranger(self, connection: Connection, reason: str) -> None:
+        self.strangers.pop(connection, None)
+        connection.close(reason)
+        connection.drop()  # also one that does not take its last answer
 
     def known(self, connection: Connection) -> None:
         """It has proved who it is."""
         self.strangers.pop(connection, None)
+        self.strangers_bytes -= connection.bytes_as_stranger
+        self.buffered_bytes += connection.bytes_as_stranger
+        connection.bytes_as_stranger = 0
 
     def lost(self, connection: Connection) -> None:
         self.connections.discard(connection)
@@ -145,15 +165,34 @@ class Server:
             # Escaped and cut short: a client's own words may be in it.
             log.warning("connection ended: %s: %s", connection.peer, repr(reason)[1:-1][:500])
 
-    def took(self, size_bytes: int) -> None:
-        self.buffered_bytes += size_bytes
+    def took(self, connection: Connection, size_bytes: int) -> None:
+        if connection.session.is_known:
+            self.buffered_bytes += size_bytes
+            return
+        connection.bytes_as_stranger += size_bytes
+        self.strangers_bytes += size_bytes
+        if self.strangers_bytes > self._strangers_max_bytes:
+            # Its bytes are let go a moment later, by `connection_lost`.
+            greediest = max(
+                self.strangers, key=lambda each: each.bytes_as_stranger, default=connection
+            )
+            self._end_stranger(greediest, "strangers hold too much together, and it the most")
 
-    def released(self, size_bytes: int) -> None:
-        self.buffered_bytes -= size_bytes
+    def released(self, connection: Connection, size_bytes: int) -> None:
+        if connection.session.is_known:
+            self.buffered_bytes -= size_bytes
+        else:
+            connection.bytes_as_stranger -= size_bytes
+            self.strangers_bytes -= size_bytes
         self._let_in()
 
     def wait_for_room(self, connection: Connection) -> None:
         """`connection.admit` is called, now or later, when there is room for its frame."""
+        if not connection.session.is_known:
+            self.took(connection, connection.frame_bytes)
+            connection.admit()
+            return
+        connection.stands_in_line = True
         self._line_of(connection).waiting.append(connection)
         self._waiting_bytes += connection.filled_bytes
         self._let_in()
@@ -164,7 +203,9 @@ class Server:
 
     def finished(self, connection: Connection) -> None:
         """The frame of an admitted connection is whole, or never will be."""
-        self._line_of(connection).unfinished_bytes -= connection.frame_bytes
+        if connection.stands_in_line:
+            connection.stands_in_line = False
+            self._line_of(connection).unfinished_bytes -= connection.frame_bytes
 
     def _line_of(self, connection: Connection) -> _Line:
         return self._bulky if connection.frame_bytes > BULKY_BYTES else self._ordinary
@@ -176,7 +217,7 @@ class Server:
                 if connection in self.connections:
                     self._waiting_bytes -= connection.filled_bytes
                     line.unfinished_bytes += connection.frame_bytes
-                    self.took(connection.frame_bytes)
+                    self.took(connection, connection.frame_bytes)
                     self._has_let_in = True
                     connection.admit()
         while self.starved and not self.is_full:
@@ -209,8 +250,7 @@ class Server:
         for connection, since_s in tuple(self.strangers.items()):
             if now_s - since_s < STRANGERS_TIMEOUT_S:
                 break
-            connection.close(f"not authenticated after {now_s - since_s:.0f} s")
-            connection.drop()  # also one that does not take its last answer
+            self._end_stranger(connection, f"not authenticated after {now_s - since_s:.0f} s")
         for connection in tuple(self.connections):
             silent_s = now_s - connection.active_at_s
             if connection.is_in_frame and silent_s > FRAME_TIMEOUT_S:

@@ -344,6 +344,40 @@ def test_a_thousand_strangers_do_not_keep_anybody_out(tmp_path):
         assert strangers[-1].ask(ApiVersionsRequest(), 0).error_code == 0
 
 
+def test_strangers_do_not_take_the_room_of_those_who_are_known(tmp_path):
+    """Each announces a large request, and sends a little of it."""
+    with contextlib.ExitStack() as stack:
+        broker = stack.enter_context(secured_broker(tmp_path, max_buffered_bytes=16 << 20))
+        server = broker.running.server
+        for number in range(300):
+            stranger = stack.enter_context(Wire(broker.bootstrap))
+            stranger.socket.sendall(struct.pack(">i", STRANGERS_MAX_REQUEST_BYTES) + b"x" * 100)
+            wait_until(lambda number=number: server.broker.metrics.connections_opened > number)
+        with Login(broker.bootstrap) as client:
+            assert client.log_in("SCRAM-SHA-256").error_code == 0
+            large = framed(payload(ApiVersionsRequest(), 0) + b"\0" * 1_000_000)
+            client.socket.sendall(large[:-1])
+            wait_until(lambda: server.buffered_bytes >= 1_000_000)
+            client.socket.sendall(large[-1:])
+            assert client.socket.recv(1)
+        assert 0 < server.strangers_bytes <= 2 << 20
+    assert (server.strangers_bytes, server.buffered_bytes) == (0, 0)
+
+
+def test_a_login_moves_what_a_stranger_holds_to_those_who_are_known(broker):
+    server = broker.running.server
+    with Login(broker.bootstrap) as client:
+        client.begin("PLAIN")
+        client.socket.sendall(
+            framed(payload(SaslAuthenticateRequest(auth_bytes=f"\0{USER}\0{PASSWORD}".encode()), 2))
+            + struct.pack(">i", 100_000)
+        )
+        wait_until(lambda: server.buffered_bytes >= 100_000)
+        assert server.strangers_bytes == 0
+    wait_until(lambda: server.buffered_bytes == 0)
+    assert server.strangers_bytes == 0
+
+
 def test_a_stranger_who_takes_no_answers_does_not_hold_up_the_end(tmp_path):
     with secured_broker(tmp_path / "data") as broker:
         client = Login(broker.bootstrap, receive_buffer_bytes=4096)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-STRANGERS_MAX_REQUEST_BYTES = 512 << 10  # sasl.server.max.receive.size
+STRANGERS_MAX_REQUEST_BYTES = 128 << 10  # the longest token, and more
 STRANGERS_TIMEOUT_S = 30.0
 FAILED_DELAY_S = 0.1  # connection.failed.authentication.delay.ms
 _FOR_STRANGERS = frozenset(
