@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from uuid import UUID
 
-from headwater.broker.api.registry import APIS
+from headwater.broker.api.registry import APIS, ClientConnection
 from headwater.broker.background import Background
 from headwater.broker.falling_behind import FallingBehind
 from headwater.broker.fetch_sessions import FetchSessions
@@ -103,6 +103,8 @@ class Broker:
             audit=self.audit,
         )
         self.users = Users(store)
+        # After passwords were removed, at the request of a client: who used them is no user now.
+        self.when_users_removed: Callable[[ClientConnection], None] = lambda _: None
         self.authentication = Authentication(clock, self.users)  # nobody is asked
         self.fetch_sessions = FetchSessions(clock)
         self.group_configs = GroupConfigs(store, options.group_defaults)

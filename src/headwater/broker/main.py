@@ -76,6 +76,7 @@ class RunningBroker:
             max_buffered_bytes=settings.max_buffered_bytes,
             max_unauthenticated=settings.max_unauthenticated_connections,
         )
+        self.broker.when_users_removed = self.server.end_former_users
         self.http: HttpEndpoint | None = None
         self.address = ""
         self.metrics_address: str | None = None

@@ -23,6 +23,7 @@ from headwater.broker.security.authentication import (
 )
 
 if TYPE_CHECKING:
+    from headwater.broker.api.registry import ClientConnection
     from headwater.broker.broker import Broker
     from headwater.broker.security.tls import TlsContext
 
@@ -232,6 +233,20 @@ class Server:
         # A request larger than all the room gets its turn, alone, when little else is in work.
         is_alone = not self._ordinary.unfinished_bytes and not self._bulky.unfinished_bytes
         return is_alone and self.buffered_bytes < self.max_buffered_bytes // 4
+
+    def end_former_users(self, asker: "ClientConnection") -> None:
+        """Ends the connections of users who could no longer log in. Not the asker's: it is told
+        what came of its request, and may have more to remove.
+        """
+        users = self.broker.users
+        for connection in tuple(self.connections):
+            session = connection.session
+            if (
+                session.proved_by_password
+                and not users.still_knows(session.principal.name, session.mechanism)
+                and connection is not asker
+            ):
+                connection.close(f"{session.principal} was deleted")
 
     # ── sweeping ──────────────────────────────────────────────────────────────────────────────
 

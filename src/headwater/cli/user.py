@@ -196,7 +196,7 @@ def _delete(args: argparse.Namespace) -> int:
         note("nothing was deleted")
         return 1
     users.delete(args.name)
-    _done(args, f"user {args.name} is deleted; connections that are open stay so")
+    _done(args, f"user {args.name} is deleted")
     return 0
 
 

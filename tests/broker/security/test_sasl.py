@@ -1,9 +1,11 @@
 """Logging in, byte by byte: who is served, who is not, and what a stranger may cost."""
 
+import base64
 import contextlib
 import json
 import logging
 import struct
+import threading
 import time
 
 import pytest
@@ -30,6 +32,10 @@ from headwater.broker.security.authentication import (
     STRANGERS_TIMEOUT_S,
 )
 from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsRequestScramCredentialDeletion,
+)
 from headwater.protocol.messages.api_versions import ApiVersionsRequest
 from headwater.protocol.messages.metadata import MetadataRequest
 from headwater.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
@@ -154,6 +160,78 @@ def test_an_unknown_user_looks_like_a_known_one(broker):
     assert first_answer("nobody else") != unknown
     broker.restart()
     assert first_answer("nobody") == unknown
+
+
+def test_an_unknown_user_has_as_many_iterations_as_most_users(broker):
+    for name in ("a", "b", "c"):
+        salted = scram.credential_of("SCRAM-SHA-512", b"hash" * 16, b"s" * 26, 9000)
+        on_loop(broker, broker.running.broker.users.put({name: {"SCRAM-SHA-512": salted}}))
+    with Login(broker.bootstrap) as client:
+        client.begin("SCRAM-SHA-512")
+        answer = client.say(scram.ClientExchange("SCRAM-SHA-512", "nobody", "x").client_first())
+    _, salt, iterations = answer.auth_bytes.decode().split(",", 2)
+    assert (len(base64.b64decode(salt[2:])), iterations) == (26, "i=9000")
+
+
+def test_a_user_who_is_deleted_is_gone_also_where_it_is_logged_in(broker):
+    add_user(broker, "bob", "b")
+    with contextlib.ExitStack() as stack:
+        admin, *bobs, other = (stack.enter_context(Login(broker.bootstrap)) for _ in range(6))
+        admin.log_in("SCRAM-SHA-256")
+        other.log_in("PLAIN")
+        for client, mechanism in zip(bobs, (*MECHANISMS, "PLAIN"), strict=True):
+            client.log_in(mechanism, "bob", "b")
+        for number in scram.NUMBERS.values():
+            deletion = AlterUserScramCredentialsRequestScramCredentialDeletion(
+                name="bob", mechanism=number
+            )
+            request = AlterUserScramCredentialsRequest(deletions=[deletion])
+            assert admin.ask(request, 0).results[0].error_code == 0
+        assert all(client.is_ended() for client in bobs)
+        assert admin.is_served()
+        assert other.is_served()
+
+
+def test_who_deletes_itself_is_told_so(broker):
+    with Login(broker.bootstrap) as client:
+        client.log_in("SCRAM-SHA-256")
+        deletion = AlterUserScramCredentialsRequestScramCredentialDeletion(name=USER, mechanism=1)
+        answer = client.ask(AlterUserScramCredentialsRequest(deletions=[deletion]), 0)
+        assert answer.results[0].error_code == 0
+
+
+@pytest.mark.parametrize("new_password", ["another", None])
+def test_a_login_that_is_not_over_when_the_password_changes_fails(broker, new_password):
+    with Login(broker.bootstrap) as client:
+        client.begin("SCRAM-SHA-256")
+        exchange = scram.ClientExchange("SCRAM-SHA-256", USER, PASSWORD)
+        final = exchange.client_final(client.say(exchange.client_first()).auth_bytes)
+        if new_password is None:
+            on_loop(broker, broker.running.broker.users.put({USER: dict.fromkeys(scram.DIGESTS)}))
+        else:
+            add_user(broker, USER, new_password)
+        assert client.say(final).error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
+def test_a_plain_login_that_is_not_over_when_the_user_is_deleted_fails(broker, monkeypatch):
+    users = broker.running.broker.users
+    hashing, deleted = threading.Event(), threading.Event()
+    real = scram.salted_password
+
+    def slowly(*args):
+        hashing.set()
+        assert deleted.wait(10)
+        return real(*args)
+
+    monkeypatch.setattr(scram, "salted_password", slowly)
+    with Login(broker.bootstrap) as client:
+        client.begin("PLAIN")
+        message = f"\0{USER}\0{PASSWORD}".encode()
+        client.send(SaslAuthenticateRequest(auth_bytes=message), 2)
+        assert hashing.wait(10)
+        on_loop(broker, users.put({USER: dict.fromkeys(scram.DIGESTS)}))
+        deleted.set()
+        assert client.receive().error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
 
 
 def test_users_survive_a_crash(broker):

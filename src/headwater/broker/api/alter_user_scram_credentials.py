@@ -2,7 +2,9 @@
 
 A client sends the salted hash, never the password; what is stored of it is enough to check a
 password, also one that comes by PLAIN, and not enough to log in with. The change is durable when
-the answer comes and counts from the next login on; connections that are open stay so. A user who
+the answer comes, and counts for every login that is not over by then. Connections that were opened
+with a password that was removed are ended, except the one that asked; those of a user whose
+password was changed stay open, as with Kafka (which ends neither). A user who
 is named twice is DUPLICATE_RESOURCE, a credential to remove that does not exist
 RESOURCE_NOT_FOUND, an empty name or fewer than 4096 or more than 16384 iterations
 UNACCEPTABLE_CREDENTIAL, an unknown mechanism UNSUPPORTED_SASL_MECHANISM; the other users of the
@@ -52,9 +54,10 @@ async def alter_user_scram_credentials(
             for change in changes
         }
         return AlterUserScramCredentialsResponse(results=list(refused.values()))
-    return AlterUserScramCredentialsResponse(
-        results=await broker.to_the_end(_alter_all(broker, changes))
-    )
+    results = await broker.to_the_end(_alter_all(broker, changes))
+    if request.deletions:
+        broker.when_users_removed(context.connection)
+    return AlterUserScramCredentialsResponse(results=results)
 
 
 async def _alter_all(broker: Broker, changes: list[_Deletion | _Upsertion]) -> list[_Result]:

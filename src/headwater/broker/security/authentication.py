@@ -99,6 +99,10 @@ class Session:
         self._know()
 
     @property
+    def proved_by_password(self) -> bool:
+        return self.is_known and self.mechanism not in (None, "OAUTHBEARER")
+
+    @property
     def lifetime_ms(self) -> int:
         """How long the login lasts; 0 stands for no end."""
         if self.expires_at_ms is None:

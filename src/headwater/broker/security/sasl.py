@@ -64,6 +64,7 @@ class Scram:
         self._users = users
         self._mechanism = mechanism
         self._exchange: scram.ServerExchange | None = None
+        self._credential: scram.Credential | None = None
         self.name: str | None = None
         self.is_complete = False
         self.expires_at_ms: int | None = None
@@ -73,9 +74,12 @@ class Scram:
             first = scram.ClientFirst.read(message)
             self.name = first.name
             credential = self._users.credential_or_fake(first.name, self._mechanism)
+            self._credential = credential
             self._exchange = scram.ServerExchange(first, credential)
             return self._exchange.server_first()
         signature = self._exchange.server_final(message)
+        if self._credential not in self._users.credentials(self.name or "").values():
+            raise AuthenticationFailed("the password has changed, or the user gone, meanwhile")
         self.is_complete = True
         return signature
 

@@ -3,6 +3,7 @@
 import logging
 import os
 import ssl
+import stat
 
 from headwater.errors import ConfigError
 
@@ -55,6 +56,8 @@ class TlsContext:
         context.options |= ssl.OP_NO_RENEGOTIATION
         try:
             context.load_cert_chain(self._cert, self._key, password=_no_password)
+            if os.stat(self._key).st_mode & stat.S_IROTH:
+                log.warning("everybody on this machine can read the key %s", self._key)
             if self._client_ca is not None:
                 context.load_verify_locations(self._client_ca)
                 context.verify_mode = ssl.CERT_REQUIRED

@@ -1,12 +1,15 @@
 """The users and what is stored of their passwords: salted hashes, never the passwords.
 
 A user is a document in the catalog: {mechanism: {iterations, salt, stored_key, server_key}}. A
-change is durable before it is answered, and counts from the next login on.
+change is durable before it is answered, and counts for every login that is not over by then.
 """
 
+import asyncio
 import base64
+import hashlib
 import hmac
 import secrets
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,8 +21,7 @@ KIND = "user"
 SECRETS = "secret"
 _UNKNOWN_USERS = "unknown_users"
 MAX_NAME_CHARACTERS = 255
-# What an unknown user seems to have, and what `headwater user create` stores.
-DEFAULT_ITERATIONS = 4096
+DEFAULT_ITERATIONS = 4096  # what `headwater user create` stores
 
 
 class Users:
@@ -34,6 +36,7 @@ class Users:
         self._key = secrets.token_bytes(32)
         self._verified: dict[str, tuple[Credential, bytes]] = {}
         self._salt_key = secrets.token_bytes(32)
+        self._usual: dict[str, tuple[int, int]] = {}  # iterations, bytes of salt; by mechanism
 
     async def start(self) -> None:
         """The log is open."""
@@ -53,17 +56,35 @@ class Users:
         """By mechanism; empty for a user who does not exist."""
         return credentials_of(self._documents().get(name, {}))
 
+    def still_knows(self, name: str, mechanism: str | None) -> bool:
+        """Whether who has logged in so could have done so still."""
+        known = self._documents().get(name, {})
+        return bool(known) if mechanism == "PLAIN" else mechanism in known
+
     def credential_or_fake(self, name: str, mechanism: str) -> Credential:
         """For a user without one, a credential that no password matches.
 
-        It is the same every time, also after a restart, so that nobody can tell it from a real one.
+        Its salt is the same every time, also after a restart, and it looks as most real ones do, so
+        that nobody can tell it from one.
         """
         return self.credentials(name).get(mechanism) or self._fake(name, mechanism)
 
     def _fake(self, name: str, mechanism: str) -> Credential:
-        salt = hmac.digest(self._salt_key, f"{mechanism}:{name}".encode(), "sha256")
+        iterations, salt_bytes = self._usual_of(mechanism)
+        salt = hashlib.shake_256(self._salt_key + f"{mechanism}:{name}".encode()).digest(salt_bytes)
         nobody = secrets.token_bytes(32 if mechanism == "SCRAM-SHA-256" else 64)
-        return Credential(mechanism, DEFAULT_ITERATIONS, salt[: scram.SALT_BYTES], nobody, nobody)
+        return Credential(mechanism, iterations, salt, nobody, nobody)
+
+    def _usual_of(self, mechanism: str) -> tuple[int, int]:
+        if mechanism not in self._usual:
+            found = Counter(
+                (each["iterations"], len(base64.b64decode(each["salt"])))
+                for document in self._documents().values()
+                if (each := document.get(mechanism)) is not None
+            )
+            most_common = found.most_common(1) or [((DEFAULT_ITERATIONS, scram.SALT_BYTES), 0)]
+            self._usual[mechanism] = most_common[0][0]
+        return self._usual[mechanism]
 
     async def is_password(self, name: str, password: str) -> bool:
         """Whether the user exists and this is the password; takes as long if not."""
@@ -78,9 +99,10 @@ class Users:
         ):
             return True
         is_right = await self._in_thread(credential.matches, password)
-        if is_right:
-            self._verified[name] = (credential, mark)
-        return bool(is_right)
+        if not is_right or credential not in self.credentials(name).values():
+            return False  # or no longer
+        self._verified[name] = (credential, mark)
+        return True
 
     async def put(self, changes: dict[str, dict[str, Credential | None]]) -> None:
         """Sets (or, with None, removes) credentials of users, by name and mechanism, all or none.
@@ -94,10 +116,9 @@ class Users:
             documents[name] = document or None
             self._verified.pop(name, None)
         await self._store.put_documents(KIND, documents)
+        self._usual.clear()
 
     async def _in_thread(self, function: Any, *args: Any) -> Any:
-        import asyncio
-
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
 
     def _documents(self) -> dict[str, Any]:
