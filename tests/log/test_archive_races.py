@@ -1,6 +1,7 @@
 """An archive while other things go on: segments leave, chunks come back, settings change."""
 
 import asyncio
+import os
 import threading
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import pytest
 from archive_harness import ArchivedLog
 from log_harness import batch_of
 
+from headwater.errors import ArchiveUnavailable
+from headwater.log import timestamps
 from headwater.log.partition import PartitionLog
 
 
@@ -103,3 +106,29 @@ def test_a_start_inside_a_segment_counts_it_once(log: ArchivedLog) -> None:
     log.delete_records(3)
     assert log.partition().segments[0].base_offset == 0
     assert log.partition().total_bytes == before
+
+
+def test_a_time_is_found_in_what_just_left_for_the_archive(log: ArchivedLog) -> None:
+    log.create()
+    began_ms = log.clock.now_ms()
+    log.fill(40)
+    log.archive_all()
+    partition = log.partition()
+    for segment in partition.segments:
+        segment.pins += 1  # the files are still there for who has found them
+    partition.__class__ = LeavingLater
+    assert timestamps.first_at_or_after(partition, began_ms + 3000) == (began_ms + 3000, 3)
+
+
+def test_a_reader_of_what_retention_just_deleted_may_ask_again(log: ArchivedLog) -> None:
+    log.create(local_retention_bytes=0, retention_bytes=1 << 30)
+    log.append(batch_of(b"no" + bytes(800), producer=(7, 0, 0), transactional=True))
+    log.end(7, commit=False)
+    log.fill(30)
+    log.archive_all()
+    log.let_go_locally()
+    partition = log.partition()
+    os.unlink(partition.archived[0].path)
+    for read in (lambda: partition.find(0, 1), lambda: partition.aborted_transactions(0, 5)):
+        with pytest.raises(ArchiveUnavailable):
+            read()

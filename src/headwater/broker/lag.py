@@ -11,9 +11,9 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from headwater.errors import CorruptLog
+from headwater.errors import LogError
 from headwater.log import segment as segments_on_disk
-from headwater.log.archive.descriptor import ArchivedPlace
+from headwater.log.archive.descriptor import ArchivedPlace, NotCached
 from headwater.log.partition import PartitionLog, Slice
 from headwater.protocol.records import NO_TIMESTAMP
 
@@ -134,7 +134,7 @@ class LagMeter:
         self, partition: PartitionLog, offset: int
     ) -> tuple[Slice | ArchivedPlace | None, int]:
         """(worker) The group's next batch, and its time."""
-        with contextlib.suppress(CorruptLog, OSError):  # who reads it will say so
+        with contextlib.suppress(LogError, NotCached, OSError):  # who reads it will say so
             place = partition.place_of(max(offset, partition.log_start_offset))
             if isinstance(place, ArchivedPlace):
                 return place, place.timestamp_ms

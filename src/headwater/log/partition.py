@@ -425,7 +425,7 @@ class PartitionLog:
         At least one batch, and then no more than `max_bytes`, and none from `end_offset` on, if
         that is where one begins. Raises CorruptLog if the segment that should hold it cannot be
         read; that segment is out of service from then on. Raises NotCached if it has to be fetched
-        from the archive first.
+        from the archive first, ArchiveUnavailable if that cannot be.
         """
         storage = self._store.storage
         for segment, next_offset, following in self._readable_from(offset):
@@ -489,7 +489,9 @@ class PartitionLog:
         )
 
     def aborted_transactions(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """(worker) Those with records in first_offset..end_offset. Raises CorruptLog."""
+        """(worker) Those with records in first_offset..end_offset. Raises CorruptLog, or
+        ArchiveUnavailable.
+        """
         while True:
             segments = self._segments_from(first_offset)  # then what is archived; see above
             found = self._aborted_in_archive(first_offset, end_offset)

@@ -51,11 +51,12 @@ def latest_timestamp(partition: PartitionLog) -> TimedOffset | None:
 
 def _from_time(partition: PartitionLog, timestamp_ms: int) -> Iterator[Segment]:
     """What may hold such a record, oldest first. Raises NotCached at what is only archived."""
+    local = partition.segments  # first: one that leaves them meanwhile is archived
     if partition.archive is not None:
         yield from partition.archive.chunks_at_or_after(partition, timestamp_ms)
     elif any(each.max_timestamp_ms >= timestamp_ms for each in partition.archived_only()):
         raise ArchiveUnavailable("the records are in an archive")
-    yield from partition.segments
+    yield from local
 
 
 def _position_before(storage: Storage, segment: Segment, timestamp_ms: int) -> int:

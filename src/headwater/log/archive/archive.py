@@ -92,7 +92,7 @@ class Archive:
     ) -> Iterator[tuple[Segment, int, ChunkOf | None]]:
         """(worker) Archived chunks, as segments, from the one that holds `offset` on, each with
         the offset behind it and the next one of the same segment. Raises NotCached at one that is
-        not here, CorruptLog or OSError if a descriptor cannot be read.
+        not here, CorruptLog or ArchiveUnavailable if a descriptor cannot be read.
         """
         for archived in partition.archived_only():
             if archived.end_offset > offset:

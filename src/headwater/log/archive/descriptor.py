@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from headwater.errors import CorruptLog
+from headwater.errors import ArchiveUnavailable, CorruptLog
 from headwater.log.files import Files
 from headwater.log.segment import Segment
 from headwater.log.transactions import ENTRY, AbortedTransaction
@@ -140,16 +140,21 @@ def decode(path: str, data: bytes) -> Descriptor:
 
 
 def read_chunks(files: Files, segment: ArchivedSegment) -> list[Chunk]:
-    """(worker) Raises CorruptLog or OSError."""
-    return decode(segment.path, files.read(segment.path)).chunks
+    """(worker) Raises CorruptLog or ArchiveUnavailable."""
+    return _read(files, segment).chunks
 
 
 def read_aborted(files: Files, segment: ArchivedSegment) -> list[AbortedTransaction]:
-    """(worker) The transactions whose abort is in the segment. Raises CorruptLog."""
+    """(worker) The transactions whose abort is in the segment. Raises as `read_chunks`."""
+    return _read(files, segment).aborted
+
+
+def _read(files: Files, segment: ArchivedSegment) -> Descriptor:
     try:
-        return decode(segment.path, files.read(segment.path)).aborted
+        return decode(segment.path, files.read(segment.path))
     except OSError as error:
-        raise CorruptLog(
+        # Retention may just have taken it away; who asks again is told so.
+        raise ArchiveUnavailable(
             "an archived segment's descriptor cannot be read", detail=str(error)
         ) from error
 
@@ -164,7 +169,7 @@ class ArchivedPlace(NamedTuple):
 def archived_place(
     files: Files, segments: Sequence[ArchivedSegment], offset: int
 ) -> ArchivedPlace | None:
-    """(worker) Where `offset` is in the archive. Raises CorruptLog or OSError."""
+    """(worker) Where `offset` is in the archive. Raises as `read_chunks`."""
     behind_bytes = 0
     for segment in reversed(segments):
         if segment.base_offset <= offset or segment is segments[0]:
