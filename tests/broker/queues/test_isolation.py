@@ -58,6 +58,21 @@ def test_committed_records_come_with_the_commit_and_aborted_ones_never(broker, p
     assert status.start_offset == log.high_watermark == 7  # markers are nobody's work
 
 
+def test_an_aborted_record_at_the_end_of_a_segment_never_comes(broker, producer):
+    """What was read ahead ends there: its marker is in the next segment."""
+    jobs = broker.topic(**COMMITTED)
+    consumer = broker.consumer(jobs)
+    assert consumer.take() == []
+    producer.begin_transaction()
+    send(producer, "aborted")
+    log = broker.broker.running.broker.store.partitions["jobs", 0]
+    broker.broker._loop.call_soon_threadsafe(log.roll, lambda _: None)
+    producer.abort_transaction(30)
+    broker.produce(b"after")
+    assert len(log.segments) == 2
+    assert consumer.values(max_wait_ms=5_000) == [b"after"]
+
+
 def test_uncommitted_records_come_at_once_and_markers_do_not(broker, producer):
     jobs = broker.topic()
     consumer = broker.consumer(jobs)

@@ -309,6 +309,6 @@ def _read(
             found.append(ErrorCode.CORRUPT_MESSAGE)
         except NotCached as missing:
             found.append(missing.chunk)
-        except ArchiveUnavailable:
+        except (ArchiveUnavailable, OSError):  # also if compaction or retention was faster
             found.append(ErrorCode.KAFKA_STORAGE_ERROR)
     return found

@@ -99,7 +99,7 @@ def read_ahead(log: PartitionLog, offset: int, is_committed_only: bool) -> ReadA
         return None
     aborted: list[AbortedTransaction] = []
     if is_committed_only and log.may_hold_aborted(offset):
-        aborted = log.aborted_transactions(offset, headers[-1][1].last_offset)
+        aborted = log.aborted_transactions(offset, headers[-1][1].last_offset + 1)
     batches = [
         PlacedBatch(
             header.base_offset,
