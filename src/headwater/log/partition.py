@@ -182,6 +182,10 @@ class PartitionLog:
         """By producer id: what has begun, durable or not, and has no marker on its way."""
         return self.producers.open_transactions()
 
+    def knows(self, producer_id: int) -> bool:
+        """Whether the producer's last batch, and so its next sequence, is known."""
+        return producer_id in self.producers.by_id
+
     @property
     def local_start_offset(self) -> int:
         """Where the part of the log begins that lies on this machine."""

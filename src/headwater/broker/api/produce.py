@@ -225,17 +225,25 @@ def _join(
 ) -> "asyncio.Future[None] | None":
     if transactional_id is None:
         raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "no transactional id")
+    is_modern = context.api_version >= JOINS_TRANSACTIONS_SINCE
     try:
-        return broker.transactions.add(
+        joining = broker.transactions.add(
             transactional_id,
             header.producer_id,
             header.producer_epoch,
             partition.topic,
             partition.index,
-            implicit=context.api_version >= JOINS_TRANSACTIONS_SINCE,
+            implicit=is_modern,
         )
     except ApiError as error:
         raise _as_producers_know_it(error, context) from None
+    if is_modern and header.base_sequence > 0 and not partition.knows(header.producer_id):
+        # With an epoch for each transaction its sequences begin at 0. What comes before this batch
+        # was refused (the coordinator was loading), and will be sent again.
+        raise ApiError(
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "not the first batch of its transaction"
+        )
+    return joining
 
 
 def _joined(

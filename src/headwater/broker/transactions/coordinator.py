@@ -18,6 +18,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from headwater.broker.background import Background
 from headwater.broker.groups.journal import Journal
@@ -168,7 +169,10 @@ class TransactionCoordinator:
         try:
             producer_id = await self._new_producer_id(transaction)
             after = replace(transaction, producer_id=producer_id, epoch=0, is_changing=False)
-            await self._change(transaction, after)
+            # Without `_change`: if this fails it stays changing until it is gone, for it is nobody.
+            await self._journal.write(
+                transactional_id, [after.record()], lambda: self._replace(after)
+            )
         except BaseException:
             if self._by_id.get(transactional_id) is transaction:
                 del self._by_id[transactional_id]
@@ -251,10 +255,12 @@ class TransactionCoordinator:
             transaction.started_ms = self._clock.now_ms()
             self._ongoing[transaction.transactional_id] = transaction
         if transaction.saving is None:
-            # One record for all that join in this turn of the loop: a request names many.
+            # One record for all that join in this turn of the loop (a request names many), or
+            # while the last one is on its way: each lists every partition.
             loop = asyncio.get_running_loop()
             transaction.saving = loop.create_future()
-            loop.call_soon(self._save, transaction)
+            if not transaction.saves_under_way:
+                loop.call_soon(self._save, transaction)
         for partition in partitions:
             transaction.partitions.add(partition)
             transaction.unsaved[partition] = transaction.saving
@@ -266,17 +272,24 @@ class TransactionCoordinator:
             return
         transaction.saving = None
         transaction.updated_ms = self._clock.now_ms()
+        transaction.saves_under_way += 1
 
         def saved() -> None:
             for partition in [p for p, each in transaction.unsaved.items() if each is saving]:
                 del transaction.unsaved[partition]
             if not saving.done():
                 saving.set_result(None)
+            go_on()
 
         def failed() -> None:  # they stay unsaved: whoever adds them again has them written again
             if not saving.done():
                 saving.set_exception(ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
                 saving.exception()  # counts as seen: not every caller waits
+            go_on()
+
+        def go_on() -> None:
+            transaction.saves_under_way -= 1
+            self._save(transaction)  # what has joined meanwhile
 
         self._journal.write(transaction.transactional_id, [transaction.record()], saved, failed)
 
@@ -393,15 +406,17 @@ class TransactionCoordinator:
         before.is_changing = True
         self._save(before)  # what has just joined comes first in the log, too
 
-        def durable() -> None:
-            self._by_id[after.transactional_id] = after
-            if after.state is not State.ONGOING:
-                self._ongoing.pop(after.transactional_id, None)
-
         def failed() -> None:
             before.is_changing = False
 
-        return self._journal.write(after.transactional_id, [after.record()], durable, failed)
+        return self._journal.write(
+            after.transactional_id, [after.record()], lambda: self._replace(after), failed
+        )
+
+    def _replace(self, after: Transaction) -> None:
+        self._by_id[after.transactional_id] = after
+        if after.state is not State.ONGOING:
+            self._ongoing.pop(after.transactional_id, None)
 
     # Time
 
@@ -411,6 +426,8 @@ class TransactionCoordinator:
             return
         now_ms = self._clock.now_ms()
         for transaction in list(self._ongoing.values()):
+            if transaction.started_ms > now_ms:  # the clock was set back: its time begins anew
+                transaction.started_ms = now_ms
             if (
                 not transaction.is_changing
                 and transaction.started_ms + transaction.timeout_ms < now_ms
@@ -466,7 +483,9 @@ class TransactionCoordinator:
                 yield each
 
     def counts(self) -> Counter[State]:
-        return Counter(each.state for each in self.transactions())
+        # By numbers, and no step of it in Python: there may be a million ids.
+        numbers = Counter(map(attrgetter("state._value_"), self._by_id.values()))
+        return Counter({State(number): count for number, count in numbers.items()})
 
 
 def _verify_unchanging(transaction: Transaction) -> None:

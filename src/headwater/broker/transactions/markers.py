@@ -14,6 +14,7 @@ from headwater.protocol.error_codes import ErrorCode
 logger = logging.getLogger(__name__)
 
 RETRY_S = 0.5
+PER_TURN = 100
 
 
 class Marker(NamedTuple):
@@ -98,7 +99,11 @@ class Markers:
         """
         left = list(partitions)
         while left:
-            writes = [self.append(marker, topic, index) for topic, index in left]
+            writes = []
+            for topic, index in left:
+                writes.append(self.append(marker, topic, index))
+                if len(writes) % PER_TURN == 0:  # others have their turn, too
+                    await asyncio.sleep(0)
             outcomes = await asyncio.gather(*writes, return_exceptions=True)
             failed = []
             for partition, outcome in zip(left, outcomes, strict=True):

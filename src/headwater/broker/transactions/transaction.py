@@ -89,6 +89,7 @@ class Transaction:
     # says so is durable it is here, with what tells whether that succeeded.
     unsaved: dict[TopicPartition, "asyncio.Future[None]"] = field(default_factory=dict)
     saving: "asyncio.Future[None] | None" = None
+    saves_under_way: int = 0
     is_changing: bool = False  # a record is on its way that makes it another: nobody else may
 
     @property

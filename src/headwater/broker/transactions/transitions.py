@@ -19,7 +19,13 @@ from headwater.broker.transactions.transaction import (
 
 def _after(before: Transaction, state: State, now_ms: int) -> Transaction:
     return replace(
-        before, state=state, updated_ms=now_ms, unsaved={}, saving=None, is_changing=False
+        before,
+        state=state,
+        updated_ms=now_ms,
+        unsaved={},
+        saving=None,
+        saves_under_way=0,
+        is_changing=False,
     )
 
 
