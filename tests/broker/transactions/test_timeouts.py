@@ -46,6 +46,15 @@ def test_the_time_counts_on_over_a_restart(cluster, producer):
     assert cluster.committed("t") == []
 
 
+def test_a_clock_that_is_set_back_keeps_no_transaction_open(cluster, producer):
+    producer.send("t", b"x")
+    cluster.clock._start_ms -= DAY_S * 1000
+    cluster.advance(2)
+    assert cluster.state("payments") is State.ONGOING
+    cluster.advance(62)
+    cluster.until_state("payments", State.COMPLETE_ABORT)
+
+
 def test_a_timeout_while_the_disk_refuses_is_tried_again(cluster, producer):
     producer.send("t", b"x")
     cluster.files.refused = "__transaction_state"

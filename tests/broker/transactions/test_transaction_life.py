@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from txn_harness import Producer
 
-from headwater.broker.transactions import State
+from headwater.broker.transactions import State, markers
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.produce import ProduceRequestTopicProduceData
 
@@ -359,3 +359,114 @@ def test_a_client_that_goes_away_takes_nobody_with_it(cluster, producer, leaves)
     assert answer.error_code == 0
     assert producer.commit() == 0
     assert cluster.committed("t") == [b"x"]
+
+
+def test_partitions_that_join_while_a_record_is_on_its_way_take_one_more(cluster):
+    """Each record lists every partition: a thousand of them must not take a thousand records."""
+    cluster.topic("wide", 40)
+    producer = Producer(cluster, "payments")
+    producer.init()
+    cluster.files.held = "__transaction_state"
+
+    async def join_one_by_one():
+        answers = []
+        for partition in range(40):
+            request = producer.produce_request("wide", b"x", partition=partition)
+            answers.append(asyncio.ensure_future(cluster.call(request, 12)))
+            for _ in range(5):
+                await asyncio.sleep(0)
+        assert not any(each.done() for each in answers)
+        cluster.files.mend()
+        return await asyncio.gather(*answers)
+
+    for answer in cluster.runner.run(asyncio.wait_for(join_one_by_one(), 20)):
+        assert answer.responses[0].partition_responses[0].error_code == 0
+    assert cluster.stored_states("payments") == [State.EMPTY, State.ONGOING, State.ONGOING]
+    cluster.restart(crash=True)  # both together name them all
+    assert len(cluster.broker.transactions.transaction("payments").partitions) == 40
+    assert producer.commit() == 0
+    assert [cluster.committed("wide", p) for p in range(40)] == [[b"x"]] * 40
+
+
+def test_the_end_of_a_large_transaction_lets_others_have_their_turn(cluster, monkeypatch):
+    monkeypatch.setattr(markers, "PER_TURN", 10)
+    cluster.topic("wide", 50)
+    producer = Producer(cluster, "payments", modern=False)
+    producer.init()
+    assert producer.add(*(("wide", index) for index in range(50))) == 0
+    turns, seen = 0, []
+    append = cluster.broker.markers.append
+
+    def noted(*args):
+        seen.append(turns)
+        return append(*args)
+
+    monkeypatch.setattr(cluster.broker.markers, "append", noted)
+
+    async def count_turns():
+        nonlocal turns
+        ending = asyncio.ensure_future(cluster.call(producer.end_request(commit=True), 4))
+        while not ending.done():
+            turns += 1
+            await asyncio.sleep(0)
+        return ending.result()
+
+    assert cluster.runner.run(asyncio.wait_for(count_turns(), 20)).error_code == 0
+    assert [seen.count(turn) for turn in sorted(set(seen))] == [10] * 5
+    assert all(len(cluster.markers("wide", index)) == 1 for index in range(50))
+
+
+def test_a_new_id_that_the_disk_refused_is_nobodys(cluster):
+    """Of the producers that come while that is found out, none becomes what was not stored."""
+    for attempt in range(8):
+        producer = Producer(cluster, f"new-{attempt}")
+        cluster.files.fail_syncs(1)
+
+        async def init_in_every_turn(producer=producer):
+            first = asyncio.ensure_future(cluster.call(producer.init_request(), 5))
+            answers = [first]
+            while not first.done():
+                answers.append(asyncio.ensure_future(cluster.call(producer.init_request(), 5)))
+                await asyncio.sleep(0)
+            return await asyncio.gather(*answers)
+
+        for answer in cluster.runner.run(asyncio.wait_for(init_in_every_turn(), 20)):
+            assert answer.error_code or answer.producer_id >= 0
+        cluster.files.mend()
+
+
+def test_batches_behind_one_that_was_refused_are_refused_too(cluster):
+    """A client has several on their way; taken in, the second would shut out the first."""
+    producer = Producer(cluster, "payments")
+    producer.init()
+    producer.send("t", b"a")
+    cluster.files.refused = "/t-0/"
+    assert producer.commit() == 0
+    first = producer.produce_request("u", b"1", sequence=0)
+    second = producer.produce_request("u", b"2", sequence=1)
+
+    def answer_to(request):
+        return cluster.ask(request, 12).responses[0].partition_responses[0].error_code
+
+    assert answer_to(first) == ErrorCode.CONCURRENT_TRANSACTIONS
+    cluster.files.mend()
+    cluster.until(
+        lambda: cluster.clock.advance(0.5) or cluster.state("payments") is State.COMPLETE_COMMIT
+    )
+    assert answer_to(second) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert answer_to(first) == 0
+    assert answer_to(second) == 0
+    assert producer.commit() == 0
+    assert cluster.committed("u") == [b"1", b"2"]
+
+
+def test_an_older_client_goes_on_where_the_partition_has_forgotten_it(cluster):
+    """Its sequences do not begin anew with a transaction, and what is idle is forgotten."""
+    producer = Producer(cluster, "payments", modern=False)
+    producer.init()
+    producer.send("t", b"a")
+    assert producer.commit() == 0
+    cluster.store.partitions["t", 0].expire_producers(cluster.clock.now_ms() + 1)
+    assert producer.send("t", b"b") == 0
+    assert producer.commit() == 0
+    assert cluster.committed("t") == [b"a", b"b"]

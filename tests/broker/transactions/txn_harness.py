@@ -5,6 +5,7 @@ Every request and every answer goes through its bytes in the version that is ask
 
 import asyncio
 import itertools
+import time
 
 from wire import LoneConnection, records_in
 
@@ -50,17 +51,23 @@ TIMEOUT_S = 20
 
 
 class Disk(FaultyFiles):
-    """Also refuses all writes to files whose path has `refused` in it."""
+    """Also refuses all writes to files whose path has `refused` in it, and lets those wait whose
+    path has `held` in it.
+    """
 
     refused = ""
+    held = ""
 
     def pwrite(self, fd, data, position):
-        if self.refused and self.refused in self._by_fd[fd][0]:
+        path = self._by_fd[fd][0]
+        while self.held and self.held in path:
+            time.sleep(0.001)
+        if self.refused and self.refused in path:
             raise OSError(5, "Input/output error")
         super().pwrite(fd, data, position)
 
     def mend(self) -> None:
-        self.refused = ""
+        self.refused = self.held = ""
         super().mend()
 
 
