@@ -13,8 +13,9 @@ topics.
 
 A transactional batch belongs to the transaction that its producer is in. From version 12 on the
 partition joins the transaction with its first batch (KIP-890); the answer comes when that is
-durable, too. Before, AddPartitionsToTxn must have added it: else TRANSACTION_ABORTABLE (11) or
-INVALID_TXN_STATE.
+durable, too; and there its sequences begin at 0 (OUT_OF_ORDER_SEQUENCE_NUMBER), so that no batch
+is taken in front of one that was refused. Before, AddPartitionsToTxn must have added it: else
+TRANSACTION_ABORTABLE (11) or INVALID_TXN_STATE.
 
 A topic's `headwater.overload.policy` (overload.py) may let a request wait until a group has caught
 up, or drop a batch: then the answer is POLICY_VIOLATION, or a success with offset −1 if the topic

@@ -426,8 +426,8 @@ class TransactionCoordinator:
             return
         now_ms = self._clock.now_ms()
         for transaction in list(self._ongoing.values()):
-            if transaction.started_ms > now_ms:  # the clock was set back: its time begins anew
-                transaction.started_ms = now_ms
+            # If the clock was set back, its time begins anew.
+            transaction.started_ms = min(transaction.started_ms, now_ms)
             if (
                 not transaction.is_changing
                 and transaction.started_ms + transaction.timeout_ms < now_ms
