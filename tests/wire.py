@@ -5,11 +5,16 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Self
 
 from headwater.protocol import records
 from headwater.protocol.messages.api_versions import ApiVersionsRequest
+from headwater.protocol.messages.create_topics import (
+    CreateTopicsRequest,
+    CreateTopicsRequestCreatableTopic,
+    CreateTopicsRequestCreatableTopicConfig,
+)
 from headwater.protocol.messages.fetch import (
     FetchRequest,
     FetchRequestFetchPartition,
@@ -143,6 +148,11 @@ class Wire:
         assert answer.topics[0].error_code == 0
         return answer.topics[0]
 
+    def create_configured(self, name: str, configs: Mapping[str, str], *, partitions=1):
+        """The answer for the one topic."""
+        answer = self.ask(create_request(name, configs, partitions=partitions), 7)
+        return answer.topics[0]
+
     def produce(self, topic: str, batch: bytes | bytearray, *, partition=0, acks=-1, version=9):
         """The answer for the one partition."""
         answer = self.ask(produce_request(topic, batch, partition=partition, acks=acks), version)
@@ -158,6 +168,17 @@ class Wire:
 def batch_of(*values: bytes, timestamp_ms: int | None = None, **fields) -> bytearray:
     now_ms = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
     return records.build_batch([Record(0, now_ms, None, value) for value in values], **fields)
+
+
+def create_request(name: str, configs: Mapping[str, str], *, partitions=1) -> CreateTopicsRequest:
+    given = [
+        CreateTopicsRequestCreatableTopicConfig(name=key, value=value)
+        for key, value in configs.items()
+    ]
+    topic = CreateTopicsRequestCreatableTopic(
+        name=name, num_partitions=partitions, replication_factor=1, configs=given
+    )
+    return CreateTopicsRequest(topics=[topic], timeout_ms=10_000)
 
 
 def produce_request(topic: str, batch, *, partition=0, acks=-1, topic_id=None) -> ProduceRequest:

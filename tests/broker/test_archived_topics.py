@@ -17,11 +17,6 @@ from wire import Wire, batch_of, fetch_request, records_in, wait_until
 from headwater.config import BrokerSettings
 from headwater.log.archive import uploads
 from headwater.protocol.error_codes import ErrorCode
-from headwater.protocol.messages.create_topics import (
-    CreateTopicsRequest,
-    CreateTopicsRequestCreatableTopic,
-    CreateTopicsRequestCreatableTopicConfig,
-)
 from headwater.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from headwater.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
@@ -67,16 +62,7 @@ def create(wire: Wire, name: str, **configs: str):
         "retention.ms": "-1",
         **{key.replace("_", "."): value for key, value in configs.items()},
     }
-    topic = CreateTopicsRequestCreatableTopic(
-        name=name,
-        num_partitions=1,
-        replication_factor=1,
-        configs=[
-            CreateTopicsRequestCreatableTopicConfig(name=key, value=value)
-            for key, value in given.items()
-        ],
-    )
-    return wire.ask(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7).topics[0]
+    return wire.create_configured(name, given)
 
 
 def on_loop(broker: InProcessBroker, work):
@@ -94,6 +80,11 @@ def archive(broker: InProcessBroker, topic: str) -> None:
     on_loop(broker, broker.running.broker.retain())
     assert len(partition.segments) == 1
     assert partition.local_start_offset > partition.log_start_offset
+
+
+def wait_until_readable(wire: Wire, topic: str) -> None:
+    """A failure of the archive is the answer for a second."""
+    wait_until(lambda: not wire.fetch(topic, 0, min_bytes=1, max_wait_ms=500).error_code)
 
 
 def filled(broker: InProcessBroker, wire: Wire, topic: str) -> list[bytes]:
@@ -162,7 +153,7 @@ def test_an_archive_that_fails_is_a_storage_error(broker, wire, tmp_path):
     start = partition_of(broker, "t").local_start_offset
     assert records_in(wire.fetch("t", start, max_wait_ms=500).records)[0].offset == start
     (tmp_path / "away").rename(tmp_path / "archive")
-    time.sleep(1.1)  # a failure is the answer for a second
+    wait_until_readable(wire, "t")
     assert read_all(wire, "t", min_bytes=1, max_wait_ms=500) == values
 
 
@@ -296,7 +287,7 @@ def test_a_queue_delivers_archived_records_and_says_when_it_cannot(broker, wire,
     refused = consumer.fetch(max_wait_ms=10_000)
     assert refused.responses[0].partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
     (tmp_path / "away").rename(tmp_path / "archive")
-    time.sleep(1.1)  # a failure is the answer for a second
+    wait_until_readable(wire, "t")
     found: list[bytes] = []
     deadline_s = time.monotonic() + 20
     while len(found) < RECORDS:

@@ -13,11 +13,6 @@ from headwater.errors import MalformedMessage
 from headwater.protocol import compression, records
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.key_scan import KeyScan
-from headwater.protocol.messages.create_topics import (
-    CreateTopicsRequest,
-    CreateTopicsRequestCreatableTopic,
-    CreateTopicsRequestCreatableTopicConfig,
-)
 from headwater.protocol.records import CRC_AT, CRC_FROM, Record, build_batch
 from headwater.testing import InProcessBroker
 
@@ -45,16 +40,8 @@ def client(broker):
 @pytest.fixture
 def topic(client, request) -> str:
     name = "".join(c if c.isalnum() else "_" for c in request.node.name)
-    config = CreateTopicsRequestCreatableTopicConfig(name="cleanup.policy", value="compact")
-    asked = CreateTopicsRequestCreatableTopic(
-        name=name, num_partitions=1, replication_factor=1, configs=[config]
-    )
-    client.ask(CreateTopicsRequest(topics=[asked], timeout_ms=10_000), 5)
+    client.create_configured(name, {"cleanup.policy": "compact"})
     return name
-
-
-def produce(client, topic, batch, version=9):
-    return client.ask(produce_request(topic, batch), version).responses[0].partition_responses[0]
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -62,7 +49,7 @@ def produce(client, topic, batch, version=9):
 def test_records_without_a_key_are_named(client, topic, codec, count):
     keys: list[bytes | None] = [b"key %d" % number for number in range(count)]
     keys[1] = keys[count - 1] = None
-    answer = produce(client, topic, batch_of_keys(*keys, codec=codec))
+    answer = client.produce(topic, batch_of_keys(*keys, codec=codec))
     assert answer.error_code == ErrorCode.INVALID_RECORD
     assert [each.batch_index for each in answer.record_errors] == [1, count - 1]
     assert all("key" in each.batch_index_error_message for each in answer.record_errors)
@@ -72,14 +59,14 @@ def test_records_without_a_key_are_named(client, topic, codec, count):
 @pytest.mark.parametrize("codec", CODECS)
 def test_records_with_a_key_are_taken(client, topic, codec):
     keys = [b"", *(b"key %d" % number for number in range(3000))]
-    assert produce(client, topic, batch_of_keys(*keys, codec=codec)).base_offset == 0
-    assert produce(client, topic, batch_of_keys(b"a", codec=codec)).base_offset == 3001
+    assert client.produce(topic, batch_of_keys(*keys, codec=codec)).base_offset == 0
+    assert client.produce(topic, batch_of_keys(b"a", codec=codec)).base_offset == 3001
 
 
 def test_a_batch_that_grows_a_thousandfold(client, topic):
     batch = batch_of_keys(b"a", b"b", codec=compression.ZSTD, value=bytes(8 << 20))
     assert len(batch) < 16 << 10
-    assert produce(client, topic, batch).error_code == 0
+    assert client.produce(topic, batch).error_code == 0
 
 
 def test_a_partition_that_does_not_exist_hides_no_other(client, topic):
@@ -110,14 +97,14 @@ def test_records_out_of_place(client, topic):
     at = bytes(batch).index(b"\x02a") - 1  # the offset delta in front of the key
     batch[at] = 2
     batch[CRC_AT:CRC_FROM] = struct.pack(">I", records.crc32c(bytes(batch[CRC_FROM:])))
-    answer = produce(client, topic, batch)
+    answer = client.produce(topic, batch)
     assert answer.error_code == ErrorCode.INVALID_RECORD
     assert answer.record_errors == []
 
 
 def test_a_topic_that_is_not_compacted_takes_them(client):
     client.create_topic("plain")
-    assert produce(client, "plain", batch_of_keys(None)).error_code == 0
+    assert client.produce("plain", batch_of_keys(None)).error_code == 0
     assert wire.records_in(client.fetch("plain", 0).records)[0].key is None
 
 

@@ -18,11 +18,6 @@ from bench.peers.process import free_port
 from bench.peers.s3proxy import s3_server
 from headwater.config import BrokerSettings
 from headwater.protocol.error_codes import ErrorCode
-from headwater.protocol.messages.create_topics import (
-    CreateTopicsRequest,
-    CreateTopicsRequestCreatableTopic,
-    CreateTopicsRequestCreatableTopicConfig,
-)
 from headwater.protocol.messages.delete_topics import DeleteTopicsRequest
 from headwater.testing import InProcessBroker
 
@@ -55,17 +50,8 @@ def create_archived(wire: Wire, name: str, **configs: str) -> None:
         "retention.bytes": "1000000000",
         **configs,
     }
-    topic = CreateTopicsRequestCreatableTopic(
-        name=name,
-        num_partitions=1,
-        replication_factor=1,
-        configs=[
-            CreateTopicsRequestCreatableTopicConfig(name=key, value=value)
-            for key, value in configs.items()
-        ],
-    )
-    answer = wire.ask(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7)
-    assert answer.topics[0].error_code == 0, answer.topics[0].error_message
+    answer = wire.create_configured(name, configs)
+    assert answer.error_code == 0, answer.error_message
 
 
 def filled(broker: InProcessBroker, wire: Wire, name: str) -> list[bytes]:

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
-import pytest
-from confluent_kafka import AcknowledgeType, Producer, ShareConsumer
+from confluent_kafka import AcknowledgeType, Consumer, Producer, ShareConsumer
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -35,32 +34,32 @@ while True:
 """
 
 
-@pytest.fixture
-def name(broker_address: str) -> str:
-    """A topic with ten records, and a group of the same name that begins at the first."""
+def queue_with(address: str, records: int) -> str:
+    """A topic with that many records, each a batch; a group of that name begins at the first."""
     name = f"share-{uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": broker_address})
+    admin = AdminClient({"bootstrap.servers": address})
     admin.create_topics([NewTopic(name, 1)])[name].result(TIMEOUT_S)
     earliest = ConfigEntry(
         "share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET
     )
     group = ConfigResource(ConfigResource.Type.GROUP, name, incremental_configs=[earliest])
     admin.incremental_alter_configs([group])[group].result(TIMEOUT_S)
-    producer = Producer({"bootstrap.servers": broker_address})
-    for number in range(10):
+    producer = Producer({"bootstrap.servers": address})
+    for number in range(records):
         producer.produce(name, str(number))
-    assert producer.flush(TIMEOUT_S) == 0
+        assert producer.flush(TIMEOUT_S) == 0
     return name
 
 
 @contextmanager
-def member(address: str, name: str) -> Iterator[Any]:
+def member(address: str, name: str, **config: object) -> Iterator[Any]:
     consumer: Any = ShareConsumer(
         {
             "bootstrap.servers": address,
             "group.id": name,
             "share.acknowledgement.mode": "explicit",
             "log_level": 0,
+            **config,
         }
     )
     consumer.subscribe([name])
@@ -79,7 +78,8 @@ def take(consumer: Any, count: int) -> list[Any]:
     return taken
 
 
-def test_accept_and_release(broker_address: str, name: str) -> None:
+def test_accept_and_release(broker_address: str) -> None:
+    name = queue_with(broker_address, 10)
     with member(broker_address, name) as consumer:
         for each in take(consumer, 10):
             kind = AcknowledgeType.ACCEPT if each.offset() < 7 else AcknowledgeType.RELEASE
@@ -92,8 +92,9 @@ def test_accept_and_release(broker_address: str, name: str) -> None:
         consumer.commit_sync()
 
 
-def test_what_a_killed_consumer_held_goes_to_another(broker_address: str, name: str) -> None:
+def test_what_a_killed_consumer_held_goes_to_another(broker_address: str) -> None:
     """At once, because its connection ended: long before its lock of 30 s would."""
+    name = queue_with(broker_address, 10)
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER, broker_address, name], stdout=subprocess.PIPE, text=True
     )
@@ -111,3 +112,40 @@ def test_what_a_killed_consumer_held_goes_to_another(broker_address: str, name: 
         for each in again:
             consumer.acknowledge(each, AcknowledgeType.ACCEPT)
         consumer.commit_sync()
+
+
+def test_a_share_group_goes_on_beside_a_slow_record(broker_address: str) -> None:
+    """What a queue is for; the next test shows a classic group."""
+    name = queue_with(broker_address, 20)
+    with member(broker_address, name, **{"max.poll.records": 1}) as slow:
+        held = {each.offset() for each in take(slow, 1)}
+        assert 0 in held  # and it works on that for a long time
+        with member(broker_address, name, **{"max.poll.records": 1}) as fast:
+            done: list[int] = []
+            while len(done) < 20 - len(held):
+                for each in take(fast, 1):
+                    fast.acknowledge(each, AcknowledgeType.ACCEPT)
+                    done.append(each.offset())
+                fast.commit_sync()
+            assert sorted(done) == sorted(set(range(20)) - held)
+
+
+def test_a_classic_group_waits_behind_it(broker_address: str) -> None:
+    name = queue_with(broker_address, 20)
+    config = {
+        "bootstrap.servers": broker_address,
+        "group.id": f"{name}-classic",
+        "auto.offset.reset": "earliest",
+        "log_level": 0,
+    }
+    slow, fast = Consumer(config), Consumer(config)
+    try:
+        slow.subscribe([name])
+        message = slow.poll(TIMEOUT_S)
+        assert message is not None
+        assert message.offset() == 0  # and it works on that for a long time
+        fast.subscribe([name])
+        assert fast.poll(3.0) is None  # the partition is the other's, with all that is in it
+    finally:
+        fast.close()
+        slow.close()
