@@ -1,16 +1,12 @@
 """Archived records over the wire: an ordinary consumer notices nothing, or is told to try again."""
 
 import asyncio
-import sys
 import time
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-
-sys.path.append(str(Path(__file__).parent / "queues"))  # for `queue_harness`
-
 from queue_harness import GROUP, GROUP_RESOURCE, Consumer
 from wire import Wire, batch_of, fetch_request, records_in, wait_until
 

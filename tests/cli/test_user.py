@@ -1,12 +1,6 @@
 """`headwater user`, and how commands log in."""
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.append(str(Path(__file__).resolve().parents[1]))  # for `certificates`
-
 from certificates import Authority
 
 from .conftest import running_broker

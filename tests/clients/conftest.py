@@ -1,13 +1,6 @@
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for `bench.peers`
-sys.path.append(str(Path(__file__).resolve().parents[1]))  # for `wire` and `certificates`
-sys.path.append(str(Path(__file__).resolve().parents[1] / "broker/security"))  # for `secured`
-
 from broker_under_test import Broker, running_broker
 
 

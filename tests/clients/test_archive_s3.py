@@ -2,16 +2,11 @@
 
 import asyncio
 import os
-import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-
-sys.path.append(str(Path(__file__).resolve().parents[1]))  # for `wire`
-
 from wire import Wire, batch_of, fetch_request, records_in, wait_until
 
 from bench.peers.process import free_port

@@ -284,7 +284,8 @@ def test_many_readers_fetch_a_chunk_once(archived):
         archived.objects.hold = asyncio.Event()
         waits = [archived.archive.chunks.fetched(missing.value.chunk) for _ in range(20)]
         waiting = asyncio.gather(*waits)
-        await asyncio.sleep(0.01)
+        while not archived.objects.count("get"):
+            await asyncio.sleep(0)
         archived.objects.hold.set()
         await waiting
 

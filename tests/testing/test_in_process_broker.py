@@ -4,6 +4,7 @@ import socket
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from wire import wait_until
 
 from headwater.config import BrokerSettings
 from headwater.testing import FakeClock, InProcessBroker
@@ -22,11 +23,10 @@ def test_retention_follows_the_brokers_clock(tmp_path):
         assert consumer.get_watermark_offsets(partition, timeout=10) == (0, 1)
 
         broker.advance(WEEK_S + 3600)
-        for _ in range(100):
-            if consumer.get_watermark_offsets(partition, timeout=10) == (1, 1):
-                break
-        else:
-            pytest.fail("retention did not delete a record that is older than a week")
+        wait_until(
+            lambda: consumer.get_watermark_offsets(partition, timeout=10) == (1, 1),
+            what="the deletion of a record that is older than a week",
+        )
         consumer.close()
 
 
