@@ -33,6 +33,7 @@ MAX_POSTS_WAITING: Final = 10
 POST_TIMEOUT_S: Final = 5.0
 PAUSES_S: Final = (1.0, 4.0, 16.0, 60.0)  # between tries
 LOGGED_PER_ROUND: Final = 20
+LAGS_PER_TURN: Final = 1_000
 
 
 class FallingBehind:
@@ -54,7 +55,9 @@ class FallingBehind:
         await self._meter.measure()
         states: dict[tuple[str, str, int], str] = {}
         events: list[dict[str, Any]] = []
-        for lag in self._meter.lags():
+        for count, lag in enumerate(self._meter.lags()):
+            if count % LAGS_PER_TURN == 0:
+                await asyncio.sleep(0)
             key = (lag.group, lag.partition.topic, lag.partition.index)
             state = self._state(lag)
             if state != RECOVERED:

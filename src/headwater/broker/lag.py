@@ -66,7 +66,7 @@ class LagMeter:
         """Looks up the places of groups whose offset has changed."""
         wanted: list[tuple[Key, PartitionLog, int]] = []
         seen: set[Key] = set()
-        for count, (group, partition, offset) in enumerate(self._positions()):
+        for count, (group, partition, offset, _) in enumerate(self._positions()):
             key = (group, partition.topic, partition.index)
             seen.add(key)
             known = self._places.get(key)
@@ -88,8 +88,8 @@ class LagMeter:
     def lags(self) -> Iterator[Lag]:
         """Every group that has a position in a partition, as of now."""
         now_ms = self._broker.clock.now_ms()
-        for group, partition, offset in self._positions():
-            records = max(partition.high_watermark - offset, 0)
+        for group, partition, offset, settled in self._positions():
+            records = max(partition.high_watermark - offset - settled, 0)
             if not records:
                 yield Lag(group, partition, offset, 0, 0, 0.0, 0.0)
                 continue
@@ -104,11 +104,13 @@ class LagMeter:
             used = _retention_used(partition, size_bytes, seconds)
             yield Lag(group, partition, offset, records, size_bytes, seconds, used)
 
-    def _positions(self) -> Iterator[tuple[str, PartitionLog, int]]:
+    def _positions(self) -> Iterator[tuple[str, PartitionLog, int, int]]:
+        """Where each group goes on, and what a share group has settled behind that already."""
         for group, (topic, index), committed in self._broker.groups.committed_offsets():
             partition = self._broker.store.partitions.get((topic, index))
             if partition is not None:
-                yield group, partition, committed.offset
+                yield group, partition, committed.offset, 0
+        yield from self._broker.queues.positions()
 
     def _in_turn(
         self, wanted: list[tuple[Key, PartitionLog, int]]

@@ -4,6 +4,7 @@ import pytest
 from group_harness import Cluster, Consumer, ModernConsumer, converge, settle, stabilise
 
 from headwater.broker.groups import GroupSettings
+from headwater.broker.groups.offsets import CommittedOffset, OffsetKey, OffsetStore
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.list_groups import ListGroupsRequest
 from headwater.protocol.messages.offset_commit import (
@@ -396,3 +397,16 @@ async def test_lag_can_be_computed_from_all_offsets():
     await cluster.commit("b", {("t", 0): 2, ("t", 1): 3})
     rows = {(group, *key, c.offset) for group, key, c in cluster.groups.committed_offsets()}
     assert rows == {("a", "t", 0, 1), ("b", "t", 0, 2), ("b", "t", 1, 3)}
+
+
+def test_offsets_can_be_gone_through_while_the_group_commits():
+    """As the lag meter does, which gives others a turn on the way."""
+    offsets = OffsetStore()
+    for topic in ("a", "b"):
+        offsets.put("g", OffsetKey(topic, 0), CommittedOffset(1))
+    on_the_way = offsets.of_group("g")
+    first, _ = next(on_the_way)
+    for key in (OffsetKey("a", 1), OffsetKey("c", 0)):
+        offsets.put("g", key, CommittedOffset(2))
+    assert first == OffsetKey("a", 0)
+    assert OffsetKey("b", 0) in {key for key, _ in on_the_way}

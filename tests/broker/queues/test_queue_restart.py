@@ -6,6 +6,7 @@ import pytest
 from queue_harness import ACCEPT, GROUP, REJECT, RELEASE, acquired, acquired_spans, queue_broker
 from wire import wait_until
 
+from headwater.broker.groups.records import partition_for
 from headwater.broker.queues import dead_letters, state_log
 from headwater.broker.queues.queues import Queues
 
@@ -238,3 +239,24 @@ def test_a_fetch_that_waits_ends_when_the_state_of_its_group_is_deleted(broker):
     asyncio.run_coroutine_threadsafe(queues.delete(GROUP), broker.broker._loop).result(10)
     assert acquired(consumer.receive_fetch()) == []
     assert queues.describe(GROUP) == []
+
+
+def test_a_state_log_begun_anew_does_not_bring_back_what_is_being_deleted(broker):
+    jobs = broker.topic()
+    broker.produce(b"a")
+    consumer = broker.consumer(jobs)
+    assert consumer.take() == [0]
+    queues = broker.broker.running.broker.queues
+
+    async def race():
+        number = partition_for(GROUP, state_log.STATE_PARTITIONS)
+        alive = queues._alive(number)
+        deletion = asyncio.create_task(queues.delete(GROUP))
+        await asyncio.sleep(0)  # its record is on its way to the disk
+        queues.release(GROUP, consumer.member_id)
+        await queues._log._renew(number, alive)
+        await deletion
+
+    asyncio.run_coroutine_threadsafe(race(), broker.broker._loop).result(10)
+    broker.restart(crash=True)
+    assert broker.broker.running.broker.queues.groups_with_state() == []

@@ -12,10 +12,21 @@ from queue_harness import (
     acquired_spans,
     queue_broker,
 )
-from wire import Wire, wait_until
+from wire import Wire, batch_of, produce_request, wait_until
 
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasRequestEntityData,
+    AlterClientQuotasRequestEntryData,
+    AlterClientQuotasRequestOpData,
+)
+from headwater.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestAlterableConfig,
+    IncrementalAlterConfigsRequestAlterConfigsResource,
+)
 
 
 @pytest.fixture
@@ -409,3 +420,63 @@ def test_topics_that_a_member_may_no_longer_read(broker, monkeypatch):
     assert consumer.fetch().responses[0].partitions[0].error_code == refused
     monkeypatch.undo()
     assert consumer.acknowledge((0, 0, ACCEPT)) == 0
+
+
+def test_how_far_a_group_is_behind(broker):
+    jobs = broker.topic()
+    now_ms = broker.clock.now_ms()
+    for _ in range(3):
+        broker.produce(b"x" * 100, timestamp_ms=now_ms)
+    consumer = broker.consumer(jobs)
+    assert consumer.take() == [0, 1, 2]
+    assert consumer.acknowledge((1, 1, ACCEPT)) == 0
+    broker.broker.advance(20)
+    meter = broker.broker.running.broker.lag
+
+    def lag():
+        [lag] = [each for each in meter.lags() if each.group == GROUP]
+        return lag
+
+    wait_until(lambda: lag().seconds)
+    size_bytes = broker.broker.running.store.partitions["jobs", 0].size_bytes
+    assert (lag().records, lag().size_bytes, lag().seconds) == (2, size_bytes, 20.0)
+    assert consumer.acknowledge((0, 0, ACCEPT), (2, 2, ACCEPT)) == 0
+    assert lag().records == 0
+
+
+def test_a_producer_that_is_held_back_goes_on_when_the_queue_has_been_worked_off(broker):
+    jobs = broker.topic()
+    resource = IncrementalAlterConfigsRequestAlterConfigsResource(
+        resource_type=2,
+        resource_name="jobs",
+        configs=[
+            IncrementalAlterConfigsRequestAlterableConfig(
+                name=f"headwater.overload.{name}", config_operation=0, value=value
+            )
+            for name, value in (("policy", "backpressure"), ("group", GROUP), ("bytes", "10000"))
+        ],
+    )
+    answer = broker.wire.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1)
+    assert answer.responses[0].error_code == 0
+    consumer = broker.consumer(jobs)
+    assert consumer.take() == []
+    broker.produce(b"x" * 9_000)
+    broker.wire.send(produce_request("jobs", batch_of(b"x" * 9_000)), 9)
+    held = broker.broker.running.broker.metrics.held_back_looks
+    wait_until(lambda: held["jobs"])
+    assert consumer.take() == [0]
+    assert consumer.acknowledge((0, 0, ACCEPT)) == 0
+    # The clock stands still: nobody has looked again by himself.
+    assert broker.wire.receive().responses[0].partition_responses[0].base_offset == 1
+
+
+def test_what_is_delivered_counts_against_the_quota(broker):
+    jobs = broker.topic()
+    entity = AlterClientQuotasRequestEntityData(entity_type="client-id", entity_name="wire")
+    op = AlterClientQuotasRequestOpData(key="consumer_byte_rate", value=10_000.0)
+    entry = AlterClientQuotasRequestEntryData(entity=[entity], ops=[op])
+    assert broker.wire.ask(AlterClientQuotasRequest(entries=[entry]), 1).entries[0].error_code == 0
+    broker.produce(b"x" * 20_000)
+    answer = broker.consumer(jobs).fetch()
+    assert acquired(answer) == [0]
+    assert 900 <= answer.throttle_time_ms <= 1_200

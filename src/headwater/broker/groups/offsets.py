@@ -127,8 +127,9 @@ class OffsetStore:
         return self._by_group.get(group_id, {}).get(topic, {}).get(partition)
 
     def of_group(self, group_id: str) -> Iterator[tuple[OffsetKey, CommittedOffset]]:
-        for topic, partitions in self._by_group.get(group_id, {}).items():
-            for partition, committed in partitions.items():
+        """May be gone through while others commit."""
+        for topic, partitions in tuple(self._by_group.get(group_id, {}).items()):
+            for partition, committed in tuple(partitions.items()):
                 yield OffsetKey(topic, partition), committed
 
     def keys(self, group_id: str) -> set[OffsetKey]:

@@ -7,11 +7,12 @@ is answered, so what a consumer was told is acknowledged is never delivered agai
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from headwater.broker.background import Background
+from headwater.broker.groups.offsets import OffsetKey
 from headwater.broker.groups.records import partition_for
 from headwater.broker.queues.dead_letters import DeadLetters, deaths_of, unfinished
 from headwater.broker.queues.sessions import ShareSession, ShareSessions
@@ -38,6 +39,7 @@ from headwater.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from headwater.broker.broker import Broker
+    from headwater.log.partition import PartitionLog
 
 logger = logging.getLogger(__name__)
 
@@ -226,6 +228,8 @@ class Queues:
         for key, batches in acknowledgements.items():
             try:
                 share = self._share(group_id, key)
+                if share.is_deleted:
+                    raise ApiError(ErrorCode.INVALID_RECORD_STATE, "the group begins anew")
                 change = share.window.acknowledge(member_id, batches, now_s, self.rules(share))
             except ApiError as error:
                 codes[key] = error.code
@@ -263,6 +267,8 @@ class Queues:
 
     def _confirm(self, share: SharePartition, change: Change) -> None:
         dying = share.window.confirm(change)
+        if self._broker.overload.is_any:
+            self._broker.overload.committed(share.group_id, OffsetKey(share.log.topic, share.index))
         if dying:
             limit = self.rules(share).delivery_limit
             self._dead_letters.bury(share, deaths_of(dying, change.rejected, limit))
@@ -317,6 +323,7 @@ class Queues:
             (share, change)
             for share in shares
             if share.window.counts[ACQUIRED]
+            and not share.is_deleted
             and (change := share.window.release(member_id, now_s, self.rules(share)))
         ]
         if changes:
@@ -371,7 +378,17 @@ class Queues:
             for share in gone:
                 self._forget(group_id, share.topic_id, share.index)
 
-        await self._log.write_deletions(group_id, gone, forget)
+        # From now on, lest something is written behind the deletion and brings it back to life.
+        for share in gone:
+            share.is_deleted = True
+            share.disarm()
+        try:
+            await self._log.write_deletions(group_id, gone, forget)
+        except ApiError:
+            for share in gone:
+                share.is_deleted = False
+                self._arm(share)
+            raise
 
     def start_offset(self, group_id: str, topic_id: UUID, partition: int) -> int | None:
         """None without state; -1 while the group has not fetched yet."""
@@ -406,6 +423,17 @@ class Queues:
             dead_letters=share.dead_letters,
             oldest_lock_age_s=age_s,
         )
+
+    def positions(self) -> Iterator[tuple[str, "PartitionLog", int, int]]:
+        """Group, partition, start offset, and how many records behind that are settled.
+
+        May be gone through while things change.
+        """
+        for group_id, group in tuple(self._groups.items()):
+            for share in tuple(group.values()):
+                if share.is_resolved:
+                    window = share.window
+                    yield group_id, share.log, window.start_offset, window.settled
 
     def groups_with_state(self) -> list[str]:
         return list(self._groups)
