@@ -9,7 +9,7 @@ import pytest
 from archive_harness import ArchivedLog
 from log_harness import batch_of
 
-from headwater.errors import ArchiveUnavailable
+from headwater.errors import ArchiveUnavailable, ConfigError
 from headwater.log import timestamps
 from headwater.log.partition import PartitionLog
 
@@ -132,3 +132,14 @@ def test_a_reader_of_what_retention_just_deleted_may_ask_again(log: ArchivedLog)
     for read in (lambda: partition.find(0, 1), lambda: partition.aborted_transactions(0, 5)):
         with pytest.raises(ArchiveUnavailable):
             read()
+
+
+def test_archiving_is_not_turned_off_while_a_segment_is_being_archived(log: ArchivedLog) -> None:
+    log.create()
+    log.objects.hold = asyncio.Event()
+    log.fill(30)
+    log.wait(lambda: log.archive.uploads.busy)
+    with pytest.raises(ConfigError):
+        log.run(log.store.set_configs("t", {"cleanup.policy": "compact"}))
+    log.objects.hold.set()
+    log.archive_all()

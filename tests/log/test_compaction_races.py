@@ -1,11 +1,16 @@
 """What happens to a partition while it is being cleaned: retention, deletion, other settings."""
 
-from collections.abc import AsyncGenerator, Callable
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from archive_harness import FaultyObjects
 from compaction_harness import CompactedLog
 
+from headwater.log import retention
+from headwater.log.archive.options import ArchiveOptions
+from headwater.log.archive.uploads import next_to_archive
 from headwater.log.compaction.compactor import Compactor
 from headwater.log.compaction.job import Job, Report
 from headwater.protocol.records import TRANSACTIONAL
@@ -107,3 +112,43 @@ def test_a_swap_that_failed_does_no_harm_to_the_next_topic(log: CompactedLog, af
     log.put((b"new", b"1"))
     log.crash()
     assert log.pairs() == [(b"new", b"1")]
+
+
+class OneOnly(FaultyObjects):
+    """An archive that goes down after the first segment."""
+
+    async def put(self, name: str, parts: AsyncIterator[bytes]) -> None:
+        await super().put(name, parts)
+        if name.endswith(".archived") and not self.count("put", f"{2:020d}.log"):
+            self.is_down = True
+
+
+def test_a_topic_that_is_archived_from_now_on_is_cleaned_no_more(tmp_path: Path) -> None:
+    """What is cleaned has the name of what is archived, and holds more."""
+    objects = OneOnly()
+    with CompactedLog(tmp_path, archive=ArchiveOptions(objects=objects)) as log:
+        log.create(segment_bytes=3000)
+        two_groups(log)
+
+        async def until(condition: Callable[[], object]) -> None:
+            async with asyncio.timeout(8):
+                while not condition():
+                    await asyncio.sleep(0.001)
+
+        async def cleaner(job: Job) -> AsyncGenerator[Report, None]:
+            configs = {"remote.storage.enable": "true", "local.retention.bytes": "0"}
+            await log.store.set_configs("t", {**configs, "retention.bytes": "100000"})
+            await until(lambda: log.partition().archived)
+            async for report in log.clean(job):
+                yield report
+
+        async def archived() -> None:
+            objects.is_down = False
+            log.clock.advance(100)
+            await until(lambda: next_to_archive(log.partition()) is None)
+            await retention.apply_locally(log.store, [log.partition()])
+
+        log.run(Compactor(log.store, log.limits, cleaner=cleaner).run())
+        log.run(archived())
+        log.settle()
+        assert [each.base_offset for each in log.partition().archived] == [0, 2, 4]

@@ -596,6 +596,8 @@ class PartitionLog:
         self.is_swapping = False
         for segment in inputs:
             self.unpin(segment)
+        if self.archive is not None:
+            self.archive.uploads.look_at(self)
 
     def doom_all(self) -> None:
         """The partition is being deleted: no path of it is touched from here on."""

@@ -297,10 +297,10 @@ class LogStore:
             config = self.checked_config(configs, name)
             topic = self.catalog.topics[name]
             await self.in_worker(self._change, topic, {"configs": configs})
-            for index in range(topic.partitions):
-                self.partitions[name, index].config = config
+            for partition in self._partitions_of(topic):
+                partition.config = config
                 if self.archive is not None:
-                    self.archive.uploads.look_at(self.partitions[name, index])
+                    self.archive.uploads.look_at(partition)
 
     def checked_config(self, configs: Mapping[str, str], topic: str | None = None) -> TopicConfig:
         """The settings of a new topic, or of one that is there. Raises ConfigError if they are
@@ -308,8 +308,8 @@ class LogStore:
         """
         config = topic_config(configs, self.topic_defaults)
         archived = topic is not None and any(
-            self.partitions[topic, index].archived
-            for index in range(self.catalog.topics[topic].partitions)
+            each.archived or (self.archive is not None and each in self.archive.uploads.busy)
+            for each in self._partitions_of(self.catalog.topics[topic])
         )
         if config.remote_storage and self.archive is None and not archived:
             raise ConfigError(
@@ -331,7 +331,7 @@ class LogStore:
         """
         async with self._catalog_turn:
             topic = self.catalog.topics[name]
-            partitions = [self.partitions[name, index] for index in range(topic.partitions)]
+            partitions = self._partitions_of(topic)
             is_archived = any(each.archived or each.config.remote_storage for each in partitions)
             if is_archived:
                 from headwater.log.archive.deletions import TOPICS
@@ -367,6 +367,9 @@ class LogStore:
             if self.catalog.has_producer_id():
                 return self.catalog.next_producer_id()
             return await self.in_worker(self.catalog.next_producer_id)
+
+    def _partitions_of(self, topic: Topic) -> list[PartitionLog]:
+        return [self.partitions[topic.name, index] for index in range(topic.partitions)]
 
     def _change(self, topic: Topic, changes: dict[str, Any]) -> Topic:
         """(worker)"""

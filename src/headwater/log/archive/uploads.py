@@ -293,8 +293,13 @@ class Uploads:
 
 
 def next_to_archive(partition: "PartitionLog") -> Segment | None:
-    """The oldest sealed segment that is not archived."""
-    if partition.deleted or not partition.config.remote_storage:
+    """The oldest sealed segment that is not archived.
+
+    None while a last compaction changes what the segments' names mean (a topic was compacted until
+    just now); for good, until the next start, if it could not.
+    """
+    is_changing = partition.is_swapping or partition.is_stuck
+    if partition.deleted or is_changing or not partition.config.remote_storage:
         return None
     return next(unarchived(partition), None)
 

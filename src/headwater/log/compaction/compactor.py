@@ -120,6 +120,8 @@ class Compactor:
                 if partition.deleted:
                     await self._child.end()  # it works on files that are nobody's
                     return False
+                if not is_compacted(partition):  # and perhaps archived, as it is
+                    raise OSError("the topic is not compacted any more")
                 if report.inputs:
                     is_whole &= await swap.swap_in(self._store, partition, report.inputs)
                 if report.damaged is not None:
