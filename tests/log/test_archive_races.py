@@ -143,3 +143,16 @@ def test_archiving_is_not_turned_off_while_a_segment_is_being_archived(log: Arch
         log.run(log.store.set_configs("t", {"cleanup.policy": "compact"}))
     log.objects.hold.set()
     log.archive_all()
+
+
+def test_nothing_is_remembered_of_a_deleted_topic(log: ArchivedLog) -> None:
+    log.create()
+    log.objects.is_down = True
+    log.fill(30)
+    log.wait(lambda: log.archive.uploads.failures)
+    log.run(log.store.delete_topic("t"))
+    log.objects.is_down = False
+    log.clock.advance(100)
+    log.delete_all()
+    uploads = log.archive.uploads
+    assert (uploads.begun, uploads.busy, uploads._backoff_s) == ({}, {}, {})

@@ -1,6 +1,7 @@
 """What happens to a partition while it is being cleaned: retention, deletion, other settings."""
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 
@@ -8,9 +9,11 @@ import pytest
 from archive_harness import FaultyObjects
 from compaction_harness import CompactedLog
 
+from headwater.errors import CorruptLog
 from headwater.log import retention
 from headwater.log.archive.options import ArchiveOptions
 from headwater.log.archive.uploads import next_to_archive
+from headwater.log.compaction import swap
 from headwater.log.compaction.compactor import Compactor
 from headwater.log.compaction.job import Job, Report
 from headwater.protocol.records import TRANSACTIONAL
@@ -152,3 +155,22 @@ def test_a_topic_that_is_archived_from_now_on_is_cleaned_no_more(tmp_path: Path)
         log.run(archived())
         log.settle()
         assert [each.base_offset for each in log.partition().archived] == [0, 2, 4]
+
+
+def test_a_damaged_note_of_a_swap_removes_nothing(log: CompactedLog) -> None:
+    two_groups(log)
+    before = log.pairs()
+    log.store.abandon()
+    directory = Path(log.path) / "t-0"
+    stem = directory / f"{0:020d}"
+    for suffix in ("log", "index", "timeindex"):
+        Path(f"{stem}.cleaned.{suffix}").write_bytes(b"")
+    note = bytearray(swap._encode_note(["log", "index", "timeindex"], [0, 2]))
+    for at in range(len(note)):
+        damaged = bytes((*note[:at], note[at] ^ 1, *note[at + 1 :]))
+        Path(f"{stem}.swap").write_bytes(damaged)
+        with pytest.raises(CorruptLog):
+            log.open()
+    os.unlink(f"{stem}.swap")
+    log.open()
+    assert log.pairs() == before

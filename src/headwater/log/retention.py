@@ -64,6 +64,8 @@ async def apply_locally(store: LogStore, partitions: Iterable[PartitionLog]) -> 
         if store.archive is None or not partition.config.remote_storage:
             continue
         start, waiting_bytes = await _first_kept_locally(store, partition)
+        if partition.deleted:
+            continue
         partition.drop_local(start)
         store.archive.waiting_bytes[partition] = waiting_bytes
         if not waiting_bytes:

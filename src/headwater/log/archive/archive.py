@@ -83,6 +83,7 @@ class Archive:
         for partition in partitions:
             self.cache.drop(partition)
             self.waiting_bytes.pop(partition, None)
+            self.uploads.forget(partition)
         self.deletions.topic(topic_id)
 
     # ── reading, in a worker thread ───────────────────────────────────────────────────────────

@@ -124,6 +124,12 @@ class Uploads:
             del self.begun[partition]
         return sorted(gone)
 
+    def forget(self, partition: "PartitionLog") -> None:
+        """It is deleted: what there is of it in the archive goes with its topic."""
+        self.begun.pop(partition, None)
+        self._backoff_s.pop(partition, None)
+        self._described.discard(partition.topic_id)
+
     def _failed(self, partition: "PartitionLog", error: Exception) -> None:
         if partition.deleted:
             return

@@ -3,7 +3,8 @@
 The cleaned segment has the name of the first old one, so a crash must not leave a mixture:
 
   1. Every old file gets a second name, `….<n>.deleted.log`, by which readers go on (a hard link).
-  2. A note, `….swap`, says which segments are replaced. From here on the swap will happen.
+  2. A note, `….swap`, says which segments are replaced, with a checksum: it decides what is
+     removed. From here on the swap will happen.
   3. The cleaned files are renamed over the first segment's, the others' names are removed.
   4. The note is removed. The log forgets the old segments; their files go with the last reader.
 
@@ -22,6 +23,7 @@ from headwater.errors import CorruptLog
 from headwater.log import segment as segments_on_disk
 from headwater.log.files import Files
 from headwater.log.segment import Segment, Storage
+from headwater.protocol.records import crc32c
 
 if TYPE_CHECKING:
     from headwater.log.partition import PartitionLog
@@ -31,6 +33,7 @@ log = logging.getLogger(__name__)
 
 ALWAYS_THERE = ("log", "index", "timeindex")
 SUFFIXES = (*ALWAYS_THERE, "txnindex")
+_NOTE_CRC_BYTES = 9
 _NOTE = re.compile(r"(\d{20})\.swap")
 _LEFTOVER = re.compile(r"\d{20}\.(cleaned|\d+\.deleted)\.\w+|\d{20}\.swap\.tmp")
 
@@ -91,8 +94,8 @@ def _prepare(
                 path = f"{_stem(directory, base)}.{suffix}"
                 if os.path.exists(path):
                     files.link(path, f"{_stem(directory, base)}.{serial}.deleted.{suffix}")
-        note = " ".join(suffixes) + "\n" + "\n".join(map(str, bases)) + "\n"
-        files.write_atomically(f"{_stem(directory, bases[0])}.swap", note.encode())
+        note = _encode_note(suffixes, bases)
+        files.write_atomically(f"{_stem(directory, bases[0])}.swap", note)
     except OSError as error:
         # The note may have got its name all the same. It has to be gone before its files are.
         files.unlink(f"{_stem(directory, bases[0])}.swap")
@@ -116,16 +119,12 @@ def _finish(storage: Storage, directory: str, base_offset: int) -> Segment:
 def _complete(files: Files, directory: str, base_offset: int) -> list[str]:
     """Does what the note says, again if need be. The names that mean another file now."""
     note = f"{_stem(directory, base_offset)}.swap"
-    try:
-        head, *lines = files.read(note).decode("ascii").splitlines()
-        bases = [int(line) for line in lines]
-    except ValueError as error:
-        raise CorruptLog("a note of a compaction cannot be read", detail=note) from error
+    suffixes, bases = _decode_note(note, files.read(note))
     changed = []
     for suffix in SUFFIXES:
         target = f"{_stem(directory, base_offset)}.{suffix}"
         changed.append(target)
-        if suffix not in head.split():
+        if suffix not in suffixes:
             files.unlink(target)
         elif os.path.exists(cleaned := f"{_stem(directory, base_offset)}.cleaned.{suffix}"):
             files.rename(cleaned, target)
@@ -139,6 +138,25 @@ def _complete(files: Files, directory: str, base_offset: int) -> list[str]:
     # Should it come back, it would take away what has that name then.
     files.sync_directory(directory)
     return changed
+
+
+def _encode_note(suffixes: Sequence[str], bases: Sequence[int]) -> bytes:
+    """The suffixes of the cleaned files, then the base offsets, a line each, then the checksum."""
+    lines = "".join(f"{line}\n" for line in (" ".join(suffixes), *bases)).encode()
+    return lines + b"%08x\n" % crc32c(lines)
+
+
+def _decode_note(path: str, note: bytes) -> tuple[list[str], list[int]]:
+    """Raises CorruptLog."""
+    lines = note[:-_NOTE_CRC_BYTES]
+    if note[-_NOTE_CRC_BYTES:] != b"%08x\n" % crc32c(lines):
+        raise CorruptLog(
+            "a note of a compaction is damaged",
+            detail=path,
+            hint="move the partition's directory away, or restore it from a backup",
+        )
+    head, *bases = lines.decode("ascii").splitlines()
+    return head.split(), [int(line) for line in bases]
 
 
 def recover(files: Files, directory: str, names: Iterable[str]) -> bool:
