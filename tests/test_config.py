@@ -33,6 +33,21 @@ def test_without_anything_every_setting_is_at_its_default(tmp_path):
     assert loaded.bootstrap() == "127.0.0.1:9092"
 
 
+@pytest.mark.parametrize(
+    ("settings", "found_at"),
+    [
+        ('listen = "127.0.0.1:1"', "127.0.0.1:1"),
+        ('listen = "0.0.0.0:1"', "127.0.0.1:1"),
+        ('listen = "[::]:1"', "[::1]:1"),
+        ('listen = "0.0.0.0:1"\nadvertise = "kafka.example.org:2"', "kafka.example.org:2"),
+        ('advertise = "kafka.example.org:2"\nbootstrap = "other:3"', "other:3"),
+    ],
+)
+def test_commands_find_the_broker_where_its_clients_are_told_to(settings, found_at, tmp_path):
+    loaded = config.load(environ={}, cwd=write(tmp_path, f"[broker]\n{settings}\n"))
+    assert loaded.bootstrap() == found_at
+
+
 def test_flag_beats_environment_beats_file_beats_default(tmp_path):
     cwd = write(
         tmp_path, '[broker]\nlisten = "127.0.0.1:1"\ndata_dir = "file"\n\nnode_id = 3 # three\n'

@@ -35,7 +35,7 @@ stdout, everything else to stderr. An error says what happened, the detail, and 
 
 Commands that talk to a broker work with Headwater's own and with Apache Kafka. They look for it at
 `--bootstrap`, else `HEADWATER_BROKER__BOOTSTRAP`, else `broker.bootstrap` of `headwater.toml`, else
-`broker.listen` ([configuration](configuration.md)). They all take:
+`broker.advertise`, else `broker.listen` ([configuration](configuration.md)). They all take:
 """
 
 

@@ -217,6 +217,7 @@ def _setting(default: Any, kind: Kind, doc: str) -> Any:
 
 
 # Settings of [broker] that are tables of Kafka configs.
+_LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (asked about, not bound)
 _TABLES: Final = ("topic_defaults", "group_defaults")
 _IN_TABLES: Final = tuple(f"broker.{table}." for table in _TABLES)
 
@@ -385,6 +386,13 @@ class BrokerSettings:
         },
     )
 
+    def reached_at(self, bound: str) -> str:
+        """Where clients reach a broker that has bound that address. `advertise` says it, also
+        because the certificate is for that name; every address of a machine is none to connect to.
+        """
+        host, port = split_address(bound)
+        return self.advertise or join_address(_LOOPBACK.get(host, host), port)
+
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
@@ -462,7 +470,7 @@ class Config:
 
     def bootstrap(self) -> str:
         """Where commands find a broker."""
-        return self.broker.bootstrap or self.broker.listen
+        return self.broker.bootstrap or self.broker.reached_at(self.broker.listen)
 
 
 def load(

@@ -176,5 +176,32 @@ def test_the_audit_log_has_it_all(admin, user, client, data_dir):
     assert PASSWORD not in (data_dir / "audit.jsonl").read_text()
 
 
+def test_a_command_without_the_right_says_so(client):
+    for command in (("user", "list"), ("user", "delete", "admin", "-y"), ("acl", "list")):
+        error = client.error(*command)
+        assert "CLUSTER_AUTHORIZATION_FAILED" in error
+        assert "hint: a user who may change ACLs can grant it" in error
+
+
+def test_reading_without_a_group_needs_no_right_on_one(admin, client, user):
+    admin("topic", "create", "readable", "--if-not-exists")
+    admin("produce", "readable", stdin="hello\n")
+    admin("acl", "add", user, "--allow", "read", "--topic", "readable")
+    assert client("consume", "readable", "-o", "start", "-e") == "hello\n"
+    assert "GROUP_AUTHORIZATION_FAILED" in client.error("consume", "readable", "-g", "g", "-e")
+
+
+def test_who_may_not_see_the_configs_of_a_topic_sees_its_partitions(admin, client, user):
+    admin("topic", "create", "seen", "--if-not-exists")
+    admin("acl", "add", user, "--allow", "describe", "--topic", "seen")
+    (described,) = client.json("topic", "describe", "seen")
+    assert (described["partitions"][0]["end_offset"], described["configs"]) == (0, None)
+    assert "you may not see its configs" in client("topic", "describe", "seen")
+
+
 def test_without_authentication_there_are_none(cli):
-    assert "SECURITY_DISABLED" in cli.error("acl", "list")
+    for command in (("list",), ("add", "alice", "--producer", "--topic", "orders")):
+        error = cli.error("acl", *command)
+        assert "SECURITY_DISABLED" in error
+        assert "hint: the broker needs authentication" in error
+    assert "cannot add the ACL: User:alice allow write topic literal orders *" in error

@@ -205,6 +205,12 @@ def test_alter(cli, queue):
         assert settings()[limit] == ("3", True)
         cli("queue", "alter", queue.name, "--unset", limit)
         assert settings()[limit] == ("5", False)
+    lock = "share.record.lock.duration.ms"
+    cli("queue", "alter", queue.name, "--set", f"{lock}=20s")
+    assert settings()[lock] == ("20000", True)
+    assert "expected a duration" in cli.error(
+        "queue", "alter", queue.name, "--set", f"{lock}=long", code=2
+    )
     assert limit in cli.error("queue", "alter", queue.name, "--set", f"{limit}=99")
     assert "nothing to alter" in cli.error("queue", "alter", queue.name, code=2)
 

@@ -245,7 +245,7 @@ class Broker:
         check_topic_name(name)
         topic = await self.store.create_topic(name, partitions, configs)
         self.groups.topics_changed(name)
-        log.info("topic created: %s with %d partitions", name, partitions)
+        log.info("topic created: %s, partitions: %d", name, partitions)
         return topic
 
     async def delete_topic(self, name: str) -> None:

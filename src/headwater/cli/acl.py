@@ -1,7 +1,7 @@
 """`headwater acl add | list | remove`: who may do what."""
 
 import argparse
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import admin as kafka_admin
@@ -14,12 +14,11 @@ from headwater.broker.security.acls import (
     ResourceType,
 )
 from headwater.cli import wire
-from headwater.cli.cluster import REQUEST_TIMEOUT_S, Cluster, settled
+from headwater.cli.cluster import REQUEST_TIMEOUT_S, Cluster, refused_with, settled
 from headwater.cli.output import note, plural, print_json, say, table
 from headwater.cli.parser import Command, Parser, client_options
 from headwater.cli.topic import confirmed
 from headwater.errors import RequestRefused, UsageError
-from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 
 # confluent_kafka's annotations leave these out.
@@ -185,7 +184,8 @@ def _of_roles(args: argparse.Namespace) -> Iterable[tuple[Resource, Any]]:
 def _add(args: argparse.Namespace) -> int:
     acls = _meant(args)
     cluster = Cluster.of(args)
-    settled(cluster.admin.create_acls(acls, request_timeout=REQUEST_TIMEOUT_S), "add")
+    futures = cluster.admin.create_acls(acls, request_timeout=REQUEST_TIMEOUT_S)
+    settled(_named(futures), "add")
     _show(args, map(_shown, acls))
     return 0
 
@@ -204,7 +204,7 @@ def _remove(args: argparse.Namespace) -> int:
         for each in wanted
     ]  # fmt: skip
     futures = cluster.admin.delete_acls(filters, request_timeout=REQUEST_TIMEOUT_S)
-    removed = [acl for found in settled(futures, "remove").values() for acl in found]
+    removed = [acl for found in settled(_named(futures), "remove").values() for acl in found]
     if not removed:
         raise RequestRefused(
             "there is no such ACL", hint="`headwater acl list` shows those that there are"
@@ -242,10 +242,7 @@ def _asked(cluster: Cluster, request: DescribeAclsRequest) -> Iterator[Shown]:
     address = cluster.bootstrap.split(",")[0]
     answer = wire.ask(address, request, DescribeAclsResponse, 1, properties=cluster.properties)
     if answer.error_code:
-        code = ErrorCode(answer.error_code)
-        raise RequestRefused(
-            "cannot list ACLs", detail=f"{answer.error_message or 'refused'} ({code.name})"
-        )
+        raise refused_with(answer.error_code, answer.error_message, "cannot list ACLs")
     for resource in answer.resources:
         for acl in resource.acls:
             yield Shown(
@@ -277,6 +274,11 @@ def _shown(acl: Any) -> Shown:
         acl.name,
         acl.host,
     )
+
+
+def _named(futures: Mapping[Any, Any]) -> dict[str, Any]:
+    """The futures by what they are about, in words that an error can use."""
+    return {f"the ACL: {' '.join(_shown(acl))}": future for acl, future in futures.items()}
 
 
 def _written(value: Any) -> str:

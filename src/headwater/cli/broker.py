@@ -50,7 +50,7 @@ def _default(value: object) -> str:
 
 def _help(doc: str) -> str:
     text = doc.split(". Default", maxsplit=1)[0].rstrip(".")
-    return text[0].lower() + text[1:]
+    return text if text[1].isupper() else text[0].lower() + text[1:]
 
 
 _METAVARS = {
@@ -61,6 +61,9 @@ _METAVARS = {
     "oauth_jwks_file": "FILE", "oauth_issuer": "URL", "oauth_audience": "NAME",
     "oauth_principal_claim": "NAME", "allow_insecure_network": "true|false",
     "log_level": "LEVEL", "max_request_bytes": "SIZE", "max_buffered_bytes": "SIZE",
+    "archive": "URL", "archive_endpoint": "URL", "archive_region": "NAME",
+    "archive_cache_bytes": "SIZE", "archive_max_bytes_per_s": "SIZE", "lag_webhook": "URL",
+    "compaction_memory_bytes": "SIZE", "compaction_bytes_per_s": "SIZE", "audit_log": "FILE",
 }  # fmt: skip
 
 
@@ -132,7 +135,8 @@ def _announce(settings: Config, running: "RunningBroker", *, as_json: bool) -> N
     else:
         # Another terminal has the same file and environment, but not these flags.
         known = config.read(path=str(settings.path) if settings.path else None).bootstrap()
-        given = "" if known == address else f" -b {address}"
+        reached = settings.broker.reached_at(address)
+        given = "" if known == reached else f" -b {reached}"
         say(
             f"{styled('headwater is ready', 'bold green')} at {styled(address, 'bold')},"
             f" data in {data_dir}\n\n"

@@ -12,11 +12,13 @@ from headwater import config
 from headwater.cli import login
 from headwater.cli.parser import key_value
 from headwater.errors import BrokerUnreachable, HeadwaterError, RequestRefused, UsageError
+from headwater.protocol.error_codes import ErrorCode
 
 REQUEST_TIMEOUT_S: Final = 15.0
 _CONNECT_TIMEOUT_S: Final = 5.0
 _METADATA_TIMEOUT_S: Final = 10.0
 
+_NO_RIGHT: Final = "a user who may change ACLs can grant it: `headwater acl add`, docs/security.md"
 _HINTS: Final = {
     "TOPIC_ALREADY_EXISTS": "--if-not-exists makes that no error",
     "INVALID_REPLICATION_FACTOR": "a cluster of one broker keeps one replica: --replicas 1",
@@ -27,6 +29,11 @@ _HINTS: Final = {
     "INVALID_MSG": "it is damaged on disk: restore that file, or read on behind it with -o OFFSET",
     "_BAD_MSG": "it is damaged on disk: restore that file, or read on behind it with -o OFFSET",
     "MSG_SIZE_TOO_LARGE": "`headwater topic alter TOPIC -c max.message.bytes=SIZE` allows more",
+    "TOPIC_AUTHORIZATION_FAILED": _NO_RIGHT,
+    "GROUP_AUTHORIZATION_FAILED": _NO_RIGHT,
+    "CLUSTER_AUTHORIZATION_FAILED": _NO_RIGHT,
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": _NO_RIGHT,
+    "SECURITY_DISABLED": 'the broker needs authentication = "sasl" or "tls": docs/security.md',
     "_UNKNOWN_PARTITION": "`headwater topic describe TOPIC` lists the partitions",
     "_MSG_TIMED_OUT": "is the broker there, and its disk not full? `headwater status` tells",
 }
@@ -58,6 +65,14 @@ def refused(error: Any, what: str) -> HeadwaterError:
             hint="`headwater status` tells more; if the broker wants TLS or a login, set [client]",
         )
     return RequestRefused(what, detail=detail, hint=_HINTS.get(name, ""))
+
+
+def refused_with(code: int, message: str | None, what: str) -> RequestRefused:
+    """As `refused`, for an answer that came over a socket of our own (`wire`)."""
+    name = ErrorCode(code).name
+    return RequestRefused(
+        what, detail=f"{message or 'refused'} ({name})", hint=_HINTS.get(name, "")
+    )
 
 
 class Cluster:

@@ -257,6 +257,8 @@ class _Reading:
             return False
         if error.retriable() or error.code() == KafkaError._TRANSPORT:  # noqa: SLF001
             return False
+        if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            return False  # librdkafka looks for a coordinator, though here no group has a part
         raise refused(error, f"cannot read {partition}")
 
     def _close(self, partition: Partition) -> None:

@@ -264,7 +264,8 @@ def _check_listen(read: config.Config) -> Finding:
             probe.bind((host, port))
         except OSError as error:
             if error.errno == 98:  # EADDRINUSE
-                return _check_broker(read, listen, must_answer=False)
+                address = read.broker.reached_at(listen)
+                return _check_broker(read, address, must_answer=False)
             return Finding(
                 "broken",
                 "broker.listen",

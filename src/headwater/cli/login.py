@@ -131,7 +131,11 @@ def connect(
 def _encrypted(
     connection: socket.socket, address: str, properties: Mapping[str, Any]
 ) -> socket.socket:
+    files = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
     try:
+        for file in files:
+            if file in properties:
+                open(properties[file], "rb").close()  # whose error names the file, unlike ssl's
         context = ssl.create_default_context(cafile=properties.get("ssl.ca.location"))
         if properties.get("ssl.endpoint.identification.algorithm") == "none":
             context.check_hostname = False
@@ -141,7 +145,9 @@ def _encrypted(
     except OSError as error:
         raise ConfigError(
             "the files for TLS cannot be used",
-            detail=error.strerror or str(error),
+            detail=f"{error.filename}: {(error.strerror or '').lower()}"
+            if error.filename
+            else error.strerror or str(error),
             hint="client.tls_ca, tls_cert and tls_key name PEM files",
         ) from error
     try:

@@ -6,11 +6,11 @@ ones take 130 ms before the first line of a command runs.
 
 import argparse
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
-from headwater.config import nearest
+from headwater.config import nearest, topic_config
 from headwater.errors import UsageError
 
 
@@ -118,7 +118,7 @@ def client_options(parser: Parser, *, json_help: str = "write JSON, for machines
         "-b",
         "--bootstrap",
         metavar="HOST:PORT[,...]",
-        help="brokers to talk to (broker.bootstrap, else broker.listen)",
+        help="brokers to talk to (broker.bootstrap, else broker.advertise, else broker.listen)",
     )
     parser.add_argument(
         "-X",
@@ -148,3 +148,16 @@ def key_value(text: str) -> tuple[str, str]:
     if not equals or not key:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form KEY=VALUE")
     return key, value
+
+
+def configs_of(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """What `-c KEY=VALUE` gave for a topic or a group, as the broker wants it."""
+    configs = {}
+    for name, value in pairs:
+        try:
+            configs[name] = topic_config(name, value)
+        except ValueError as error:
+            raise UsageError(
+                f"config {name} has a wrong value", detail=f"read {value!r}, expected {error}"
+            ) from error
+    return configs

@@ -9,7 +9,7 @@ from confluent_kafka import admin as kafka_admin
 from headwater.cli import redrive
 from headwater.cli.cluster import Cluster, refused, settled
 from headwater.cli.output import count, duration, note, plural, print_json, say, styled, table
-from headwater.cli.parser import Command, Parser, client_options, key_value
+from headwater.cli.parser import Command, Parser, client_options, configs_of, key_value
 from headwater.cli.share_groups import ShareGroup, dead_letters, share_groups
 from headwater.errors import RequestRefused, UsageError
 
@@ -129,10 +129,10 @@ def _show(queue: dict[str, Any]) -> None:
         rows = [[*list(each.values())[:3], each["partitions"]] for each in queue["members"]]
         say("\n" + table(("member", "client", "host", ">partitions"), rows))
     settings = [
-        (each["setting"], each["value"], "" if each["is_set"] else "default")
+        (each["setting"], each["value"], "this queue" if each["is_set"] else "default")
         for each in queue["settings"]
     ]
-    say("\n" + table(("setting", "value", ""), settings))
+    say("\n" + table(("setting", "value", "source"), settings))
     note(f"\n`headwater queue alter {queue['queue']} --set KEY=VALUE` changes a setting")
 
 
@@ -145,7 +145,7 @@ def _configure_alter(parser: Parser) -> None:
         type=key_value,
         action="append",
         default=[],
-        help="setting to change; `describe` lists them",
+        help='setting to change; `describe` lists them; *.ms may be a duration ("90s")',
     )
     parser.add_argument(
         "-d", "--unset", metavar="KEY", action="append", default=[], help="setting back to default"
@@ -163,7 +163,7 @@ def _alter(args: argparse.Namespace) -> int:
         incremental_configs=[
             *(
                 _api.ConfigEntry(name, value, incremental_operation=operation.SET)
-                for name, value in args.set
+                for name, value in configs_of(args.set).items()
             ),
             *(
                 _api.ConfigEntry(name, None, incremental_operation=operation.DELETE)
@@ -180,7 +180,7 @@ def _alter(args: argparse.Namespace) -> int:
             error.hint = "docs/queues.md lists the settings of a queue"
         raise
     if args.json:
-        print_json({"queue": args.queue, "set": dict(args.set), "unset": args.unset})
+        print_json({"queue": args.queue, "set": configs_of(args.set), "unset": args.unset})
     else:
         say(f"altered {args.queue}")
     return 0
@@ -212,7 +212,7 @@ COMMANDS = {
         _configure_alter,
         _alter,
         "  headwater queue alter jobs --set share.auto.offset.reset=earliest\n"
-        "  headwater queue alter jobs --set share.record.lock.duration.ms=60000\n"
+        "  headwater queue alter jobs --set share.record.lock.duration.ms=60s\n"
         "  headwater queue alter jobs --unset share.delivery.count.limit",
     ),
     "redrive": redrive.COMMAND,

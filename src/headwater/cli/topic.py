@@ -17,8 +17,14 @@ from headwater.cli.cluster import (
     settled,
 )
 from headwater.cli.output import count, note, plural, print_json, say, size, styled, table
-from headwater.cli.parser import Command, Parser, client_options, key_value, whole_number
-from headwater.config import topic_config
+from headwater.cli.parser import (
+    Command,
+    Parser,
+    client_options,
+    configs_of,
+    key_value,
+    whole_number,
+)
 from headwater.errors import HeadwaterError, RequestRefused, UsageError
 
 _api: Any = kafka_admin
@@ -47,7 +53,7 @@ def _configure_create(parser: Parser) -> None:
 
 def _create(args: argparse.Namespace) -> int:
     cluster = Cluster.of(args)
-    configs = _configs(args.set)
+    configs = configs_of(args.set)
     topics = [
         _api.NewTopic(
             name,
@@ -221,17 +227,26 @@ def _show(topic: dict[str, Any]) -> None:
     )
     archived.show(partitions)
     say()
-    if topic["configs"]:
+    if topic["configs"] is None:
+        say("you may not see its configs (DESCRIBE_CONFIGS on the topic)")
+    elif topic["configs"]:
         rows = [(each["name"], each["value"], each["source"]) for each in topic["configs"]]
         say(table(("config", "value", "source"), rows))
     else:
         say("every config is at its default (--all shows them)")
 
 
-def _read_configs(cluster: Cluster, topic: str, *, all_of_them: bool) -> list[dict[str, Any]]:
+def _read_configs(
+    cluster: Cluster, topic: str, *, all_of_them: bool
+) -> list[dict[str, Any]] | None:
     resource = _api.ConfigResource(_api.ConfigResource.Type.TOPIC, topic)
     futures = cluster.admin.describe_configs([resource], request_timeout=15)
-    entries = settled({topic: futures[resource]}, "describe")[topic]
+    try:
+        entries = settled({topic: futures[resource]}, "describe")[topic]
+    except RequestRefused as error:
+        if "AUTHORIZATION_FAILED" in error.detail:
+            return None  # who may see the topic need not be one who may see its configs
+        raise
     return [
         {
             "name": name,
@@ -260,7 +275,7 @@ def _configure_alter(parser: Parser) -> None:
 
 
 def _alter(args: argparse.Namespace) -> int:
-    configs = _configs(args.set)
+    configs = configs_of(args.set)
     if not (configs or args.unset or args.partitions is not None):
         raise UsageError("nothing to alter", hint="name a change: -c KEY=VALUE, -d KEY or -p N")
     cluster = Cluster.of(args)
@@ -353,18 +368,6 @@ def _config_option(parser: Parser, *names: str) -> None:
         default=[],
         help='topic config; *.ms may be a duration ("7d"), *.bytes a size ("64MiB")',
     )
-
-
-def _configs(pairs: list[tuple[str, str]]) -> dict[str, str]:
-    configs = {}
-    for name, value in pairs:
-        try:
-            configs[name] = topic_config(name, value)
-        except ValueError as error:
-            raise UsageError(
-                f"config {name} has a wrong value", detail=f"read {value!r}, expected {error}"
-            ) from error
-    return configs
 
 
 def _addresses(metadata: Any) -> list[str]:

@@ -17,6 +17,10 @@ from headwater.cli.login import read_secret
 from headwater.cli.output import note, print_json, say, table
 from headwater.cli.parser import Command, Parser, client_options
 from headwater.errors import HeadwaterError, RequestRefused, UsageError
+from headwater.protocol.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+)
 
 
 class _Online:
@@ -29,20 +33,24 @@ class _Online:
 
     def all(self) -> dict[str, dict[str, int]]:
         """Iterations by mechanism, by user."""
-        from confluent_kafka import KafkaException
+        from headwater.cli import wire
+        from headwater.cli.cluster import refused_with
 
-        from headwater.cli.cluster import refused
-
-        try:
-            found = self._cluster.admin.describe_user_scram_credentials().result()
-        except KafkaException as error:
-            raise refused(error, "cannot list users") from error
+        answer = wire.ask(
+            self._cluster.bootstrap.split(",")[0],
+            DescribeUserScramCredentialsRequest(users=None),
+            DescribeUserScramCredentialsResponse,
+            0,
+            properties=self._cluster.properties,
+        )
+        if answer.error_code:
+            raise refused_with(answer.error_code, answer.error_message, "cannot list users")
+        mechanisms = {number: mechanism for mechanism, number in scram.NUMBERS.items()}
         return {
-            name: {
-                info.mechanism.name.replace("_", "-"): info.iterations
-                for info in user.scram_credential_infos
+            each.user: {
+                mechanisms[info.mechanism]: info.iterations for info in each.credential_infos
             }
-            for name, user in sorted(found.items())
+            for each in sorted(answer.results, key=lambda found: found.user)
         }
 
     def set_password(self, name: str, password: str) -> None:

@@ -1,7 +1,8 @@
 """One question to one broker over a socket of our own, for what librdkafka cannot ask.
 
-Used for ApiVersions (who answers at this address?), DescribeLogDirs (sizes on disk) and
-DescribeAcls (whose refusal librdkafka does not tell).
+Used for ApiVersions (who answers at this address?), DescribeLogDirs (sizes on disk),
+DescribeAcls (whose refusal librdkafka does not tell) and DescribeUserScramCredentials (whose
+refusal ends the process in librdkafka 2.16, by a segmentation fault).
 """
 
 import socket

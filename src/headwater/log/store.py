@@ -313,7 +313,7 @@ class LogStore:
         )
         if config.remote_storage and self.archive is None and not archived:
             raise ConfigError(
-                "remote.storage.enable needs an archive, and the broker has none",
+                "remote.storage.enable needs an archive: the broker's setting `archive` names none",
                 hint='set the broker\'s `archive`, for example "file:///mnt/archive"',
             )
         if archived and not config.remote_storage:

@@ -151,7 +151,8 @@ class GroupCoordinator:
         self._expiry.push(self.settings.offsets_retention_check_ms)
         self._forget_deleted_topics(self._offsets.topics())
         self._forget_queues_of_deleted_topics()
-        logger.info("loaded %d groups", len(self._groups))
+        if self._groups:
+            logger.info("groups loaded: %d", len(self._groups))
 
     async def close(self) -> None:
         self._refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE

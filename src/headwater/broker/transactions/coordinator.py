@@ -96,7 +96,8 @@ class TransactionCoordinator:
         for marker, partitions in found.orphaned:
             logger.warning("producer %d: its open transaction is aborted", marker.producer_id)
             self._background.start(self._markers.write(marker, partitions, lambda: None))
-        logger.info("loaded %d transactional ids", len(self._by_id))
+        if self._by_id:
+            logger.info("transactional ids loaded: %d", len(self._by_id))
 
     async def close(self) -> None:
         self._refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
