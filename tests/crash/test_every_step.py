@@ -5,15 +5,19 @@ client would; in the end everything was done once, whatever the moment.
 """
 
 import asyncio
+import contextlib
 import shutil
 from random import Random
 
 import pytest
+from queue_harness import ACCEPT, REJECT, RELEASE, QueueBroker, acquired
 from steady_client import AGAIN
 from txn_harness import Cluster, Producer
+from wire import Wire
 
 from headwater.broker.transactions import State
 from headwater.protocol.error_codes import ErrorCode
+from headwater.testing import FaultyFiles
 
 POSITION = {("source", 0): 7}
 
@@ -100,3 +104,91 @@ def _go_through(scene: Transactions, power: Random | None) -> bool:
             assert is_dead or code in AGAIN, ErrorCode(code)
             cluster.runner.run(asyncio.sleep(0.001))
     return died
+
+
+# ── queues ────────────────────────────────────────────────────────────────────────────────────
+
+JOBS = 8
+REJECTED = {2, 3, 6}
+RELEASED = {1, 4}  # when they are delivered first
+
+
+class Queue:
+    """Jobs that are accepted, rejected or first released, and their dead letters."""
+
+    def __init__(self, path) -> None:
+        self.files = FaultyFiles()
+        self.broker = QueueBroker(path, self.files)
+        self.jobs = self.broker.topic()
+        for number in range(JOBS):
+            self.broker.produce(b"%d" % number)
+        assert self.broker.consumer(self.jobs).take(max_records=1) == [0]  # has begun
+        self.broker.restart(crash=True)
+        self.consumer = None
+        self.settled: set[int] = set()
+        self.seen: set[int] = set()
+        self.died = False
+
+    def go_through(self, power: Random | None) -> None:
+        """Until nothing is delivered and each rejected job has its letter."""
+        while not self.is_over():
+            with contextlib.suppress(OSError):
+                self.take_some()
+            if self.files.is_dead:
+                self.died = True
+                self.broker.disconnect()
+                self.broker.broker.crash()
+                self.files.revive() if power is None else self.files.power_cut(power)
+                self.broker.broker.start()
+                self.broker.wire = Wire(self.broker.broker.bootstrap)
+                self.consumer = None
+
+    def take_some(self) -> None:
+        if self.consumer is None:
+            self.consumer = self.broker.consumer(self.jobs)
+        answer = self.consumer.fetch(max_records=4)
+        if answer.error_code:
+            self.consumer = None
+            return
+        offsets = acquired(answer)
+        assert not self.settled & set(offsets), "delivered after it was settled"
+        kinds = {offset: self._kind(offset) for offset in offsets}
+        self.seen |= set(offsets)
+        if kinds and self.consumer.acknowledge(*((o, o, kind) for o, kind in kinds.items())) == 0:
+            self.settled |= {offset for offset, kind in kinds.items() if kind != RELEASE}
+
+    def _kind(self, offset: int) -> int:
+        if offset in RELEASED - self.seen:
+            return RELEASE
+        return REJECT if offset in REJECTED else ACCEPT
+
+    def is_over(self) -> bool:
+        if self.files.is_dead:
+            return False
+        described = self.broker.broker.running.broker.queues.describe("workers")
+        return [each.start_offset for each in described] == [JOBS]
+
+    def check(self) -> None:
+        assert self.seen == set(range(JOBS))
+        letters = [int(letter.value) for letter in self.broker.letters()]
+        assert sorted(letters) == sorted(REJECTED)
+        assert self.broker.consumer(self.jobs).take() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("power", [False, True], ids=["killed", "power-cut"])
+def test_a_death_at_every_step_of_a_queue(tmp_path, power):
+    for after in range(1000):
+        scene = Queue(tmp_path / str(after))
+        scene.files.die(after=after)
+        scene.go_through(Random(after) if power else None)
+        scene.files.revive()
+        scene.check()
+        scene.broker.restart(crash=True)
+        scene.check()
+        scene.broker.close()
+        shutil.rmtree(tmp_path / str(after))
+        if not scene.died:
+            assert after > 20
+            return
+    pytest.fail("it never got through")
