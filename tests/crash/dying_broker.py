@@ -1,19 +1,24 @@
 """A broker that ends itself, as by kill -9, at a chosen call of a chosen method of its files.
 
-    dying_broker.py DATA_DIR METHOD PATH_PATTERN NTH before|half|after
+    dying_broker.py DATA_DIR METHOD PATH_PATTERN NTH before|half|after [SETTINGS]
 
-Writes its address to stdout when it is ready. Checkpoints come ten times a second.
+Writes its address to stdout when it is ready. Checkpoints come ten times a second, and whatever
+else runs in the background nearly as often. SETTINGS is JSON.
 """
 
 import asyncio
+import json
 import os
 import re
 import sys
 import threading
 
+from hurried_broker import hurry
+
 from headwater.broker import broker as broker_module
 from headwater.broker.main import RunningBroker
 from headwater.config import BrokerSettings
+from headwater.log.archive import objects
 from headwater.log.files import Files
 
 EXIT_CODE = 137
@@ -61,11 +66,16 @@ class DyingFiles(Files):
 
 
 async def main() -> None:
-    data_dir, method, pattern, nth, moment = sys.argv[1:]
+    data_dir, method, pattern, nth, moment, *more = sys.argv[1:]
+    hurry()
     broker_module.CHECKPOINT_S = 0.1
     files = DyingFiles(method, pattern, int(nth), moment)
+    objects.Files = lambda: files  # those of an archive
     settings = BrokerSettings(
-        listen="127.0.0.1:0", data_dir=data_dir, topic_defaults={"segment.bytes": "4096"}
+        listen="127.0.0.1:0",
+        data_dir=data_dir,
+        topic_defaults={"segment.bytes": "4096"},
+        **(json.loads(more[0]) if more else {}),
     )
     running = RunningBroker(settings, files=files)
     await running.start()

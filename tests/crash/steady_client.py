@@ -1,6 +1,7 @@
 """A client that asks until it is answered, over as many connections as that takes."""
 
 import time
+from uuid import UUID
 
 from secured import PASSWORD, USER, Login
 from wire import fetch_request
@@ -8,6 +9,11 @@ from wire import fetch_request
 from headwater.clock import SystemClock
 from headwater.protocol import records
 from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.messages.create_topics import (
+    CreateTopicsRequest,
+    CreateTopicsRequestCreatableTopic,
+    CreateTopicsRequestCreatableTopicConfig,
+)
 from headwater.protocol.records import CONTROL, TRANSACTIONAL, Record
 
 PATIENCE_S = 60.0
@@ -106,6 +112,25 @@ class SteadyClient:
         part = self.ask(request, 12).responses[0].partitions[0]
         assert part.error_code == 0, (topic, offset, ErrorCode(part.error_code))
         return part
+
+
+def create_topics(client: SteadyClient, topics: dict[str, dict]) -> dict[str, UUID]:
+    """Of one partition each, with their configs; their ids."""
+    creations = [
+        CreateTopicsRequestCreatableTopic(
+            name=name,
+            num_partitions=1,
+            replication_factor=1,
+            configs=[
+                CreateTopicsRequestCreatableTopicConfig(name=key, value=str(value))
+                for key, value in configs.items()
+            ],
+        )
+        for name, configs in topics.items()
+    ]
+    answer = client.ask(CreateTopicsRequest(topics=creations, timeout_ms=30_000), 7)
+    assert all(each.error_code == 0 for each in answer.topics), answer
+    return {each.name: each.topic_id for each in answer.topics}
 
 
 def done(action) -> None:

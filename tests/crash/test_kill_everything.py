@@ -22,23 +22,18 @@ from broker_process import BrokerProcess
 from queue_harness import GROUP, GROUP_RESOURCE
 from rights_workload import RightsWorker
 from secured import PASSWORD, USER, secured_broker
-from steady_client import MECHANISM, SteadyClient
+from steady_client import MECHANISM, SteadyClient, create_topics
 from test_kill_loop import Writer
 from wire import wait_until
 from workloads import Copier, LatestWriter, PairWriter, QueueBook, QueueWorker, Worker
 
-from headwater.protocol.messages.create_topics import (
-    CreateTopicsRequest,
-    CreateTopicsRequestCreatableTopic,
-    CreateTopicsRequestCreatableTopicConfig,
-)
 from headwater.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsRequestAlterableConfig,
     IncrementalAlterConfigsRequestAlterConfigsResource,
 )
 
-KILLS = 400 if os.environ.get("HEADWATER_LONG") else 30
+KILLS = 400 if os.environ.get("HEADWATER_LONG") else 25
 SEED = int(os.environ.get("HEADWATER_SEED", "20261115"))
 HURRIED = [sys.executable, str(Path(__file__).with_name("hurried_broker.py"))]
 ENVIRONMENT = {
@@ -54,22 +49,24 @@ LOGIN = {
     "sasl.username": USER,
     "sasl.password": PASSWORD,
 }
+LATEST = {
+    "cleanup.policy": "compact",
+    "segment.bytes": 4096,
+    "min.cleanable.dirty.ratio": 0.01,
+    "delete.retention.ms": 500,
+}
+ARCHIVED = {
+    "segment.bytes": 4096,
+    "remote.storage.enable": "true",
+    "local.retention.bytes": 8192,
+    "retention.ms": -1,
+}
 TOPICS = {
     "left": {"segment.bytes": 16384},
     "right": {},
     "copied": {},
-    "latest": {
-        "cleanup.policy": "compact",
-        "segment.bytes": 4096,
-        "min.cleanable.dirty.ratio": 0.01,
-        "delete.retention.ms": 500,
-    },
-    "archived": {
-        "segment.bytes": 4096,
-        "remote.storage.enable": "true",
-        "local.retention.bytes": 8192,
-        "retention.ms": -1,
-    },
+    "latest": LATEST,
+    "archived": ARCHIVED,
     "jobs": {"segment.bytes": 16384},
 }
 QUEUE = {
@@ -85,7 +82,7 @@ class Everything:
     def __init__(self, address: str, data_dir: Path) -> None:
         self.data_dir = data_dir
         self.client = SteadyClient(address, secured=True)
-        ids = self._create_topics()
+        ids = create_topics(self.client, TOPICS)
         self._set_queue()
         self.modern = PairWriter(address, "modern", SEED)
         self.earlier = PairWriter(address, "earlier", SEED, modern=False)
@@ -107,23 +104,6 @@ class Everything:
         self.threads = [*self.workers, self.archived, self.jobs]
         for thread in self.threads:
             thread.start()
-
-    def _create_topics(self) -> dict:
-        topics = [
-            CreateTopicsRequestCreatableTopic(
-                name=name,
-                num_partitions=1,
-                replication_factor=1,
-                configs=[
-                    CreateTopicsRequestCreatableTopicConfig(name=key, value=str(value))
-                    for key, value in configs.items()
-                ],
-            )
-            for name, configs in TOPICS.items()
-        ]
-        answer = self.client.ask(CreateTopicsRequest(topics=topics, timeout_ms=30_000), 7)
-        assert all(each.error_code == 0 for each in answer.topics), answer
-        return {each.name: each.topic_id for each in answer.topics}
 
     def _set_queue(self) -> None:
         changes = [
@@ -160,22 +140,13 @@ class Everything:
         with self._turn_of(self.rights):
             self.rights.check(self.client, USER)
         with self._turn_of(self.latest):
-            self._check_latest()
+            self.latest.check(self.client)
         with self._turn_of(self.modern), self._turn_of(self.earlier):
             for topic in ("left", "right"):
                 self._check_pairs(topic, since=self._seen[topic])
         for offset in (0, len(self.archived.acknowledged) // 2):
             self._check_archived_at(offset)
         self.assert_well()
-
-    def _check_latest(self) -> None:
-        found = self.client.all_committed("latest")
-        offsets = [each.offset for each in found]
-        assert offsets == sorted(set(offsets))
-        assert not {each.value for each in found} & self.latest.aborted
-        latest = {each.key: each.value for each in found}
-        for key in LatestWriter.KEYS:
-            assert latest.get(key) == self.latest.latest.get(key), key
 
     def _check_pairs(self, topic: str, since: int = 0) -> None:
         """Transactions that end behind `since` are there whole, if they were committed."""
@@ -240,7 +211,7 @@ class Everything:
 
     def check_all(self) -> None:
         self.rights.check(self.client, USER)
-        self._check_latest()
+        self.latest.check(self.client)
         for topic in ("left", "right"):
             self._check_pairs(topic)
         self._check_whole()

@@ -214,6 +214,16 @@ class LatestWriter(TransactionalWorker):
         else:
             self.aborted |= set(pairs.values()) - {None}
 
+    def check(self, client: SteadyClient) -> None:
+        """Compares with what a reader sees, while nothing is on its way."""
+        found = client.all_committed("latest")
+        offsets = [each.offset for each in found]
+        assert offsets == sorted(set(offsets))
+        assert not {each.value for each in found} & self.aborted
+        latest = {each.key: each.value for each in found}
+        for key in self.KEYS:
+            assert latest.get(key) == self.latest.get(key), key
+
 
 class QueueBook:
     """What the consumers of a queue did with its records, and whether the broker keeps to it."""
