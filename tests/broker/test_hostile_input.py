@@ -20,7 +20,7 @@ from wire import Wire, batch_of, framed, payload, wait_until
 from headwater.broker import server as server_module
 from headwater.broker.api import load_all
 from headwater.broker.api.registry import APIS
-from headwater.broker.connection import MAX_ELEMENTS
+from headwater.broker.envelope import MAX_ELEMENTS
 from headwater.config import BrokerSettings
 from headwater.protocol import schema
 from headwater.protocol.messages.api_versions import ApiVersionsRequest
@@ -112,7 +112,7 @@ def test_an_announced_length_costs_nothing_until_it_comes(broker):
         for each in attackers:
             each.raw(struct.pack(">i", 100 << 20) + b"\x00")
         server = broker.running.server
-        wait_until(lambda: sum(each.frame_bytes > 0 for each in server.connections) == 100)
+        wait_until(lambda: sum(each.receiver.frame_bytes > 0 for each in server.connections) == 100)
         assert _rss_bytes() - before < 64 << 20
     wait_until(lambda: len(server.connections) == 1)
     assert server.buffered_bytes < 1 << 20

@@ -1,10 +1,5 @@
 """One client connection: frames in, responses out, in order, with bounded memory.
 
-    frame     int32 size, then that many bytes
-    request   int16 API key, int16 version, int32 correlation id, string client id,
-              tagged fields (flexible versions), body
-    response  int32 correlation id, tagged fields (flexible versions), body
-
 Order: requests are begun in the order they came and answered in that order. The next one begins
 when the one before is answered, except behind a pipelined API (Produce), whose effect on the log
 is fixed before its answer is known.
@@ -25,18 +20,19 @@ import asyncio
 import itertools
 import logging
 import select
-import struct
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from headwater.broker.api.registry import APIS, Api, Held, RequestContext
+from headwater.broker.envelope import RequestReader, response_frame
+from headwater.broker.receiving import Receiver
 from headwater.broker.security.authentication import STRANGERS_MAX_REQUEST_BYTES
 from headwater.broker.sending import Sender
 from headwater.errors import AuthenticationFailed, HeadwaterError, MalformedMessage
 from headwater.protocol.error_codes import ErrorCode
-from headwater.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from headwater.protocol.primitives import Out, Reader, Splice
+from headwater.protocol.messages.api_versions import ApiVersionsRequest
+from headwater.protocol.primitives import Out, Splice
 from headwater.protocol.schema import Message
 
 if TYPE_CHECKING:
@@ -44,47 +40,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_SIZE = struct.Struct(">i")
-_CORRELATION = struct.Struct(">ii")  # size, correlation id
 # In work per connection before reading stops: enough for five produce requests of 1 MiB.
 IN_WORK_BYTES = 8 << 20
 WRITE_BUFFER_BYTES = 256 << 10
-FIRST_BUFFER_BYTES = 64 << 10
 REQUESTS_PER_TURN = 64
 # What a request takes besides its bytes: while it waits for its turn, and while it is in work.
 # Without them a flood of tiny requests would hold a hundred times what is counted.
 FRAME_COST_BYTES = 128
 REQUEST_COST_BYTES = 2 << 10
-# Over all arrays of one request. Each may take but a byte on the wire and a hundred in memory.
-MAX_ELEMENTS = 1 << 18
 HELD_LOOK_S = 1.0
-
-
-class _RequestReader(Reader):
-    """Bounds what the arrays of a request hold together, and so the time it takes to read it."""
-
-    __slots__ = ("_elements_left",)
-
-    def __init__(self, data: bytearray) -> None:
-        super().__init__(data)
-        self._elements_left = MAX_ELEMENTS
-
-    def _checked_count(self, count: int) -> int | None:
-        checked = super()._checked_count(count)
-        if checked:
-            self._elements_left -= checked
-            if self._elements_left < 0:
-                raise MalformedMessage(f"more than {MAX_ELEMENTS} elements in one request")
-        return checked
-
-
-def _no_request(size_bytes: int, start: bytes) -> MalformedMessage:
-    """What does not begin with the size of a request may be an honest mistake."""
-    if start[:2] == b"\x16\x03":
-        return MalformedMessage("the client speaks TLS; this broker does not (broker.tls_cert)")
-    if start in (b"GET ", b"POST", b"HEAD"):
-        return MalformedMessage("the client speaks HTTP; see broker.metrics_listen")
-    return MalformedMessage(f"a request of {size_bytes} bytes")
 
 
 class _Slot:
@@ -112,11 +76,7 @@ class Connection(asyncio.BufferedProtocol):
         self.client_host = ""
         self.peer = ""
         self.active_at_s = 0.0
-        # Receiving: `_rest` is less than a frame; a frame that is longer gets its own buffer.
-        self._rest = b""
-        self._frame: bytearray | None = None
-        self.filled_bytes = 0
-        self.frame_bytes = 0
+        self.receiver = Receiver(server.scratch)
         self.is_admitted = False  # the server has set aside room for all of the frame
         self.stands_in_line = False  # for that room, or in it; see `Server`
         self.bytes_as_stranger = 0  # held before it has authenticated
@@ -179,13 +139,13 @@ class Connection(asyncio.BufferedProtocol):
         held_bytes = self._in_work_bytes - awaited_bytes
         if self.is_admitted:
             self._server.finished(self)
-            held_bytes += self.frame_bytes
-        elif self._frame is not None:
+            held_bytes += self.receiver.frame_bytes
+        elif self.receiver.has_begun:
             self._server.gave_up(self)
         self._slots.clear()
         self._inbox.clear()
-        self._in_work_bytes = self.filled_bytes = 0
-        self._frame = None
+        self._in_work_bytes = 0
+        self.receiver.clear()
         self._server.lost(self)
         self._server.released(self, held_bytes)
 
@@ -199,23 +159,22 @@ class Connection(asyncio.BufferedProtocol):
         self._when_lost.append(callback)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if self._frame is None:
-            return self._server.scratch
-        if self.filled_bytes == len(self._frame):
-            # Grown with what has arrived, never by what a client merely announces.
-            more = min(self.frame_bytes - len(self._frame), len(self._frame))
-            self._frame.extend(bytes(more))
-        return memoryview(self._frame)[self.filled_bytes :]
+        return self.receiver.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
         self.active_at_s = self._server.broker.clock.monotonic_s()
         try:
-            if self._frame is not None:
-                self.filled_bytes += nbytes
-                if self.filled_bytes == self.frame_bytes:
-                    self._end_frame(self._frame)
+            if self.receiver.has_begun:
+                frame = self.receiver.filled(nbytes)
+                if frame is not None:
+                    self._end_frame(frame)
             else:
-                self._split(self._rest + bytes(self._server.scratch[:nbytes]))
+                for frame in self.receiver.cut(nbytes, self._max_request_bytes):
+                    self._server.took(self, len(frame) + FRAME_COST_BYTES)
+                    self._in_work_bytes += len(frame) + FRAME_COST_BYTES
+                    self._inbox.append(frame)
+                if self.receiver.has_begun:
+                    self._server.wait_for_room(self)
             self._pump()
         except Exception as error:
             self._refuse(error)
@@ -261,36 +220,10 @@ class Connection(asyncio.BufferedProtocol):
 
     # ── frames ────────────────────────────────────────────────────────────────────────────────
 
-    def _split(self, data: bytes) -> None:
-        """Cuts received bytes into frames; the start of an unfinished one is kept."""
-        at, end = 0, len(data)
-        while end - at >= 4:
-            (size_bytes,) = _SIZE.unpack_from(data, at)
-            if not 8 <= size_bytes <= self._max_request_bytes:
-                raise _no_request(size_bytes, data[at : at + 4])
-            at += 4
-            if end - at < size_bytes:
-                self._begin_frame(size_bytes, data[at:])
-                self._rest = b""
-                return
-            self._server.took(self, size_bytes + FRAME_COST_BYTES)
-            self._in_work_bytes += size_bytes + FRAME_COST_BYTES
-            self._inbox.append(bytearray(data[at : at + size_bytes]))
-            at += size_bytes
-        self._rest = data[at:]
-
     @property
     def _max_request_bytes(self) -> int:
         most = self._server.max_request_bytes
         return most if self.session.is_known else min(most, STRANGERS_MAX_REQUEST_BYTES)
-
-    def _begin_frame(self, size_bytes: int, start: bytes) -> None:
-        capacity = min(size_bytes, max(FIRST_BUFFER_BYTES, 2 * len(start)))
-        self._frame = bytearray(capacity)
-        self._frame[: len(start)] = start
-        self.filled_bytes = len(start)
-        self.frame_bytes = size_bytes
-        self._server.wait_for_room(self)
 
     def admit(self) -> None:
         """There is room for the frame that has begun: it is read on."""
@@ -300,7 +233,6 @@ class Connection(asyncio.BufferedProtocol):
     def _end_frame(self, frame: bytearray) -> None:
         self._server.finished(self)
         self.is_admitted = False
-        self._frame, self.filled_bytes = None, 0
         self._server.took(self, FRAME_COST_BYTES)
         self._in_work_bytes += len(frame) + FRAME_COST_BYTES
         self._inbox.append(frame)
@@ -313,7 +245,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_in_frame(self) -> bool:
         """Whether we wait for the rest of a request that has begun to arrive."""
-        return self._reading and (self._frame is not None or bool(self._rest))
+        return self._reading and self.receiver.is_in_frame
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────
 
@@ -354,7 +286,7 @@ class Connection(asyncio.BufferedProtocol):
     def _steer_reading(self) -> None:
         if self._ending:
             return
-        has_room = self.is_admitted if self._frame is not None else not self._server.is_full
+        has_room = self.is_admitted if self.receiver.has_begun else not self._server.is_full
         want = (
             not self._inbox
             and not self._is_muted
@@ -369,7 +301,7 @@ class Connection(asyncio.BufferedProtocol):
         elif not want and self._reading:
             self._reading = False
             self._transport.pause_reading()
-        if not has_room and self._frame is None and not self._starved:
+        if not has_room and not self.receiver.has_begun and not self._starved:
             self._starved = True
             self._server.starved.append(self)
 
@@ -382,7 +314,7 @@ class Connection(asyncio.BufferedProtocol):
         slot = _Slot(len(frame) + FRAME_COST_BYTES + REQUEST_COST_BYTES)
         self._in_work_bytes += REQUEST_COST_BYTES
         self._server.took(self, REQUEST_COST_BYTES)
-        reader = _RequestReader(frame)
+        reader = RequestReader(frame)
         key, version, correlation_id = reader.int16(), reader.int16(), reader.int32()
         client_id = reader.string()
         api = APIS.get(key)
@@ -505,20 +437,15 @@ class Connection(asyncio.BufferedProtocol):
     def _answer(
         self, slot: _Slot, api: Api, context: RequestContext, response: Message | None
     ) -> None:
-        out = Out()
         if context.throttle_ms and not self._closed:
             self._mute(context.throttle_ms)
             if response is not None and hasattr(response, "throttle_time_ms"):
                 response.throttle_time_ms = context.throttle_ms
-        if response is not None:
-            out += _CORRELATION.pack(0, context.correlation_id)
-            # ApiVersions has the old header for ever: it is asked before versions are known.
-            is_flexible = context.api_version >= response.flexible
-            if is_flexible and not isinstance(response, ApiVersionsResponse):
-                out.append(0)
-            response.write(out, context.api_version)
-            spliced_bytes = sum(splice.size_bytes for _, splice in out.splices)
-            _SIZE.pack_into(out, 0, len(out) - 4 + spliced_bytes)
+        out = (
+            Out()
+            if response is None
+            else response_frame(response, context.api_version, context.correlation_id)
+        )
         if self._closed:
             self._sender.send(out)  # which lets it go
             return

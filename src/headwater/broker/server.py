@@ -190,35 +190,35 @@ class Server:
     def wait_for_room(self, connection: Connection) -> None:
         """`connection.admit` is called, now or later, when there is room for its frame."""
         if not connection.session.is_known:
-            self.took(connection, connection.frame_bytes)
+            self.took(connection, connection.receiver.frame_bytes)
             connection.admit()
             return
         connection.stands_in_line = True
         self._line_of(connection).waiting.append(connection)
-        self._waiting_bytes += connection.filled_bytes
+        self._waiting_bytes += connection.receiver.filled_bytes
         self._let_in()
 
     def gave_up(self, connection: Connection) -> None:
         """A connection that waited is lost."""
-        self._waiting_bytes -= connection.filled_bytes
+        self._waiting_bytes -= connection.receiver.filled_bytes
 
     def finished(self, connection: Connection) -> None:
         """The frame of an admitted connection is whole, or never will be."""
         if connection.stands_in_line:
             connection.stands_in_line = False
-            self._line_of(connection).unfinished_bytes -= connection.frame_bytes
+            self._line_of(connection).unfinished_bytes -= connection.receiver.frame_bytes
 
     def _line_of(self, connection: Connection) -> _Line:
-        return self._bulky if connection.frame_bytes > BULKY_BYTES else self._ordinary
+        return self._bulky if connection.receiver.frame_bytes > BULKY_BYTES else self._ordinary
 
     def _let_in(self) -> None:
         for line in (self._ordinary, self._bulky):
-            while line.waiting and self._has_room(line, line.waiting[0].frame_bytes):
+            while line.waiting and self._has_room(line, line.waiting[0].receiver.frame_bytes):
                 connection = line.waiting.popleft()
                 if connection in self.connections:
-                    self._waiting_bytes -= connection.filled_bytes
-                    line.unfinished_bytes += connection.frame_bytes
-                    self.took(connection, connection.frame_bytes)
+                    self._waiting_bytes -= connection.receiver.filled_bytes
+                    line.unfinished_bytes += connection.receiver.frame_bytes
+                    self.took(connection, connection.receiver.frame_bytes)
                     self._has_let_in = True
                     connection.admit()
         while self.starved and not self.is_full:
@@ -282,9 +282,11 @@ class Server:
             now_s = self.broker.clock.monotonic_s()
             ended = [each for each in unfinished if now_s - each.active_at_s >= SWEEP_S]
             if not ended and not self._has_let_in:  # they trickle
-                ended = sorted(unfinished, key=lambda each: each.frame_bytes)[-1:]
+                ended = sorted(unfinished, key=lambda each: each.receiver.frame_bytes)[-1:]
             for each in ended:
-                each.close(f"others wait for the room of its request of {each.frame_bytes} bytes")
+                each.close(
+                    f"others wait for the room of its request of {each.receiver.frame_bytes} bytes"
+                )
         self._has_let_in = False
 
 
