@@ -100,7 +100,8 @@ class Files:
         return os.listdir(path)
 
     def makedirs(self, path: str) -> None:
-        os.makedirs(path, exist_ok=True)
+        """For the owner alone, as the files: the names in it tell what topics there are."""
+        os.makedirs(path, 0o700, exist_ok=True)
 
     def rename(self, source: str, target: str) -> None:
         os.rename(source, target)

@@ -63,6 +63,10 @@ def test_clocks_may_differ_a_little(verifier, issuer):
     refused(verifier, issuer.token(now_s, nbf=now_s + LEEWAY_S + 10), "not yet valid")
 
 
+def test_a_token_for_ever(verifier, issuer):
+    assert verifier.verify(issuer.token(time.time(), exp=10**30)).expires_at_ms < 2**63
+
+
 def test_a_name_from_another_claim(issuer, verifier):
     by_client = TokenVerifier(str(issuer.path), ISSUER, AUDIENCE, "client_id")
     assert by_client.verify(issuer.token(time.time(), client_id="orders")).name == "orders"

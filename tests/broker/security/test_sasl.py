@@ -511,6 +511,7 @@ def test_the_catalog_is_for_its_owner_alone(tmp_path):
     with secured_broker(tmp_path / "data"):
         catalog = tmp_path / "data" / "catalog.jsonl"
         assert catalog.stat().st_mode & 0o777 == 0o600
+        assert catalog.parent.stat().st_mode & 0o777 == 0o700  # names of topics are in it
         catalog.chmod(0o644)  # as an earlier version made it
     with secured_broker(tmp_path / "data"):
         assert catalog.stat().st_mode & 0o777 == 0o600

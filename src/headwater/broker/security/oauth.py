@@ -16,6 +16,7 @@ from headwater.errors import AuthenticationFailed, ConfigError
 
 LEEWAY_S = 30  # clocks differ
 MAX_TOKEN_BYTES = 64 << 10
+MAX_EXPIRY_S = 1 << 40  # whatever it says: what is told of it has 64 bits
 _ALGORITHMS = {
     "RSA": ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     "EC": ("ES256", "ES384", "ES512"),
@@ -99,7 +100,7 @@ class TokenVerifier:
         name = claims[self._claim]
         if not isinstance(name, str) or not name or len(name) > 255:
             raise AuthenticationFailed(f"the token's claim {self._claim} is no name")
-        return Verified(name, int(claims["exp"]) * 1000)
+        return Verified(name, min(int(claims["exp"]), MAX_EXPIRY_S) * 1000)
 
     def _key_of(self, header: dict[str, Any]) -> tuple[_Key, str]:
         algorithm, key_id = header.get("alg"), header.get("kid")
