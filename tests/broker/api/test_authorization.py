@@ -3,6 +3,7 @@
 The rows of authorization_table.py are checked one by one; a served API without a row is a failure.
 """
 
+import asyncio
 from collections.abc import Iterator
 from uuid import UUID
 
@@ -13,7 +14,14 @@ from authorization_table import GROUP as BILLING
 
 from headwater.broker import api
 from headwater.broker.api.registry import APIS
-from headwater.broker.security.acls import Acl, Operation, PatternType, Permission, ResourceType
+from headwater.broker.security.acls import (
+    Acl,
+    AclFilter,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
 from headwater.broker.security.authorizer import Principal
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
@@ -36,6 +44,7 @@ from headwater.protocol.messages.offset_commit import (
     OffsetCommitRequestPartition as CommittedPartition,
 )
 from headwater.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from headwater.protocol.records import Record, build_batch, read_header
 from headwater.protocol.schema import Message
 
 api.load_all()
@@ -426,6 +435,36 @@ def test_a_change_of_acls_is_in_force_with_the_next_request(broker):
     assert fetched() == allowed
     allow(broker, right.operation, right.kind, EXISTING, permission="DENY")
     assert fetched() == refused
+
+
+@pytest.mark.parametrize(("name", "version"), [("Fetch", 12), ("Fetch", 13), ("ShareFetch", 1)])
+def test_who_waits_for_records_does_not_get_those_that_come_when_the_right_is_gone(
+    broker, name, version
+):
+    row = ROWS[name]
+    for right in row.needs[0]:
+        allow(broker, right.operation, right.kind, right.name or EXISTING)
+    request = row.request(asked(broker, version))
+    request.max_wait_ms, request.min_bytes, request.max_bytes = 20_000, 1, 1 << 20
+    authorizer = broker.broker.authorizer
+    log = broker.store.partitions[EXISTING, 0]
+
+    async def scenario():
+        waiting = asyncio.ensure_future(broker.call(request, version, ALICE))
+        while not log.waiters:
+            assert not waiting.done()
+            await asyncio.sleep(0)
+        everything = AclFilter(
+            ResourceType.ANY, None, PatternType.ANY, None, None, Operation.ANY, Permission.ANY
+        )
+        await authorizer.remove(await authorizer.matching(everything))
+        batch = build_batch([Record(0, broker.broker.clock.now_ms(), b"k", b"secret")])
+        log.append(memoryview(batch), read_header(batch), lambda _: None)
+        return await waiting
+
+    answer = broker.runner.run(scenario())
+    assert REFUSALS & set(codes(answer.responses))
+    assert b"secret" not in bytes(answer.encode(version))
 
 
 def test_denials_are_counted_and_decisions_remembered_within_bounds(broker, monkeypatch):

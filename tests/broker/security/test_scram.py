@@ -2,6 +2,8 @@
 
 import base64
 import contextlib
+import hashlib
+import hmac
 
 import pytest
 from hypothesis import given
@@ -105,6 +107,25 @@ def test_a_first_message_in_all_its_forms():
 def test_a_last_message_that_is_not_right(exchange, old, new):
     with pytest.raises(AuthenticationFailed):
         exchange.server_final(CLIENT_FINAL.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("c=biws", "c=eSws", "header"),  # somebody on the way has removed a channel binding
+        (SERVER_NONCE, "ours", "nonce"),
+    ],
+)
+def test_a_right_proof_does_not_make_up_for_another_header_or_nonce(exchange, old, new, reason):
+    without_proof = CLIENT_FINAL.rpartition(b",p=")[0].decode().replace(old, new)
+    message = b",".join((CLIENT_FIRST[3:], SERVER_FIRST, without_proof.encode()))
+    salted = scram.salted_password("SCRAM-SHA-256", "pencil", SALT, 4096)
+    client_key = hmac.digest(salted, b"Client Key", "sha256")
+    signature = hmac.digest(hashlib.sha256(client_key).digest(), message, "sha256")
+    proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+    final = f"{without_proof},p={base64.b64encode(proof).decode()}"
+    with pytest.raises(AuthenticationFailed, match=reason):
+        exchange.server_final(final.encode())
 
 
 @given(st.one_of(st.binary(max_size=200), st.text("n,=raypc\x00é2C3D+/", max_size=60)))

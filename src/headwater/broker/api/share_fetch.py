@@ -17,6 +17,7 @@ Membership is not asked for here, as in Kafka: assignment is the client's affair
 """
 
 from collections.abc import Awaitable, Iterable
+from functools import partial
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
@@ -59,7 +60,8 @@ async def share_fetch(
         broker.queues.release(group_id, member_id)
         await _settled(durable, told, valid)
         return _response(broker, group_id, {}, {}, told)
-    work = ShareFetching(broker, session, request, _refused(broker, context, session))
+    refusals = partial(_refused, broker, context, session)
+    work = ShareFetching(broker, session, request, refusals(), refusals)
     try:
         if not request.is_renew_ack:
             await work.collect()

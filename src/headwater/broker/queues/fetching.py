@@ -38,6 +38,7 @@ class ShareFetching:
     session: ShareSession
     request: ShareFetchRequest
     refused: dict[Key, ErrorCode]  # partitions of the session that may not be had
+    refusals: Callable[[], dict[Key, ErrorCode]]  # the same after a wait, which may be long
     taken: dict[Key, Taken] = field(default_factory=dict)
     _count: int = 0
     _deadline_s: float = 0.0
@@ -61,6 +62,7 @@ class ShareFetching:
             rounds += 1
             if rounds > ROUNDS or not self._can_go_on(shares):
                 await self._wait(shares, deadline_s)
+                self.refused |= self.refusals()
                 rounds = 0
 
     def let_go(self) -> None:
