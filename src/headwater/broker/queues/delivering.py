@@ -53,8 +53,10 @@ def choose(
     due = window.first_due(now_s)
     if due is not None and due < end_offset:
         return due
-    if window.next_offset < end_offset and window.in_flight < wanted.max_locks:
-        return window.next_offset
+    if window.next_offset < end_offset:
+        if window.in_flight < wanted.max_locks:
+            return window.next_offset
+        share.was_full = True
     return None
 
 

@@ -5,6 +5,7 @@ there is room in a window again; it never looks just in case.
 """
 
 import asyncio
+from asyncio import FIRST_COMPLETED
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -116,10 +117,14 @@ class ShareFetching:
         by_key = self.broker.group_configs.share(self.session.group_id).order == "key"
         now_s = self.broker.clock.monotonic_s()
         to_read: list[tuple[SharePartition, int, bool]] = []
+        looking: set[asyncio.Future[None]] = set()
         for share in shares:
             if len(to_read) >= READS_PER_ROUND:
                 break
             if share.log.deleted or share.key in self.refused:
+                continue
+            if share.looking is not None:  # somebody else, for all that were woken with it
+                looking.add(share.looking)
                 continue
             end_offset = end_offset_of(share.log, is_committed_only=is_committed_only)
             order = self._order(share, by_key)
@@ -138,19 +143,35 @@ class ShareFetching:
                 ):
                     to_read.append((share, offset, False))
         if to_read:
+            await self._look_at(to_read, wanted)
+        elif looking:
+            rest_s = self._deadline_s - asyncio.get_running_loop().time()
+            await asyncio.wait(looking, timeout=max(rest_s, 0), return_when=FIRST_COMPLETED)
+        return bool(to_read or looking)
+
+    async def _look_at(
+        self, to_read: list[tuple[SharePartition, int, bool]], wanted: Wanted
+    ) -> None:
+        done = asyncio.get_running_loop().create_future()
+        for share, _, _ in to_read:
+            share.looking = done
+        missing: list[tuple[SharePartition, ChunkOf]] = []
+        try:
             found = await self.broker.store.in_reader(
-                _read, to_read, is_committed_only, wanted.max_locks
+                _read, to_read, self._is_committed_only, wanted.max_locks
             )
-            missing: list[tuple[SharePartition, ChunkOf]] = []
             for (share, _, _), result in zip(to_read, found, strict=True):
                 if isinstance(result, ChunkOf):
                     missing.append((share, result))
                 else:
                     self._learn(share, result)
-            codes = await asyncio.gather(*(self._fetched(*each) for each in missing))
-            for (share, _), code in zip(missing, codes, strict=True):
-                self._learn(share, code)
-        return bool(to_read)
+        finally:
+            for share, _, _ in to_read:
+                share.looking = None
+            done.set_result(None)
+        codes = await asyncio.gather(*(self._fetched(*each) for each in missing))
+        for (share, _), code in zip(missing, codes, strict=True):
+            self._learn(share, code)
 
     async def _fetched(self, share: SharePartition, chunk: ChunkOf) -> ErrorCode | None:
         """Waits until a chunk is here that only the archive has, as long as a fetch may wait."""

@@ -262,7 +262,11 @@ class Queues:
         for share, _ in changes:
             if share.timer is None or share.window.counts[AVAILABLE]:
                 self._arm(share)
-            share.wake()  # what was given back need not wait for the disk
+            # What was given back need not wait for the disk. With nothing to be had nobody is
+            # woken: there may be hundreds, and an acknowledgement for every record.
+            if share.window.counts[AVAILABLE] or share.was_full:
+                share.was_full = False
+                share.wake()
         return self._log.write_changes(group_id, changes, on_durable, on_failed)
 
     def _confirm(self, share: SharePartition, change: Change) -> None:
@@ -272,7 +276,8 @@ class Queues:
         if dying:
             limit = self.rules(share).delivery_limit
             self._dead_letters.bury(share, deaths_of(dying, change.rejected, limit))
-        share.wake()  # there is room in the window
+        if share.order is not None:
+            share.wake()  # the next of a key may go
 
     async def buried(self, share: SharePartition, first: int, last: int) -> None:
         """Their dead letters are durable: they are archived, durably, when this returns."""

@@ -25,8 +25,8 @@ class SharePartition:
 
     __slots__ = (
         "ahead", "archiving_since_ms", "dead_letters", "group_id", "index", "is_deleted", "log",
-        "order", "resolving", "snapshot_epoch", "state_epoch", "timer", "timer_due_s", "topic_id",
-        "waiters", "window",
+        "looking", "order", "resolving", "snapshot_epoch", "state_epoch", "timer", "timer_due_s",
+        "topic_id", "waiters", "was_full", "window",
     )  # fmt: skip
 
     def __init__(self, group_id: str, topic_id: UUID, index: int, log: "PartitionLog") -> None:
@@ -39,6 +39,8 @@ class SharePartition:
         self.snapshot_epoch = -1  # nothing is stored yet
         self.resolving: asyncio.Task[None] | None = None
         self.ahead: ReadAhead | None = None
+        self.looking: asyncio.Future[None] | None = None  # until a fetch has found what is ahead
+        self.was_full = False  # when somebody looked for something to take
         self.order: KeyOrder | None = None
         self.waiters: set[Callable[[], None]] | None = None
         self.timer: Timer | None = None
