@@ -5,6 +5,7 @@ queues                      one door: acknowledgements, locks, admin
 ├── share_partition         that, with what hangs on it in this process
 ├── sessions                what a member fetches, and its turn
 ├── fetching                one ShareFetch: waiting and taking
+│   ├── waiting             whose turn it is to look
 │   ├── delivering          which records a fetch gets
 │   ├── read_ahead          where the next batches lie
 │   └── ordering            one record of a key at a time

@@ -8,6 +8,7 @@ import asyncio
 from asyncio import FIRST_COMPLETED
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from headwater.broker.queues.delivering import Taken, Wanted, choose, take
@@ -15,6 +16,7 @@ from headwater.broker.queues.ordering import KeyOrder, Keys, read_keys
 from headwater.broker.queues.read_ahead import ReadAhead, end_offset_of, read_ahead
 from headwater.broker.queues.sessions import ShareSession
 from headwater.broker.queues.share_partition import Key, SharePartition
+from headwater.broker.queues.waiting import Waiters
 from headwater.errors import ApiError, ArchiveUnavailable, CorruptLog
 from headwater.log.archive.descriptor import ChunkOf, NotCached
 from headwater.log.partition import PartitionLog
@@ -47,6 +49,12 @@ class ShareFetching:
 
     async def collect(self) -> None:
         shares = await self._ready()
+        try:
+            await self._collect(shares)
+        finally:
+            self._pass_on(shares)
+
+    async def _collect(self, shares: Sequence[SharePartition]) -> None:
         loop = asyncio.get_running_loop()
         self._deadline_s = deadline_s = loop.time() + self.request.max_wait_ms / 1000
         rounds = 0
@@ -62,6 +70,7 @@ class ShareFetching:
                 return
             rounds += 1
             if rounds > ROUNDS or not self._can_go_on(shares):
+                self._pass_on(shares)
                 await self._wait(shares, deadline_s)
                 self.refused |= self.refusals()
                 rounds = 0
@@ -278,25 +287,35 @@ class ShareFetching:
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[None] = loop.create_future()
 
-        def wake(_: int = 0) -> None:
+        def wake() -> None:
             if not woken.done():
                 woken.set_result(None)
 
         is_committed_only = self._is_committed_only
         for share in shares:
-            _log_waiters(share.log, is_committed_only).add(wake)
             if share.waiters is None:
-                share.waiters = set()
+                share.waiters = Waiters()
             share.waiters.add(wake)
+            _log_waiters(share.log, is_committed_only).add(share.came)
         timer = loop.call_at(deadline_s, wake)
         try:
             await woken
         finally:
             timer.cancel()
             for share in shares:
-                _log_waiters(share.log, is_committed_only).discard(wake)
                 if share.waiters is not None:
                     share.waiters.discard(wake)
+                if not share.waiters:
+                    for waiters in (share.log.waiters, share.log.stable_waiters):
+                        if waiters is not None:
+                            waiters.discard(share.came)
+
+    def _pass_on(self, shares: Sequence[SharePartition]) -> None:
+        """Others that wait may have what this one left."""
+        wanted = self._wanted()._replace(max_records=1)
+        for share in shares:
+            if share.waiters:
+                share.waiters.pass_on(partial(self._is_promising, share, wanted))
 
 
 def _log_waiters(log: PartitionLog, is_committed_only: bool) -> set[Callable[[int], None]]:

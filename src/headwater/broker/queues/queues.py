@@ -145,7 +145,8 @@ class Queues:
         if share is not None:
             share.is_deleted = True
             share.disarm()
-            share.wake()
+            if share.waiters:
+                share.waiters.wake_all()
         if group is not None and not group:
             del self._groups[group_id]
             self._by_log[partition_for(group_id, STATE_PARTITIONS)].discard(group_id)

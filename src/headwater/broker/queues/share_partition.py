@@ -7,11 +7,11 @@ from headwater.broker.queues.window import Rules, Window
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
 
     from headwater.broker.group_configs import ShareGroupSettings
     from headwater.broker.queues.ordering import KeyOrder
     from headwater.broker.queues.read_ahead import ReadAhead
+    from headwater.broker.queues.waiting import Waiters
     from headwater.clock import Timer
     from headwater.log.partition import PartitionLog
 
@@ -42,7 +42,7 @@ class SharePartition:
         self.looking: asyncio.Future[None] | None = None  # until a fetch has found what is ahead
         self.was_full = False  # when somebody looked for something to take
         self.order: KeyOrder | None = None
-        self.waiters: set[Callable[[], None]] | None = None
+        self.waiters: Waiters | None = None
         self.timer: Timer | None = None
         self.timer_due_s = 0.0
         self.archiving_since_ms = 0  # of what the last process had begun to copy
@@ -59,8 +59,12 @@ class SharePartition:
 
     def wake(self) -> None:
         """Something may be delivered that could not be before."""
-        for wake in tuple(self.waiters or ()):
-            wake()
+        if self.waiters:
+            self.waiters.wake()
+
+    def came(self, _size_bytes: int) -> None:
+        """The log has more."""
+        self.wake()
 
     def disarm(self) -> None:
         if self.timer is not None:
