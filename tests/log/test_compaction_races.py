@@ -174,3 +174,22 @@ def test_a_damaged_note_of_a_swap_removes_nothing(log: CompactedLog) -> None:
     os.unlink(f"{stem}.swap")
     log.open()
     assert log.pairs() == before
+
+
+@pytest.mark.parametrize("after", range(30))
+def test_a_power_cut_at_any_step_of_a_swap(tmp_path: Path, after: int) -> None:
+    for seed in range(5):
+        with CompactedLog(tmp_path / str(seed)) as log:
+            log.create(segment_bytes=3000)
+            two_groups(log)
+            log.checkpoint()
+            compact_but(log, lambda _: log.files.die(after=after))  # noqa: B023
+            log.power_cut(seed)
+            found = log.records()
+            offsets = [record.offset for record in found]
+            assert offsets == sorted(set(offsets))
+            values = {record.key: record.value for record in found}
+            assert values == {
+                b"gone": b"x" * 300, b"stays": b"x" * 300, b"large": b"x" * 2500, b"k": None
+            }  # fmt: skip
+            assert log.put((b"next", b"1")) == 6

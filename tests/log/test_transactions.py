@@ -425,3 +425,18 @@ def test_records_cannot_come_back_without_what_was_aborted_of_them(tmp_path):
         log.settle()
         assert files.noted[0] == ".log"
         assert files.noted[-2:] == ["synced", ".txnindex"]
+
+
+def test_a_segment_without_aborted_transactions_has_no_index_of_them(log: Log) -> None:
+    log.append(batch_of(b"no", producer=(7, 0, 0), transactional=True))
+    outcome: list[object] = []
+
+    async def at_once() -> None:
+        log._begin(batch_of(b"first"), log.partition())  # the others wait for it
+        log._begin(End(7, 0, commit=False), log.partition())
+        log.partition().roll(outcome.append)
+
+    log.run(at_once())
+    log.settle()
+    assert outcome == [None]
+    assert [name for name in log.names() if name.endswith("txnindex")] == [f"{0:020d}.txnindex"]

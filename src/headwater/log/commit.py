@@ -112,6 +112,7 @@ class Commit:
                 segment = segments_on_disk.create(self.storage, self.directory, end_offset)
                 written = segment.written
                 self.written.append((segment, written))
+                self.has_aborted = False
             if append.batch and header:
                 run.append(append)
                 run_bytes += header.size_bytes

@@ -488,7 +488,9 @@ class PartitionLog:
 
     def may_hold_aborted(self, offset: int) -> bool:
         """Whether a transaction with records from `offset` on may have been aborted."""
-        return any(each.written.txn_entries for each in self._segments_from(offset)) or any(
+        if any(each.written.txn_entries for each in self._segments_from(offset)):
+            return True
+        return offset < self.local_start_offset and any(
             each.aborted for each in self.archived_only() if each.end_offset > offset
         )
 
