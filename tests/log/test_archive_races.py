@@ -156,3 +156,64 @@ def test_nothing_is_remembered_of_a_deleted_topic(log: ArchivedLog) -> None:
     log.delete_all()
     uploads = log.archive.uploads
     assert (uploads.begun, uploads.busy, uploads._backoff_s) == ({}, {}, {})
+
+
+@pytest.mark.parametrize("damage", [os.unlink, lambda path: os.truncate(path, 10)])
+def test_a_cache_that_was_damaged_is_filled_again(log: ArchivedLog, damage) -> None:
+    """Somebody may have emptied the directory to make room."""
+    log.create(local_retention_bytes=0, retention_bytes=1 << 30)
+    values = log.fill(30)
+    log.archive_all()
+    log.let_go_locally()
+    assert log.values() == values
+    for segment in log.archive.cache._segments.values():
+        damage(segment.log_path)
+        log.store.storage.open_files.forget(segment.log_path)
+    with pytest.raises(ArchiveUnavailable):
+        log.read(0)
+    log.settle()
+    assert log.read(0)
+    assert log.store.corrupt == []
+
+
+def refuse(log: ArchivedLog, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
+    """From now on no file with such a name can be written."""
+    write = log.files.write_atomically
+
+    def refusing(path: str, data: bytes, **options: str) -> None:
+        if path.endswith(suffix):
+            raise OSError(f"refused: {path}")
+        write(path, data, **options)
+
+    monkeypatch.setattr(log.files, "write_atomically", refusing)
+
+
+def test_nothing_local_goes_before_it_lasts_that_it_is_archived(
+    log: ArchivedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.create(local_retention_bytes=0, retention_bytes=1 << 30)
+    refuse(log, monkeypatch, ".archived")
+    values = log.fill(30)
+    log.wait(lambda: log.archive.uploads.failures)
+    log.let_go_locally()
+    log.crash()
+    assert log.values() == values
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_objects_go_after_it_lasts_that_they_are_not_needed(
+    log: ArchivedLog, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    log.create(local_retention_bytes=0, retention_bytes=4000)
+    values = log.fill(60)
+    log.archive_all()
+    log.let_go_locally()
+    log.checkpoint()
+    refuse(log, monkeypatch, "log-start-offset-checkpoint")  # then only the descriptors tell it
+    log.retain()
+    log.delete_all()
+    start = log.partition().log_start_offset
+    assert start > 0
+    log.power_cut(seed)
+    assert log.partition().log_start_offset == start
+    assert log.values() == values[start:]

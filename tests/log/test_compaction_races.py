@@ -183,7 +183,7 @@ def test_a_power_cut_at_any_step_of_a_swap(tmp_path: Path, after: int) -> None:
             log.create(segment_bytes=3000)
             two_groups(log)
             log.checkpoint()
-            compact_but(log, lambda _: log.files.die(after=after))  # noqa: B023
+            compact_but(log, lambda _: log.files.die(after=after))
             log.power_cut(seed)
             found = log.records()
             offsets = [record.offset for record in found]

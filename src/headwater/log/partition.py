@@ -446,6 +446,9 @@ class PartitionLog:
             except (CorruptLog, OSError) as error:
                 if segment.doomed:  # retention was faster, or it had to make room in the cache
                     return None
+                if self.archive is not None and next_offset >= 0:
+                    self.archive.cache.discard(segment)  # who asks again gets another copy
+                    raise ArchiveUnavailable("the cache is damaged", detail=str(error)) from error
                 raise self.out_of_service(segment, error) from error
             if following is not None and position + size_bytes > segment.size_bytes // 2:
                 following.prefetch()

@@ -27,7 +27,7 @@ _INDEX_INTERVAL_BYTES = 4096
 
 
 class ChunkCache:
-    """See the module. `get` may be called in any thread, the rest on the event loop."""
+    """See the module. `get` and `discard` are for any thread, the rest is for the event loop."""
 
     def __init__(self, storage: Storage, data_dir: str, limit_bytes: int, workers: Workers) -> None:
         self._storage = storage
@@ -74,11 +74,19 @@ class ChunkCache:
                 if partition in (None, key[0]) and (segment.pins == 0 or key[0].deleted):
                     self._remove(key)
 
+    def discard(self, segment: Segment) -> None:
+        """(any thread) It cannot be read; the archive still has what it was made of."""
+        with self._lock:
+            for key, each in list(self._segments.items()):
+                if each is segment:
+                    self._remove(key)
+
     def _remove(self, key: tuple["PartitionLog", int]) -> None:
         segment = self._segments.pop(key)
         segment.doomed = True
         self.size_bytes -= segment.size_bytes
-        self._workers.submit(segments_on_disk.remove, self._storage, segment)
+        if segment.pins == 0 or key[0].deleted:  # else with the last reader
+            self._workers.submit(segments_on_disk.remove, self._storage, segment)
 
     def write(self, chunk: ChunkOf, data: bytes) -> Segment:
         """(worker) Puts a chunk's bytes into files, with an index. Raises OSError."""
