@@ -1,5 +1,7 @@
 """What time does to transactions and transactional ids."""
 
+import asyncio
+
 import pytest
 from txn_harness import Cluster, Producer
 
@@ -55,6 +57,27 @@ def test_a_clock_that_is_set_back_keeps_no_transaction_open(cluster, producer):
     cluster.until_state("payments", State.COMPLETE_ABORT)
 
 
+def test_no_timeout_once_the_end_is_on_its_way(cluster, producer):
+    producer.send("t", b"x")
+    cluster.files.held = "__transaction_state"
+
+    async def end_late():
+        version = 5 if producer.modern else 4
+        ending = asyncio.ensure_future(cluster.call(producer.end_request(commit=True), version))
+        await asyncio.sleep(0)
+        cluster.clock.advance(62)
+        await cluster.broker.transactions.abort_timed_out()
+        await asyncio.sleep(0)
+        cluster.files.mend()
+        return await ending
+
+    assert cluster.runner.run(asyncio.wait_for(end_late(), 20)).error_code == 0
+    assert cluster.broker.transactions.timed_out == 0
+    assert cluster.state("payments") is State.COMPLETE_COMMIT
+    assert cluster.committed("t") == [b"x"]
+    assert State.PREPARE_ABORT not in cluster.stored_states("payments")
+
+
 def test_a_timeout_while_the_disk_refuses_is_tried_again(cluster, producer):
     producer.send("t", b"x")
     cluster.files.refused = "__transaction_state"
@@ -95,3 +118,21 @@ def test_an_id_in_use_is_kept(tmp_path):
     assert producer.commit() == 0
     cluster.stop()
     cluster.runner.close()
+
+
+def test_an_id_that_is_being_forgotten_begins_nothing(cluster, producer):
+    """What it began would be known to nobody after a restart."""
+    cluster.files.held = "__transaction_state"
+
+    async def begin_meanwhile():
+        cluster.clock.advance(8 * DAY_S)
+        for _ in range(30):
+            await asyncio.sleep(0)
+        answer = await cluster.call(producer.add_request(("t", 0)), 3)
+        cluster.files.mend()
+        return answer.results_by_topic_v3_and_below[0].results_by_partition[0]
+
+    answer = cluster.runner.run(asyncio.wait_for(begin_meanwhile(), 20))
+    assert answer.partition_error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+    cluster.until(lambda: cluster.broker.transactions.transaction("payments") is None)
+    assert producer.add(("t", 0)) == ErrorCode.INVALID_PRODUCER_ID_MAPPING

@@ -470,3 +470,60 @@ def test_an_older_client_goes_on_where_the_partition_has_forgotten_it(cluster):
     assert producer.send("t", b"b") == 0
     assert producer.commit() == 0
     assert cluster.committed("t") == [b"a", b"b"]
+
+
+class TestJoiningWhileARecordIsOnItsWay:
+    """The second partition's record waits for the first one's."""
+
+    def _join_two(self, cluster, producer):
+        async def join():
+            answers = []
+            for partition in (0, 1):
+                request = producer.produce_request("t", b"x", partition=partition)
+                answers.append(asyncio.ensure_future(cluster.call(request, 12)))
+                for _ in range(5):
+                    await asyncio.sleep(0)
+            return answers
+
+        cluster.files.held = "__transaction_state"
+        return cluster.runner.run(join())
+
+    def test_the_end_comes_behind_both_in_the_log(self, cluster):
+        producer = Producer(cluster, "payments")
+        producer.init()
+        answers = self._join_two(cluster, producer)
+
+        async def end():
+            ending = asyncio.ensure_future(cluster.call(producer.end_request(commit=True), 5))
+            for _ in range(5):
+                await asyncio.sleep(0)
+            cluster.files.mend()
+            await asyncio.gather(*answers)
+            return await ending
+
+        assert cluster.runner.run(asyncio.wait_for(end(), 20)).error_code == 0
+        assert cluster.stored_states("payments") == [
+            State.EMPTY,
+            State.ONGOING,
+            State.ONGOING,
+            State.PREPARE_COMMIT,
+            State.COMPLETE_COMMIT,
+        ]
+        assert [cluster.committed("t", p) for p in (0, 1)] == [[b"x"], [b"x"]]
+
+    def test_if_the_first_fails_both_are_answered(self, cluster):
+        producer = Producer(cluster, "payments")
+        producer.init()
+        answers = self._join_two(cluster, producer)
+        cluster.files.refused, cluster.files.held = "__transaction_state", ""
+
+        async def answered():
+            return await asyncio.gather(*answers)
+
+        for answer in cluster.runner.run(asyncio.wait_for(answered(), 20)):
+            (partition,) = answer.responses[0].partition_responses
+            assert partition.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        cluster.files.mend()
+        assert [producer.send("t", b"x", partition=p) for p in (0, 1)] == [0, 0]
+        assert producer.commit() == 0
+        assert [cluster.committed("t", p) for p in (0, 1)] == [[b"x"], [b"x"]]

@@ -142,6 +142,22 @@ def test_an_open_transaction_that_nobody_knows_is_aborted_at_the_start(cluster, 
     assert cluster.committed("t") == []
 
 
+def test_a_partition_that_an_ending_transaction_does_not_name_is_aborted(cluster, producer):
+    """It cannot join what is decided."""
+    producer.send("t", b"unnamed")
+    producer.send("u", b"named")
+    cluster.broker.transactions.transaction("payments").partitions.discard(("t", 0))
+    cluster.files.refused = "/u-0/"
+    assert producer.commit() == 0
+    cluster.crash()
+    cluster.files.mend()
+    cluster.start()
+    cluster.until_state("payments", State.COMPLETE_COMMIT)
+    cluster.until(lambda: _stable(cluster, "t"))
+    assert cluster.committed("t") == []
+    assert cluster.committed("u") == [b"named"]
+
+
 async def _write_tombstone(cluster, transaction):
     await cluster.broker.transactions._forget(transaction)
 
