@@ -131,6 +131,17 @@ def test_a_renewal_in_a_fetch_fetches_nothing(broker):
     assert consumer.take() == [1]
 
 
+def test_the_bytes_are_bounded_by_whole_batches_and_none_means_nothing(broker):
+    jobs = broker.topic()
+    broker.produce(b"a")
+    broker.produce(b"b")
+    consumer = broker.consumer(jobs)
+    assert consumer.take(max_bytes=0) == []
+    assert consumer.take(max_bytes=0, max_wait_ms=1) == []
+    assert consumer.take(max_bytes=1) == [0]
+    assert consumer.take(max_bytes=1) == [1]
+
+
 def test_a_fetch_waits_for_a_record(broker):
     jobs = broker.topic()
     consumer = broker.consumer(jobs)

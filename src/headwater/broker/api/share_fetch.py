@@ -4,8 +4,9 @@ Acknowledgements that come with the request are taken in first; the answer says 
 durable. Then the member gets records of the session's partitions: those that were given back
 first, then new ones. Whole batches are sent, `acquired_records` says which records are the
 member's. `max_records` bounds them: softly, by whole batches, in the batch-optimised mode, exactly
-with a record limit (`share_acquire_mode`, version 2). With nothing to give, or less than
-`min_bytes`, the answer waits up to `max_wait_ms`.
+with a record limit (`share_acquire_mode`, version 2). `max_bytes` bounds what is sent, softly too,
+but 0 means that nothing is wanted, as in Kafka. With nothing to give, or less than `min_bytes`, the
+answer waits up to `max_wait_ms`.
 
 Sessions: epoch 0 begins one, the next requests count on, -1 ends it and gives back what the member
 holds. So does the end of the connection. A request that renews locks (`is_renew_ack`, version 2)

@@ -107,9 +107,10 @@ class ShareFetching:
     def _wanted(self) -> Wanted:
         settings = self.broker.group_configs.share(self.session.group_id)
         request = self.request
+        max_records = max(request.max_records, 0) if request.max_bytes > 0 else 0
         return Wanted(
             member=self.session.member_id,
-            max_records=max(request.max_records, 0) - self._count,
+            max_records=max_records - self._count,
             max_bytes=min(request.max_bytes, MAX_BYTES) - self.size_bytes,
             batch_size=max(request.batch_size, 1),
             is_record_limit=request.share_acquire_mode == RECORD_LIMIT,
