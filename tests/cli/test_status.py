@@ -136,3 +136,17 @@ def test_a_group_that_retention_is_about_to_pass(offline, tmp_path):
         assert behind["retention_used"] > 0.9
         assert behind["lag_bytes"] > 950
         assert "behind  group slow has used 1" in offline(*shown)  # a hundred and some percent
+
+
+def test_records_that_an_overload_policy_did_not_take(offline, tmp_path):
+    with running_broker(tmp_path, "--metrics-listen", "127.0.0.1:0") as (_, ready):
+        broker = ("-b", ready["listen"])
+        settings = ("policy=drop", "group=slow", "bytes=100")
+        configs = [each for name in settings for each in ("-c", f"headwater.overload.{name}")]
+        offline("topic", "create", "t", *configs, *broker)
+        offline("produce", "t", *broker, stdin="x\n" + "y" * 100 + "\n")
+        refused = offline.error("produce", "t", *broker, stdin="z\n")
+        assert "POLICY_VIOLATION" in refused
+        assert "hint: the topic's headwater.overload.policy drops" in refused
+        shown = offline("status", *broker, "--metrics", ready["metrics_listen"])
+    assert "dropped 1 record of t: overload policy\n" in shown

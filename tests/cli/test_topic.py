@@ -87,6 +87,14 @@ def test_describe_for_people(cli, topic):
     assert any(line.split() == ["retention.ms", "3600000", "dynamic_topic"] for line in shown)
 
 
+def test_what_is_compacted_has_holes_so_offsets_are_counted(cli, topic):
+    cli("topic", "alter", topic, "-c", "cleanup.policy=compact,delete")
+    cli("produce", topic, "-k", ":", stdin="a:1\na:2\n")
+    assert cli("topic", "describe", topic).startswith(f"{topic}  1 partition, 2 offsets, ")
+    refused = cli.error("produce", topic, stdin="no key\n")
+    assert "hint: does the topic compact? Then every record needs a key" in refused
+
+
 def test_describe_all_shows_defaults(cli, topic):
     (described,) = cli.json("topic", "describe", topic, "--all")
     names = [each["name"] for each in described["configs"]]

@@ -70,6 +70,7 @@ def _state(args: argparse.Namespace) -> dict[str, Any]:
         "size_bytes": sum(sizes.values()) if sizes else None,
         "groups": groups,
         "falling_behind": _falling_behind(samples, settings.lag_warning_percent),
+        "dropped_records": _dropped(samples),
         "disk": disk,
         "partitions_without_leader": without_leader,
         "storage_failed_partitions": failed if metrics else None,
@@ -141,6 +142,16 @@ def _falling_behind(samples: list[_Sample], warning_percent: int) -> list[dict[s
     return sorted(worst.values(), key=lambda each: -each["retention_used"])
 
 
+def _dropped(samples: list[_Sample]) -> dict[str, int]:
+    """How many records overload policies did not take since the broker's start, by topic."""
+    dropped: dict[str, int] = {}
+    for each in samples:
+        if each.name == "headwater_overload_dropped_records_total":
+            topic = each.labels["topic"]
+            dropped[topic] = dropped.get(topic, 0) + int(each.value)
+    return dict(sorted(dropped.items(), key=lambda item: -item[1]))
+
+
 def _disk(cluster: Cluster, brokers: list[str], metrics: dict[str, float]) -> dict[str, Any]:
     """Free space, the rate of writing, and how long it lasts; None where nobody tells."""
     total = free = None
@@ -192,6 +203,8 @@ def _show(state: dict[str, Any]) -> None:
         _show_archive(state["archive"])
     for behind in state["falling_behind"][:_SHOWN_GROUPS]:
         say(styled(f"behind  {_behind_line(behind)}", "yellow"))
+    for topic, records in list(state["dropped_records"].items())[:_SHOWN_GROUPS]:
+        say(styled(f"dropped {plural(records, 'record')} of {topic}: overload policy", "yellow"))
     if state["metrics_error"]:
         say(styled(f"note    {state['metrics_error']}", "dim"))
     groups = state["groups"]

@@ -156,7 +156,7 @@ class Rebalance:
         self._note_subscribed_topics()
         self._enter(State.COMPLETING_REBALANCE)
         logger.info(
-            "group %s: generation %d has %d members",
+            "group %s: generation %d, members: %d",
             self.group_id,
             self.generation,
             len(self.roster),
