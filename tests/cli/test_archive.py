@@ -21,7 +21,7 @@ def test_describe_shows_what_lies_where(tmp_path):
         def described():
             return cli.json("topic", "describe", topic)[0]["partitions"][0]
 
-        wait_until(lambda: described()["archive"] is not None)
+        assert described()["archive"]["url"] == f"file://{archive}"
         wait_until(lambda: described()["archive"]["records_not_archived"] < 300)
         found = described()
         assert found["archive"]["url"] == f"file://{archive}"

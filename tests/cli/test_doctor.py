@@ -40,6 +40,24 @@ def test_mistakes_in_the_configuration(offline):
     assert "2 broken" in offline("doctor", code=1)
 
 
+def test_the_archive_is_tried(offline):
+    directory = offline.cwd / "archive"
+    settings = offline.cwd / "headwater.toml"
+    settings.write_text(f'[broker]\nlisten = "127.0.0.1:0"\narchive = "file://{directory}"\n')
+    assert "the first segment will make it" in findings(offline)["archive"][0]["found"]
+    directory.mkdir()
+    assert findings(offline)["archive"][0]["level"] == "ok"
+    assert [path for path in directory.rglob("*") if path.is_file()] == []
+    settings.write_text(
+        '[broker]\nlisten = "127.0.0.1:0"\narchive = "s3://bucket/prefix"\n'
+        'archive_endpoint = "http://127.0.0.1:1"\n'
+    )
+    offline.environment |= {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "s3cret"}
+    (found,) = findings(offline, code=1)["archive"]
+    assert "does not answer" in found["found"]
+    assert "s3cret" not in str(found)
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can write everywhere")
 def test_a_data_directory_that_cannot_be_written(offline):
     (offline.cwd / "locked").mkdir(mode=0o500)

@@ -105,6 +105,7 @@ class FallingBehind:
                     self.posts_failed += 1
                     log.error("lag_webhook: given up: %s", error)
                 else:
+                    log.warning("lag_webhook: %s; tried again in %d s", error, pause_s)
                     await sleep(self._broker.clock, pause_s)
 
 

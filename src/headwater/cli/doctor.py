@@ -4,6 +4,7 @@ Prints every setting with its source, then one line per check. Exit code 1 if so
 """
 
 import argparse
+import asyncio
 import dataclasses
 import os
 import platform
@@ -14,9 +15,11 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
 from headwater import __version__, config
 from headwater.cli import login, wire
@@ -28,6 +31,7 @@ _SYNCS: Final = 9
 _SLOW_SYNC_S: Final = 0.02
 _LITTLE_SPACE_BYTES: Final = 1 << 30
 _FILES_BESIDE_SEGMENTS: Final = 64  # listeners, indexes being written, libraries
+_ARCHIVE_TIMEOUT_S: Final = 15.0
 _EARLIEST_SANE_TIME_S: Final = 1_767_225_600  # 2026-01-01: no record is older than the program
 _VOLATILE: Final = ("tmpfs", "ramfs")
 _REMOTE: Final = ("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs")
@@ -72,6 +76,8 @@ def _findings(read: config.Config) -> Iterator[Finding]:
     yield from _check_config(read)
     yield from _check_security(read)
     yield from _check_data_dir(Path(read.broker.data_dir))
+    if read.broker.archive is not None:
+        yield _check_archive(read.broker, read.broker.archive)
     yield from _check_open_files(read.broker)
     yield from _check_clock()
     if read.broker.bootstrap:
@@ -210,6 +216,45 @@ def _check_open_files(broker: config.BrokerSettings) -> Iterator[Finding]:
         )
     else:
         yield Finding("ok", "open files", found)
+
+
+def _check_archive(broker: config.BrokerSettings, url: str) -> Finding:
+    """Writes, lists, reads and deletes a small object, as the broker does with segments."""
+    from headwater.log.archive.objects import open_objects
+
+    directory = unquote(urlsplit(url).path)
+    if url.startswith("file:") and not os.path.isdir(directory):
+        found = f"{directory} is not there; the first segment will make it"
+        return Finding("warning", "archive", found, "is it on a disk that is not mounted?")
+    name = f"doctor/{uuid.uuid4().hex}"
+
+    async def contents() -> AsyncIterator[bytes]:
+        yield b"headwater"
+
+    async def use() -> None:
+        objects = open_objects(url, endpoint=broker.archive_endpoint, region=broker.archive_region)
+        try:
+            async with asyncio.timeout(_ARCHIVE_TIMEOUT_S):
+                await objects.put(name, contents())
+                if name not in await objects.names("doctor"):
+                    raise HeadwaterError("what was written is not in the list")
+                await objects.get(name, 0, 9)
+                await objects.delete([name])
+        finally:
+            objects.close()
+
+    begun_s = time.perf_counter()
+    try:
+        asyncio.run(use())
+    except TimeoutError:
+        found = f"{url} does not answer within {_ARCHIVE_TIMEOUT_S:.0f} s"
+    except (HeadwaterError, OSError) as error:
+        found = str(error)
+    else:
+        took = (time.perf_counter() - begun_s) * 1000
+        return Finding("ok", "archive", f"{url} takes, lists and gives back, in {took:.0f} ms")
+    hint = "broker.archive and archive_endpoint say where it is; AWS_ACCESS_KEY_ID and"
+    return Finding("broken", "archive", found, f"{hint} AWS_SECRET_ACCESS_KEY who may use it")
 
 
 def _check_clock() -> Iterator[Finding]:

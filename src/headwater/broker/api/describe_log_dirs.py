@@ -2,12 +2,12 @@
 
 There is one log directory, the broker's data directory. If the broker has an archive that is told
 as a second one, by its URL and without the size of a disk: the bytes of each partition that are in
-it, and as its lag the records that are not. What is in both is counted in both. Null topics means
-all of them; partitions
-that do not exist are left out. A partition's size is that of its segments. From version 4 on the
-answer has the size of the file system and what is left of it; if it cannot be asked, the
-directory's error is KAFKA_STORAGE_ERROR. Needs DESCRIBE on the cluster; before version 3 a client
-without it gets an empty answer.
+it (of topics that are to be archived, also none), and as its lag the records that are not. What is
+in both is counted in both. Null topics means all of them; partitions that do not exist are left
+out. A partition's size is that of its segments. From version 4 on the answer has the size of the
+file system and what is left of it; if it cannot be asked, the directory's error is
+KAFKA_STORAGE_ERROR. Needs DESCRIBE on the cluster; before version 3 a client without it gets an
+empty answer.
 
 Deviations: the archive (Kafka tells nothing of its own). In the data directory a lag is always 0,
 for no partition moves between directories.
@@ -56,7 +56,11 @@ async def describe_log_dirs(
         partitions = [store.partitions[name, i] for i in indexes if (name, i) in store.partitions]
         if partitions:
             result.topics.append(_described(name, [_local(each) for each in partitions]))
-        archived = [_archived(each) for each in partitions if each.archived]
+        archived = [
+            _archived(each)
+            for each in partitions
+            if each.archived or (store.archive is not None and each.config.remote_storage)
+        ]
         if archived:
             archive.topics.append(_described(name, archived))
         described += len(partitions)
