@@ -433,13 +433,14 @@ class Queues:
     def positions(self) -> Iterator[tuple[str, "PartitionLog", int, int]]:
         """Group, partition, start offset, and how many records behind that are settled.
 
-        May be gone through while things change.
+        May be gone through while things change. Not of groups that are only half loaded: they
+        would seem to be far behind.
         """
-        for group_id, group in tuple(self._groups.items()):
-            for share in tuple(group.values()):
+        for number, loaded in enumerate(self._loaded):
+            for share in self._alive(number) if loaded.is_set() else ():
                 if share.is_resolved:
                     window = share.window
-                    yield group_id, share.log, window.start_offset, window.settled
+                    yield share.group_id, share.log, window.start_offset, window.settled
 
     def groups_with_state(self) -> list[str]:
         return list(self._groups)
