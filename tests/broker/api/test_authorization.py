@@ -11,9 +11,10 @@ import msgspec
 import pytest
 from authorization_table import FOR_STRANGERS, QUEUE, ROWS, Asked, Right, Row, share_heartbeat
 from authorization_table import GROUP as BILLING
+from wire import produce_request
 
 from headwater.broker import api
-from headwater.broker.api.registry import APIS
+from headwater.broker.api.registry import APIS, Held
 from headwater.broker.security.acls import (
     Acl,
     AclFilter,
@@ -24,6 +25,10 @@ from headwater.broker.security.acls import (
 )
 from headwater.broker.security.authorizer import Principal
 from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnRequestAddPartitionsToTxnTopic,
+)
 from headwater.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from headwater.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from headwater.protocol.messages.create_topics import (
@@ -37,6 +42,8 @@ from headwater.protocol.messages.delete_topics import (
 from headwater.protocol.messages.describe_cluster import DescribeClusterRequest
 from headwater.protocol.messages.describe_groups import DescribeGroupsRequest
 from headwater.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
+from headwater.protocol.messages.describe_transactions import DescribeTransactionsRequest
+from headwater.protocol.messages.init_producer_id import InitProducerIdRequest
 from headwater.protocol.messages.list_groups import ListGroupsRequest
 from headwater.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from headwater.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestTopic
@@ -465,6 +472,59 @@ def test_who_waits_for_records_does_not_get_those_that_come_when_the_right_is_go
     answer = broker.runner.run(scenario())
     assert REFUSALS & set(codes(answer.responses))
     assert b"secret" not in bytes(answer.encode(version))
+
+
+def test_of_a_transaction_topics_unseen_are_left_out(broker):
+    begin = InitProducerIdRequest(transactional_id="pay", transaction_timeout_ms=60_000)
+    while (begun := broker.ask(begin, 4, ADMIN)).error_code:
+        assert begun.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    topic = AddPartitionsToTxnRequestAddPartitionsToTxnTopic(name=EXISTING, partitions=[0])
+    added = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id="pay",
+        v3_and_below_producer_id=begun.producer_id,
+        v3_and_below_producer_epoch=begun.producer_epoch,
+        v3_and_below_topics=[topic],
+    )
+    assert not any(codes(broker.ask(added, 3, ADMIN)))
+
+    def topics():
+        request = DescribeTransactionsRequest(transactional_ids=["pay"])
+        (state,) = broker.ask(request, 0, ALICE).transaction_states
+        assert state.error_code == 0
+        return [each.topic for each in state.topics]
+
+    allow(broker, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, "pay")
+    assert topics() == []
+    allow(broker, Operation.DESCRIBE, TOPIC, EXISTING)
+    assert topics() == [EXISTING]
+
+
+@pytest.mark.parametrize(
+    "configs",
+    [
+        {"cleanup_policy": "compact"},  # a thread looks for the keys of a large batch
+        {
+            "headwater_overload_policy": "backpressure",
+            "headwater_overload_group": "slow",
+            "headwater_overload_bytes": "1000",
+        },
+    ],
+)
+def test_who_may_not_write_learns_nothing_by_having_to_wait(broker, configs):
+    broker.topic("waits", **configs)
+    batch = build_batch([Record(0, broker.broker.clock.now_ms(), b"k", b"v")] * 2000)
+    request = produce_request("waits", batch)
+
+    def is_held() -> bool:
+        try:
+            broker.ask(request, 9, ADMIN)
+        except Held:
+            return True
+        return False
+
+    assert is_held() or is_held()  # the first that a group has not read may come in
+    answer = broker.ask(request, 9, ALICE)
+    assert set(codes(answer.responses)) == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
 
 
 def test_denials_are_counted_and_decisions_remembered_within_bounds(broker, monkeypatch):
