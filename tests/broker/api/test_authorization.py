@@ -474,6 +474,35 @@ def test_who_waits_for_records_does_not_get_those_that_come_when_the_right_is_go
     assert b"secret" not in bytes(answer.encode(version))
 
 
+def test_a_long_list_of_what_is_refused_does_not_hold_up_others(broker):
+    names = [MetadataRequestTopic(name=f"t{number}") for number in range(10_000)]
+    turns = 0
+
+    async def scenario():
+        nonlocal turns
+        asking = asyncio.ensure_future(broker.call(MetadataRequest(topics=names), 12, ALICE))
+        while not asking.done():
+            turns += 1
+            await asyncio.sleep(0)
+
+    broker.runner.run(scenario())
+    assert turns >= 20
+
+
+def test_to_produce_in_a_transaction_needs_a_right_to_it(broker):
+    allow(broker, Operation.WRITE, TOPIC, EXISTING)
+    batch = build_batch([Record(0, broker.broker.clock.now_ms(), b"k", b"v")])
+    request = produce_request(EXISTING, batch)
+    request.transactional_id = "pay"
+
+    def produced():
+        return set(codes(broker.ask(request, 9, ALICE).responses))
+
+    assert produced() == {ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
+    allow(broker, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, "pay")
+    assert produced() == {ErrorCode.NONE}
+
+
 def test_of_a_transaction_topics_unseen_are_left_out(broker):
     begin = InitProducerIdRequest(transactional_id="pay", transaction_timeout_ms=60_000)
     while (begun := broker.ask(begin, 4, ADMIN)).error_code:

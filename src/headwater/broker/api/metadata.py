@@ -14,6 +14,7 @@ Deviations: for an id whose topic the client may not see the answer is that of a
 where Kafka's is TOPIC_AUTHORIZATION_FAILED.
 """
 
+import asyncio
 from collections.abc import Iterable
 
 from headwater.broker.api.registry import RequestContext, serves
@@ -33,6 +34,7 @@ from headwater.protocol.messages.metadata import (
 )
 from headwater.protocol.primitives import NIL_UUID
 
+TOPICS_AT_ONCE = 500
 TOPIC_AUTHORIZATION_FAILED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
@@ -76,7 +78,12 @@ async def _topics(
             if broker.authorizer.sees(context, Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
         ]
     creates = request.allow_auto_topic_creation and broker.options.auto_create_topics
-    return [await _topic(broker, wanted, context, creates=creates) for wanted in request.topics]
+    answers = []
+    for number, wanted in enumerate(request.topics, 1):
+        answers.append(await _topic(broker, wanted, context, creates=creates))
+        if number % TOPICS_AT_ONCE == 0:
+            await asyncio.sleep(0)  # a long request lets others have their turn
+    return answers
 
 
 async def _topic(
