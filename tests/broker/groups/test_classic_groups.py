@@ -1,7 +1,8 @@
 import asyncio
 
 import pytest
-from group_harness import Cluster, Consumer, settle, stabilise
+from group_clients import Consumer, stabilise
+from group_harness import Cluster, settle
 
 from headwater.broker.groups import GroupSettings
 from headwater.protocol.error_codes import ErrorCode

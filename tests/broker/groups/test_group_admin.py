@@ -1,7 +1,8 @@
 import asyncio
 
 import pytest
-from group_harness import Cluster, Consumer, ModernConsumer, converge, settle, stabilise
+from group_clients import Consumer, ModernConsumer, converge, stabilise
+from group_harness import Cluster, settle
 
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest

@@ -2,7 +2,8 @@
 
 import asyncio
 
-from group_harness import Cluster, Consumer, ModernConsumer, converge, settle
+from group_clients import Consumer, ModernConsumer, converge
+from group_harness import Cluster, settle
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule

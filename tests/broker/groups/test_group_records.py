@@ -3,7 +3,8 @@
 from uuid import UUID
 
 import pytest
-from group_harness import Cluster, Consumer, stabilise
+from group_clients import Consumer, stabilise
+from group_harness import Cluster
 
 from headwater.broker.groups import partition_for
 from headwater.broker.groups.records import Record, decode, encode

@@ -3,16 +3,8 @@
 import asyncio
 
 import pytest
-from group_harness import (
-    Cluster,
-    Consumer,
-    ModernConsumer,
-    ShareConsumer,
-    converge,
-    settle,
-    share,
-    stabilise,
-)
+from group_clients import Consumer, ModernConsumer, ShareConsumer, converge, share, stabilise
+from group_harness import Cluster, settle
 
 from headwater.broker.groups import GroupSettings
 from headwater.errors import ApiError, StorageFailed
