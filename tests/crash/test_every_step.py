@@ -23,11 +23,21 @@ POSITION = {("source", 0): 7}
 FILLER = bytes(900)  # the next batch begins a segment
 
 
+class MortalCluster(Cluster):
+    """Who is dead does not answer, also if it got that far."""
+
+    def ask(self, request, version):
+        answer = super().ask(request, version)
+        if self.files.is_dead:
+            raise ConnectionResetError
+        return answer
+
+
 class Transactions:
     """Two topics and a group's offsets; one transaction is aborted between two that are not."""
 
     def __init__(self, path, *, modern: bool) -> None:
-        self.cluster = Cluster(path)
+        self.cluster = MortalCluster(path)
         self.producer = producer = Producer(self.cluster, "payments", modern=modern)
         self.steps = [
             lambda: producer.send("t", b"a", FILLER),
@@ -101,7 +111,10 @@ def _go_through(scene: Transactions, power: Random | None) -> bool:
     cluster, died = scene.cluster, False
     for step in scene.steps:
         while True:
-            code = step()
+            try:
+                code = step()
+            except ConnectionResetError:
+                code = ErrorCode.NETWORK_EXCEPTION
             is_dead = cluster.files.is_dead
             if is_dead:
                 cluster.crash()
