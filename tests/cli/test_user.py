@@ -129,3 +129,15 @@ def test_users_of_a_broker_that_does_not_run(offline):
     assert "--data-dir is of use with --offline only" in offline.error(
         "user", "list", "--data-dir", "x", code=2
     )
+
+
+def test_a_certificate_that_is_missing(offline, tmp_path):
+    authority = Authority(tmp_path)
+    cert, key = authority.issue("broker")
+    options = ("--authentication", "tls", "--tls-client-ca", authority.ca)
+    files = ("--tls-cert", cert, "--tls-key", key)
+    with running_broker(tmp_path, *options, *files) as (_, ready):
+        offline.environment["HEADWATER_CLIENT__TLS_CA"] = authority.ca
+        error = offline.error("topic", "list", "-b", ready["listen"])
+    assert "certificate required" in error
+    assert "does it want a certificate (client.tls_cert)?" in error

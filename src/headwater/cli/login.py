@@ -159,12 +159,16 @@ def _encrypted(
             hint="client.tls_ca names the CA that signed it; the address must be one it is for",
         ) from error
     except ssl.SSLError as error:
-        raise RequestRefused(
-            f"no TLS with {address}",
-            detail=(error.reason or str(error)).replace("_", " ").lower(),
-            hint="does the broker speak TLS there, and does it want a certificate"
-            " (client.tls_cert)?",
-        ) from error
+        raise no_tls(address, error) from error
+
+
+def no_tls(address: str, error: ssl.SSLError) -> RequestRefused:
+    """Also for what is read first: with TLS 1.3 a missing certificate shows behind the handshake."""
+    return RequestRefused(
+        f"no TLS with {address}",
+        detail=(error.reason or str(error)).replace("_", " ").lower(),
+        hint="does the broker speak TLS there, and does it want a certificate (client.tls_cert)?",
+    )
 
 
 def _log_in(connection: socket.socket, properties: Mapping[str, Any], ask: Exchange) -> None:

@@ -6,6 +6,7 @@ refusal ends the process in librdkafka 2.16, by a segmentation fault).
 """
 
 import socket
+import ssl
 import struct
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -40,6 +41,8 @@ def ask(
     try:
         with login.connect(address, properties or {}, timeout_s, _ask) as connection:
             return _ask(connection, request, response, version)
+    except ssl.SSLError as error:
+        raise login.no_tls(address, error) from error
     except OSError as error:
         reason = error.strerror or str(error)
         raise BrokerUnreachable(f"no broker answers at {address}", detail=reason.lower()) from error
@@ -50,6 +53,8 @@ def try_login(address: str, properties: Mapping[str, Any], timeout_s: float) -> 
     with login.connect(address, properties, timeout_s, _ask) as connection:
         try:
             _ask(connection, ApiVersionsRequest(), ApiVersionsResponse, 0)
+        except ssl.SSLError as error:
+            raise login.no_tls(address, error) from error
         except TimeoutError:
             pass  # a broker may be slow; the command itself waits longer
         except ConnectionError as error:
