@@ -163,7 +163,7 @@ def _encrypted(
 
 
 def no_tls(address: str, error: ssl.SSLError) -> RequestRefused:
-    """Also for what is read first: with TLS 1.3 a missing certificate shows behind the handshake."""
+    """Also for the first read: with TLS 1.3 a missing certificate shows behind the handshake."""
     return RequestRefused(
         f"no TLS with {address}",
         detail=(error.reason or str(error)).replace("_", " ").lower(),
