@@ -319,6 +319,7 @@ def test_what_is_being_sent_stays_in_the_cache(tmp_path, small_chunks):
         part.read(memoryview(expected), 0)
         for offset in range(0, 90, 5):
             log.read(offset, 300)
+        assert not part.segment.doomed  # and counts
         again = bytearray(part.size_bytes)
         part.read(memoryview(again), 0)
         assert again == expected

@@ -3,10 +3,11 @@
 import asyncio
 import os
 import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from archive_harness import ArchivedLog
+from archive_harness import ArchivedLog, FaultyObjects
 from log_harness import batch_of
 
 from headwater.errors import ArchiveUnavailable, ConfigError
@@ -217,3 +218,45 @@ def test_objects_go_after_it_lasts_that_they_are_not_needed(
     log.power_cut(seed)
     assert log.partition().log_start_offset == start
     assert log.values() == values[start:]
+
+
+def test_uploads_are_no_faster_than_they_may_be(log: ArchivedLog) -> None:
+    log.create()
+    log.archive.uploads._max_bytes_per_s = 10
+    log.fill(30)  # a second apart: room for 300 bytes, of segments of 2000
+    log.wait(lambda: log.archive.uploads.busy)
+    assert log.archived() == []
+    for _ in range(100):
+        log.clock.advance(100)
+        log.run(asyncio.sleep(0.01))
+        if not log.archive.not_archived_bytes(log.partition()):
+            break
+    assert log.archived()
+
+
+class SlowLogs(FaultyObjects):
+    """An archive that takes its time for logs, and for nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = asyncio.Event()
+
+    async def put(self, name: str, parts: AsyncIterator[bytes]) -> None:
+        if name.endswith(".log"):
+            await self.go.wait()
+        await super().put(name, parts)
+
+
+def test_nothing_is_left_of_a_topic_that_was_deleted_during_an_upload(tmp_path: Path) -> None:
+    objects = SlowLogs()
+    with ArchivedLog(tmp_path / "data", objects=objects) as log:
+        log.create()
+        log.fill(20)
+        log.wait(lambda: objects.count("put", "topic.json"))
+        log.run(log.store.delete_topic("t"))
+        log.wait(lambda: log.archive.deletions.failures or not log.archive.deletions.pending)
+        objects.go.set()
+        log.wait(lambda: not log.archive.uploads.busy)
+        log.clock.advance(100)
+        log.delete_all()
+        assert objects.objects == {}

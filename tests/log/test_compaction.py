@@ -2,12 +2,15 @@
 
 import os
 import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from compaction_harness import CompactedLog
 
+from headwater.log.compaction import cleaning
 from headwater.log.compaction.compactor import CompactionLimits
 from headwater.protocol.records import Record, build_batch
 
@@ -437,3 +440,19 @@ def test_a_segment_that_was_cut_short_ends_the_pass_over_it(tmp_path: Path) -> N
         os.truncate(path, 200)
         compactor = log.compact(roll=False)
         assert "00000000000000000000.log" in compactor.numbers.last_error
+
+
+def test_a_pass_is_no_faster_than_it_may_be(
+    log: CompactedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began_s = time.monotonic()
+    waits_s: list[float] = []
+    fake = SimpleNamespace(monotonic=lambda: began_s + sum(waits_s), sleep=waits_s.append)
+    monkeypatch.setattr(cleaning, "time", fake)
+    log.limits = CompactionLimits(bytes_per_s=1000)
+    for n in range(20):
+        log.put((b"%d" % (n % 10), bytes(500)))
+    numbers = log.compact().numbers
+    expected_s = (numbers.bytes_read + numbers.bytes_written) / 1000
+    assert sum(waits_s) == pytest.approx(expected_s, rel=0.1)
+    assert expected_s > 20
