@@ -1,6 +1,7 @@
 """What a share group has done survives a stop and a crash."""
 
 import asyncio
+from uuid import UUID
 
 import pytest
 from queue_harness import ACCEPT, GROUP, REJECT, RELEASE, acquired, acquired_spans, queue_broker
@@ -9,6 +10,8 @@ from wire import wait_until
 from headwater.broker.groups.records import partition_for
 from headwater.broker.queues import dead_letters, state_log
 from headwater.broker.queues.queues import Queues
+from headwater.broker.queues.share_partition import SharePartition
+from headwater.broker.queues.window import ARCHIVING, AVAILABLE, Acknowledgement, Rules, Window
 
 
 @pytest.fixture
@@ -127,6 +130,22 @@ def test_the_state_log_is_begun_anew_and_stays_small(broker, monkeypatch):
     wait_until(lambda: used.log_start_offset > 60)
     broker.restart(crash=True)
     assert broker.consumer(jobs).take() == [0]
+
+
+def test_a_snapshot_counts_the_deliveries_that_have_ended():
+    window = Window(0)
+    rules = Rules(30.0, 5, True)
+    window.acquire(0, 3, "m", 0.0, 30.0, 4)
+    window.acknowledge("m", [Acknowledgement(1, 2, [RELEASE])], 0.0, rules)
+    window.acquire(2, 2, "m", 0.0, 30.0, 1)
+    window.acknowledge("m", [Acknowledgement(3, 3, [REJECT])], 0.0, rules)
+    share = SharePartition("g", UUID(int=1), 0, None)
+    share.window = window
+    stored = state_log.snapshot_of(share, 0, 0).value
+    assert [
+        (each.first_offset, each.delivery_state, each.delivery_count)
+        for each in stored.state_batches
+    ] == [(0, AVAILABLE, 0), (1, AVAILABLE, 1), (2, AVAILABLE, 1), (3, ARCHIVING, 1)]
 
 
 def test_a_group_can_begin_elsewhere_or_be_forgotten(broker):

@@ -27,6 +27,7 @@ from headwater.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequestAlterableConfig,
     IncrementalAlterConfigsRequestAlterConfigsResource,
 )
+from headwater.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 
 
 @pytest.fixture
@@ -187,6 +188,26 @@ def test_what_a_consumer_held_goes_to_another_when_it_leaves(broker, end):
     else:
         assert one.acknowledge((0, 0, ACCEPT), epoch=-1) == 0
     assert acquired(other.receive_fetch()) == ([0, 1] if end == "connection" else [1])
+
+
+def test_what_a_member_held_that_leaves_its_group_goes_to_another(broker):
+    jobs = broker.topic()
+    broker.produce(b"a")
+    consumer = broker.consumer(jobs)
+
+    def heartbeat(epoch: int) -> None:
+        request = ShareGroupHeartbeatRequest(
+            group_id=GROUP,
+            member_id=consumer.member_id,
+            member_epoch=epoch,
+            subscribed_topic_names=["jobs"] if epoch == 0 else None,
+        )
+        assert broker.wire.ask(request, 1).error_code == 0
+
+    heartbeat(0)
+    assert consumer.take() == [0]
+    heartbeat(-1)  # its connection and its session stay
+    assert broker.consumer(jobs).take() == [0]
 
 
 def test_the_cap_on_records_in_flight(broker):

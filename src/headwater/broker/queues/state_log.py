@@ -22,7 +22,7 @@ from headwater.broker.groups.ports import StoredRecord
 from headwater.broker.groups.records import Record, partition_for
 from headwater.broker.internal_log import InternalLog
 from headwater.broker.queues.share_partition import SharePartition
-from headwater.broker.queues.window import ARCHIVING, AVAILABLE, Change, Span, Window
+from headwater.broker.queues.window import ACQUIRED, ARCHIVING, AVAILABLE, Change, Span, Window
 from headwater.clock import Clock
 from headwater.errors import ApiError, MalformedMessage
 from headwater.log.store import LogStore
@@ -62,8 +62,9 @@ def snapshot_of(share: SharePartition, leader_epoch: int, now_ms: int) -> Record
         ShareSnapshotValueStateBatch(
             first_offset=max(span.first, start_offset),
             last_offset=span.last,
-            delivery_state=AVAILABLE if span.state == 1 else span.state,
-            delivery_count=span.deliveries,
+            delivery_state=AVAILABLE if span.state == ACQUIRED else span.state,
+            # A delivery that a crash ends does not count.
+            delivery_count=span.deliveries - (span.state == ACQUIRED),
         )
         for span in window.spans()
         if span.last >= start_offset
