@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from txn_harness import Producer
 
-from headwater.broker.broker import OFFSETS_TOPIC
+from headwater.broker.broker import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headwater.broker.groups import partition_for
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.delete_groups import DeleteGroupsRequest
@@ -218,4 +218,29 @@ def test_a_disk_that_refuses_the_offsets(cluster, producer):
     cluster.files.mend()
     assert producer.send_offsets("g", {KEY: 7}) == 0
     assert producer.commit() == 0
+    assert offset(cluster) == 7
+
+
+def test_offsets_are_not_acknowledged_before_their_group_has_joined(cluster):
+    producer = Producer(cluster, "payments")
+    producer.init()
+    cluster.files.refused = TRANSACTIONS_TOPIC
+    assert producer.send_offsets("g", {KEY: 7}) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    cluster.files.mend()
+    assert producer.send_offsets("g", {KEY: 8}) == 0
+    assert producer.commit() == 0
+    assert offset(cluster) == 8
+
+
+def test_offsets_count_only_when_the_marker_is_durable(cluster, producer):
+    commit(cluster, "g", 3)
+    assert producer.send_offsets("g", {KEY: 7}) == 0
+    cluster.files.refused = OFFSETS_TOPIC
+    assert producer.commit() == 0  # it is decided
+    assert offset(cluster) == UNSTABLE
+    assert offset(cluster, require_stable=False) == 3
+    cluster.files.mend()
+    cluster.until(
+        lambda: cluster.clock.advance(0.5) or cluster.broker.groups.committed("g", *KEY).offset == 7
+    )
     assert offset(cluster) == 7
