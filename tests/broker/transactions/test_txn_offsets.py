@@ -19,6 +19,11 @@ from headwater.protocol.messages.offset_delete import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
+from headwater.protocol.messages.write_txn_markers import (
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersRequestWritableTxnMarker,
+    WriteTxnMarkersRequestWritableTxnMarkerTopic,
+)
 
 KEY = ("t", 0)
 UNSTABLE = ErrorCode.UNSTABLE_OFFSET_COMMIT
@@ -244,3 +249,32 @@ def test_offsets_count_only_when_the_marker_is_durable(cluster, producer):
         lambda: cluster.clock.advance(0.5) or cluster.broker.groups.committed("g", *KEY).offset == 7
     )
     assert offset(cluster) == 7
+
+
+def test_no_marker_while_the_groups_are_being_loaded(cluster, producer, monkeypatch):
+    """A group that has been read so far would miss it: its offsets would stay pending."""
+    assert producer.send_offsets("g", {KEY: 7}) == 0
+    topic = WriteTxnMarkersRequestWritableTxnMarkerTopic(
+        name=OFFSETS_TOPIC, partition_indexes=[partition_for("g", 50)]
+    )
+    marker = WriteTxnMarkersRequestWritableTxnMarker(
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        transaction_result=False,
+        coordinator_epoch=1000,
+        topics=[topic],
+    )
+
+    def write() -> int:
+        answer = cluster.ask(WriteTxnMarkersRequest(markers=[marker]), 1)
+        return answer.markers[0].topics[0].partitions[0].error_code
+
+    cluster.crash()
+    with monkeypatch.context() as at_once:
+        at_once.setattr(cluster, "_is_loaded", lambda: True)  # does not wait for it
+        cluster.start()
+    assert write() == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    cluster.until(cluster._is_loaded)
+    assert offset(cluster) == UNSTABLE
+    assert write() == 0
+    assert offset(cluster) == -1

@@ -3,6 +3,8 @@
 Administrators abort with it a transaction that nobody ends (`kafka-transactions.sh abort`);
 Kafka's brokers also ask each other with it, which has no meaning here. It needs ALTER or
 CLUSTER_ACTION on the cluster. What the coordinator knows of the transactional id is not changed.
+NOT_LEADER_OR_FOLLOWER until the coordinators are loaded: a group being read would miss the marker,
+and its offsets stay pending.
 """
 
 import asyncio
@@ -32,6 +34,11 @@ async def write_txn_markers(
         context, Operation.ALTER, ResourceType.CLUSTER
     ) or authorizer.allows(context, Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
     refusal = ErrorCode.NONE if is_allowed else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    if not refusal:
+        try:
+            broker.transactions.verify_ready()
+        except ApiError:
+            refusal = ErrorCode.NOT_LEADER_OR_FOLLOWER  # which the tool tries again
     return WriteTxnMarkersResponse(
         markers=[await _write(broker, wanted, refusal) for wanted in request.markers]
     )
