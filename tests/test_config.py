@@ -48,6 +48,13 @@ def test_commands_find_the_broker_where_its_clients_are_told_to(settings, found_
     assert loaded.bootstrap() == found_at
 
 
+@pytest.mark.parametrize("url", ["https://hooks.example/x7q", "hooks.example/x7q"])
+def test_nobody_is_shown_the_address_of_a_webhook(tmp_path, url):
+    read = config.read(cwd=write(tmp_path, f'[broker]\nlag_webhook = "{url}"\n'), environ={})
+    assert bool(read.mistakes) is not url.startswith("https:")
+    assert "x7q" not in repr(read.settings) + repr(read.broker) + "".join(map(str, read.mistakes))
+
+
 def test_flag_beats_environment_beats_file_beats_default(tmp_path):
     cwd = write(
         tmp_path, '[broker]\nlisten = "127.0.0.1:1"\ndata_dir = "file"\n\nnode_id = 3 # three\n'

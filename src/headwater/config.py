@@ -183,6 +183,11 @@ def _secret(value: Any) -> Secret:
     return Secret(_text(value))
 
 
+def _secret_url(value: Any) -> Secret:
+    """Whoever knows the address of a webhook can post to it."""
+    return Secret(_url(value))
+
+
 def _list_of(separator: str, each: Kind) -> Kind:
     """A list in the file; elsewhere a text with `separator` between the elements."""
 
@@ -340,8 +345,8 @@ class BrokerSettings:
         _integer(1, 100),
         "How much of a topic's retention a group may use up before it counts as falling behind.",
     )
-    lag_webhook: str | None = _setting(
-        None, _url, "Address that is told by POST when a group falls behind. Default: none."
+    lag_webhook: Secret | None = _setting(  # noqa: RUF009 (a Secret does not change)
+        None, _secret_url, "Address that is told by POST when a group falls behind. Default: none."
     )
     compaction_memory_bytes: int = _setting(
         134_217_728, _size, "Memory for the keys of one compaction; more keys take more passes."
@@ -568,7 +573,7 @@ def read(
 
 
 def _secret_shown(setting: "dataclasses.Field[Any] | None", raw: Any) -> str:
-    is_secret = setting is not None and setting.metadata.get("kind") is _secret
+    is_secret = setting is not None and setting.metadata.get("kind") in (_secret, _secret_url)
     return "(hidden)" if is_secret else repr(raw)
 
 

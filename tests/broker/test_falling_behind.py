@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from wire import Wire, batch_of, wait_until
 
-from headwater.config import BrokerSettings
+from headwater.config import BrokerSettings, Secret
 from headwater.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -73,7 +73,7 @@ def clock():
 def broker(tmp_path, webhook, clock):
     settings = BrokerSettings(
         listen="127.0.0.1:0",
-        lag_webhook=webhook.url,
+        lag_webhook=Secret(webhook.url),
         topic_defaults={"retention.ms": str(RETENTION_S * 1000), "segment.bytes": "1200"},
     )
     with InProcessBroker.serving(str(tmp_path), settings, clock=clock) as broker:

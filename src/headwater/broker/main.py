@@ -55,7 +55,7 @@ class RunningBroker:
                     bytes_per_s=settings.compaction_bytes_per_s,
                 ),
                 lag_warning_percent=settings.lag_warning_percent,
-                lag_webhook=settings.lag_webhook,
+                lag_webhook=settings.lag_webhook.reveal() if settings.lag_webhook else None,
                 groups=GroupSettings(
                     initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
                     min_session_timeout_ms=settings.group_min_session_timeout_ms,
