@@ -3,6 +3,7 @@
 Clients go on with the next process, and what they know is there.
 """
 
+import itertools
 import json
 import subprocess
 import sys
@@ -15,8 +16,10 @@ from secured import USER, secured_broker
 from steady_client import MECHANISM, SteadyClient, create_topics
 from test_kill_everything import ARCHIVED, HURRIED, LATEST, LOGIN, NUMBA_CACHE
 from test_kill_loop import Writer
-from wire import wait_until
+from wire import records_in, wait_until
 from workloads import LatestWriter
+
+from headwater.testing import InProcessBroker
 
 DYING = str(Path(__file__).with_name("dying_broker.py"))
 PATIENCE_S = 60
@@ -62,8 +65,11 @@ class Scene:
 
     def live_on(self) -> None:
         """Waits for the death; the next process is ready when this returns."""
-        assert self._dying.wait(PATIENCE_S) == 137
+        self.wait_for_death()
         self.next.start()
+
+    def wait_for_death(self) -> None:
+        assert self._dying.wait(PATIENCE_S) == 137
 
 
 SEGMENT = r"latest-0/\d+"
@@ -85,6 +91,11 @@ def test_while_segments_are_swapped(tmp_path, monkeypatch, method, pattern, mome
         create_topics(scene.client, {"latest": LATEST})
         writer = LatestWriter(scene.address, "writer", 1)
         writer.start()
+        scene.wait_for_death()
+        broker = InProcessBroker(str(scene.data_dir))  # which compacts nothing so soon
+        broker.start()
+        broker.crash()
+        _check_segments(scene.data_dir / "latest-0")
         scene.live_on()
         _goes_on(writer)
         with writer.turn:
@@ -92,6 +103,17 @@ def test_while_segments_are_swapped(tmp_path, monkeypatch, method, pattern, mome
         _is_compacted_on(scene)
         _end(writer)
         writer.check(scene.client)
+
+
+def _check_segments(directory: Path) -> None:
+    """All old or all new: no offset is in two of them, and nothing is left of the swap."""
+    names = sorted(each.name for each in directory.iterdir())
+    assert not [n for n in names if "swap" in n or "cleaned" in n or "deleted" in n]
+    logs = [directory / name for name in names if name.endswith(".log")]
+    for log, following in itertools.pairwise(logs):
+        offsets = [record.offset for record in records_in(log.read_bytes())]
+        assert offsets == sorted(set(offsets))
+        assert not offsets or offsets[-1] < int(following.stem)
 
 
 def _is_compacted_on(scene: Scene) -> None:
