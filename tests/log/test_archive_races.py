@@ -242,9 +242,14 @@ class SlowLogs(FaultyObjects):
         self.go = asyncio.Event()
 
     async def put(self, name: str, parts: AsyncIterator[bytes]) -> None:
-        if name.endswith(".log"):
-            await self.go.wait()
-        await super().put(name, parts)
+        data = b"".join([part async for part in parts])
+
+        async def once() -> AsyncIterator[bytes]:
+            if name.endswith(".log"):
+                await self.go.wait()
+            yield data
+
+        await super().put(name, once())
 
 
 def test_nothing_is_left_of_a_topic_that_was_deleted_during_an_upload(tmp_path: Path) -> None:

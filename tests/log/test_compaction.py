@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from compaction_harness import CompactedLog
 
-from headwater.log.compaction import cleaning
+from headwater.log.compaction import output
 from headwater.log.compaction.compactor import CompactionLimits
 from headwater.protocol.records import Record, build_batch
 
@@ -448,7 +448,7 @@ def test_a_pass_is_no_faster_than_it_may_be(
     began_s = time.monotonic()
     waits_s: list[float] = []
     fake = SimpleNamespace(monotonic=lambda: began_s + sum(waits_s), sleep=waits_s.append)
-    monkeypatch.setattr(cleaning, "time", fake)
+    monkeypatch.setattr(output, "time", fake)
     log.limits = CompactionLimits(bytes_per_s=1000)
     for n in range(20):
         log.put((b"%d" % (n % 10), bytes(500)))

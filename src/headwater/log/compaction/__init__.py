@@ -4,6 +4,7 @@
     compactor.py  passes one after the other, in a child process (broker)
     worker.py     that child: jobs in, cleaned segments out
     cleaning.py   one pass over one partition (child)
+    output.py     the cleaned segments that it writes (child)
     kernels.py    its loops, compiled by numba (child)
     swap.py       cleaned segments take the place of the old ones, whatever happens (broker)
 
