@@ -1,7 +1,9 @@
 """Topics, the catalog, and what a data directory holds."""
 
+import asyncio
 import contextlib
 import os
+import threading
 
 import orjson
 import pytest
@@ -41,6 +43,30 @@ class TestTopics:
             assert (topics["a"].partitions, topics["b"].partitions) == (3, 4)
             assert log.partition("a", 2).config.segment_bytes == 2048
             assert len(log.store.partitions) == 7
+
+    def test_a_new_one_is_there_when_its_partitions_are(self, log: Log, monkeypatch):
+        """The catalog's thread has it before. Who sees it there and writes would find nothing."""
+        store, create = log.store, log.store.catalog.create
+        known, go_on = threading.Event(), threading.Event()
+
+        def create_slowly(*args):
+            topic = create(*args)
+            known.set()
+            go_on.wait(10)
+            return topic
+
+        async def two_at_once():
+            first = asyncio.create_task(store.create_topic("t", 2, {}))
+            await asyncio.to_thread(known.wait, 10)
+            assert "t" in store.catalog.topics
+            assert not store.has_topic("t")
+            second = asyncio.create_task(store.create_topic("t", 2, {}))
+            go_on.set()
+            assert await second == await first
+            assert store.has_topic("t")
+
+        monkeypatch.setattr(store.catalog, "create", create_slowly)
+        log.run(two_at_once())
 
     def test_a_deleted_one_is_gone(self, log: Log):
         log.create()

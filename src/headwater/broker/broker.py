@@ -146,7 +146,7 @@ class Broker:
     async def start(self) -> None:
         """The log is open; loads the ACLs and the groups, and begins the background work."""
         self.authorizer.load()
-        if OFFSETS_TOPIC not in self.store.catalog.topics:
+        if not self.store.has_topic(OFFSETS_TOPIC):
             await self.store.create_topic(OFFSETS_TOPIC, OFFSETS_PARTITIONS, OFFSETS_CONFIGS)
         self.quotas.load()
         if self.authentication.mode == "sasl":
@@ -275,18 +275,18 @@ class Broker:
         except Exception:
             log.exception("the groups could not be loaded; nobody can join one or commit offsets")
         try:
-            has_topic = TRANSACTIONS_TOPIC in self.store.catalog.topics
+            has_topic = self.store.has_topic(TRANSACTIONS_TOPIC)
             await self.transactions.load(has_topic=has_topic)
         except Exception:
             log.exception("the transactions could not be loaded; nobody can begin one")
 
     async def _create_transactions_topic(self) -> None:
         """When the first transactional producer comes: few brokers ever see one."""
-        if TRANSACTIONS_TOPIC in self.store.catalog.topics:
+        if self.store.has_topic(TRANSACTIONS_TOPIC):
             return
 
         async def create() -> None:
-            if TRANSACTIONS_TOPIC not in self.store.catalog.topics:
+            if not self.store.has_topic(TRANSACTIONS_TOPIC):
                 await self.store.create_topic(
                     TRANSACTIONS_TOPIC, TRANSACTIONS_PARTITIONS, TRANSACTIONS_CONFIGS
                 )

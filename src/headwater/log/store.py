@@ -272,6 +272,10 @@ class LogStore:
 
     # ── topics ────────────────────────────────────────────────────────────────────────────────
 
+    def has_topic(self, name: str) -> bool:
+        """Whether it can be used. The catalog, in its thread, has a new topic before that."""
+        return (name, 0) in self.partitions
+
     async def create_topic(self, name: str, partitions: int, configs: dict[str, str]) -> Topic:
         """The topic exists, durably, when this returns. The caller has checked that it may."""
         config = self.checked_config(configs)

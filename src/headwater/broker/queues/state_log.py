@@ -127,7 +127,7 @@ class StateLog:
 
     @property
     def exists(self) -> bool:
-        return STATE_TOPIC in self._store.catalog.topics
+        return self._store.has_topic(STATE_TOPIC)
 
     async def create(self) -> None:
         await self._store.create_topic(STATE_TOPIC, STATE_PARTITIONS, STATE_CONFIGS)
