@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater import config
+from headwater import config, settings
 from headwater.errors import ConfigError
 
 DOCS = Path(__file__).parent.parent / "docs" / "configuration.md"
@@ -28,7 +28,7 @@ def mistakes_of(text, tmp_path, **options):
 
 def test_without_anything_every_setting_is_at_its_default(tmp_path):
     loaded = config.load(environ={}, cwd=str(tmp_path))
-    assert loaded.broker == config.BrokerSettings()
+    assert loaded.broker == settings.BrokerSettings()
     assert {setting.source for setting in loaded.settings} == {"default"}
     assert loaded.bootstrap() == "127.0.0.1:9092"
 
@@ -192,13 +192,13 @@ def test_what_is_no_size(tmp_path, written):
     [("250ms", 250), ("90s", 90_000), ("1h30m", 5_400_000), ("7d", 604_800_000), ("0.5s", 500)],
 )
 def test_durations(written, duration_ms):
-    assert config.parse_duration_ms(written) == duration_ms
+    assert settings.parse_duration_ms(written) == duration_ms
 
 
 @pytest.mark.parametrize("written", ["", "7", "d", "1h 30m", "-1h", "1y"])
 def test_what_is_no_duration(written):
     with pytest.raises(ValueError, match="a duration"):
-        config.parse_duration_ms(written)
+        settings.parse_duration_ms(written)
 
 
 @pytest.mark.parametrize(
@@ -210,13 +210,13 @@ def test_what_is_no_duration(written):
     ],
 )
 def test_addresses(address, parts):
-    assert config.split_address(address) == parts
+    assert settings.split_address(address) == parts
 
 
 @pytest.mark.parametrize("address", ["", "9092", ":9092", "host", "host:", "host:65536", "::1:9"])
 def test_what_is_no_address(address):
     with pytest.raises(ValueError, match="an address"):
-        config.split_address(address)
+        settings.split_address(address)
 
 
 def test_topic_defaults_from_file_and_environment(tmp_path):
@@ -267,11 +267,11 @@ def test_wrong_topic_defaults(tmp_path):
 
 
 def test_a_number_that_kafka_understands_is_left_alone():
-    assert config.topic_config("retention.ms", "-1") == "-1"
-    assert config.topic_config("cleanup.policy", "compact") == "compact"
+    assert settings.topic_config("retention.ms", "-1") == "-1"
+    assert settings.topic_config("cleanup.policy", "compact") == "compact"
 
 
-SECTIONS = {"broker": config.BrokerSettings, "client": config.ClientSettings}
+SECTIONS = {"broker": settings.BrokerSettings, "client": settings.ClientSettings}
 
 
 def documented_in(section):

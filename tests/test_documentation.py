@@ -7,8 +7,8 @@ from urllib.request import urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from headwater.config import BrokerSettings
 from headwater.log.config import SETTINGS
+from headwater.settings import BrokerSettings
 from headwater.testing import InProcessBroker
 
 ROOT = Path(__file__).parent.parent

@@ -10,7 +10,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from queue_harness import GROUP, GROUP_RESOURCE, Consumer
 from wire import Wire, batch_of, fetch_request, records_in, wait_until
 
-from headwater.config import BrokerSettings
 from headwater.log.archive import uploads
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
@@ -25,6 +24,7 @@ from headwater.protocol.messages.list_offsets import (
     ListOffsetsRequestListOffsetsTopic,
 )
 from headwater.protocol.records import TRANSACTIONAL, read_header
+from headwater.settings import BrokerSettings
 from headwater.testing import InProcessBroker
 
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"

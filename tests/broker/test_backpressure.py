@@ -15,9 +15,9 @@ from broker_process import BrokerProcess
 from wire import Wire, batch_of, framed, payload, wait_until
 
 from headwater.broker import server as server_module
-from headwater.config import BrokerSettings
 from headwater.protocol.messages.api_versions import ApiVersionsRequest
 from headwater.protocol.messages.metadata import MetadataRequest
+from headwater.settings import BrokerSettings
 from headwater.testing import FaultyFiles, InProcessBroker
 
 MIB = 1 << 20

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headwater.config import BrokerSettings
+from headwater.settings import BrokerSettings
 from headwater.testing import InProcessBroker
 
 ROOT = Path(__file__).parents[2]

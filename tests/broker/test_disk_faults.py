@@ -13,7 +13,6 @@ import wire
 from confluent_kafka import Producer
 from wire import Wire, batch_of, wait_until
 
-from headwater.config import BrokerSettings
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from headwater.protocol.messages.offset_commit import (
@@ -21,6 +20,7 @@ from headwater.protocol.messages.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from headwater.settings import BrokerSettings
 from headwater.testing import FaultyFiles, InProcessBroker
 
 SETTINGS = BrokerSettings(

@@ -8,12 +8,12 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from wire import Wire, batch_of, wait_until
 
-from headwater.config import BrokerSettings, Secret
 from headwater.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from headwater.settings import BrokerSettings, Secret
 from headwater.testing import FakeClock, InProcessBroker
 
 HOUR_S = 3600

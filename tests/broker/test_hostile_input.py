@@ -21,11 +21,11 @@ from headwater.broker import server as server_module
 from headwater.broker.api import load_all
 from headwater.broker.api.registry import APIS
 from headwater.broker.envelope import MAX_ELEMENTS
-from headwater.config import BrokerSettings
 from headwater.protocol import schema
 from headwater.protocol.messages.api_versions import ApiVersionsRequest
 from headwater.protocol.messages.metadata import MetadataRequest
 from headwater.protocol.schema import Message
+from headwater.settings import BrokerSettings
 from headwater.testing import FakeClock, InProcessBroker
 
 load_all()

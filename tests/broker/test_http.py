@@ -8,13 +8,13 @@ import wire
 from prometheus_client.parser import text_string_to_metric_families
 from wire import Wire, batch_of
 
-from headwater.config import BrokerSettings
 from headwater.protocol.messages.api_versions import ApiVersionsRequest
 from headwater.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from headwater.settings import BrokerSettings
 from headwater.testing import InProcessBroker
 
 

@@ -8,12 +8,12 @@ import pytest
 import wire
 from wire import Wire, produce_request
 
-from headwater.config import BrokerSettings
 from headwater.errors import MalformedMessage
 from headwater.protocol import compression, records
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.key_scan import KeyScan
 from headwater.protocol.records import CRC_AT, CRC_FROM, Record, build_batch
+from headwater.settings import BrokerSettings
 from headwater.testing import InProcessBroker
 
 CODECS = range(5)

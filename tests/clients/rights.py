@@ -17,7 +17,7 @@ from headwater.broker.security.acls import (
     Permission,
     ResourceType,
 )
-from headwater.config import BrokerSettings
+from headwater.settings import BrokerSettings
 from headwater.testing import InProcessBroker
 
 PASSWORD = "s3cret"

@@ -11,9 +11,9 @@ from wire import Wire, batch_of, fetch_request, records_in, wait_until
 
 from bench.peers.process import free_port
 from bench.peers.s3proxy import s3_server
-from headwater.config import BrokerSettings
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.delete_topics import DeleteTopicsRequest
+from headwater.settings import BrokerSettings
 from headwater.testing import InProcessBroker
 
 pytestmark = pytest.mark.java

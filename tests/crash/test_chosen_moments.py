@@ -10,7 +10,6 @@ import pytest
 import wire
 from wire import Wire, batch_of
 
-from headwater.config import BrokerSettings
 from headwater.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsRequestCreatableTopic,
@@ -20,6 +19,7 @@ from headwater.protocol.messages.delete_topics import (
     DeleteTopicsRequestDeleteTopicState,
 )
 from headwater.protocol.messages.metadata import MetadataRequest
+from headwater.settings import BrokerSettings
 from headwater.testing import InProcessBroker
 
 DYING = str(Path(__file__).with_name("dying_broker.py"))

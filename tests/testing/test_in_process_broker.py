@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from wire import wait_until
 
-from headwater.config import BrokerSettings
+from headwater.settings import BrokerSettings
 from headwater.testing import FakeClock, InProcessBroker
 
 WEEK_S = 7 * 24 * 3600

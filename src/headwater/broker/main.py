@@ -16,11 +16,11 @@ from headwater.broker.security.authentication import Authentication
 from headwater.broker.server import Server, raise_open_files_limit
 from headwater.broker.transactions import TransactionSettings
 from headwater.clock import Clock, SystemClock
-from headwater.config import BrokerSettings, join_address, split_address
 from headwater.log.archive.options import ArchiveOptions
 from headwater.log.compaction.compactor import CompactionLimits
 from headwater.log.files import Files
 from headwater.log.store import LogStore
+from headwater.settings import BrokerSettings, join_address, split_address
 
 log = logging.getLogger(__name__)
 

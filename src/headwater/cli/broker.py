@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 from headwater import config
 from headwater.cli.output import note, path_to_type, say, styled
 from headwater.cli.parser import Command, Parser, common_options, key_value
-from headwater.config import BrokerSettings, Config
+from headwater.config import Config
 from headwater.errors import HeadwaterError
+from headwater.settings import BrokerSettings, split_address
 
 if TYPE_CHECKING:
     from headwater.broker.main import RunningBroker
@@ -87,7 +88,7 @@ def _run(args: argparse.Namespace) -> int:
                 " commands talk to that, not to this broker"
             )
 
-    listen, _ = config.split_address(settings.broker.listen)
+    listen, _ = split_address(settings.broker.listen)
     if listen in _ANY_ADDRESS and settings.broker.advertise is None:
         note(
             f"clients are told to connect to {listen}, which is right on this machine only;"

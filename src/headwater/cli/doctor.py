@@ -26,6 +26,7 @@ from headwater.cli import login, wire
 from headwater.cli.output import duration, print_json, say, size, styled, table
 from headwater.cli.parser import Command, Parser, common_options
 from headwater.errors import BrokerUnreachable, ConfigError, HeadwaterError, RequestRefused
+from headwater.settings import BrokerSettings, ClientSettings, split_address
 
 _SYNCS: Final = 9
 _SLOW_SYNC_S: Final = 0.02
@@ -194,7 +195,7 @@ def _check_sync(directory: Path) -> Finding:
     return Finding("ok", "disk sync", found)
 
 
-def _check_open_files(broker: config.BrokerSettings) -> Iterator[Finding]:
+def _check_open_files(broker: BrokerSettings) -> Iterator[Finding]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     least = broker.max_open_files + _FILES_BESIDE_SEGMENTS
     wanted = least + broker.max_connections
@@ -218,7 +219,7 @@ def _check_open_files(broker: config.BrokerSettings) -> Iterator[Finding]:
         yield Finding("ok", "open files", found)
 
 
-def _check_archive(broker: config.BrokerSettings, url: str) -> Finding:
+def _check_archive(broker: BrokerSettings, url: str) -> Finding:
     """Writes, lists, reads and deletes a small object, as the broker does with segments."""
     from headwater.log.archive.objects import open_objects
 
@@ -301,7 +302,7 @@ def _check_security(read: config.Config) -> Iterator[Finding]:
 
 def _check_listen(read: config.Config) -> Finding:
     listen = read.broker.listen
-    host, port = config.split_address(listen)
+    host, port = split_address(listen)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -347,7 +348,7 @@ def _check_broker(read: config.Config, address: str, *, must_answer: bool) -> Fi
     return Finding("ok", check, f"a broker answers at {address} and serves {len(versions)} APIs")
 
 
-def _without_prompt(client: config.ClientSettings) -> config.ClientSettings:
+def _without_prompt(client: ClientSettings) -> ClientSettings:
     """Without a password at hand the login is left out, for nobody should be asked for it here."""
     if client.password is None and client.password_file is None:
         return dataclasses.replace(client, username=None)

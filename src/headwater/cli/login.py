@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from headwater.broker.security import scram
-from headwater.config import ClientSettings, split_address
 from headwater.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
@@ -31,6 +30,7 @@ from headwater.protocol.messages.sasl_handshake import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
+from headwater.settings import ClientSettings, split_address
 
 TOKEN_LIFETIME_S = 300  # assumed of a token that does not say it
 # Asks a question on a connection: (connection, request, response's type, version) to response.

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
-from headwater.config import nearest, topic_config
+from headwater.config import nearest
 from headwater.errors import UsageError
+from headwater.settings import topic_config
 
 
 class Option(NamedTuple):

@@ -20,8 +20,8 @@ from datetime import datetime
 from typing import Final
 
 from headwater.cli.cluster import Cluster, OffsetSpec, Partition
-from headwater.config import parse_duration_ms
 from headwater.errors import UsageError
+from headwater.settings import parse_duration_ms
 
 FORMS: Final = "start, end, +n, -n, N, @TIME or FROM:TO, e.g. start, -10, 42:+5, @-1h:end"
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from headwater.broker.main import RunningBroker
 from headwater.clock import Clock
-from headwater.config import BrokerSettings
 from headwater.log.files import Files
+from headwater.settings import BrokerSettings
 from headwater.testing.clock import FakeClock
 
 

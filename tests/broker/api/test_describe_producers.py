@@ -5,7 +5,6 @@ import asyncio
 from wire import Wire, batch_of
 
 from headwater.broker.security.authorizer import Principal
-from headwater.config import BrokerSettings
 from headwater.protocol import records
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.describe_producers import (
@@ -13,6 +12,7 @@ from headwater.protocol.messages.describe_producers import (
     DescribeProducersRequestTopicRequest,
 )
 from headwater.protocol.records import TRANSACTIONAL, Record
+from headwater.settings import BrokerSettings
 from headwater.testing import FakeClock, InProcessBroker
 
 

@@ -10,7 +10,6 @@ import pytest
 import wire
 from wire import Wire, batch_of, fetch_request, records_in, wait_until
 
-from headwater.config import BrokerSettings
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.fetch import (
     FetchRequest,
@@ -18,6 +17,7 @@ from headwater.protocol.messages.fetch import (
     FetchRequestFetchTopic,
     FetchRequestForgottenTopic,
 )
+from headwater.settings import BrokerSettings
 from headwater.testing import FaultyFiles, InProcessBroker
 
 PARTITIONS = 4

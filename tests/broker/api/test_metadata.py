@@ -5,10 +5,10 @@ from uuid import UUID
 import pytest
 from wire import Wire
 
-from headwater.config import BrokerSettings
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.init_producer_id import InitProducerIdRequest
 from headwater.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from headwater.settings import BrokerSettings
 from headwater.testing import InProcessBroker
 
 

@@ -9,12 +9,12 @@ import pytest
 import wire
 from wire import Wire, batch_of, produce_request
 
-from headwater.config import BrokerSettings
 from headwater.protocol import compression, records
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from headwater.protocol.messages.produce import ProduceRequest
 from headwater.protocol.records import CONTROL, CRC_AT, CRC_FROM, MAGIC_AT, TRANSACTIONAL
+from headwater.settings import BrokerSettings
 from headwater.testing import InProcessBroker
 
 

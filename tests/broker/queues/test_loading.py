@@ -6,7 +6,7 @@ from uuid import uuid4
 
 from wire import wait_until
 
-from headwater.config import BrokerSettings
+from headwater.settings import BrokerSettings
 from headwater.testing.broker import InProcessBroker
 
 GROUPS, PARTITIONS = 100, 100

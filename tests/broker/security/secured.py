@@ -9,10 +9,10 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from wire import Wire
 
 from headwater.broker.security import scram
-from headwater.config import BrokerSettings
 from headwater.protocol.messages.metadata import MetadataRequest
 from headwater.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from headwater.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from headwater.settings import BrokerSettings
 from headwater.testing import InProcessBroker
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")

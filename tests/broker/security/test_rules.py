@@ -3,8 +3,8 @@
 import pytest
 
 from headwater.broker.security import rules
-from headwater.config import BrokerSettings
 from headwater.errors import ConfigError
+from headwater.settings import BrokerSettings
 from headwater.testing import InProcessBroker
 
 TLS = {"tls_cert": "cert.pem", "tls_key": "key.pem"}

@@ -4,8 +4,8 @@ import ipaddress
 import logging
 from typing import TYPE_CHECKING
 
-from headwater.config import BrokerSettings, split_address
 from headwater.errors import ConfigError
+from headwater.settings import BrokerSettings, split_address
 
 if TYPE_CHECKING:
     from headwater.broker.security.oauth import TokenVerifier
