@@ -102,8 +102,10 @@ class Everything:
         self.jobs = Writer(address, "jobs", "jobs", pause_s=0.05, **idempotent)
         self._seen = {"left": 0, "right": 0}
         self.threads = [*self.workers, self.archived, self.jobs]
-        for thread in self.threads:
-            thread.start()
+        for worker in self.workers:
+            worker.start()
+        self.archived.begin()
+        self.jobs.begin()
 
     def _set_queue(self) -> None:
         changes = [

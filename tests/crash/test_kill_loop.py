@@ -16,6 +16,7 @@ import pytest
 from broker_process import BrokerProcess
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from wire import wait_until
 
 KILLS = 3000 if os.environ.get("HEADWATER_LONG") else 110
 SEED = int(os.environ.get("HEADWATER_SEED", "20261115"))
@@ -81,6 +82,15 @@ class Writer(threading.Thread):
             self.errors.append(f"{place} was acknowledged twice")
         self.acknowledged[place] = (message.key(), message.value())
 
+    def begin(self) -> None:
+        """Starts, and returns when it writes.
+
+        librdkafka asks for a producer id twice a second, and in vain if kills fall in between: it
+        might write nothing until the last of them.
+        """
+        self.start()
+        wait_until(lambda: self.acknowledged, what=f"{self.name} writes")
+
 
 class Committer(threading.Thread):
     """Commits 1, 2, 3, … for a partition, as a consumer outside of any generation."""
@@ -144,8 +154,9 @@ def test_killed_again_and_again(tmp_path, record_property):
     ]
     committer = Committer(broker.address)
     threads = [*writers, committer]
-    for thread in threads:
-        thread.start()
+    for writer in writers:
+        writer.begin()
+    committer.start()
 
     starts_s = []
     for _ in range(KILLS):

@@ -33,7 +33,7 @@ def test_killed_while_archiving(tmp_path, monkeypatch):
         Writer(broker.address, "second", TOPIC, **{"enable.idempotence": True}),
     ]
     for writer in writers:
-        writer.start()
+        writer.begin()
     lost = 0
     for _ in range(KILLS):
         time.sleep(chance.choice([0.1, 0.3, 0.6, 1.0]) * (0.5 + chance.random()))
