@@ -116,15 +116,15 @@ def _log_suite(sitting: Sitting) -> None:
 
 def _broker_suite(sitting: Sitting) -> None:
     part = sitting.part
-    load = {"size_bytes": 1024, "count": 1_000_000 // part}
-    sitting.measure("TLS", tls, DURABLE, **load)
-    sitting.measure("transactions", transactions, DURABLE, count=2_000_000 // part)
-    sitting.measure("queues", queues, DURABLE, count=1_000_000 // part)
+    sitting.measure("transactions", transactions, DURABLE, count=1_000_000 // part)
+    sitting.measure("queues", queues, DURABLE, count=500_000 // part)
+    sitting.measure("TLS", tls, DURABLE, size_bytes=1024, count=300_000 // part)
     sitting.measure("archiving", archiving, [headwater.NAME], count=1_000_000 // part)
     sitting.measure(
         "compaction",
         compaction,
         DURABLE,
+        rounds=1,  # minutes each
         count=10_000_000 // part,
         keys=1_000_000 // part,
         produced=2_000_000 // part,
