@@ -38,6 +38,12 @@ FOOT = """\
 - Transactions: Kafka's own `ProducerPerformance` (Java), `--transaction-duration-ms 100`, records
   of 100 B, the first fifth left out; then `rdkafka_performance -C`, which reads committed records
   only, by its default.
+- Queues: Kafka's own `ShareConsumerPerformance` (Java) over records of 100 B in one partition that
+  are there already, with one consumer and with four.
+- TLS: `ProducerPerformance` and `ConsumerPerformance` (Java) with records of 1 KiB, the first fifth
+  of those produced left out.
+- Archive: records of 1 KiB to one partition without and with an archive in a directory on the same
+  disk; then all of it from the archive.
 - Compaction: one partition of 100 B records with random keys, in segments of 64 MiB, written while
   the topic is not compacted; then the first pass over it. Records a second are those in front of
   the active segment by the time that the broker's log says the pass took. Meanwhile
