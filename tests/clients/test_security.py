@@ -34,9 +34,6 @@ with warnings.catch_warnings():  # importing it reads files in a deprecated way
     from kafka.errors import KafkaError
     from kafka.net.sasl.oauth import AbstractTokenProvider
 
-# kafka-python leaves the sockets of a failed login to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
 PASSWORD = "pass, w=rd"
 PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 HEADWATER = Path(sys.executable).with_name("headwater")
