@@ -8,6 +8,7 @@ import pytest
 from log_harness import PENDING, Log, batch_of
 
 from headwater.errors import CorruptLog, StorageFailed
+from headwater.testing.files import FaultyFiles
 
 
 @pytest.fixture
@@ -209,3 +210,26 @@ def test_a_checkpoint_that_fails_is_made_later(log: Log):
     log.crash()
     assert log.store.scanned_bytes < 600
     assert log.partition().recovery_point == 3
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("restarts", [True, False])
+def test_a_cut_whose_sync_failed_is_made_again(tmp_path, restarts: bool, seed: int):
+    """What was cut away must not come back behind the records of a sealed segment.
+
+    Whether a failed sync has written a thing or not is chance, hence the seeds.
+    """
+    with Log(tmp_path / "data", files=FaultyFiles(seed)) as log:
+        log.create(segment_bytes=4000)
+        values = log.fill(2)
+        log.files.fail_syncs(2)  # of the commit, and of the cut that takes it back
+        for _ in range(2):
+            with pytest.raises(StorageFailed):
+                log.append(batch_of(bytes(900)))
+        log.files.mend()
+        if restarts:
+            log.close()
+            log.open()
+        assert log.roll() is None
+        log.power_cut(seed)
+        assert log.values() == values

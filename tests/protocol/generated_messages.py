@@ -12,6 +12,7 @@ from headwater.protocol import messages, schema
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.schema import Kind, Message
 
+FIRST_TAG_OF_OURS = 10_000  # see EXTENSIONS in tools/generate_messages.py
 _VERSIONS = re.compile(r"(?:Request|Response) of (\w+), versions (\d+)(?:-(\d+))?")
 _INTEGERS = {
     kind.__metadata__[0].read: bounds
@@ -43,8 +44,8 @@ def all_messages() -> list[tuple[type[Message], int]]:
 
 
 def values(cls: type[Message], version: int, *, tame: bool = False) -> st.SearchStrategy[Message]:
-    """Messages with the fields that `version` has. Tame: no nulls, and numbers that mean
-    something (codes that exist, durations that are not negative).
+    """Messages with the fields that `version` has. Tame: no nulls, numbers that mean something
+    (codes that exist, durations that are not negative), and no fields of our own.
     """
     flexible = version >= cls.flexible
     return _message(cls, version, flexible, tame)
@@ -56,7 +57,8 @@ def _message(
     fields = {
         field.name: _value(field.name, field.type, field.nullable, version, flexible, tame)
         for field in schema._present(cls, version)
-        if field.versions.tag is None or flexible
+        if field.versions.tag is None
+        or (flexible and not (tame and field.versions.tag >= FIRST_TAG_OF_OURS))
     }
     return st.builds(cls, **fields)
 

@@ -155,13 +155,13 @@ def _recover(
         unsure_bytes = COMMIT_BYTES + largest_bytes
         unsure_from = max(start, written.size_bytes - unsure_bytes)
         _write_again(storage.files, fd, unsure_from, written.size_bytes)
-        storage.files.truncate(fd, written.size_bytes)
+        segments_on_disk.shorten(storage.files, fd, written.size_bytes)
     for path, data, at in (
         (active.index_path, entries.offsets, offsets_at),
         (active.time_index_path, entries.times, times_at),
     ):
         with storage.open_files.use(path, create=True) as fd:
-            storage.files.truncate(fd, at)
+            segments_on_disk.shorten(storage.files, fd, at)
             storage.files.pwrite(fd, data, at)
     return end, Opened(size_bytes - start, active.paths)
 

@@ -274,9 +274,19 @@ def cut(storage: Storage, segment: Segment, written: Written) -> None:
     """Takes away everything behind `written` and makes that last."""
     for path, size_bytes in zip(segment.paths, sizes(written), strict=True):
         with storage.open_files.use(path, create=True) as fd:
-            storage.files.truncate(fd, size_bytes)
+            shorten(storage.files, fd, size_bytes)
             storage.files.fdatasync(fd)
     cut_txn_index(storage, segment, written.txn_entries)
+
+
+def shorten(files: Files, fd: int, size_bytes: int) -> None:
+    """Cuts a file so that the next sync makes it last, also if it seems to be cut already.
+
+    If the sync behind an earlier cut failed, the file has its new length, the disk may have the old
+    one, and nothing is left to be written: after a power cut what was taken away is there again.
+    """
+    files.truncate(fd, size_bytes + 1)
+    files.truncate(fd, size_bytes)
 
 
 def cut_txn_index(storage: Storage, segment: Segment, entries: int) -> None:
@@ -290,7 +300,7 @@ def cut_txn_index(storage: Storage, segment: Segment, entries: int) -> None:
         storage.files.sync_directory(segment.directory)
         return
     with storage.open_files.use(path) as fd:
-        storage.files.truncate(fd, entries * TXN_ENTRY.size)
+        shorten(storage.files, fd, entries * TXN_ENTRY.size)
         storage.files.fdatasync(fd)
 
 
