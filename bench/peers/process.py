@@ -14,8 +14,6 @@ from pathlib import Path
 
 START_TIMEOUT_S = 900
 STOP_TIMEOUT_S = 300
-# As an installed program runs: with its modules compiled once, not at every start.
-ENVIRONMENT = {key: each for key, each in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
 CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -65,6 +63,11 @@ class BrokerProcess:
         raise BrokerFailedError(f"{self.name} has ended")
 
 
+def _environment() -> dict[str, str]:
+    """As an installed program has it: its modules are compiled once, not at every start."""
+    return {key: each for key, each in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+
+
 @contextmanager
 def running(
     name: str,
@@ -82,7 +85,7 @@ def running(
             stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=sink,
-            env={**ENVIRONMENT, **(settings or {})},
+            env={**_environment(), **(settings or {})},
         )
     broker = BrokerProcess(name, f"127.0.0.1:{port}", child, output)
     try:
