@@ -71,13 +71,20 @@ def table(sitting: dict[str, Any]) -> str:
     header = ["", *names, *(f"ratio to {_short(peer)}" for peer in peers)]
     lines = [_row(header), _row(["---"] + ["---:"] * (len(header) - 1))]
     for metric, by_broker in figures.items():
-        cells = [f"{metric} {'↑' if metric.endswith('/s') else '↓'}"]
+        cells = [f"{metric} {_better(metric)}".rstrip()]
         cells += [_spread(by_broker.get(name, []), _figure) for name in names]
         cells += [_spread(_ratios(by_broker, peer), _ratio) for peer in peers]
         lines.append(_row(cells))
     lines += ["", f"{sitting['mode']}. The machine:", ""]
     lines += [f"- {what}: {value}" for what, value in sitting["machine"].items()]
     return "\n".join([*lines, ""])
+
+
+def _better(metric: str) -> str:
+    """Which way is better, if either is."""
+    if metric.endswith("/s"):
+        return "↑"
+    return "↓" if metric.endswith((", s", ", µs", ", MiB")) else ""
 
 
 def _ratios(by_broker: dict[str, list[float]], peer: str) -> list[float]:

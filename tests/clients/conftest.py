@@ -18,14 +18,16 @@ def broker_address(broker: Broker) -> str:
     return broker.address
 
 
+LEFT_OPEN = r"Exception ignored in. <(socket\.socket|ssl\.SSLSocket|function _SelectorTransport)"
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A foreign client may leave a socket to the garbage collector; that is no failure of ours."""
     here = Path(__file__).parent
+    ignored = f"ignore:{LEFT_OPEN}:pytest.PytestUnraisableExceptionWarning"
     for item in items:
         if here in item.path.parents:
-            item.add_marker(
-                pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-            )
+            item.add_marker(pytest.mark.filterwarnings(ignored))
 
 
 @pytest.fixture(autouse=True, scope="module")
