@@ -12,6 +12,11 @@
     │   ├── CorruptLog            bytes on disk are not what was written
     │   ├── OffsetOutOfRange      the offset is not (or no longer) in the log
     │   └── ArchiveUnavailable    the object store does not answer; asking again may help
+    ├── CaptureError              a capture cannot go on, or a table of it cannot
+    │   ├── SourceUnreachable     the database does not answer; asking again may help
+    │   ├── SourceRefused         it does, but its settings or our rights stand in the way
+    │   ├── PositionLost          its log no longer goes back to where the capture stands
+    │   └── Fenced                another process has taken over
     └── ProtocolError             bytes from a client
         ├── MalformedMessage      they are not a message; the connection ends
         ├── AuthenticationFailed  they do not prove who the client is; the connection ends
@@ -87,6 +92,26 @@ class OffsetOutOfRange(LogError):
 
 class ArchiveUnavailable(LogError):
     """The object store refuses or does not answer; asking again may help."""
+
+
+class CaptureError(HeadwaterError):
+    """A capture, or one table of it, cannot go on."""
+
+
+class SourceUnreachable(CaptureError):
+    """The database does not answer; asking again may help."""
+
+
+class SourceRefused(CaptureError):
+    """The database's settings or our rights there stand in the way; the hint has the SQL."""
+
+
+class PositionLost(CaptureError):
+    """The database's log no longer goes back to where the capture stands."""
+
+
+class Fenced(CaptureError):
+    """Another process has taken over; this one must not write any more."""
 
 
 class ProtocolError(HeadwaterError):

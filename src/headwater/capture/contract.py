@@ -1,0 +1,250 @@
+"""What a source of changes is: what it promises, and the words in which it speaks.
+
+A source turns a database's own log into a stream of events:
+
+    Begin, Change, Change, …, Commit      one committed transaction, whole, in commit order
+    Progress                              nothing happened up to this place in the log
+    None                                  nothing for now (at least every IDLE_S)
+
+and reads tables in chunks for snapshots. Everything else (envelope, topics, exactly once, filters,
+outbox, snapshots' order) is done once, for all sources, by the rest of this package.
+
+**Places and positions.** A *place* is where a transaction stands in the database's log: a dict that
+JSON can hold, made and understood by its source only. A `Position` is a place and how many of that
+transaction's changes are in the topics. It is stored in the same Kafka transaction as the changes;
+`Source.changes(after)` goes on right behind it: nothing is left out and nothing repeated.
+
+**Ordinals.** The changes of a transaction are numbered 0, 1, 2 … before anything is filtered out,
+and have the same numbers when the transaction is read again.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from headwater.errors import HeadwaterError
+
+IDLE_S: Final = 0.1  # a source gives sign of life at least this often
+UNAVAILABLE: Final = "__debezium_unavailable_value"  # a value that the database's log leaves out
+
+Place: TypeAlias = Mapping[str, Any]
+Row: TypeAlias = dict[str, Any]  # column to value as JSON shall have it, in the columns' order
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far the topics are: all transactions up to `at`, and of that one itself the changes with
+    ordinals below `changes`, or all of them if that is None.
+    """
+
+    at: Place
+    changes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    name: str
+    type: str  # as the database writes it: "numeric(10,2)", "text[]", "varchar(20)"
+    # Its type as Kafka Connect writes it in a schema, without `field` and `optional`:
+    # {"type": "int64", "name": "io.debezium.time.MicroTimestamp", "version": 1}
+    connect: Mapping[str, Any] = field(default_factory=lambda: {"type": "string"})
+    optional: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table (collection) as it was when its changes were made. Equal means equal in all columns;
+    a source hands out the same object as long as nothing changes.
+    """
+
+    schema: str  # PostgreSQL's schema, MySQL's and MongoDB's database, "main" in SQLite
+    name: str
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]  # columns of the primary key, in its order; () without one
+
+    @property
+    def id(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+
+@dataclass(slots=True)
+class Begin:
+    """A transaction that is committed begins."""
+
+    at: Place
+    id: str  # as Debezium's `transaction.id` has it
+    ts_ms: int  # when it was committed, by the database's clock
+    source: dict[str, Any]  # what Debezium's `source` has for every change of it: txId, gtid, …
+
+
+@dataclass(slots=True)
+class Change:
+    """One change of one row (or of a whole table: "t").
+
+    op: "c" created, "u" updated, "d" deleted, "t" truncated (no rows). `before` is what the
+    database tells: everything, the key's columns only (the others are absent), or None. A change
+    of the primary key is a "u" whose `before` has the old key. `source` has what Debezium's
+    `source` adds for this one change: lsn, pos, row, …
+    """
+
+    table: Table
+    op: str
+    before: Row | None
+    after: Row | None
+    ordinal: int
+    source: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Message:
+    """A message that an application put into the database's log (op "m"), in or outside of a
+    transaction. Outside, the source wraps it into a Begin and a Commit of its own.
+    """
+
+    prefix: str
+    content: bytes
+    ordinal: int
+    source: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Record:
+    """A record that needs no shaping, for sources that bring their own envelope."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
+    ordinal: int
+
+
+@dataclass(slots=True)
+class SchemaChange:
+    """Something other than rows changed. `table` is how it is now, None if it is gone. May stand
+    inside and outside of transactions. Sources need not send it for what a Change's table shows.
+    """
+
+    table_id: str
+    table: Table | None
+    ddl: str | None = None
+
+
+@dataclass(slots=True)
+class TableFailed:
+    """A table that cannot be followed on (and why); the other tables go on. From here the source
+    may leave out its changes or send them: they are dropped until a new snapshot of the table.
+    """
+
+    table_id: str
+    error: HeadwaterError
+
+
+@dataclass(slots=True)
+class Commit:
+    """The transaction that began last is whole."""
+
+    changes: int  # how many raw changes it had
+
+
+@dataclass(slots=True)
+class Progress:
+    """All that was committed in front of this place has been sent. Between transactions only."""
+
+    at: Place
+
+
+Event: TypeAlias = (
+    Begin | Change | Message | Record | SchemaChange | TableFailed | Commit | Progress | None
+)
+
+
+class Chunk(ABC):
+    """Rows of one table as one consistent read saw them, and which transactions that read saw.
+
+    How snapshot and stream are brought together (the watermark method of DBLog): the chunk is
+    published between two transactions, when the stream `is_passed` it; rows whose key was changed
+    meanwhile by a transaction that the chunk does not contain are left out, for the topic has them
+    newer. So the topic never goes back in time.
+    """
+
+    table: Table
+    rows: Iterable[Row]  # with a key: a list; without: may be an iterator over the whole table
+    after: Any  # where the next chunk begins: JSON; None: this was the last
+
+    @abstractmethod
+    def contains(self, transaction: Begin) -> bool:
+        """Whether the rows show what this transaction did."""
+
+    @abstractmethod
+    def is_passed(self, place: Place) -> bool:
+        """Whether a stream that has come to `place` has sent everything the chunk contains."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far the database is ahead of what was acknowledged."""
+
+    size_bytes: int | None = None  # of its log
+    retained_bytes: int | None = None  # log that it keeps for us alone
+
+
+class Source(ABC):
+    """One database. All methods but `read_chunk` and `lag` are called by one thread; these two by
+    others, while `changes` runs, so they use connections of their own.
+
+    Raises errors.CaptureError and its kinds: SourceUnreachable (tried again with growing pauses),
+    SourceRefused (rights, settings: with the SQL that mends it), PositionLost (the log no longer
+    goes back to the position; with the command that repairs it).
+    """
+
+    connector: str  # Debezium's name for it: "postgresql", "mysql", "mongodb", "sqlite"
+    database: str  # Debezium's `source.db`
+
+    @abstractmethod
+    def check(self) -> list[HeadwaterError]:
+        """All that is wrong with the database's settings, rights and tables, for `doctor` and
+        before the start. Each names the SQL that mends it. Changes nothing.
+        """
+
+    @abstractmethod
+    def open(self, after: Position | None, known: Mapping[str, Table]) -> Place:
+        """Makes ready what capture needs in the database (slot, publication, triggers) and returns
+        the place from which nothing will be missed: that of `after`, else that of now. `known` are
+        the tables as they were at `after`. Doing it twice does no harm.
+        """
+
+    @abstractmethod
+    def tables(self) -> list[Table]:
+        """The tables that the settings name, as they are now."""
+
+    @abstractmethod
+    def changes(self, after: Position) -> Iterator[Event]:
+        """Everything behind `after`, for ever. The transaction of `after` itself is sent (Begin,
+        the changes with ordinals from `after.changes` on, Commit) only if it was not whole.
+        """
+
+    @abstractmethod
+    def acknowledge(self, place: Place) -> None:
+        """Everything up to here is durable in the topics: the database may forget it."""
+
+    @abstractmethod
+    def read_chunk(self, table: Table, after: Any, limit_rows: int) -> Chunk:
+        """The next rows of a table in the order of its key, behind `after` (None: from the start).
+        Without a key: all rows. No lock outlives the call.
+        """
+
+    def estimate_rows(self, table: Table) -> int | None:
+        """For the progress bar."""
+        return None
+
+    @abstractmethod
+    def lag(self, acknowledged: Place) -> Lag: ...
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends all connections; the source may be opened again by another process."""
+
+    @abstractmethod
+    def remove(self) -> None:
+        """Takes away everything that `open` made in the database."""
