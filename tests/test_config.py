@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from headwater import config, settings
+from headwater.capture.settings import CaptureSettings
 from headwater.errors import ConfigError
 
 DOCS = Path(__file__).parent.parent / "docs" / "configuration.md"
@@ -165,9 +166,9 @@ def test_a_file_that_is_not_utf8_is_a_mistake(tmp_path):
 
 
 def test_sections_of_other_parts_are_accepted_as_they_stand(tmp_path):
-    text = '[spark]\nmaster = "local[*]"\n[capture.shop]\nsource = "x"\n[view.a]\nkey = ["b"]\n'
+    text = '[spark]\nmaster = "local[*]"\n[sink.shop]\nkind = "x"\n[view.a]\nkey = ["b"]\n'
     loaded = config.load(environ={"HEADWATER_SPARK__MASTER": "yarn"}, cwd=write(tmp_path, text))
-    assert loaded.sections["capture"]["shop"] == {"source": "x"}
+    assert loaded.sections["sink"]["shop"] == {"kind": "x"}
 
 
 @pytest.mark.parametrize(
@@ -271,7 +272,11 @@ def test_a_number_that_kafka_understands_is_left_alone():
     assert settings.topic_config("cleanup.policy", "compact") == "compact"
 
 
-SECTIONS = {"broker": settings.BrokerSettings, "client": settings.ClientSettings}
+SECTIONS = {
+    "broker": settings.BrokerSettings,
+    "client": settings.ClientSettings,
+    "capture.NAME": CaptureSettings,
+}
 
 
 def documented_in(section):
@@ -293,7 +298,7 @@ def shown(default):
 
 @pytest.mark.parametrize(
     ("section", "field"),
-    [(name, field) for name, each in SECTIONS.items() for field in dataclasses.fields(each)],
+    [(name, field) for name, each in SECTIONS.items() for field in config.fields_of(each)],
     ids=lambda each: getattr(each, "name", each),
 )
 def test_every_setting_is_documented_with_its_default(section, field):
@@ -305,7 +310,7 @@ def test_every_setting_is_documented_with_its_default(section, field):
 @pytest.mark.parametrize("section", SECTIONS)
 def test_nothing_is_documented_that_does_not_exist(section):
     documented = [row[1].strip("`") for row in documented_in(section)]
-    assert documented == [field.name for field in dataclasses.fields(SECTIONS[section])]
+    assert documented == [field.name for field in config.fields_of(SECTIONS[section])]
 
 
 def test_lists_in_the_file_and_elsewhere(tmp_path):

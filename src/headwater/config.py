@@ -9,8 +9,11 @@ A value comes from the first of these places that has one:
 
 The file is the one that --config names, else HEADWATER_CONFIG, else ./headwater.toml if there is
 one. Nothing is guessed and nothing ignored: an unknown name is a mistake, and all mistakes are
-reported together, each with its place. [broker] and [client] are checked here; the other sections
-belong to the parts that read them, and are kept as they stand.
+reported together, each with its place.
+
+[broker] and [client] are there once; of [capture.NAME] there may be several, whose names stand in
+the environment in capitals with "_" for "-" (HEADWATER_CAPTURE__SHOP__SOURCE). The other sections
+belong to the parts that will read them, and are kept as they stand.
 
 This module is imported before the broker starts, so it stays light: no third-party imports.
 """
@@ -18,27 +21,29 @@ This module is imported before the broker starts, so it stays light: no third-pa
 import dataclasses
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
+from headwater import toml_file
+from headwater.capture.settings import CaptureSettings
 from headwater.errors import ConfigError
-from headwater.settings import (
-    IN_TABLES,
-    SECRET_KINDS,
-    TABLES,
-    BrokerSettings,
-    ClientSettings,
-    topic_config_text,
-)
+from headwater.settings import BrokerSettings, ClientSettings, Secret, SecretKind
 
 FILE_NAME: Final = "headwater.toml"
 ENVIRONMENT_PREFIX: Final = "HEADWATER_"
 SECTIONS: Final = ("broker", "client", "spark", "console", "capture", "sink", "pipeline", "view")
 
-_CHECKED: Final[Mapping[str, type]] = {"broker": BrokerSettings, "client": ClientSettings}
+Schema: TypeAlias = type[Any]  # a dataclass whose fields are made by settings.setting and .table
+_SINGLE: Final[Mapping[str, Schema]] = {"broker": BrokerSettings, "client": ClientSettings}
+_NAMED: Final[Mapping[str, Schema]] = {"capture": CaptureSettings}
+
+# What topics, slots and transactional ids may be called, and what the environment can spell.
+_NAME: Final = re.compile(r"[a-z0-9]+([_-][a-z0-9]+)*")
+_MAX_NAME_CHARACTERS: Final = 48
+_TELLING: Final = re.compile("password|secret|token|credential", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +67,16 @@ class Setting:
     source: str
 
 
-class _Given(NamedTuple):
-    name: str
-    raw: Any
-    where: str
-
-
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Everything that was read. With mistakes, the default stands in each wrong place."""
+    """Everything that was read. With mistakes, the default stands in each wrong place; a capture
+    that lacks what it must have is left out.
+    """
 
     path: Path | None
     broker: BrokerSettings
     client: ClientSettings
+    captures: Mapping[str, CaptureSettings]
     settings: tuple[Setting, ...]
     sections: Mapping[str, Any]
     mistakes: tuple[Mistake, ...]
@@ -82,6 +84,48 @@ class Config:
     def bootstrap(self) -> str:
         """Where commands find a broker."""
         return self.broker.bootstrap or self.broker.reached_at(self.broker.listen)
+
+
+class _Given(NamedTuple):
+    """A value that somebody set."""
+
+    section: str  # "broker", "capture.shop"
+    key: str
+    entry: str  # in a table: "retention.ms"; else ""
+    raw: Any
+    where: str
+
+    @property
+    def name(self) -> str:
+        return ".".join(filter(None, (self.section, self.key, self.entry)))
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What was found so far."""
+
+    schemas: dict[str, Schema] = field(default_factory=lambda: dict(_SINGLE))  # by section
+    begins: dict[str, str] = field(default_factory=dict)  # where each named section is first told
+    given: list[_Given] = field(default_factory=list)  # weakest first
+    mistakes: list[Mistake] = field(default_factory=list)
+
+    def add_named(self, kind: str, name: str, where: str) -> str | None:
+        """The section of that name; None (and a mistake) if nothing may be called so."""
+        section = f"{kind}.{name}"
+        if section in self.schemas:
+            return section
+        if not _NAME.fullmatch(name) or len(name) > _MAX_NAME_CHARACTERS:
+            expected = f"a-z and 0-9, with single _ or - between, at most {_MAX_NAME_CHARACTERS}"
+            self.mistakes.append(Mistake(where, f"the name of [{section}]", expected))
+            return None
+        for other in self.begins:
+            if other.replace("-", "_") == section.replace("-", "_"):  # one slot, one variable
+                expected = f"a name that differs from [{other}] in more than _ and -"
+                self.mistakes.append(Mistake(where, f"the name of [{section}]", expected))
+                return None
+        self.schemas[section] = _NAMED[kind]
+        self.begins[section] = where
+        return section
 
 
 def load(
@@ -118,69 +162,107 @@ def read(
 ) -> Config:
     """As `load`, but mistakes are returned instead of raised."""
     environ = os.environ if environ is None else environ
-    mistakes: list[Mistake] = []
-    file = _find_file(path, environ, cwd or os.getcwd(), mistakes)
-    sections, lines = _read_file(file, mistakes) if file else ({}, {})
-
-    given: list[_Given] = []  # weakest first
-    if file:
-        given += _from_file(file, sections, lines, mistakes)
-    given += _from_environment(environ, mistakes)
+    reading = _Reading()
+    file = _find_file(path, environ, cwd or os.getcwd(), reading.mistakes)
+    sections = _read_file(file, reading) if file else {}
+    _read_environment(environ, reading)
     for name, value in (flags or {}).items():
         if value is not None:
-            flag = name.split(".")[1].replace("_", "-")
-            given.append(_Given(name, value, f"flag --{flag}"))
+            section, key = name.split(".")
+            flag = f"flag --{key.replace('_', '-')}"
+            reading.given.append(_Given(section, key, "", value, flag))
 
-    kinds = {
-        f"{section}.{each.name}": each
-        for section, schema in _CHECKED.items()
-        for each in dataclasses.fields(schema)
+    settings = _valued(reading)
+    made = {
+        section: _made(section, schema, settings, reading)
+        for section, schema in reading.schemas.items()
     }
-    settings = {
-        name: Setting(name, each.default, "default")
-        for name, each in kinds.items()
-        if name.removeprefix("broker.") not in TABLES
-    }
-    for name, raw, where in given:
-        _, table, config = name.split(".", 2) if name.startswith(IN_TABLES) else ("", "", name)
-        try:
-            # Also what a stronger source overrides is checked: it would fail the day after.
-            value = topic_config_text(config, raw) if table else kinds[name].metadata["kind"](raw)
-            settings[name] = Setting(name, value, where)
-        except ValueError as error:
-            shown = _secret_shown(kinds.get(name), raw)
-            mistakes.append(Mistake(where, f"{name} = {shown}", str(error)))
-
-    values: dict[str, dict[str, Any]] = {
-        section: {
-            each.name: settings[f"{section}.{each.name}"].value
-            for each in dataclasses.fields(schema)
-            if f"{section}.{each.name}" in settings
-        }
-        for section, schema in _CHECKED.items()
-    }
-    for table in TABLES:
-        prefix = f"broker.{table}."
-        values["broker"][table] = MappingProxyType(
-            {
-                name.removeprefix(prefix): setting.value
-                for name, setting in settings.items()
-                if name.startswith(prefix)
-            }
-        )
     return Config(
         file,
-        BrokerSettings(**values["broker"]),
-        ClientSettings(**values["client"]),
-        tuple(settings.values()),
+        made["broker"],
+        made["client"],
+        _of_kind("capture", made),
+        tuple(
+            Setting(name, _hidden(name, setting.value), setting.source)
+            for name, setting in settings.items()
+        ),
         sections,
-        tuple(mistakes),
+        tuple(reading.mistakes),
     )
 
 
-def _secret_shown(setting: "dataclasses.Field[Any] | None", raw: Any) -> str:
-    is_secret = setting is not None and setting.metadata.get("kind") in SECRET_KINDS
-    return "(hidden)" if is_secret else repr(raw)
+def _valued(reading: _Reading) -> dict[str, Setting]:
+    """Every setting by its name: the strongest value that was given, else the default."""
+    fields = {
+        f"{section}.{each.name}": each
+        for section, schema in reading.schemas.items()
+        for each in fields_of(schema)
+    }
+    settings = {
+        name: Setting(name, each.default, "default")
+        for name, each in fields.items()
+        if "kind" in each.metadata and each.default is not dataclasses.MISSING
+    }
+    for given in reading.given:
+        about = fields[f"{given.section}.{given.key}"].metadata
+        try:
+            # Also what a stronger source overrides is checked: it would fail the day after.
+            value = (
+                about["entry"](given.entry, given.raw) if given.entry else about["kind"](given.raw)
+            )
+            settings[given.name] = Setting(given.name, value, given.where)
+        except ValueError as error:
+            is_secret = isinstance(about.get("kind"), SecretKind) or _TELLING.search(given.entry)
+            shown = "(hidden)" if is_secret else repr(given.raw)
+            reading.mistakes.append(Mistake(given.where, f"{given.name} = {shown}", str(error)))
+    return settings
+
+
+def _made(section: str, schema: Schema, settings: Mapping[str, Setting], reading: _Reading) -> Any:
+    """The section as an object; None (and a mistake) if it lacks what it must have."""
+    values: dict[str, Any] = {}
+    is_whole = True
+    for each in fields_of(schema):
+        name = f"{section}.{each.name}"
+        if "entry" in each.metadata:
+            values[each.name] = MappingProxyType(
+                {
+                    key.removeprefix(f"{name}."): setting.value
+                    for key, setting in settings.items()
+                    if key.startswith(f"{name}.")
+                }
+            )
+        elif name in settings:
+            values[each.name] = settings[name].value
+        else:
+            is_whole = False
+            if not any(given.name == name for given in reading.given):  # else told as wrong
+                where = reading.begins[section]
+                doc = each.metadata["doc"]
+                reading.mistakes.append(Mistake(where, f"[{section}] has no {each.name}", doc))
+    if section in reading.begins:
+        values["name"] = section.partition(".")[2]
+    return schema(**values) if is_whole else None
+
+
+def _of_kind(kind: str, made: Mapping[str, Any]) -> Mapping[str, Any]:
+    return MappingProxyType(
+        {
+            section.removeprefix(f"{kind}."): each
+            for section, each in made.items()
+            if section.startswith(f"{kind}.") and each is not None
+        }
+    )
+
+
+def _hidden(name: str, value: Any) -> Any:
+    """An entry of a table is a text, and yet may be a password."""
+    return Secret(value) if isinstance(value, str) and _TELLING.search(name) else value
+
+
+def fields_of(schema: Schema) -> "tuple[dataclasses.Field[Any], ...]":
+    """What can be set in such a section."""
+    return tuple(each for each in dataclasses.fields(schema) if "doc" in each.metadata)
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
@@ -211,132 +293,105 @@ def _find_file(
     return None
 
 
-def _read_file(
-    file: Path, mistakes: list[Mistake]
-) -> tuple[dict[str, Any], dict[tuple[str, ...], int]]:
-    import tomllib
-
+def _read_file(file: Path, reading: _Reading) -> Mapping[str, Any]:
     try:
-        text = file.read_text(encoding="utf-8")
-        return tomllib.loads(text), _line_numbers(text)
-    except (OSError, UnicodeDecodeError) as error:
-        mistakes.append(Mistake(str(file), f"cannot be read ({error})", "a readable UTF-8 file"))
-    except tomllib.TOMLDecodeError as error:
-        line = re.search(r"at line (\d+)", str(error))
-        number = line[1] if line else len(text.splitlines())  # "at end of document"
-        mistakes.append(
-            Mistake(f"{file.name}:{number}", f"not TOML: {error}", "TOML (https://toml.io)")
-        )
-    return {}, {}
-
-
-def _line_numbers(text: str) -> dict[tuple[str, ...], int]:
-    """The line on which each key of a valid TOML file stands. tomllib keeps no positions, so the
-    file is parsed statement by statement: a statement is as many lines as it takes to parse.
-    """
-    import tomllib
-
-    lines = text.splitlines()
-    numbers: dict[tuple[str, ...], int] = {}
-    table: tuple[str, ...] = ()
-    first = 0
-    while first < len(lines):
-        for last in range(first, len(lines)):
-            try:
-                statement = tomllib.loads("\n".join(lines[first : last + 1]))
-                break
-            except tomllib.TOMLDecodeError:
-                continue
-        else:  # unreachable for a file that parses as a whole
-            break
-        if lines[first].lstrip().startswith("["):
-            table = _innermost(statement)
-            numbers.setdefault(table, first + 1)
+        sections, lines = toml_file.read(file)
+    except toml_file.Unreadable as error:
+        if error.line is None:
+            wrong = Mistake(str(file), f"cannot be read ({error})", "a readable UTF-8 file")
         else:
-            for path in _paths(statement):
-                numbers.setdefault(table + path, first + 1)
-        first = last + 1
-    return numbers
+            place = f"{file.name}:{error.line}"
+            wrong = Mistake(place, f"not TOML: {error}", "TOML (https://toml.io)")
+        reading.mistakes.append(wrong)
+        return {}
 
-
-def _innermost(statement: Any) -> tuple[str, ...]:
-    path: tuple[str, ...] = ()
-    while statement:
-        if isinstance(statement, list):
-            statement = statement[0]
-            continue
-        ((name, statement),) = statement.items()
-        path += (name,)
-    return path
-
-
-def _paths(statement: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    for name, value in statement.items():
-        yield (name,)
-        if isinstance(value, Mapping):
-            yield from ((name, *path) for path in _paths(value))
-
-
-def _leaves(table: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for name, value in table.items():
-        if isinstance(value, Mapping):
-            yield from (((name, *path), leaf) for path, leaf in _leaves(value))
-        else:
-            yield (name,), value
-
-
-def _from_file(
-    file: Path,
-    sections: Mapping[str, Any],
-    lines: Mapping[tuple[str, ...], int],
-    mistakes: list[Mistake],
-) -> Iterator[_Given]:
     def where(*path: str) -> str:
         return f"{file.name}:{lines.get(path, 1)}"
 
-    for section, content in sections.items():
-        if section not in SECTIONS:
+    for kind, content in sections.items():
+        if kind not in SECTIONS:
             known = tuple(f"[{name}]" for name in SECTIONS)
-            mistakes.append(_unknown(where(section), "section", f"[{section}]", known))
+            reading.mistakes.append(_unknown(where(kind), "section", f"[{kind}]", known))
         elif not isinstance(content, Mapping):
-            mistakes.append(Mistake(where(section), f"{section} = {content!r}", f"[{section}]"))
-    for section, schema in _CHECKED.items():
-        keys = tuple(each.name for each in dataclasses.fields(schema))
-        content = sections.get(section, {})
-        for key, value in content.items() if isinstance(content, Mapping) else ():
-            place = where(section, key)
-            if key not in keys:
-                mistakes.append(_unknown(place, f"setting in [{section}]:", key, keys))
-            elif key not in TABLES:
-                yield _Given(f"{section}.{key}", value, place)
-            elif isinstance(value, Mapping):
-                for path, each in _leaves(value):
-                    config = ".".join(path)  # "retention.ms" is the same with and without quotes
-                    place = where(section, key, *path)
-                    yield _Given(f"broker.{key}.{config}", each, place)
-            else:
-                expected = f"a table [broker.{key}]"
-                mistakes.append(Mistake(place, f"{key} = {value!r}", expected))
+            reading.mistakes.append(Mistake(where(kind), f"{kind} = {content!r}", f"[{kind}]"))
+        elif kind in _SINGLE:
+            _read_section(kind, content, where, reading)
+        for name, named in content.items() if kind in _NAMED else ():
+            place = where(kind, name)
+            if not isinstance(named, Mapping):
+                expected = f"a section [{kind}.NAME]"
+                reading.mistakes.append(Mistake(place, f"{name} in [{kind}]", expected))
+            elif section := reading.add_named(kind, name, place):
+                _read_section(section, named, where, reading)
+    return sections
 
 
-def _from_environment(environ: Mapping[str, str], mistakes: list[Mistake]) -> Iterator[_Given]:
-    known = tuple(section.upper() for section in SECTIONS)
+def _read_section(
+    section: str, content: Mapping[str, Any], where: Callable[..., str], reading: _Reading
+) -> None:
+    fields = {each.name: each for each in fields_of(reading.schemas[section])}
+    path = section.split(".")
+    for key, value in content.items():
+        place = where(*path, key)
+        if key not in fields:
+            known = tuple(fields)
+            reading.mistakes.append(_unknown(place, f"setting in [{section}]:", key, known))
+        elif "entry" not in fields[key].metadata:
+            reading.given.append(_Given(section, key, "", value, place))
+        elif isinstance(value, Mapping):
+            for entry, each in toml_file.leaves(value):
+                # "retention.ms" is the same with and without quotes.
+                place = where(*path, key, *entry)
+                reading.given.append(_Given(section, key, ".".join(entry), each, place))
+        else:
+            expected = f"a table [{section}.{key}]"
+            reading.mistakes.append(Mistake(place, f"{key} = {value!r}", expected))
+
+
+def _read_environment(environ: Mapping[str, str], reading: _Reading) -> None:
     for variable, value in environ.items():
         if not variable.startswith(ENVIRONMENT_PREFIX) or "__" not in variable:
             continue
-        section, _, key = variable.removeprefix(ENVIRONMENT_PREFIX).partition("__")
+        kind, *path = variable.removeprefix(ENVIRONMENT_PREFIX).split("__")
         where = f"environment {variable}"
-        if section not in known:
-            mistakes.append(_unknown(where, "section", section, known))
+        if kind not in map(str.upper, SECTIONS):
+            known = tuple(map(str.upper, SECTIONS))
+            reading.mistakes.append(_unknown(where, "section", kind, known))
             continue
-        schema = _CHECKED.get(section.lower())
-        if schema is None:
-            continue  # belongs to the part that reads that section
-        keys = tuple(each.name.upper() for each in dataclasses.fields(schema))
-        table, _, config = key.lower().partition("__")
-        if section == "BROKER" and table in TABLES and config:
-            yield _Given(f"broker.{table}.{config.replace('_', '.')}", value, where)
-        elif key not in keys or table in TABLES:
-            mistakes.append(_unknown(where, "setting", key, keys))
-        else:
-            yield _Given(f"{section.lower()}.{key.lower()}", value, where)
+        section: str | None = kind.lower()
+        if kind.lower() in _NAMED:
+            name, *path = path
+            spelt = _spelt(kind.lower(), name, reading)
+            section = reading.add_named(kind.lower(), spelt, where)
+        if section is not None and section in reading.schemas:  # others: of parts to come
+            _read_variable(section, path, value, where, reading)
+
+
+def _spelt(kind: str, name: str, reading: _Reading) -> str:
+    """Capitals have no "-": a section of the file may be meant that has one."""
+    for section in reading.begins:
+        if section.replace("-", "_").upper() == f"{kind}.{name}".upper():
+            return section.partition(".")[2]
+    return name.lower()
+
+
+def _read_variable(
+    section: str, path: Sequence[str], value: str, where: str, reading: _Reading
+) -> None:
+    fields = {each.name.upper(): each for each in fields_of(reading.schemas[section])}
+    if not path:
+        reading.mistakes.append(Mistake(where, "names no setting", "__ and its name behind it"))
+        return
+    key, *entry = path
+    about = fields[key].metadata if key in fields else {}
+    if "kind" in about and not entry:
+        reading.given.append(_Given(section, key.lower(), "", value, where))
+    elif about.get("underscore") and len(entry) == 1 and entry[0]:
+        name = entry[0].lower().replace("_", about["underscore"])
+        reading.given.append(_Given(section, key.lower(), name, value, where))
+    elif "entry" in about and not about["underscore"]:
+        expected = f"[{section}.{key.lower()}] in {FILE_NAME}"
+        reading.mistakes.append(Mistake(where, f"{key} cannot be set here", expected))
+    else:
+        known = tuple(name for name, each in fields.items() if "kind" in each.metadata)
+        reading.mistakes.append(_unknown(where, "setting", "__".join(path), known))

@@ -1,7 +1,8 @@
 """What can be set: the [broker] and [client] sections, and what each value may be.
 
-Every field of a section says what it is; docs/configuration.md lists them, and a test compares the
-two. How values are read, and from where, is config.py's.
+Every field of a section says what it is (`setting`, `table`); docs/configuration.md lists them, and
+a test compares the two. How values are read, and from where, is config.py's. Sections of which
+there may be several have their fields beside what they are for: capture/settings.py.
 """
 
 import re
@@ -90,33 +91,34 @@ class Secret:
 # A kind turns what was read (TOML value, or text from flag and environment) into the value, or
 # raises ValueError that says what was expected.
 Kind = Callable[[Any], Any]
+EntryKind = Callable[[str, Any], Any]  # the same for one entry of a table: its name, and the value
 
 
-def _text(value: Any) -> str:
+def text(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError("a text")
     return value
 
 
-def _address(value: Any) -> str:
+def address(value: Any) -> str:
     split_address(str(value))
     return str(value)
 
 
-def _addresses(value: Any) -> str:
-    for address in str(value).split(","):
-        _address(address)
+def addresses(value: Any) -> str:
+    for each in str(value).split(","):
+        address(each)
     return str(value)
 
 
-def _size(value: Any) -> int:
+def size(value: Any) -> int:
     size_bytes = parse_size_bytes(str(value))
     if size_bytes <= 0:
         raise ValueError("a size above 0")
     return size_bytes
 
 
-def _boolean(value: Any) -> bool:
+def boolean(value: Any) -> bool:
     if isinstance(value, bool):
         return value
     if value in ("true", "1", "yes", "on"):
@@ -132,7 +134,7 @@ def _archive(value: Any) -> str:
     return str(value)
 
 
-def _integer(first: int, last: int) -> Kind:
+def integer(first: int, last: int) -> Kind:
     def read(value: Any) -> int:
         expected = f"a whole number from {first} to {last}"
         if isinstance(value, bool) or not re.fullmatch(r"[+-]?\d+", str(value)):
@@ -144,7 +146,7 @@ def _integer(first: int, last: int) -> Kind:
     return read
 
 
-def _one_of(*choices: str) -> Kind:
+def one_of(*choices: str) -> Kind:
     def read(value: Any) -> str:
         if value not in choices:
             raise ValueError(" or ".join(f'"{choice}"' for choice in choices))
@@ -153,25 +155,23 @@ def _one_of(*choices: str) -> Kind:
     return read
 
 
-def _url(value: Any) -> str:
+def url(value: Any) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"https?://[^\s/]+\S*", value):
         raise ValueError("an address that begins with http:// or https://")
     return value
 
 
-def _secret(value: Any) -> Secret:
-    return Secret(_text(value))
+class SecretKind:
+    """A kind whose value is never shown, whether it is right or wrong."""
+
+    def __init__(self, kind: Kind) -> None:
+        self._kind = kind
+
+    def __call__(self, value: Any) -> Secret:
+        return Secret(self._kind(value))
 
 
-def _secret_url(value: Any) -> Secret:
-    """Whoever knows the address of a webhook can post to it."""
-    return Secret(_url(value))
-
-
-SECRET_KINDS: Final = (_secret, _secret_url)  # what is never shown
-
-
-def _list_of(separator: str, each: Kind) -> Kind:
+def list_of(separator: str, each: Kind) -> Kind:
     """A list in the file; elsewhere a text with `separator` between the elements."""
 
     def read(value: Any) -> tuple[Any, ...]:
@@ -186,7 +186,7 @@ def _list_of(separator: str, each: Kind) -> Kind:
 
 def _principal(value: Any) -> str:
     """Takes admin for User:admin, for User is the only kind there is."""
-    name = _text(value).removeprefix("User:")
+    name = text(value).removeprefix("User:")
     if not name:
         raise ValueError("the name of a user")
     return f"User:{name}"
@@ -200,178 +200,187 @@ def topic_config_text(name: str, value: Any) -> str:
     raise ValueError("a text or a number")
 
 
-def _setting(default: Any, kind: Kind, doc: str) -> Any:
+def setting(default: Any, kind: Kind, doc: str) -> Any:
+    """A field of a section. `default` may be dataclasses.MISSING: then it has to be set."""
     return field(default=default, metadata={"kind": kind, "doc": doc})
 
 
-# Settings of [broker] that are tables of Kafka configs.
+def table(entry: EntryKind, doc: str, *, underscore: str = "") -> Any:
+    """A field of a section that is a table of its own, with names that its users choose. In the
+    environment an underscore in such a name stands for `underscore`; without that, the names are
+    nothing that a variable can be called.
+    """
+    return field(
+        default_factory=lambda: MappingProxyType({}),
+        metadata={"entry": entry, "doc": doc, "underscore": underscore},
+    )
+
+
 _LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (asked about, not bound)
-TABLES: Final = ("topic_defaults", "group_defaults")
-IN_TABLES: Final = tuple(f"broker.{table}." for table in TABLES)
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
     """The [broker] section. `docs/configuration.md` lists it; a test compares the two."""
 
-    listen: str = _setting(
-        "127.0.0.1:9092", _address, "Address the embedded broker binds; port 0 takes a free one."
+    listen: str = setting(
+        "127.0.0.1:9092", address, "Address the embedded broker binds; port 0 takes a free one."
     )
-    advertise: str | None = _setting(
-        None, _address, "Address told to clients. Default: the address that was bound."
+    advertise: str | None = setting(
+        None, address, "Address told to clients. Default: the address that was bound."
     )
-    data_dir: str = _setting(".headwater", _text, "Directory that holds the log.")
-    bootstrap: str | None = _setting(
+    data_dir: str = setting(".headwater", text, "Directory that holds the log.")
+    bootstrap: str | None = setting(
         None,
-        _addresses,
+        addresses,
         "Addresses of a Kafka cluster, separated by commas. When set, commands talk to it and no"
         " embedded broker is needed.",
     )
-    metrics_listen: str | None = _setting(
-        None, _address, "Address for Prometheus metrics, readiness and liveness. Default: none."
+    metrics_listen: str | None = setting(
+        None, address, "Address for Prometheus metrics, readiness and liveness. Default: none."
     )
-    authentication: str = _setting(
+    authentication: str = setting(
         "none",
-        _one_of("none", "sasl", "tls"),
+        one_of("none", "sasl", "tls"),
         "How clients prove who they are: not at all (none), with a password or token (sasl), with"
         " a certificate (tls).",
     )
-    sasl_mechanisms: tuple[str, ...] = _setting(
+    sasl_mechanisms: tuple[str, ...] = setting(
         ("SCRAM-SHA-256", "SCRAM-SHA-512"),
-        _list_of(",", _one_of(*SASL_MECHANISMS)),
+        list_of(",", one_of(*SASL_MECHANISMS)),
         "Ways of SASL that clients may choose from: " + ", ".join(SASL_MECHANISMS) + ".",
     )
-    super_users: tuple[str, ...] = _setting(
+    super_users: tuple[str, ...] = setting(
         (),
-        _list_of(";", _principal),
+        list_of(";", _principal),
         "Users who may do everything. Outside the file: names with `;` between them.",
     )
-    tls_cert: str | None = _setting(
-        None, _text, "File with the broker's certificate chain (PEM). Set: the listener speaks TLS."
+    tls_cert: str | None = setting(
+        None, text, "File with the broker's certificate chain (PEM). Set: the listener speaks TLS."
     )
-    tls_key: str | None = _setting(None, _text, "File with the key of `tls_cert` (PEM).")
-    tls_client_ca: str | None = _setting(
+    tls_key: str | None = setting(None, text, "File with the key of `tls_cert` (PEM).")
+    tls_client_ca: str | None = setting(
         None,
-        _text,
+        text,
         "File with CA certificates (PEM). Set: a client must show a certificate that one of them"
         " signed.",
     )
-    oauth_jwks_file: str | None = _setting(
-        None, _text, "File with the public keys (JWKS) that sign the tokens of OAUTHBEARER."
+    oauth_jwks_file: str | None = setting(
+        None, text, "File with the public keys (JWKS) that sign the tokens of OAUTHBEARER."
     )
-    oauth_issuer: str | None = _setting(None, _text, "Issuer (`iss`) that a token must name.")
-    oauth_audience: str | None = _setting(None, _text, "Audience (`aud`) that a token must name.")
-    oauth_principal_claim: str = _setting(
-        "sub", _text, "Claim of a token that holds the name of the user."
+    oauth_issuer: str | None = setting(None, text, "Issuer (`iss`) that a token must name.")
+    oauth_audience: str | None = setting(None, text, "Audience (`aud`) that a token must name.")
+    oauth_principal_claim: str = setting(
+        "sub", text, "Claim of a token that holds the name of the user."
     )
-    max_unauthenticated_connections: int = _setting(
+    max_unauthenticated_connections: int = setting(
         1000,
-        _integer(1, 10**6),
+        integer(1, 10**6),
         "Connections held at a time that have not yet authenticated; one more ends the oldest.",
     )
-    allow_insecure_network: bool = _setting(
+    allow_insecure_network: bool = setting(
         False,
-        _boolean,
+        boolean,
         "Listen on a network although anybody there can read and write everything, or read"
         " passwords on the way.",
     )
-    node_id: int = _setting(1, _integer(0, 2**31 - 1), "Number of this broker in metadata.")
-    auto_create_topics: bool = _setting(
-        True, _boolean, "Create a topic when a client first asks for it."
+    node_id: int = setting(1, integer(0, 2**31 - 1), "Number of this broker in metadata.")
+    auto_create_topics: bool = setting(
+        True, boolean, "Create a topic when a client first asks for it."
     )
-    default_partitions: int = _setting(
-        1, _integer(1, 100_000), "Partitions of a topic created without a number of its own."
+    default_partitions: int = setting(
+        1, integer(1, 100_000), "Partitions of a topic created without a number of its own."
     )
-    producer_id_expiration_ms: int = _setting(
+    producer_id_expiration_ms: int = setting(
         86_400_000,
-        _integer(1, 2**31 - 1),
+        integer(1, 2**31 - 1),
         "How long a partition knows an idempotent producer that sends nothing; one with an open"
         " transaction is never forgotten.",
     )
-    group_initial_rebalance_delay_ms: int = _setting(
-        0, _integer(0, 3_600_000), "How long a new classic group waits for more members."
+    group_initial_rebalance_delay_ms: int = setting(
+        0, integer(0, 3_600_000), "How long a new classic group waits for more members."
     )
-    group_min_session_timeout_ms: int = _setting(
-        6_000, _integer(1, 1_800_000), "Shortest session timeout that a classic member may ask for."
+    group_min_session_timeout_ms: int = setting(
+        6_000, integer(1, 1_800_000), "Shortest session timeout that a classic member may ask for."
     )
-    transaction_max_timeout_ms: int = _setting(
+    transaction_max_timeout_ms: int = setting(
         900_000,
-        _integer(1, 2**31 - 1),
+        integer(1, 2**31 - 1),
         "Longest timeout that a transactional producer may ask for.",
     )
-    transactional_id_expiration_ms: int = _setting(
+    transactional_id_expiration_ms: int = setting(
         604_800_000,
-        _integer(1, 2**31 - 1),
+        integer(1, 2**31 - 1),
         "How long a transactional id that nobody uses is kept.",
     )
-    archive: str | None = _setting(
+    archive: str | None = setting(
         None,
         _archive,
         'Where sealed segments of topics with `remote.storage.enable` are copied: "file:///…" or'
         ' "s3://bucket/prefix". Credentials come from the environment (AWS_ACCESS_KEY_ID, …).'
         " Default: nowhere.",
     )
-    archive_endpoint: str | None = _setting(
-        None, _text, "URL of an S3-compatible server. Default: that of AWS."
+    archive_endpoint: str | None = setting(
+        None, text, "URL of an S3-compatible server. Default: that of AWS."
     )
-    archive_region: str | None = _setting(
-        None, _text, "Region of the bucket. Default: from the environment (AWS_REGION)."
+    archive_region: str | None = setting(
+        None, text, "Region of the bucket. Default: from the environment (AWS_REGION)."
     )
-    archive_cache_bytes: int = _setting(
-        1 << 30, _size, "Disk space for what is read back from the archive."
+    archive_cache_bytes: int = setting(
+        1 << 30, size, "Disk space for what is read back from the archive."
     )
-    archive_max_bytes_per_s: int = _setting(
-        64 << 20, _size, "Bytes per second moved to and from the archive by archiving."
+    archive_max_bytes_per_s: int = setting(
+        64 << 20, size, "Bytes per second moved to and from the archive by archiving."
     )
-    lag_warning_percent: int = _setting(
+    lag_warning_percent: int = setting(
         80,
-        _integer(1, 100),
+        integer(1, 100),
         "How much of a topic's retention a group may use up before it counts as falling behind.",
     )
-    lag_webhook: Secret | None = _setting(  # noqa: RUF009 (a Secret does not change)
-        None, _secret_url, "Address that is told by POST when a group falls behind. Default: none."
+    lag_webhook: Secret | None = setting(  # noqa: RUF009 (a Secret does not change)
+        None,
+        SecretKind(url),
+        "Address that is told by POST when a group falls behind. Default: none.",
     )
-    compaction_memory_bytes: int = _setting(
-        134_217_728, _size, "Memory for the keys of one compaction; more keys take more passes."
+    compaction_memory_bytes: int = setting(
+        134_217_728, size, "Memory for the keys of one compaction; more keys take more passes."
     )
-    compaction_bytes_per_s: int = _setting(
-        268_435_456, _size, "Bytes that compaction may read and write in a second."
+    compaction_bytes_per_s: int = setting(
+        268_435_456, size, "Bytes that compaction may read and write in a second."
     )
-    max_open_files: int = _setting(
-        1024, _integer(64, 2**31 - 1), "Segment files held open at the same time."
+    max_open_files: int = setting(
+        1024, integer(64, 2**31 - 1), "Segment files held open at the same time."
     )
-    max_request_bytes: int = _setting(
-        104_857_600, _size, "Largest request; a larger one ends its connection."
+    max_request_bytes: int = setting(
+        104_857_600, size, "Largest request; a larger one ends its connection."
     )
-    max_buffered_bytes: int = _setting(
-        268_435_456, _size, "Request bytes held in memory over all connections."
+    max_buffered_bytes: int = setting(
+        268_435_456, size, "Request bytes held in memory over all connections."
     )
-    max_connections: int = _setting(10_000, _integer(1, 10**6), "Connections held at a time.")
-    log_format: str = _setting("text", _one_of("text", "json"), "Form of the log: text or json.")
-    log_level: str = _setting(
+    max_connections: int = setting(10_000, integer(1, 10**6), "Connections held at a time.")
+    log_format: str = setting("text", one_of("text", "json"), "Form of the log: text or json.")
+    log_level: str = setting(
         "info",
-        _one_of("debug", "info", "warning", "error"),
+        one_of("debug", "info", "warning", "error"),
         "Least severe line that is logged: debug, info, warning or error.",
     )
-    audit_log: str = _setting(
+    audit_log: str = setting(
         "audit.jsonl",
-        _text,
+        text,
         "File that says who changed, and who was refused, what; a relative one begins at"
         " `data_dir`. off: none.",
     )
-    topic_defaults: Mapping[str, str] = field(
-        default_factory=lambda: MappingProxyType({}),
-        metadata={
-            "doc": "A table of Kafka topic configs for topics that do not set them, for example"
-            ' `"retention.ms" = "7d"`.'
-        },
+    topic_defaults: Mapping[str, str] = table(
+        topic_config_text,
+        "A table of Kafka topic configs for topics that do not set them, for example"
+        ' `"retention.ms" = "7d"`.',
+        underscore=".",
     )
-    group_defaults: Mapping[str, str] = field(
-        default_factory=lambda: MappingProxyType({}),
-        metadata={
-            "doc": "A table of Kafka group configs, and ours for queues, for groups that do not set"
-            ' them, for example `"share.auto.offset.reset" = "earliest"`.'
-        },
+    group_defaults: Mapping[str, str] = table(
+        topic_config_text,
+        "A table of Kafka group configs, and ours for queues, for groups that do not set them, for"
+        ' example `"share.auto.offset.reset" = "earliest"`.',
+        underscore=".",
     )
 
     def reached_at(self, bound: str) -> str:
@@ -386,30 +395,30 @@ class BrokerSettings:
 class ClientSettings:
     """The [client] section: how commands prove to a broker who they are."""
 
-    tls: bool = _setting(
-        False, _boolean, "Talk to the broker over TLS. `tls_ca` and `tls_cert` imply it."
+    tls: bool = setting(
+        False, boolean, "Talk to the broker over TLS. `tls_ca` and `tls_cert` imply it."
     )
-    tls_ca: str | None = _setting(
+    tls_ca: str | None = setting(
         None,
-        _text,
+        text,
         "File with CA certificates (PEM) that vouch for the broker. Default: the machine's own.",
     )
-    tls_cert: str | None = _setting(
-        None, _text, "File with the certificate (PEM) that commands show to the broker."
+    tls_cert: str | None = setting(
+        None, text, "File with the certificate (PEM) that commands show to the broker."
     )
-    tls_key: str | None = _setting(None, _text, "File with the key of `tls_cert` (PEM).")
-    sasl_mechanism: str = _setting(
+    tls_key: str | None = setting(None, text, "File with the key of `tls_cert` (PEM).")
+    sasl_mechanism: str = setting(
         "SCRAM-SHA-256",
-        _one_of(*SASL_MECHANISMS),
+        one_of(*SASL_MECHANISMS),
         "Way of SASL, once `username` or `token_file` is set: " + ", ".join(SASL_MECHANISMS) + ".",
     )
-    username: str | None = _setting(None, _text, "Name to log in with.")
-    password: Secret | None = _setting(  # noqa: RUF009 (a Secret does not change)
-        None, _secret, "Its password. Best kept in the environment, or in `password_file`."
+    username: str | None = setting(None, text, "Name to log in with.")
+    password: Secret | None = setting(  # noqa: RUF009 (a Secret does not change)
+        None, SecretKind(text), "Its password. Best kept in the environment, or in `password_file`."
     )
-    password_file: str | None = _setting(
-        None, _text, "File that holds the password and nothing else."
+    password_file: str | None = setting(
+        None, text, "File that holds the password and nothing else."
     )
-    token_file: str | None = _setting(
-        None, _text, "File with a token for OAUTHBEARER; read again for each login."
+    token_file: str | None = setting(
+        None, text, "File with a token for OAUTHBEARER; read again for each login."
     )

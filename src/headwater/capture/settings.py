@@ -1,9 +1,71 @@
-"""What can be set in [capture.NAME]."""
+"""What can be set in [capture.NAME]. Imported with the configuration, so it stays light."""
 
+import dataclasses
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
 
-from headwater.settings import Secret
+from headwater.errors import ConfigError
+from headwater.settings import (
+    Secret,
+    SecretKind,
+    address,
+    boolean,
+    integer,
+    list_of,
+    one_of,
+    parse_duration_ms,
+    setting,
+    table,
+    text,
+    topic_config_text,
+)
+
+SCHEMES: Final = (
+    "postgresql://", "postgres://", "mysql://", "mariadb://", "sqlite:///", "mongodb://",
+    "mongodb+srv://", "debezium:",
+)  # fmt: skip
+
+
+def _database_url(value: Any) -> str:
+    if not text(value).startswith(SCHEMES):
+        raise ValueError("an address that begins with " + ", ".join(SCHEMES))
+    return str(value)
+
+
+def _table_pattern(value: Any) -> str:
+    """Everything is a pattern, as the shell has them; yet without a schema it matches nothing."""
+    if not re.fullmatch(r"[^.\s]+\.\S(.*\S)?", text(value)):
+        raise ValueError('a pattern of schema.table such as "public.*"')
+    return str(value)
+
+
+def _seconds(value: Any) -> float:
+    expected = 'a number of seconds above 0, or a duration such as "10s"'
+    if isinstance(value, bool):
+        raise ValueError(expected)  # noqa: TRY004 (what was read is data, not an argument)
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        seconds = parse_duration_ms(str(value)) / 1000
+    if not 0 < seconds <= 86_400:
+        raise ValueError(expected)
+    return seconds
+
+
+def _rule(name: str, value: Any) -> str:
+    return text(value)
+
+
+def _option(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise ValueError("a text or a number")
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,21 +73,109 @@ class CaptureSettings:
     """One [capture.NAME] section."""
 
     name: str
-    source: Secret  # postgresql://, mysql://, mariadb://, sqlite:///, mongodb://, debezium:
-    tables: tuple[str, ...] = ("*.*",)  # patterns as the shell has them, of schema.table
-    exclude: tuple[str, ...] = ()
-    snapshot: str = "initial"  # or "never"
-    chunk_rows: int = 20_000
-    partitions: int = 1
-    topic_config: Mapping[str, str] = field(default_factory=dict)
-    schemas: bool = False  # a Connect schema beside every key and value
-    tombstones: bool = True
-    transactions: bool = False  # the topic <name>.transaction, and `transaction` in every value
-    decimals: str = "string"  # or "double", or "precise" (Connect's bytes)
-    times: str = "adaptive"  # Debezium's numbers; or "iso"
-    columns: Mapping[str, str] = field(default_factory=dict)  # column pattern: drop, mask, hash, …
-    rows: Mapping[str, str] = field(default_factory=dict)  # table pattern: condition
-    outbox: str | None = None  # the table whose rows are events
-    heartbeat_s: float = 10.0
-    metrics_listen: str | None = None
-    options: Mapping[str, str] = field(default_factory=dict)  # of one kind of source: slot, …
+    source: Secret = setting(  # noqa: RUF009 (a Secret does not change)
+        MISSING,
+        SecretKind(_database_url),
+        "Address of the database: `postgresql://user@host/database`, `mysql://`, `mariadb://`,"
+        " `sqlite:///file`, `mongodb://`, `debezium:`.",
+    )
+    password_file: str | None = setting(
+        None, text, "File that holds the password of the user in `source`, and nothing else."
+    )
+    tables: tuple[str, ...] = setting(
+        ("*.*",),
+        list_of(",", _table_pattern),
+        "Tables to follow: patterns of schema.table, as the shell has them.",
+    )
+    exclude: tuple[str, ...] = setting(
+        (), list_of(",", _table_pattern), "Tables not to follow, though `tables` names them."
+    )
+    snapshot: str = setting(
+        "initial",
+        one_of("initial", "never"),
+        "What the topics begin with: the rows that the tables have (initial), or only changes from"
+        " the first start on (never).",
+    )
+    chunk_rows: int = setting(
+        20_000, integer(1, 10_000_000), "Rows that a snapshot reads at a time."
+    )
+    partitions: int = setting(
+        1, integer(1, 100_000), "Partitions of the topics that the capture creates."
+    )
+    topic_config: Mapping[str, str] = table(
+        topic_config_text,
+        "A table of Kafka topic configs for the topics that the capture creates.",
+        underscore=".",
+    )
+    schemas: bool = setting(
+        False, boolean, "Write a Kafka Connect schema beside every key and value."
+    )
+    tombstones: bool = setting(
+        True, boolean, "Follow every delete with a record of that key without a value."
+    )
+    transactions: bool = setting(
+        False,
+        boolean,
+        "Write the topic `NAME.transaction`, and the transaction into every value.",
+    )
+    decimals: str = setting(
+        "string",
+        one_of("string", "double", "precise"),
+        "Exact numbers as text (string), as floating point (double) or as Kafka Connect's bytes"
+        " (precise).",
+    )
+    times: str = setting(
+        "adaptive",
+        one_of("adaptive", "iso"),
+        "Dates and times as Debezium's numbers (adaptive) or as ISO 8601 text (iso).",
+    )
+    columns: Mapping[str, str] = table(
+        _rule, "A table from patterns of schema.table.column to what happens to the column."
+    )
+    rows: Mapping[str, str] = table(
+        _rule, "A table from patterns of schema.table to the condition that a row must meet."
+    )
+    outbox: str | None = setting(
+        None, _table_pattern, "Table whose rows are events. Default: none."
+    )
+    heartbeat_s: float = setting(
+        10.0, _seconds, "How often the position is stored when nothing changes, in seconds."
+    )
+    metrics_listen: str | None = setting(
+        None, address, "Address for Prometheus metrics, readiness and liveness. Default: none."
+    )
+    options: Mapping[str, str] = table(
+        _option, "A table of what only this kind of source knows.", underscore="_"
+    )
+
+    @property
+    def shown_source(self) -> str:
+        """Its address without what is nobody's business: no password, no parameters. A password
+        that nobody has quoted may hold any character, so all up to the last "@" is left out.
+        """
+        url = re.sub(r"^([a-z+]+://[^:@/]*):.*@", r"\1@", self.source.reveal())
+        return url.partition("?")[0]
+
+
+def with_password(settings: CaptureSettings) -> CaptureSettings:
+    """The settings with the password of `password_file` in `source`. Raises ConfigError."""
+    if settings.password_file is None:
+        return settings
+    name = f"capture.{settings.name}.password_file"
+    try:
+        password = Path(settings.password_file).read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "no UTF-8"
+        detail = f"{settings.password_file}: {reason}"
+        raise ConfigError(f"{name} cannot be read", detail=detail) from error
+    url, count = re.subn(
+        r"^([a-z+]+://[^:@/?#]+)@",
+        lambda user: f"{user[1]}:{quote(password, safe='')}@",
+        settings.source.reveal(),
+    )
+    if not count:
+        raise ConfigError(
+            f"{name} is set, but capture.{settings.name}.source has a password or no user",
+            hint='source = "postgresql://user@host/database", without a password',
+        )
+    return dataclasses.replace(settings, source=Secret(url))
