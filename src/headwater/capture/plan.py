@@ -1,0 +1,115 @@
+"""What follows from a table and the settings, worked out once per table: its topic, how its keys
+are made, what stands around its values, which rules apply to its rows.
+"""
+
+import re
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headwater.capture.contract import Row, Table
+from headwater.capture.envelope import KeyFunction, key_function, source_of
+from headwater.capture.settings import CaptureSettings
+from headwater.errors import CaptureError, HeadwaterError
+
+_TOPIC_NAME_LENGTH: Final = 249  # Kafka's limit
+_TWINS: Final = 8  # equal Table objects of one table that are recognised without comparing them
+
+
+@dataclass(slots=True)
+class Plan:
+    table: Table
+    shaped: Table  # as consumers see it: without dropped columns
+    topic: str
+    key: KeyFunction
+    truncate_key: bytes | None
+    source: dict[str, Any]  # what `source` always has
+    head: bytes  # in front of a value and behind it: its schema, if wanted
+    end: bytes
+    width: int  # columns of a whole row
+    unknown: Row  # a row of which nothing is known
+    is_plain: bool  # nothing to do but to write rows down
+
+    def key_of(self, row: Row, otherwise: bytes | None) -> bytes | None:
+        """The key of a row that may lack it."""
+        return self.key(row) if all(name in row for name in self.shaped.key) else otherwise
+
+
+class Planner:
+    """Makes plans and keeps them. Safe in threads."""
+
+    def __init__(self, settings: CaptureSettings, connector: str, database: str) -> None:
+        self._settings = settings
+        self._connector = connector
+        self._database = database
+        policies = settings.topic_config.get("cleanup.policy", "").split(",")
+        self._is_compacted = "compact" in [policy.strip() for policy in policies]
+        self._lock = threading.Lock()
+        self._plans: dict[int, tuple[Table, Plan]] = {}  # by id of the Table object
+        self._twins: dict[str, list[tuple[Table, Plan]]] = {}  # the same, by the table's name
+        self._topics: dict[str, str] = {}  # topic: table
+
+    def plan(self, table: Table) -> Plan:
+        """Raises CaptureError if the table cannot be captured with these settings."""
+        # A Table is recognised by being the same object: comparing all columns costs too much.
+        found = self._plans.get(id(table))
+        if found is not None and found[0] is table:
+            return found[1]
+        with self._lock:
+            twins = self._twins.setdefault(table.id, [])
+            plan = next((plan for twin, plan in twins if twin == table), None) or self._make(table)
+            if len(twins) == _TWINS:
+                self._plans.pop(id(twins.pop(0)[0]), None)
+            twins.append((table, plan))
+            self._plans[id(table)] = table, plan
+            return plan
+
+    def check(self, tables: Iterable[Table]) -> list[HeadwaterError]:
+        errors: list[HeadwaterError] = []
+        for table in tables:
+            try:
+                self.plan(table)
+            except HeadwaterError as error:
+                errors.append(error)
+        return errors
+
+    def _make(self, table: Table) -> Plan:
+        settings = self._settings
+        topic = self._claim_topic(table)
+        if self._is_compacted and not table.key:
+            raise CaptureError(
+                f"table {table.id} has no primary key, and its topic is to be compacted",
+                detail="a compacted topic takes only records with a key",
+                hint=f"give the table a primary key, leave it out (exclude = ['{table.id}']), or "
+                "take compact out of cleanup.policy",
+            )
+        return Plan(
+            table=table,
+            shaped=table,
+            topic=topic,
+            key=key_function(table.key, b"", b""),
+            truncate_key=b"{}" if self._is_compacted else None,
+            source=source_of(self._connector, settings.name, self._database, table),
+            head=b"",
+            end=b"",
+            width=len(table.columns),
+            unknown=dict.fromkeys(column.name for column in table.columns),
+            is_plain=not settings.transactions,
+        )
+
+    def _claim_topic(self, table: Table) -> str:
+        topic = topic_name(self._settings.name, table)
+        owner = self._topics.setdefault(topic, table.id)
+        if owner != table.id:
+            raise CaptureError(
+                f"tables {owner} and {table.id} would share the topic {topic}",
+                detail="what a topic's name cannot hold is written as _",
+                hint=f"leave one of them out: exclude = ['{table.id}']",
+            )
+        return topic
+
+
+def topic_name(name: str, table: Table) -> str:
+    """<capture>.<schema>.<table>, with _ for what a topic's name cannot hold, as Debezium does."""
+    return re.sub(r"[^a-zA-Z0-9._-]", "_", f"{name}.{table.id}")[:_TOPIC_NAME_LENGTH]

@@ -1,0 +1,372 @@
+"""From changes to records: which topic, which key, which value, which headers.
+
+A `Plan` is all that follows from one table and the settings; it is made when the table is first
+seen and again when the table changes. An `envelope.Frame` is what one transaction adds to it. What
+is left per change is a handful of operations on bytes.
+"""
+
+import time
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import orjson
+
+from headwater.capture.contract import (
+    UNAVAILABLE,
+    Begin,
+    Change,
+    Commit,
+    Message,
+    Row,
+    SchemaChange,
+    Table,
+)
+from headwater.capture.envelope import Frame, Headers, Shaped, at_time, source_of
+from headwater.capture.plan import Plan, Planner
+from headwater.capture.settings import CaptureSettings
+from headwater.errors import CaptureError, HeadwaterError
+
+_NO_HEADERS: Final[Headers] = ()
+_SAME_TIME_ROWS: Final = 1024  # so many changes of a transaction (a power of two), or rows read,
+# have the same ts_ms: when they were processed
+
+_dumps = orjson.dumps
+_join = b"".join
+
+
+class Shaper:
+    """Shapes the changes of one capture. Every error is a CaptureError (or ConfigError) that
+    concerns the one table of the change; the others can go on.
+
+    `begin`, `change`, `message` and `commit` are called by one thread, in the order of the stream;
+    everything else by any thread at any time.
+    """
+
+    def __init__(
+        self,
+        settings: CaptureSettings,
+        connector: str,
+        database: str,
+        *,
+        now_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._settings = settings
+        self._connector = connector
+        self._database = database
+        self._now_ns = now_ns
+        self._planner = Planner(settings, connector, database)
+        self._transaction = Begin({}, "", 0, {})
+        self._frames: dict[
+            int, tuple[Table, Plan, Frame]
+        ] = {}  # of this transaction, by id of a table
+        self._table: Table | None = None  # of the last change, with its plan and frame
+        self._plan: Plan
+        self._frame: Frame
+        self._counts: dict[str, int] = {}  # events of this transaction, by table
+        self._total = 0
+
+    # ── the stream ──────────────────────────────────────────────────────────────────────────────
+
+    def begin(self, transaction: Begin, counts: Mapping[str, int] | None = None) -> None:
+        """A transaction begins. `counts` is for one that goes on in the middle (after a restart,
+        or in another Kafka transaction): what `counts` was there.
+        """
+        self._transaction = transaction
+        self._frames.clear()
+        self._table = None
+        self._counts = dict(counts or {})
+        self._total = sum(self._counts.values())
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many events of this transaction there were, by table (empty unless
+        settings.transactions). Needed only to go on in the middle of one: see `begin`.
+        """
+        return dict(self._counts)
+
+    def change(self, change: Change) -> list[Shaped]:
+        """The records of a change: none (filtered out), one, a delete and its tombstone, or for a
+        changed key a delete, its tombstone and a create. With settings.transactions, BEGIN of the
+        transaction topic stands in front of a transaction's first record.
+        """
+        table, own = change.table, change.source
+        if (
+            table is not self._table
+            or len(own) != self._frame.own_fields
+            or not change.ordinal % _SAME_TIME_ROWS
+        ):
+            self._enter(change)
+        plan, frame, op = self._plan, self._frame, change.op
+        before, after = change.before, change.after
+        try:
+            if op == "c" and plan.is_plain and after is not None:  # by far the most frequent
+                parts = (
+                    frame.before_null,
+                    _dumps(after),
+                    frame.source,
+                    _dumps(own)[1:],
+                    frame.create,
+                )
+                return [(plan.topic, plan.key(after), _join(parts), _NO_HEADERS)]
+            return self._events(plan, frame, op, before, after, _dumps(own)[1:])
+        except (KeyError, TypeError) as error:
+            raise _unshapeable(plan.table, error) from error
+
+    def message(self, message: Message) -> list[Shaped]:
+        """A message that an application wrote into the log: <name>.message, with its prefix as
+        key and its content in base64.
+        """
+        source = source_of(
+            self._connector, self._settings.name, self._database, Table("", "", (), ())
+        )
+        source = at_time(source, self._transaction.ts_ms) | self._transaction.source
+        value = {
+            "op": "m",
+            "ts_ms": self._now_ns() // 1_000_000,
+            "source": source | message.source,
+            "transaction": None,
+            "message": {"prefix": message.prefix, "content": b64encode(message.content).decode()},
+        }
+        records: list[Shaped] = []
+        if self._settings.transactions:
+            records, order = self._count("LOGICAL_DECODING_MESSAGE")
+            value["transaction"] = {
+                "id": self._transaction.id,
+                "total_order": self._total,
+                "data_collection_order": order,
+            }
+        key = _dumps({"prefix": message.prefix})
+        topic = self._settings.name + ".message"
+        return [*records, (topic, key, _dumps(value), _NO_HEADERS)]
+
+    def commit(self, commit: Commit) -> list[Shaped]:
+        """END of the transaction topic, if the transaction had any event."""
+        if not self._total:
+            return []
+        ended = {
+            "status": "END",
+            "id": self._transaction.id,
+            "event_count": self._total,
+            "data_collections": [
+                {"data_collection": table_id, "event_count": count}
+                for table_id, count in self._counts.items()
+            ],
+            "ts_ms": self._transaction.ts_ms,
+        }
+        self._counts, self._total = {}, 0
+        return [self._transaction_record(ended)]
+
+    # ── tables ──────────────────────────────────────────────────────────────────────────────────
+
+    def rows(
+        self,
+        table: Table,
+        rows: Iterable[Row],
+        snapshot: str,
+        ts_ms: int | None = None,
+        source: Mapping[str, Any] | None = None,
+    ) -> Iterator[Shaped]:
+        """Rows that a snapshot read, as "r" events; those that a condition leaves out are missing.
+
+        snapshot: "true", "incremental", … as in Debezium's `source`; ts_ms: when they were read,
+        by default now; source: what is known for `source` (lsn, pos, …).
+        """
+        plan = self._planner.plan(table)
+        topic, key = plan.topic, plan.key
+        for number, row in enumerate(rows):
+            if not number % _SAME_TIME_ROWS:
+                now_ns = self._now_ns()
+                base = at_time(plan.source, now_ns // 1_000_000 if ts_ms is None else ts_ms)
+                base = base | {"snapshot": snapshot} | dict(source or {})
+                frame = Frame(plan.head, plan.end, base, {}, now_ns)
+                head, tail = frame.before_null, frame.source + b"}" + frame.tails["r"]
+            try:
+                yield topic, key(row), head + _dumps(row) + tail, _NO_HEADERS
+            except (KeyError, TypeError) as error:
+                raise _unshapeable(table, error) from error
+
+    def key_of(self, table: Table, row: Row) -> bytes | None:
+        """What a row is told apart by: equal for two rows of a table if and only if their primary
+        keys are equal; None without one. (The records' key, but for an outbox.)
+        """
+        plan = self._planner.plan(table)
+        return plan.key(row)
+
+    def topic_of(self, table: Table) -> str:
+        return self._planner.plan(table).topic
+
+    def check(self, tables: Iterable[Table]) -> list[HeadwaterError]:
+        """All that is wrong with the settings for these tables, before any change comes."""
+        return self._planner.check(tables)
+
+    def schema_change(
+        self, change: SchemaChange, before: Table | None, source: Mapping[str, Any] | None = None
+    ) -> list[Shaped]:
+        """The record of <name>.schema for a table that is new (`before` is None), different or
+        gone, in the form of Debezium's schema change topic.
+        """
+        table = change.table or before
+        if table is None:
+            return []
+        plan = self._planner.plan(table)
+        now_ms = self._now_ns() // 1_000_000
+        kind = "DROP" if change.table is None else "CREATE" if before is None else "ALTER"
+        described = {
+            "type": kind,
+            "id": f'"{table.schema}"."{table.name}"',
+            "table": None if change.table is None else _described(plan.shaped),
+        }
+        value = {
+            "source": at_time(plan.source, self._transaction.ts_ms or now_ms)
+            | self._transaction.source
+            | dict(source or {}),
+            "ts_ms": now_ms,
+            "databaseName": plan.source["db"],
+            "schemaName": plan.source.get("schema"),
+            "ddl": change.ddl,
+            "tableChanges": [described],
+        }
+        key = _dumps({"databaseName": plan.source["db"]})
+        return [(self._settings.name + ".schema", key, _dumps(value), _NO_HEADERS)]
+
+    # ── inside ──────────────────────────────────────────────────────────────────────────────────
+
+    def _enter(self, change: Change) -> None:
+        """Makes the plan and the frame of this change the current ones."""
+        table, transaction = change.table, self._transaction
+        if not change.ordinal % _SAME_TIME_ROWS:
+            self._frames.clear()
+        found = self._frames.get(id(table))
+        if found is None or found[2].own_fields != len(change.source):
+            plan = self._planner.plan(table)
+            frame = Frame(
+                plan.head,
+                plan.end,
+                at_time(plan.source, transaction.ts_ms) | transaction.source,
+                change.source,
+                self._now_ns(),
+                transaction.id if self._settings.transactions else None,
+            )
+            found = self._frames[id(table)] = table, plan, frame
+        self._table, self._plan, self._frame = found
+
+    def _events(
+        self,
+        plan: Plan,
+        frame: Frame,
+        op: str,
+        before: Row | None,
+        after: Row | None,
+        own: bytes,
+    ) -> list[Shaped]:
+        """The records of a change as the rules left it; `own` completes its `source`."""
+        if op == "u":
+            assert after is not None
+            key = plan.key(after)
+            if before is not None:
+                if plan.key_of(before, key) != key:
+                    return self._key_change(plan, frame, before, after, own)
+                if len(before) < plan.width:
+                    before = None  # only the key: that says nothing, and Debezium says null
+            records, tail = self._tail(plan, frame, "u")
+            old = b"null" if before is None else _dumps(before)
+            value = _join((frame.head, old, b',"after":', _dumps(after), frame.source, own, tail))
+            records.append((plan.topic, key, value, _NO_HEADERS))
+            return records
+        if op == "d":
+            return self._delete(plan, frame, before, own, _NO_HEADERS)
+        if op == "c":
+            assert after is not None
+            return self._create(plan, frame, after, own, _NO_HEADERS)
+        records, tail = self._tail(plan, frame, op)
+        value = _join((frame.head, b"null", frame.after_null, own, tail))
+        records.append((plan.topic, plan.truncate_key, value, _NO_HEADERS))
+        return records
+
+    def _key_change(
+        self, plan: Plan, frame: Frame, before: Row, after: Row, own: bytes
+    ) -> list[Shaped]:
+        # A part of a key that was too large to be written again is what it was.
+        unchanged = {k: before[k] for k in plan.shaped.key if after[k] == UNAVAILABLE}
+        after = after | unchanged
+        old_key, new_key = plan.key(before), plan.key(after)
+        if old_key == new_key:
+            return self._events(plan, frame, "u", before, after, own)
+        deleted = self._delete(plan, frame, before, own, (("__debezium.newkey", new_key),))
+        created = self._create(plan, frame, after, own, (("__debezium.oldkey", old_key),))
+        return deleted + created
+
+    def _create(
+        self, plan: Plan, frame: Frame, after: Row, own: bytes, headers: Headers
+    ) -> list[Shaped]:
+        records, tail = self._tail(plan, frame, "c")
+        value = _join((frame.before_null, _dumps(after), frame.source, own, tail))
+        records.append((plan.topic, plan.key(after), value, headers))
+        return records
+
+    def _delete(
+        self, plan: Plan, frame: Frame, before: Row | None, own: bytes, headers: Headers
+    ) -> list[Shaped]:
+        key = None if before is None else plan.key(before)
+        if before is not None and len(before) < plan.width:
+            before = plan.unknown | before
+        records, tail = self._tail(plan, frame, "d")
+        value = _join((frame.head, _dumps(before), frame.after_null, own, tail))
+        records.append((plan.topic, key, value, headers))
+        if self._settings.tombstones and key is not None:
+            records.append((plan.topic, key, None, headers))
+        return records
+
+    def _tail(self, plan: Plan, frame: Frame, op: str) -> tuple[list[Shaped], bytes]:
+        if not self._settings.transactions:
+            return [], frame.tails[op]
+        records, order = self._count(plan.table.id)
+        return records, frame.tail_in_transaction(op, self._total, order)
+
+    def _count(self, table_id: str) -> tuple[list[Shaped], int]:
+        """Counts an event. Returns the record of BEGIN if it is the first, and its number among
+        the table's.
+        """
+        records: list[Shaped] = []
+        if not self._total:
+            begun = {
+                "status": "BEGIN",
+                "id": self._transaction.id,
+                "event_count": None,
+                "data_collections": None,
+                "ts_ms": self._transaction.ts_ms,
+            }
+            records.append(self._transaction_record(begun))
+        self._total += 1
+        order = self._counts[table_id] = self._counts.get(table_id, 0) + 1
+        return records, order
+
+    def _transaction_record(self, value: Mapping[str, Any]) -> Shaped:
+        key = _dumps({"id": value["id"]})
+        topic = self._settings.name + ".transaction"
+        return topic, key, _dumps(value), _NO_HEADERS
+
+
+def _described(table: Table) -> dict[str, Any]:
+    return {
+        "defaultCharsetName": None,
+        "primaryKeyColumnNames": table.key,
+        "columns": [
+            {
+                "name": column.name,
+                "typeName": column.type,
+                "typeExpression": column.type,
+                "position": position,
+                "optional": column.optional,
+            }
+            for position, column in enumerate(table.columns, 1)
+        ],
+        "comment": None,
+    }
+
+
+def _unshapeable(table: Table, error: Exception) -> CaptureError:
+    """A row that lacks a column of its key, or has a value that JSON has no form for."""
+    what = f"column {error} is missing" if isinstance(error, KeyError) else str(error)
+    return CaptureError(f"a row of {table.id} cannot be written as JSON", detail=what)
