@@ -15,6 +15,7 @@
     ├── CaptureError              a capture cannot go on, or a table of it cannot
     │   ├── SourceUnreachable     the database does not answer; asking again may help
     │   ├── SourceRefused         it does, but its settings or our rights stand in the way
+    │   ├── TableRefused          one table stands in the way; the others can go on
     │   ├── PositionLost          its log no longer goes back to where the capture stands
     │   └── Fenced                another process has taken over
     └── ProtocolError             bytes from a client
@@ -104,6 +105,10 @@ class SourceUnreachable(CaptureError):
 
 class SourceRefused(CaptureError):
     """The database's settings or our rights there stand in the way; the hint has the SQL."""
+
+
+class TableRefused(CaptureError):
+    """Something about one table stands in the way; the others can go on."""
 
 
 class PositionLost(CaptureError):

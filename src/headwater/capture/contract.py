@@ -62,10 +62,6 @@ class Table:
     name: str
     columns: tuple[Column, ...]
     key: tuple[str, ...]  # columns of the primary key, in its order; () without one
-    # Rows are documents: a Row has the fields that this one document has, with values as extended
-    # JSON writes them; `columns` names the key only. The envelope holds them as JSON texts
-    # (capture/mongo/shape.py).
-    documents: bool = False
 
     @property
     def id(self) -> str:
@@ -90,11 +86,6 @@ class Change:
     database tells: everything, the key's columns only (the others are absent), or None. A change
     of the primary key is a "u" whose `before` has the old key. `source` has what Debezium's
     `source` adds for this one change: lsn, pos, row, …
-
-    Of documents (MongoDB) a "u" may have no `after`, if the document was deleted since; its
-    `before` then has at least the key. `extra` has what the envelope tells besides:
-    {"updateDescription": {"updatedFields": {path: value}, "removedFields": [path, …], …}}, not yet
-    filtered, and not yet texts.
     """
 
     table: Table
@@ -103,7 +94,6 @@ class Change:
     after: Row | None
     ordinal: int
     source: dict[str, Any]
-    extra: dict[str, Any] | None = None
 
 
 @dataclass(slots=True)
@@ -204,8 +194,9 @@ class Source(ABC):
     others, while `changes` runs, so they use connections of their own.
 
     Raises errors.CaptureError and its kinds: SourceUnreachable (tried again with growing pauses),
-    SourceRefused (rights, settings: with the SQL that mends it), PositionLost (the log no longer
-    goes back to the position; with the command that repairs it).
+    SourceRefused (rights, settings: with the SQL that mends it), TableRefused (the same, of one
+    table), PositionLost (the log no longer goes back to the position; with the command that repairs
+    it). From `read_chunk` everything but SourceUnreachable stops that table only.
     """
 
     connector: str  # Debezium's name for it: "postgresql", "mysql", "mongodb", "sqlite"
@@ -218,7 +209,8 @@ class Source(ABC):
     @abstractmethod
     def check(self) -> list[HeadwaterError]:
         """All that is wrong with the database's settings, rights and tables, for `doctor` and
-        before the start. Each names the SQL that mends it. Changes nothing.
+        before the start. Each names the SQL that mends it. Changes nothing. A TableRefused does
+        not keep the capture from starting: the stream has a TableFailed for it.
         """
 
     @abstractmethod

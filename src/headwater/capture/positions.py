@@ -1,0 +1,142 @@
+"""How far each capture is, and its tables: the compacted topic `__headwater_positions`.
+
+    key                        value (JSON)
+    shop                       {"at": place, "changes": n | null, "ts_ms", "written_ms", "signals",
+                                "counts": {…}, "lag": {"size_bytes", "retained_bytes"}}
+    shop/public.orders         {"table": {…}, "snapshot": {…} | null, "failed": {…} | null}
+
+Both are written in the same Kafka transaction as the changes they speak of, as its last records:
+the topic's partition is then part of an open transaction for a moment only, and a capture that
+starts never waits for another one's long transaction (a `read_committed` reader would).
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from headwater.capture.contract import Column, Lag, Position, Table
+
+TOPIC: Final = "__headwater_positions"
+TOPIC_CONFIG: Final = {"cleanup.policy": "compact"}
+SIGNALS_TOPIC: Final = "__headwater_signals"  # what `headwater capture snapshot` asks for, by name
+
+INITIAL, INCREMENTAL = "true", "incremental"  # as Debezium's source.snapshot has it
+
+
+@dataclass(frozen=True, slots=True)
+class CapturePosition:
+    """Where a capture stands."""
+
+    position: Position
+    ts_ms: int  # when the last transaction was committed, by the database's clock
+    written_ms: int = 0  # when this was written, by ours
+    signals: int = 0  # offset of the next signal
+    counts: Mapping[str, int] = field(default_factory=dict)  # of a transaction that is not whole
+    lag: Lag = field(default_factory=Lag)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """How far the copy of a table is. `kind` is INITIAL or INCREMENTAL."""
+
+    kind: str
+    after: Any = None  # the next chunk begins behind this key
+    rows: int = 0
+    total: int | None = None  # an estimate
+    is_done: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a table is no longer followed."""
+
+    what: str
+    detail: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """A table as the topics know it."""
+
+    table: Table
+    snapshot: Snapshot | None = None
+    failed: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """All that is stored of one capture."""
+
+    capture: CapturePosition | None
+    tables: Mapping[str, TableState]
+
+
+def key_of(capture: str, table_id: str | None = None) -> bytes:
+    return (capture if table_id is None else f"{capture}/{table_id}").encode()
+
+
+def encode_capture(stored: CapturePosition) -> bytes:
+    return orjson.dumps(
+        {
+            "at": stored.position.at,
+            "changes": stored.position.changes,
+            "ts_ms": stored.ts_ms,
+            "written_ms": stored.written_ms,
+            "signals": stored.signals,
+            "counts": stored.counts,
+            "lag": dataclasses.asdict(stored.lag),
+        }
+    )
+
+
+def encode_table(state: TableState) -> bytes:
+    return orjson.dumps(dataclasses.asdict(state))
+
+
+def decode(capture: str, records: Mapping[bytes, bytes]) -> Stored:
+    """What is stored of `capture` in the topic's latest records by key."""
+    value = records.get(key_of(capture))
+    prefix = key_of(capture, "")
+    return Stored(
+        _capture(orjson.loads(value)) if value is not None else None,
+        {
+            key.removeprefix(prefix).decode(): _table_state(orjson.loads(value))
+            for key, value in records.items()
+            if key.startswith(prefix)
+        },
+    )
+
+
+def captures_in(records: Mapping[bytes, bytes]) -> list[str]:
+    """The names of all captures that ever stored a position."""
+    return sorted(key.decode() for key in records if b"/" not in key)
+
+
+def _capture(stored: Mapping[str, Any]) -> CapturePosition:
+    return CapturePosition(
+        Position(stored["at"], stored["changes"]),
+        stored["ts_ms"],
+        stored["written_ms"],
+        stored["signals"],
+        stored["counts"],
+        Lag(**stored["lag"]),
+    )
+
+
+def _table_state(stored: Mapping[str, Any]) -> TableState:
+    snapshot, failed = stored["snapshot"], stored["failed"]
+    return TableState(
+        table_from(stored["table"]),
+        Snapshot(**snapshot) if snapshot is not None else None,
+        Failure(**failed) if failed is not None else None,
+    )
+
+
+def table_from(stored: Mapping[str, Any]) -> Table:
+    """The table that `dataclasses.asdict` took apart."""
+    columns = tuple(Column(**column) for column in stored["columns"])
+    return Table(stored["schema"], stored["name"], columns, tuple(stored["key"]))
