@@ -1,7 +1,5 @@
 """The broker's numbers in Prometheus' text format, gathered when somebody asks."""
 
-import math
-import resource
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -10,12 +8,11 @@ from headwater import __version__
 from headwater.broker.api.registry import APIS
 from headwater.broker.falling_behind import FALLING_BEHIND, LOST
 from headwater.broker.queues.window import KINDS
+from headwater.prometheus_text import Sample, family, memory_peak_bytes
 
 if TYPE_CHECKING:
     from headwater.broker.broker import Broker
     from headwater.broker.server import Server
-
-Sample = tuple[Mapping[str, str], float]
 
 
 def exposition(broker: "Broker", server: "Server") -> str:
@@ -24,10 +21,10 @@ def exposition(broker: "Broker", server: "Server") -> str:
 
 def _lines(broker: "Broker", server: "Server") -> Iterator[str]:
     metrics, store, compaction = broker.metrics, broker.store, broker.compactor.numbers
-    yield from _family(
+    yield from family(
         "headwater_build_info", "gauge", "The version that runs.", [({"version": __version__}, 1)]
     )
-    yield from _family("headwater_requests_total", "counter", "Requests by API.", (
+    yield from family("headwater_requests_total", "counter", "Requests by API.", (
         ({"api": APIS[key].name}, count) for key, count in metrics.requests.items()
     ))  # fmt: skip
     for name, text, by_topic in (
@@ -46,13 +43,13 @@ def _lines(broker: "Broker", server: "Server") -> Iterator[str]:
             metrics.held_back_looks,
         ),
     ):
-        yield from _family(name, "counter", text, _by_topic(by_topic))
-    yield from _family("headwater_overload_dropped_records_total", "counter",
+        yield from family(name, "counter", text, _by_topic(by_topic))
+    yield from family("headwater_overload_dropped_records_total", "counter",
         "Records that an overload policy did not take.", (
             ({"topic": topic, "reply": reply}, count)
             for (topic, reply), count in metrics.dropped_records.items()
     ))  # fmt: skip
-    yield from _family("headwater_throttled_milliseconds_total", "counter",
+    yield from family("headwater_throttled_milliseconds_total", "counter",
         "Pauses that quotas have told clients to make.", (
             ({"quota": quota}, count) for quota, count in broker.quotas.throttled_ms.items()
     ))  # fmt: skip
@@ -100,9 +97,9 @@ def _lines(broker: "Broker", server: "Server") -> Iterator[str]:
             "Largest part of a compacted partition that is not clean yet.",
             compaction.max_dirty_ratio,
         ),
-        ("headwater_memory_peak_bytes", "Largest resident size so far.", _peak_bytes()),
+        ("headwater_memory_peak_bytes", "Largest resident size so far.", memory_peak_bytes()),
     ):
-        yield from _family(name, "gauge", text, [({}, value)])
+        yield from family(name, "gauge", text, [({}, value)])
     for name, text, count in (
         (
             "headwater_connections_opened_total",
@@ -125,8 +122,8 @@ def _lines(broker: "Broker", server: "Server") -> Iterator[str]:
         ),
         ("headwater_audit_dropped_total", "Lines the audit log lacks.", broker.audit.dropped),
     ):
-        yield from _family(name, "counter", text, [({}, count)])
-    yield from _family(
+        yield from family(name, "counter", text, [({}, count)])
+    yield from family(
         "headwater_authorization_denials_total", "counter", "What clients may not do, and asked.", (
             ({"operation": operation.name, "resource_type": kind.name}, count)
             for (operation, kind), count in broker.authorizer.denials.items()
@@ -158,7 +155,7 @@ def _archive_lines(broker: "Broker") -> Iterator[str]:
             to_archive_bytes,
         ),
     ):
-        yield from _family(name, "gauge", text, _by_topic(by_topic))
+        yield from family(name, "gauge", text, _by_topic(by_topic))
     for name, text, value in (
         ("headwater_archive_failing", "1 if the last upload failed.", bool(uploads.last_error)),
         (
@@ -175,7 +172,7 @@ def _archive_lines(broker: "Broker") -> Iterator[str]:
         ("headwater_archive_reads_waiting", "Chunks being fetched.", chunks.waiting),
         ("headwater_archive_corrupt_objects", "Damaged objects.", len(chunks.corrupt)),
     ):
-        yield from _family(name, "gauge", text, [({}, value)])
+        yield from family(name, "gauge", text, [({}, value)])
     for name, text, count in (
         ("headwater_archive_uploaded_bytes_total", "Log bytes uploaded.", uploads.uploaded_bytes),
         ("headwater_archive_upload_failures_total", "Uploads that failed.", uploads.failures),
@@ -183,7 +180,7 @@ def _archive_lines(broker: "Broker") -> Iterator[str]:
         ("headwater_archive_fetch_failures_total", "Reads that failed.", chunks.failures),
         ("headwater_archive_cache_hits_total", "Chunks found in the cache.", archive.cache.hits),
     ):
-        yield from _family(name, "counter", text, [({}, count)])
+        yield from family(name, "counter", text, [({}, count)])
 
 
 def _group_lines(broker: "Broker") -> Iterator[str]:
@@ -214,15 +211,15 @@ def _group_lines(broker: "Broker") -> Iterator[str]:
             used,
         ),
     ):
-        yield from _family(name, "gauge", text, samples)
+        yield from family(name, "gauge", text, samples)
     states = broker.falling_behind.states
     for name, text, state in (
         ("headwater_groups_falling_behind", "Group partitions that fall behind.", FALLING_BEHIND),
         ("headwater_groups_lost", "Group partitions that retention has passed.", LOST),
     ):
         count = sum(each == state for each in states.values())
-        yield from _family(name, "gauge", text, [({}, count)])
-    yield from _family(
+        yield from family(name, "gauge", text, [({}, count)])
+    yield from family(
         "headwater_lag_webhook_failed_total",
         "counter",
         "Messages to lag_webhook that were given up.",
@@ -232,10 +229,10 @@ def _group_lines(broker: "Broker") -> Iterator[str]:
 
 def _transaction_lines(broker: "Broker") -> Iterator[str]:
     states = broker.transactions.counts().items()
-    yield from _family("headwater_transactional_ids", "gauge", "Transactional ids by state.", (
+    yield from family("headwater_transactional_ids", "gauge", "Transactional ids by state.", (
         ({"state": state.kafka_name}, count) for state, count in states
     ))  # fmt: skip
-    yield from _family(
+    yield from family(
         "headwater_transactions_timed_out_total",
         "counter",
         "Transactions aborted because their producer did not end them in time.",
@@ -258,8 +255,8 @@ def _queue_lines(broker: "Broker") -> Iterator[str]:
         ),
     ):
         samples: Iterable[Sample] = (({"group": group}, n) for group, n in by_group.items())
-        yield from _family(name, "counter", text, samples)
-    yield from _family(
+        yield from family(name, "counter", text, samples)
+    yield from family(
         "headwater_queue_acknowledgements_total",
         "counter",
         "What consumers said of records.",
@@ -268,7 +265,7 @@ def _queue_lines(broker: "Broker") -> Iterator[str]:
             for (group, kind), count in metrics.share_acknowledgements.items()
         ),
     )
-    yield from _family(
+    yield from family(
         "headwater_queue_dead_letters_total",
         "counter",
         "Records given up on.",
@@ -277,7 +274,7 @@ def _queue_lines(broker: "Broker") -> Iterator[str]:
             for (group, topic), count in metrics.dead_letters.items()
         ),
     )
-    yield from _family(
+    yield from family(
         "headwater_queue_in_flight_records",
         "gauge",
         "Records with consumers.",
@@ -287,19 +284,3 @@ def _queue_lines(broker: "Broker") -> Iterator[str]:
 
 def _by_topic(counts: Mapping[str, int]) -> Iterable[Sample]:
     return (({"topic": topic}, count) for topic, count in counts.items())
-
-
-def _family(name: str, kind: str, text: str, samples: Iterable[Sample]) -> Iterator[str]:
-    yield f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
-    for labels, value in samples:
-        inside = ",".join(f'{key}="{_escape(label)}"' for key, label in labels.items())
-        shown = "+Inf" if math.isinf(value) else f"{value:.10g}" if value % 1 else str(int(value))
-        yield f"{name}{{{inside}}} {shown}\n" if inside else f"{name} {shown}\n"
-
-
-def _escape(label: str) -> str:
-    return label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-def _peak_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -8,6 +8,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from headwater.broker.exposition import exposition
+from headwater.prometheus_text import CONTENT_TYPE
 
 if TYPE_CHECKING:
     from headwater.broker.broker import Broker
@@ -56,7 +57,7 @@ class HttpEndpoint:
         match request_line.split(b" "):
             case [b"GET", b"/metrics", _]:
                 text = exposition(self._broker, self._kafka_server)
-                return "200 OK", "text/plain; version=0.0.4; charset=utf-8", text.encode()
+                return "200 OK", CONTENT_TYPE, text.encode()
             case [b"GET", b"/live", _]:
                 return "200 OK", "text/plain", b"alive\n"
             case [b"GET", b"/ready", _]:

@@ -1,0 +1,132 @@
+"""What a running capture tells to Prometheus and to whoever asks whether it is ready."""
+
+import http.client
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from headwater.capture.contract import Lag
+from headwater.capture.http import HttpEndpoint
+from headwater.capture.metrics import CaptureState, SnapshotProgress, exposition
+from headwater.errors import ConfigError, SourceUnreachable
+
+OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
+
+
+@pytest.fixture
+def state():
+    return CaptureState("shop")
+
+
+@pytest.fixture
+def endpoint(state):
+    endpoint = HttpEndpoint("127.0.0.1:0", state)
+    yield endpoint
+    endpoint.close()
+
+
+def get(endpoint, path):
+    connection = http.client.HTTPConnection(endpoint.address, timeout=30)
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    return answer.status, text
+
+
+def samples(text):
+    return {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def busy(state):
+    state.committed(3, 40, 5000, 0.012, int(time.time() * 1000) - 250)
+    state.committed(1, 2, 100, 0.5, None)
+    state.lag(Lag(1000, 1 << 20))
+    state.snapshot("public.orders", 500, 1000, is_done=False)
+    state.snapshot("public.items", 7, None, is_done=True)
+    state.table_failed("public.odd", SourceUnreachable("no replica identity"))
+    return state
+
+
+def test_everything_is_counted(state, endpoint):
+    busy(state)
+    status, text = get(endpoint, "/metrics")
+    assert status == 200
+    found = samples(text)
+    assert found["headwater_capture_transactions_total", "shop"] == 4
+    assert found["headwater_capture_changes_total", "shop"] == 42
+    assert found["headwater_capture_bytes_total", "shop"] == 5100
+    assert found["headwater_capture_commit_seconds", "shop"] == 0.5
+    assert 0.25 <= found["headwater_capture_lag_seconds", "shop"] < 60
+    assert found["headwater_capture_lag_bytes", "shop"] == 1000
+    assert found["headwater_capture_retained_bytes", "shop"] == 1 << 20
+    assert found["headwater_capture_snapshot_rows", "public.orders", "shop"] == 500
+    assert found["headwater_capture_snapshot_estimated_rows", "public.orders", "shop"] == 1000
+    assert found["headwater_capture_snapshot_done", "public.items", "shop"] == 1
+    assert ("headwater_capture_snapshot_estimated_rows", "public.items", "shop") not in found
+    assert found["headwater_capture_table_failed", "public.odd", "shop"] == 1
+    assert found["headwater_capture_errors_total", "TableFailed", "shop"] == 1
+
+
+def test_what_is_not_known_is_not_told(state):
+    found = samples(exposition(state))
+    assert found["headwater_capture_changes_total", "shop"] == 0
+    assert not any("lag" in name or "source_timestamp" in name for name, *_ in found)
+
+
+def test_caught_up_is_no_seconds_behind(state):
+    state.committed(1, 1, 1, 0.1, 0)
+    state.lag(Lag(0))
+    assert samples(exposition(state))["headwater_capture_lag_seconds", "shop"] == 0
+
+
+def test_ready_once_it_follows_and_not_after_an_error(state, endpoint):
+    assert get(endpoint, "/live") == (200, "alive\n")
+    assert get(endpoint, "/ready") == (503, "not ready: the capture is starting\n")
+    state.lag(Lag())
+    assert get(endpoint, "/ready") == (200, "ready\n")
+    state.error(SourceUnreachable("the database does not answer", detail="refused\ntwice"))
+    told = "not ready: the database does not answer: refused twice\n"
+    assert get(endpoint, "/ready") == (503, told)
+    state.restarted()
+    state.committed(1, 1, 1, 0.1, None)
+    assert get(endpoint, "/ready")[0] == 200
+    found = samples(exposition(state))
+    assert found["headwater_capture_errors_total", "SourceUnreachable", "shop"] == 1
+    assert found["headwater_capture_restarts_total", "shop"] == 1
+
+
+def test_a_new_snapshot_mends_a_failed_table(state):
+    busy(state)
+    state.snapshot("public.odd", 0, 10, is_done=False)
+    assert state.failed_tables == {}
+    assert state.snapshots["public.odd"] == SnapshotProgress(0, 10, is_done=False)
+
+
+def test_every_metric_of_a_capture_is_documented(state):
+    page = OPERATIONS.read_text(encoding="utf-8")
+    families = list(text_string_to_metric_families(exposition(busy(state))))
+    for family in families:
+        name = family.name + ("_total" if family.type == "counter" else "")
+        assert f"`{name}" in page, f"{name} is not in docs/operations.md"
+
+
+def test_strangers_do_no_harm(endpoint):
+    host, port = endpoint.address.split(":")
+    for sent in (b"", b"\x00\xff\n\n", b"GET /metrics\r\n", b"GET / HTTP/9.9\r\n\r\n"):
+        with socket.create_connection((host, int(port))) as connection:
+            connection.sendall(sent)
+    assert get(endpoint, "/elsewhere")[0] == 404
+    assert get(endpoint, "/live")[0] == 200
+
+
+def test_an_address_that_is_taken(state, endpoint):
+    with pytest.raises(ConfigError, match=r"capture\.shop\.metrics_listen cannot be bound"):
+        HttpEndpoint(endpoint.address, state)
