@@ -62,6 +62,10 @@ class Table:
     name: str
     columns: tuple[Column, ...]
     key: tuple[str, ...]  # columns of the primary key, in its order; () without one
+    # Rows are documents: a Row has the fields that this one document has, with values as extended
+    # JSON writes them; `columns` names the key only. The envelope holds them as JSON texts
+    # (capture/mongo/shape.py).
+    documents: bool = False
 
     @property
     def id(self) -> str:
@@ -86,6 +90,11 @@ class Change:
     database tells: everything, the key's columns only (the others are absent), or None. A change
     of the primary key is a "u" whose `before` has the old key. `source` has what Debezium's
     `source` adds for this one change: lsn, pos, row, …
+
+    Of documents (MongoDB) a "u" may have no `after`, if the document was deleted since; its
+    `before` then has at least the key. `extra` has what the envelope tells besides:
+    {"updateDescription": {"updatedFields": {path: value}, "removedFields": [path, …], …}}, not yet
+    filtered, and not yet texts.
     """
 
     table: Table
@@ -94,6 +103,7 @@ class Change:
     after: Row | None
     ordinal: int
     source: dict[str, Any]
+    extra: dict[str, Any] | None = None
 
 
 @dataclass(slots=True)

@@ -1,0 +1,116 @@
+"""How Debezium's envelope tells of documents: as JSON texts.
+
+    key      {"id": "<JSON of the _id>"}     in the relaxed form
+    value    {"before": "{…}", "after": "{…}", "updateDescription": {…}, "source": …, "op": …, …}
+
+This is the seam between shaping, which is the same for all sources, and MongoDB. For tables with
+`documents`, and after columns were filtered and masked, shaping takes `key` for the key, `before`
+and `after` for the two images, `update_description` for the field that other envelopes have not,
+and the schemas below.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import orjson
+
+from headwater.capture.contract import Row
+from headwater.capture.mongo.documents import relaxed
+
+# With the blanks that Debezium's keys have: keys are compared and hashed as bytes.
+_key_text: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ": ")).encode
+
+KEY_FIELDS: Final = ({"type": "string", "optional": False, "field": "id"},)
+DOCUMENT_SCHEMA: Final = {  # of `before` and `after`
+    "type": "string",
+    "optional": True,
+    "name": "io.debezium.data.Json",
+    "version": 1,
+}
+UPDATE_DESCRIPTION_SCHEMA: Final = {
+    "type": "struct",
+    "optional": True,
+    "name": "io.debezium.connector.mongodb.changestream.updatedescription",
+    "version": 1,
+    "field": "updateDescription",
+    "fields": [
+        {
+            "type": "array",
+            "optional": True,
+            "items": {"type": "string", "optional": False},
+            "field": "removedFields",
+        },
+        {**DOCUMENT_SCHEMA, "field": "updatedFields"},
+        {
+            "type": "array",
+            "optional": True,
+            "items": {
+                "type": "struct",
+                "optional": False,
+                "name": "io.debezium.connector.mongodb.changestream.truncatedarray",
+                "version": 1,
+                "fields": [
+                    {"type": "string", "optional": False, "field": "field"},
+                    {"type": "int32", "optional": False, "field": "size"},
+                ],
+            },
+            "field": "truncatedArrays",
+        },
+    ],
+}
+
+
+def text(row: Row) -> str:
+    """A document as the envelope holds it."""
+    return orjson.dumps(row).decode()
+
+
+def key(row: Row) -> dict[str, str]:
+    return {"id": _key_text(relaxed(row["_id"]))}
+
+
+def before(row: Row | None) -> str | None:
+    """Without a pre-image there is the _id alone, which the key tells already: null, as Debezium
+    has it.
+    """
+    return None if row is None or len(row) == 1 else text(row)
+
+
+def after(row: Row | None) -> str | None:
+    return None if row is None else text(row)
+
+
+def update_description(
+    extra: Mapping[str, Any] | None, transform: Callable[[Row], Row | None] | None = None
+) -> dict[str, Any] | None:
+    """What an update changed, or None. `transform` is what filters and masks a whole row of this
+    table: a path below a field that it changes or takes away is left out, for a part of a masked
+    value would show through.
+    """
+    if extra is None or (description := extra.get("updateDescription")) is None:
+        return None
+    updated = description.get("updatedFields") or {}
+    removed = description.get("removedFields") or []
+    truncated = description.get("truncatedArrays") or []
+    if transform is not None:
+        whole = {path: value for path, value in updated.items() if "." not in path}
+        shown = transform(whole) or {}
+        updated = {
+            path: shown[path] if path in whole else value
+            for path, value in updated.items()
+            if (path in shown if path in whole else _is_shown(path, transform))
+        }
+        removed = [path for path in removed if _is_shown(path, transform)]
+        truncated = [each for each in truncated if _is_shown(each["field"], transform)]
+    return {
+        "removedFields": removed or None,
+        "updatedFields": text(updated),
+        "truncatedArrays": [{"field": each["field"], "size": each["newSize"]} for each in truncated]
+        or None,
+    }
+
+
+def _is_shown(path: str, transform: Callable[[Row], Row | None]) -> bool:
+    field = path.partition(".")[0]
+    return (transform({field: path}) or {}).get(field) == path
