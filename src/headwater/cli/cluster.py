@@ -9,8 +9,8 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, 
 from confluent_kafka import admin as kafka_admin
 
 from headwater import config
-from headwater.cli import login
 from headwater.cli.parser import key_value
+from headwater.client import login
 from headwater.errors import BrokerUnreachable, HeadwaterError, RequestRefused, UsageError
 from headwater.protocol.error_codes import ErrorCode
 

@@ -22,9 +22,10 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from headwater import __version__, config
-from headwater.cli import login, wire
+from headwater.cli import wire
 from headwater.cli.output import duration, print_json, say, size, styled, table
 from headwater.cli.parser import Command, Parser, common_options
+from headwater.client import login
 from headwater.errors import BrokerUnreachable, ConfigError, HeadwaterError, RequestRefused
 from headwater.settings import BrokerSettings, ClientSettings, split_address
 

@@ -46,8 +46,9 @@ def compress(codec: int, data: bytes | bytearray) -> bytes:
     if codec == SNAPPY:
         return bytes(cramjam.snappy.compress_raw(data))
     if codec == LZ4:
-        # Java's clients refuse a frame whose blocks refer to each other.
-        frame = cramjam.lz4.Compressor(block_linked=False)
+        # Java's clients refuse a frame whose blocks refer to each other. Level 1, as they write it,
+        # is four times as fast as cramjam's default and a tenth larger.
+        frame = cramjam.lz4.Compressor(level=1, block_linked=False)
         frame.compress(bytes(data))
         return bytes(frame.finish())
     return bytes(cramjam.zstd.compress(data))

@@ -1,5 +1,5 @@
-"""How commands prove to a broker who they are: [client] and -X as librdkafka's properties, and the
-same for a socket of our own, for what librdkafka cannot ask.
+"""How clients prove to a broker who they are: [client] and -X as librdkafka's properties, and the
+same for a socket of our own.
 
 A password is never an argument of a command, which everybody on the machine could read: it comes
 from the environment, from a file, or is asked for at the terminal.
@@ -33,8 +33,8 @@ from headwater.protocol.messages.sasl_handshake import (
 from headwater.settings import ClientSettings, split_address
 
 TOKEN_LIFETIME_S = 300  # assumed of a token that does not say it
-# Asks a question on a connection: (connection, request, response's type, version) to response.
-Exchange = Callable[[socket.socket, Any, Any, int], Any]
+# Asks a question on a connection: (request, response's type, version) to response.
+Exchange = Callable[[Any, Any, int], Any]
 
 
 def properties_of(settings: ClientSettings) -> dict[str, Any]:
@@ -109,28 +109,14 @@ def is_encrypted(properties: Mapping[str, Any]) -> bool:
     return str(properties.get("security.protocol", "")).lower().endswith("ssl")
 
 
-def connect(
-    address: str, properties: Mapping[str, Any], timeout_s: float, ask: Exchange
-) -> socket.socket:
-    """A connection that may ask anything. Raises OSError if nobody answers, RequestRefused if the
-    broker does not believe us or we do not believe the broker.
-    """
-    protocol = str(properties.get("security.protocol", "plaintext")).lower()
-    connection = socket.create_connection(split_address(address), timeout_s)
-    try:
-        if is_encrypted(properties):
-            connection = _encrypted(connection, address, properties)
-        if protocol.startswith("sasl_"):
-            _log_in(connection, properties, ask)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+def uses_sasl(properties: Mapping[str, Any]) -> bool:
+    return str(properties.get("security.protocol", "")).lower().startswith("sasl_")
 
 
-def _encrypted(
+def encrypted(
     connection: socket.socket, address: str, properties: Mapping[str, Any]
 ) -> socket.socket:
+    """TLS over a connection; RequestRefused if we do not believe the broker."""
     files = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
     try:
         for file in files:
@@ -171,10 +157,11 @@ def no_tls(address: str, error: ssl.SSLError) -> RequestRefused:
     )
 
 
-def _log_in(connection: socket.socket, properties: Mapping[str, Any], ask: Exchange) -> None:
+def log_in(ask: Exchange, properties: Mapping[str, Any]) -> None:
+    """SASL; RequestRefused if the broker does not believe us."""
     mechanism = properties.get("sasl.mechanism") or properties.get("sasl.mechanisms", "")
     name, password = (str(properties.get(f"sasl.{key}", "")) for key in ("username", "password"))
-    offered = ask(connection, SaslHandshakeRequest(mechanism=mechanism), SaslHandshakeResponse, 1)
+    offered = ask(SaslHandshakeRequest(mechanism=mechanism), SaslHandshakeResponse, 1)
     if offered.error_code:
         raise RequestRefused(
             f"the broker does not offer {mechanism}",
@@ -184,7 +171,7 @@ def _log_in(connection: socket.socket, properties: Mapping[str, Any], ask: Excha
 
     def say(message: bytes) -> bytes:
         request = SaslAuthenticateRequest(auth_bytes=message)
-        answer = ask(connection, request, SaslAuthenticateResponse, 1)
+        answer = ask(request, SaslAuthenticateResponse, 1)
         if answer.error_code:
             raise RequestRefused(
                 f"the broker refuses the login{f' of {name}' if name else ''}",
@@ -204,7 +191,7 @@ def _log_in(connection: socket.socket, properties: Mapping[str, Any], ask: Excha
             exchange = scram.ClientExchange(mechanism, name, password)
             exchange.check(say(exchange.client_final(say(exchange.client_first()))))
         else:
-            raise BrokerUnreachable(f"this command cannot log in with {mechanism}")
+            raise BrokerUnreachable(f"there is no logging in with {mechanism}")
     except (AuthenticationFailed, MalformedMessage) as error:
         raise RequestRefused(
             "the broker does not log in as it should", detail=str(error)

@@ -1,0 +1,14 @@
+"""A Kafka client for writing in bulk, for our broker and for Apache Kafka.
+
+    transactions    TransactionalProducer: what the rest of Headwater writes with
+    ├── sending     batches on their way to the partitions' leaders, each stored once
+    ├── batches     records into batches, and a key's partition
+    └── cluster     who leads, who coordinates; asking until there is an answer
+        └── connection, login    one socket to one broker; proving who we are
+    topics          creates topics
+    compacted       the latest value of each key of a topic
+
+librdkafka is made for one record at a time: from Python it takes a few microseconds for each, and
+five round trips for a transaction. Here the records of a batch are put together in one place, and
+a transaction is what KIP-890 has made of it: Produce and EndTxn.
+"""

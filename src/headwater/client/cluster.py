@@ -1,0 +1,317 @@
+"""The brokers of a cluster: who leads, who coordinates, and asking until one answers.
+
+All waiting goes by a `Patience`: pauses that grow, and an end.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeVar
+
+from headwater.client.connection import Connection
+from headwater.client.login import properties_of
+from headwater.errors import BrokerUnreachable, HeadwaterError, MalformedMessage, RequestRefused
+from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.messages.find_coordinator import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from headwater.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
+from headwater.protocol.schema import Message
+from headwater.settings import ClientSettings, join_address
+
+_Response = TypeVar("_Response", bound=Message)
+
+DEFAULT_PATIENCE_S: Final = 120.0
+REQUEST_TIMEOUT_S: Final = 30.0
+_FIRST_PAUSE_S: Final = 0.005
+_LONGEST_PAUSE_S: Final = 1.0
+_UNKNOWN_TOPIC_PATIENCE_S: Final = 3.0  # a broker of a cluster may learn of a new topic late
+_TRANSACTION: Final = 1  # kind of coordinator
+
+# What ends a connection without a word about the request. Malformed: whoever is behind that
+# address now, it is not the broker we have talked to.
+LOST: Final = (OSError, MalformedMessage)
+
+RETRIABLE: Final = frozenset(
+    {
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.CORRUPT_MESSAGE,  # by the network: the batch itself has the right CRC
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+_ELSEWHERE: Final = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+
+def error_name(code: int) -> str:
+    """Also for a code that a later Kafka has."""
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return f"error {code}"
+
+
+class Patience:
+    """How long to go on trying: until nothing has got better for `limit_s`."""
+
+    def __init__(self, what: str, limit_s: float = DEFAULT_PATIENCE_S) -> None:
+        self._what = what
+        self._limit_s = limit_s
+        self.progressed()
+
+    def progressed(self) -> None:
+        """Something was achieved: all of the time is there again, and pauses are short."""
+        self._ends_s = time.monotonic() + self._limit_s
+        self._pause_s = _FIRST_PAUSE_S
+
+    def wait(self, reason: str) -> None:
+        """Before the next attempt. Raises BrokerUnreachable when there shall be none."""
+        if time.monotonic() + self._pause_s > self._ends_s:
+            raise BrokerUnreachable(
+                self._what,
+                detail=f"{reason} (for {self._limit_s:g} s)",
+                hint="`headwater status` tells whether the broker is there",
+            )
+        time.sleep(self._pause_s)
+        self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
+
+
+class Cluster:
+    """Connections to the brokers of a cluster; one for each, made when it is needed.
+
+    To be used by one thread. What is lost is connected anew by whoever asks next.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        login: ClientSettings,
+        *,
+        patience_s: float = DEFAULT_PATIENCE_S,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> None:
+        self.patience_s = patience_s
+        self._bootstrap = bootstrap
+        self._properties = properties_of(login)
+        self._timeout_s = min(timeout_s, patience_s)
+        self._addresses: dict[int, str] = {}  # of a broker, by its id
+        self._leaders: dict[str, list[int]] = {}  # of a topic's partitions; -1: none
+        self._coordinators: dict[str, str] = {}  # address, by transactional id
+        self._connections: dict[str, Connection] = {}
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def patience(self, what: str) -> Patience:
+        return Patience(what, self.patience_s)
+
+    # Connections
+
+    def connection(self, address: str) -> Connection:
+        """Raises what LOST has, and RequestRefused if the login fails."""
+        found = self._connections.get(address)
+        if found is None:
+            try:
+                found = Connection(address, self._properties, self._timeout_s)
+            except ValueError as error:  # an address that is none, as a broker may advertise
+                raise MalformedMessage(f"no address: {address}") from error
+            self._connections[address] = found
+        return found
+
+    def lose(self, connection: Connection) -> None:
+        """It is of no more use; the next one who needs it gets another."""
+        connection.close()
+        if self._connections.get(connection.address) is connection:
+            del self._connections[connection.address]
+
+    def ask_any(
+        self,
+        request: Message,
+        response: type[_Response],
+        patience: Patience,
+        *,
+        first: int,
+        last: int,
+    ) -> _Response:
+        """The answer of whichever broker answers."""
+        while True:
+            reason = ""
+            known = [*self._connections, *self._addresses.values(), *self._bootstrap.split(",")]
+            for address in dict.fromkeys(known):
+                connection = None
+                try:
+                    connection = self.connection(address)
+                    return connection.ask(request, response, first=first, last=last)
+                except LOST as error:
+                    reason = f"{address}: {error}"
+                    if connection is not None:
+                        self.lose(connection)
+            patience.wait(reason)
+
+    # Topics
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions a topic has; RequestRefused if it does not exist."""
+        if topic not in self._leaders:
+            self.refresh([topic])
+        return len(self._leaders[topic])
+
+    def find_partitions(self, topic: str) -> int | None:
+        """The same, None if the topic does not exist."""
+        found = self._look([topic], self.patience(f"no metadata from {self._bootstrap}"))
+        return len(self._leaders[topic]) if found.get(topic) is None else None
+
+    def leader(self, topic: str, partition: int) -> str | None:
+        """The address of who leads it; None: nobody does, or it is not known by now."""
+        leaders = self._leaders.get(topic, ())
+        node_id = leaders[partition] if partition < len(leaders) else -1
+        return self._addresses.get(node_id)
+
+    def refresh(self, topics: Iterable[str]) -> None:
+        """Asks who leads the partitions of these topics now."""
+        topics = list(topics)
+        patience = self.patience(f"no metadata from {self._bootstrap}")
+        until_s = time.monotonic() + _UNKNOWN_TOPIC_PATIENCE_S
+        while missing := self._look(topics, patience):
+            if time.monotonic() > until_s:
+                topic, code = next(iter(missing.items()))
+                raise refused_topic(code, topic)
+            patience.wait("UNKNOWN_TOPIC_OR_PARTITION")
+
+    def _look(self, topics: list[str], patience: Patience) -> dict[str, int]:
+        """Those of the topics that do not exist. Others that cannot be told of are refused."""
+        request = MetadataRequest(
+            topics=[MetadataRequestTopic(name=topic) for topic in topics],
+            allow_auto_topic_creation=False,
+        )
+        answer = self.ask_any(request, MetadataResponse, patience, first=4, last=12)
+        self._addresses = {
+            each.node_id: join_address(each.host, each.port) for each in answer.brokers
+        }
+        missing = {}
+        for topic in answer.topics:
+            name = topic.name or ""
+            if topic.error_code in RETRIABLE:
+                self._leaders.pop(name, None)
+                missing[name] = topic.error_code
+            elif topic.error_code:
+                raise refused_topic(topic.error_code, name)
+            else:
+                leaders = {each.partition_index: each.leader_id for each in topic.partitions}
+                self._leaders[name] = [leaders.get(index, -1) for index in range(len(leaders))]
+        return missing
+
+    # Coordinators
+
+    def coordinator(self, transactional_id: str, patience: Patience) -> Connection:
+        """Raises what LOST has."""
+        while transactional_id not in self._coordinators:
+            request = FindCoordinatorRequest(key=transactional_id, key_type=_TRANSACTION)
+            answer = self.ask_any(request, FindCoordinatorResponse, patience, first=1, last=3)
+            if answer.error_code in RETRIABLE:
+                patience.wait(error_name(answer.error_code))
+            elif answer.error_code:
+                raise refused_id(answer.error_code, transactional_id, answer.error_message)
+            else:
+                address = join_address(answer.host, answer.port)
+                self._coordinators[transactional_id] = address
+        return self.connection(self._coordinators[transactional_id])
+
+    def has_feature(self, transactional_id: str, name: str, level: int) -> bool:
+        """Whether the coordinator says that all of the cluster has the feature."""
+        patience = self.patience(f"no coordinator for {transactional_id}")
+        while True:
+            connection = None
+            try:
+                connection = self.coordinator(transactional_id, patience)
+                return connection.feature(name) >= level
+            except LOST as error:
+                self._lose_coordinator(transactional_id, connection)
+                patience.wait(str(error))
+
+    def ask_coordinator(
+        self,
+        transactional_id: str,
+        request: Message,
+        response: type[_Response],
+        patience: Patience,
+        *,
+        first: int,
+        last: int,
+        code_of: Callable[[Any], int] = lambda answer: answer.error_code,
+    ) -> _Response:
+        """The coordinator's answer, if it is none of those that ask for patience. The request may
+        reach the coordinator several times.
+        """
+        while True:
+            connection = None
+            try:
+                connection = self.coordinator(transactional_id, patience)
+                answer = connection.ask(request, response, first=first, last=last)
+            except LOST as error:
+                self._lose_coordinator(transactional_id, connection)
+                patience.wait(str(error))
+                continue
+            code = code_of(answer)
+            if code not in RETRIABLE:
+                return answer
+            if code in _ELSEWHERE:
+                self._coordinators.pop(transactional_id, None)
+            patience.wait(error_name(code))
+
+    def _lose_coordinator(self, transactional_id: str, connection: Connection | None) -> None:
+        self._coordinators.pop(transactional_id, None)
+        if connection is not None:
+            self.lose(connection)
+
+
+def refused_topic(code: int, topic: str, message: str | None = None) -> HeadwaterError:
+    detail = f"{message or 'refused'} ({error_name(code)})"
+    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return RequestRefused(
+            f"there is no topic {topic}", hint=f"`headwater topic create {topic}` makes it"
+        )
+    if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        return RequestRefused(
+            f"no right to write to topic {topic}",
+            detail=detail,
+            hint=f"`headwater acl add USER --producer --topic {topic}` grants it",
+        )
+    return RequestRefused(f"topic {topic} does not take the records", detail=detail)
+
+
+def refused_id(code: int, transactional_id: str, message: str | None = None) -> HeadwaterError:
+    hint = ""
+    if code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+        hint = (
+            "`headwater acl add USER --allow write,describe --transactional-id"
+            f" {transactional_id}` grants it"
+        )
+    elif code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+        hint = "the broker's transaction.max.timeout.ms has to be at least ten minutes"
+    return RequestRefused(
+        f"no transactions as {transactional_id}",
+        detail=f"{message or 'refused'} ({error_name(code)})",
+        hint=hint,
+    )

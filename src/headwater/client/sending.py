@@ -1,0 +1,302 @@
+"""Batches on their way to the leaders of their partitions: each is stored once, in its order.
+
+A leader has up to five requests before it answers the first (as many as a partition remembers
+batches of a producer, so that a repetition is known as one). If anything goes wrong, nothing new
+is sent until all answers are there or their connections lost; then what was not acknowledged goes
+out again, with the same bytes and sequences.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from headwater.client.batches import BatchBuilder
+from headwater.client.cluster import LOST, RETRIABLE, Cluster, error_name, refused_id, refused_topic
+from headwater.client.connection import Connection
+from headwater.errors import Fenced, HeadwaterError, RequestRefused
+from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.messages.produce import (
+    ProduceRequest,
+    ProduceRequestPartitionProduceData,
+    ProduceRequestTopicProduceData,
+    ProduceResponse,
+    ProduceResponsePartitionProduceResponse,
+)
+
+MAX_IN_FLIGHT: Final = 5
+MAX_REQUEST_BYTES: Final = 4 << 20
+_PRODUCE_TIMEOUT_MS: Final = 30_000
+_ACKS_ALL: Final = -1
+_ALREADY_STORED: Final = ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+
+FENCED: Final = (
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.PRODUCER_FENCED,
+    # The id that we had has been replaced, or forgotten.
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    ErrorCode.UNKNOWN_PRODUCER_ID,
+)
+
+TopicPartition = tuple[str, int]
+
+
+class Producer(NamedTuple):
+    """Who sends: what stands in each batch and request."""
+
+    transactional_id: str
+    id: int
+    epoch: int
+    codec: int
+    last_version: int  # of Produce
+
+
+class _Batch:
+    """One on its way. Its bytes exist only while it is in flight, or waits to be sent again."""
+
+    __slots__ = ("builder", "built", "is_stored", "sequence")
+
+    def __init__(self, builder: BatchBuilder, sequence: int) -> None:
+        self.builder = builder
+        self.sequence = sequence
+        self.built: bytearray | None = None
+        self.is_stored = False
+
+
+class _Partition:
+    __slots__ = ("batches", "partition", "sent", "topic")
+
+    def __init__(self, at: TopicPartition, builders: Iterable[BatchBuilder], sequence: int) -> None:
+        self.topic, self.partition = at
+        self.batches: list[_Batch] = []  # not stored yet, in the order of their sequences
+        self.sent = 0  # how many of them have been, in this round
+        for builder in builders:
+            if builder.count:
+                self.batches.append(_Batch(builder, sequence))
+                # Sequences wrap after 2^31 - 1 to 0.
+                sequence = (sequence + builder.count) & 0x7FFFFFFF
+
+    def begin_anew(self) -> None:
+        self.batches = [batch for batch in self.batches if not batch.is_stored]
+        self.sent = 0
+
+
+class _Leader:
+    """One connection, its partitions, and the requests that wait for an answer."""
+
+    def __init__(self, connection: Connection, version: int) -> None:
+        self.connection = connection
+        self.version = version
+        self.partitions: deque[_Partition] = deque()  # with batches to be sent, in turns
+        self.in_flight: deque[dict[TopicPartition, tuple[_Partition, _Batch]]] = deque()
+
+
+def send(
+    cluster: Cluster,
+    producer: Producer,
+    batches: dict[TopicPartition, tuple[list[BatchBuilder], int]],
+) -> None:
+    """Returns when all is stored; `batches` has the first sequence beside each partition's list.
+
+    Raises Fenced, RequestRefused, or BrokerUnreachable after the cluster's patience without
+    progress; then some may be stored.
+    """
+    partitions = [_Partition(at, *given) for at, given in batches.items()]
+    partitions = [each for each in partitions if each.batches]
+    patience = cluster.patience("the records do not get to their topics")
+    while partitions:
+        left = sum(len(each.batches) for each in partitions)
+        round_ = _Round(cluster, producer, partitions)
+        reason = round_.run()
+        for each in partitions:
+            each.begin_anew()
+        partitions = [each for each in partitions if each.batches]
+        if not partitions:
+            return
+        if sum(len(each.batches) for each in partitions) < left:
+            patience.progressed()
+        patience.wait(reason)
+        if round_.is_metadata_old:
+            cluster.refresh({each.topic for each in partitions})
+
+
+class _Round:
+    """Sends everything, until something goes wrong."""
+
+    def __init__(self, cluster: Cluster, producer: Producer, partitions: list[_Partition]) -> None:
+        self._cluster = cluster
+        self._producer = producer
+        self._partitions = partitions
+        self._leaders: dict[str, _Leader] = {}
+        self._trouble = ""  # why there has to be another round
+        self._refusal: HeadwaterError | None = None  # why there must not
+        self.is_metadata_old = False
+
+    def run(self) -> str:
+        for partition in self._partitions:
+            self._assign(partition)
+        leaders = list(self._leaders.values())
+        while True:
+            for leader in leaders:
+                self._fill(leader)
+            waiting = [leader for leader in leaders if leader.in_flight]
+            if not waiting:
+                break
+            for leader in waiting:
+                self._take(leader)
+        if self._refusal is not None:
+            raise self._refusal
+        return self._trouble
+
+    def _assign(self, partition: _Partition) -> None:
+        address = self._cluster.leader(partition.topic, partition.partition)
+        if address is None:
+            known = self._cluster.partitions(partition.topic)
+            if partition.partition >= known:
+                raise RequestRefused(
+                    f"topic {partition.topic} has no partition {partition.partition}",
+                    detail=f"it has {known}",
+                )
+            address = self._cluster.leader(partition.topic, partition.partition)
+        if address is None:
+            self._fail(f"{partition.topic}-{partition.partition} has no leader")
+            return
+        if address not in self._leaders:
+            try:
+                connection = self._cluster.connection(address)
+                version = connection.version(ProduceRequest, 3, self._producer.last_version)
+            except LOST as error:
+                self._fail(f"{address}: {error}")
+                return
+            self._leaders[address] = _Leader(connection, version)
+        self._leaders[address].partitions.append(partition)
+
+    def _fill(self, leader: _Leader) -> None:
+        while (
+            leader.partitions
+            and len(leader.in_flight) < MAX_IN_FLIGHT
+            and not self._trouble
+            and self._refusal is None
+        ):
+            request, batches = self._next_request(leader)
+            leader.in_flight.append(batches)
+            try:
+                leader.connection.send(request, ProduceResponse, leader.version)
+            except OSError as error:
+                self._lost(leader, error)
+
+    def _next_request(
+        self, leader: _Leader
+    ) -> tuple[ProduceRequest, dict[TopicPartition, tuple[_Partition, _Batch]]]:
+        """One batch of each partition that has one, as many as there is room for."""
+        topics: dict[str, list[ProduceRequestPartitionProduceData]] = {}
+        batches: dict[TopicPartition, tuple[_Partition, _Batch]] = {}
+        size_bytes = 0
+        for _ in range(len(leader.partitions)):
+            partition = leader.partitions[0]
+            batch = partition.batches[partition.sent]
+            if batch.built is None:
+                batch.built = batch.builder.build(
+                    self._producer.codec,
+                    producer_id=self._producer.id,
+                    producer_epoch=self._producer.epoch,
+                    base_sequence=batch.sequence,
+                    is_transactional=True,
+                )
+            if batches and size_bytes + len(batch.built) > MAX_REQUEST_BYTES:
+                break
+            size_bytes += len(batch.built)
+            topics.setdefault(partition.topic, []).append(
+                ProduceRequestPartitionProduceData(index=partition.partition, records=batch.built)
+            )
+            batches[partition.topic, partition.partition] = (partition, batch)
+            partition.sent += 1
+            leader.partitions.popleft()
+            if partition.sent < len(partition.batches):
+                leader.partitions.append(partition)
+        request = ProduceRequest(
+            transactional_id=self._producer.transactional_id,
+            acks=_ACKS_ALL,
+            timeout_ms=_PRODUCE_TIMEOUT_MS,
+            topic_data=[
+                ProduceRequestTopicProduceData(name=topic, partition_data=data)
+                for topic, data in topics.items()
+            ],
+        )
+        return request, batches
+
+    def _take(self, leader: _Leader) -> None:
+        try:
+            answer: ProduceResponse = leader.connection.receive()
+        except LOST as error:
+            self._lost(leader, error)
+            return
+        batches = leader.in_flight.popleft()
+        for topic in answer.responses:
+            for result in topic.partition_responses:
+                found = batches.get((topic.name, result.index))
+                if found is not None:
+                    self._settle(*found, result)
+
+    def _settle(
+        self,
+        partition: _Partition,
+        batch: _Batch,
+        result: ProduceResponsePartitionProduceResponse,
+    ) -> None:
+        code = result.error_code
+        if code in (ErrorCode.NONE, _ALREADY_STORED):
+            batch.is_stored = True
+            batch.built = None
+            return
+        if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            first = next(each for each in partition.batches if not each.is_stored)
+            if first is not batch:
+                self._trouble = self._trouble or error_name(code)  # it came behind one in trouble
+                return
+        if code == ErrorCode.CONCURRENT_TRANSACTIONS:  # Kafka still writes the end of the last one
+            self._trouble = self._trouble or error_name(code)
+            return
+        if code in RETRIABLE:
+            self._fail(f"{partition.topic}-{partition.partition}: {error_name(code)}")
+            return
+        if self._refusal is None:
+            self._refusal = self._refused(partition, batch, result)
+
+    def _refused(
+        self,
+        partition: _Partition,
+        batch: _Batch,
+        result: ProduceResponsePartitionProduceResponse,
+    ) -> HeadwaterError:
+        code, topic = result.error_code, partition.topic
+        if code in FENCED:
+            return fenced(self._producer.transactional_id, code)
+        if code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            return refused_id(code, self._producer.transactional_id, result.error_message)
+        if code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
+            size_bytes = len(batch.built or b"")
+            return RequestRefused(
+                f"topic {topic} does not take {size_bytes} bytes in one batch",
+                detail=f"{batch.builder.count} records, {batch.builder.size_bytes} bytes before"
+                f" compression; {result.error_message or error_name(code)}",
+                hint=f"`headwater topic alter {topic} -c max.message.bytes=SIZE` allows more",
+            )
+        return refused_topic(code, topic, result.error_message)
+
+    def _lost(self, leader: _Leader, error: Exception) -> None:
+        self._cluster.lose(leader.connection)
+        leader.in_flight.clear()
+        leader.partitions.clear()
+        self._fail(f"{leader.connection.address}: {error}")
+
+    def _fail(self, reason: str) -> None:
+        self._trouble = reason
+        self.is_metadata_old = True
+
+
+def fenced(transactional_id: str, code: int) -> Fenced:
+    return Fenced(
+        f"another process writes as {transactional_id} now",
+        detail=error_name(code),
+        hint="or the transaction was open for longer than its timeout",
+    )
