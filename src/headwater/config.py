@@ -43,7 +43,6 @@ _NAMED: Final[Mapping[str, Schema]] = {"capture": CaptureSettings}
 # What topics, slots and transactional ids may be called, and what the environment can spell.
 _NAME: Final = re.compile(r"[a-z0-9]+([_-][a-z0-9]+)*")
 _MAX_NAME_CHARACTERS: Final = 48
-_TELLING: Final = re.compile("password|secret|token|credential", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +181,7 @@ def read(
         made["broker"],
         made["client"],
         _of_kind("capture", made),
-        tuple(
-            Setting(name, _hidden(name, setting.value), setting.source)
-            for name, setting in settings.items()
-        ),
+        tuple(_shown(setting, reading) for setting in settings.values()),
         sections,
         tuple(reading.mistakes),
     )
@@ -212,8 +208,7 @@ def _valued(reading: _Reading) -> dict[str, Setting]:
             )
             settings[given.name] = Setting(given.name, value, given.where)
         except ValueError as error:
-            is_secret = isinstance(about.get("kind"), SecretKind) or _TELLING.search(given.entry)
-            shown = "(hidden)" if is_secret else repr(given.raw)
+            shown = "(hidden)" if _is_secret(given, reading) else repr(given.raw)
             reading.mistakes.append(Mistake(given.where, f"{given.name} = {shown}", str(error)))
     return settings
 
@@ -255,9 +250,23 @@ def _of_kind(kind: str, made: Mapping[str, Any]) -> Mapping[str, Any]:
     )
 
 
-def _hidden(name: str, value: Any) -> Any:
+def _shown(setting: Setting, reading: _Reading) -> Setting:
     """An entry of a table is a text, and yet may be a password."""
-    return Secret(value) if isinstance(value, str) and _TELLING.search(name) else value
+    for given in reading.given:
+        if given.name == setting.name and given.entry and _is_secret(given, reading):
+            return dataclasses.replace(setting, value=Secret(setting.value))
+    return setting
+
+
+def _is_secret(given: _Given, reading: _Reading) -> bool:
+    (about,) = (
+        each.metadata
+        for each in fields_of(reading.schemas[given.section])
+        if each.name == given.key
+    )
+    if given.entry:
+        return bool(about["hides"](given.entry, given.raw))
+    return isinstance(about["kind"], SecretKind)
 
 
 def fields_of(schema: Schema) -> "tuple[dataclasses.Field[Any], ...]":

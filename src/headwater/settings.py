@@ -205,14 +205,20 @@ def setting(default: Any, kind: Kind, doc: str) -> Any:
     return field(default=default, metadata={"kind": kind, "doc": doc})
 
 
-def table(entry: EntryKind, doc: str, *, underscore: str = "") -> Any:
+def table(
+    entry: EntryKind,
+    doc: str,
+    *,
+    underscore: str = "",
+    hides: Callable[[str, Any], bool] = lambda *_: False,
+) -> Any:
     """A field of a section that is a table of its own, with names that its users choose. In the
     environment an underscore in such a name stands for `underscore`; without that, the names are
-    nothing that a variable can be called.
+    nothing that a variable can be called. `hides` says of which entries the value is not shown.
     """
     return field(
         default_factory=lambda: MappingProxyType({}),
-        metadata={"entry": entry, "doc": doc, "underscore": underscore},
+        metadata={"entry": entry, "doc": doc, "underscore": underscore, "hides": hides},
     )
 
 

@@ -164,6 +164,16 @@ chunk_rows = 0
     assert read(tmp_path, text, environ).captures == {}
 
 
+def test_a_rule_for_a_column_that_nobody_knows(tmp_path):
+    text = '[capture.a]\nsource = "sqlite:///x"\n[capture.a.columns]\n"a.b.c" = "hide"\n'
+    assert mistakes(tmp_path, text) == [
+        (
+            'headwater.toml:4: capture.a.columns.a.b.c = \'hide\'; expected "drop", "null", "mask",'
+            ' "mask:8", "hash", "hash:salt" or "truncate:20"'
+        )
+    ]
+
+
 @pytest.mark.parametrize("name", ["Shop", "a.b", "a__b", "-a", "a-", "ü", "x" * 49])
 def test_names_that_no_topic_or_slot_could_have(tmp_path, name):
     (told,) = mistakes(tmp_path, f'[capture."{name}"]\nsource = "sqlite:///x.db"\n')
@@ -191,8 +201,10 @@ def test_a_password_among_the_options_is_not_shown(tmp_path):
         '[capture.a]\nsource = "debezium:x"\n[capture.a.options]\n"database.password" = "hush"\n'
         '"other.password" = ["hush"]\n'
     )
+    text += '[capture.a.columns]\n"a.b.c" = "hash:hush"\n'
     loaded = read(tmp_path, text)
     assert loaded.captures["a"].options == {"database.password": "hush"}
+    assert loaded.captures["a"].columns == {"a.b.c": "hash:hush"}
     assert "hush" not in repr(loaded.settings) + repr(loaded.mistakes)
 
 

@@ -49,14 +49,14 @@ class CaptureState:
         self, transactions: int, changes: int, size_bytes: int, latency_s: float, ts_ms: int | None
     ) -> None:
         """A Kafka transaction with so many whole source transactions is durable. `latency_s`: since
-        the last of them was read; `ts_ms`: when the database committed it (None: there is none).
+        the first of them was read; `ts_ms`: when the database committed the last one, if any.
         """
         with self._lock:
             self.transactions += transactions
             self.changes += changes
             self.size_bytes += size_bytes
             self.commit_latency_s = latency_s
-            if ts_ms is not None:
+            if transactions and ts_ms is not None:
                 self.source_ts_ms = ts_ms
                 self.lag_s = max(0.0, time.time() - ts_ms / 1000)
             self.is_following = True

@@ -56,7 +56,15 @@ def _seconds(value: Any) -> float:
     return seconds
 
 
-def _rule(name: str, value: Any) -> str:
+def _column_rule(pattern: str, value: Any) -> str:
+    """The words of transforms.py."""
+    if not re.fullmatch(r"drop|null|mask(:\d+)?|hash(:.*)?|truncate:\d+", text(value), re.DOTALL):
+        raise ValueError('"drop", "null", "mask", "mask:8", "hash", "hash:salt" or "truncate:20"')
+    return str(value)
+
+
+def _condition(pattern: str, value: Any) -> str:
+    """Understood when the capture starts: SQL's parser is nothing for a broker to load."""
     return text(value)
 
 
@@ -66,6 +74,14 @@ def _option(name: str, value: Any) -> str:
     if isinstance(value, str | int | float):
         return str(value)
     raise ValueError("a text or a number")
+
+
+def _is_salted(pattern: str, value: Any) -> bool:
+    return str(value).startswith("hash:")
+
+
+def _is_telling(name: str, value: Any) -> bool:
+    return bool(re.search("password|secret|token|credential|salt", name, re.IGNORECASE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +146,12 @@ class CaptureSettings:
         "Dates and times as Debezium's numbers (adaptive) or as ISO 8601 text (iso).",
     )
     columns: Mapping[str, str] = table(
-        _rule, "A table from patterns of schema.table.column to what happens to the column."
+        _column_rule,
+        "A table from patterns of schema.table.column to what happens to the column.",
+        hides=_is_salted,
     )
     rows: Mapping[str, str] = table(
-        _rule, "A table from patterns of schema.table to the condition that a row must meet."
+        _condition, "A table from patterns of schema.table to the condition that a row must meet."
     )
     outbox: str | None = setting(
         None, _table_pattern, "Table whose rows are events. Default: none."
@@ -145,7 +163,10 @@ class CaptureSettings:
         None, address, "Address for Prometheus metrics, readiness and liveness. Default: none."
     )
     options: Mapping[str, str] = table(
-        _option, "A table of what only this kind of source knows.", underscore="_"
+        _option,
+        "A table of what only this kind of source knows.",
+        underscore="_",
+        hides=_is_telling,
     )
 
     @property

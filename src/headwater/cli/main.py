@@ -27,6 +27,10 @@ COMMANDS: Final = {
     "acl": ("acl", "who may do what: add, list, remove"),
     "group": ("group", "consumer groups: list, describe (lag), seek, delete"),
     "queue": ("queue", "queues (share groups): list, describe, alter, redrive dead letters"),
+    "capture": (
+        "capture",
+        "databases whose changes are followed: list, status",
+    ),
     "status": ("status", "the state of the broker on one screen"),
     "doctor": ("doctor", "what is wrong with this machine or configuration"),
 }

@@ -1,0 +1,172 @@
+"""What is known of a capture: its settings here, its position in the log, its process's word."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headwater import config
+from headwater.capture.plan import topic_name
+from headwater.capture.positions import Stored, TableState
+from headwater.capture.settings import CaptureSettings, with_password
+from headwater.cli.output import count, duration, plural, size
+from headwater.errors import UsageError
+
+_METRICS_TIMEOUT_S: Final = 1.0
+_HEARTBEATS_MISSED: Final = 3
+_DEFAULT_HEARTBEAT_S: Final = 10.0
+_GRACE_S: Final = 5.0
+
+FOLLOWING, STOPPED, NEW = "following", "stopped", "never ran"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """One capture. `settings` is None if this configuration does not name it."""
+
+    name: str
+    settings: CaptureSettings | None
+    stored: Stored
+    not_ready: str | None = None  # what its process says, if it can be asked
+
+    @property
+    def state(self) -> str:
+        """Whether somebody follows it. A running capture stores its position at every heartbeat."""
+        if self.stored.capture is None:
+            return NEW
+        heartbeat_s = self.settings.heartbeat_s if self.settings else _DEFAULT_HEARTBEAT_S
+        is_late = (self.silent_s or 0) > _HEARTBEATS_MISSED * heartbeat_s + _GRACE_S
+        return STOPPED if is_late or self.not_ready is not None else FOLLOWING
+
+    @property
+    def silent_s(self) -> float | None:
+        """Since it last stored its position."""
+        if self.stored.capture is None:
+            return None
+        return max(0.0, time.time() - self.stored.capture.written_ms / 1000)
+
+    @property
+    def lag_s(self) -> float | None:
+        """How old the last transaction was when it was in the topics."""
+        capture = self.stored.capture
+        if capture is None:
+            return None
+        if capture.lag.size_bytes == 0:
+            return 0.0
+        return max(0.0, (capture.written_ms - capture.ts_ms) / 1000)
+
+    @property
+    def failed(self) -> list[str]:
+        return [name for name, each in self.stored.tables.items() if each.failed is not None]
+
+    @property
+    def is_well(self) -> bool:
+        return self.state == FOLLOWING and not self.failed
+
+    def as_json(self) -> dict[str, Any]:
+        capture = self.stored.capture
+        return {
+            "capture": self.name,
+            "source": self.settings.shown_source if self.settings else None,
+            "state": self.state,
+            "silent_seconds": self.silent_s,
+            "not_ready": self.not_ready,
+            "position": None if capture is None else dict(capture.position.at),
+            "source_timestamp_ms": None if capture is None else capture.ts_ms,
+            "lag_bytes": None if capture is None else capture.lag.size_bytes,
+            "lag_seconds": self.lag_s,
+            "retained_bytes": None if capture is None else capture.lag.retained_bytes,
+            "tables": [
+                _table_as_json(self.name, each) for _, each in sorted(self.stored.tables.items())
+            ],
+        }
+
+
+def _table_as_json(capture: str, state: TableState) -> dict[str, Any]:
+    snapshot, failed = state.snapshot, state.failed
+    return {
+        "table": state.table.id,
+        "topic": topic_name(capture, state.table),
+        "snapshot": None
+        if snapshot is None
+        else {
+            "rows": snapshot.rows,
+            "estimated_rows": snapshot.total,
+            "done": snapshot.is_done,
+        },
+        "failed": None
+        if failed is None
+        else {"error": failed.what, "detail": failed.detail, "hint": failed.hint},
+    }
+
+
+def shown_lag(known: Known) -> str:
+    capture = known.stored.capture
+    if capture is None:
+        return "-"
+    if capture.lag.size_bytes == 0:
+        return "none"
+    parts = [size(capture.lag.size_bytes)] if capture.lag.size_bytes is not None else []
+    if known.lag_s is not None:
+        parts.append(duration(known.lag_s))
+    return ", ".join(parts) or "?"
+
+
+def shown_tables(known: Known) -> str:
+    """4 tables, 1 copying, 1 failed."""
+    tables = known.stored.tables.values()
+    copying = sum(
+        each.snapshot is not None and not each.snapshot.is_done and each.failed is None
+        for each in tables
+    )
+    parts = [plural(len(tables), "table")]
+    parts += [f"{count(copying)} copying"] if copying else []
+    parts += [f"{count(len(known.failed))} failed"] if known.failed else []
+    return ", ".join(parts)
+
+
+def asked(settings: CaptureSettings | None) -> str | None:
+    """What the capture's process says at /ready if it is not; None if it is, or cannot be asked."""
+    if settings is None or settings.metrics_listen is None:
+        return None
+    import urllib.error
+    import urllib.request
+
+    url = f"http://{settings.metrics_listen}/ready"
+    try:
+        with urllib.request.urlopen(url, timeout=_METRICS_TIMEOUT_S):
+            return None
+    except urllib.error.HTTPError as error:
+        return error.read(1000).decode("utf-8", "replace").strip().removeprefix("not ready: ")
+    except (OSError, ValueError):
+        return None  # it may run on another machine
+
+
+def known_captures(
+    captures: Mapping[str, CaptureSettings], stored: Mapping[str, Stored]
+) -> list[Known]:
+    """Those of the configuration in its order, then those that only the log knows."""
+    nothing = Stored(None, {})
+    names = [*captures, *(name for name in stored if name not in captures)]
+    return [
+        Known(name, captures.get(name), stored.get(name, nothing), asked(captures.get(name)))
+        for name in names
+    ]
+
+
+def named(loaded: config.Config, name: str) -> CaptureSettings:
+    """The settings of one capture, with the password that a file may hold. Raises UsageError."""
+    if name in loaded.captures:
+        return with_password(loaded.captures[name])
+    raise no_capture(name, list(loaded.captures))
+
+
+def no_capture(name: str, known: Sequence[str]) -> UsageError:
+    meant = config.nearest(name, known)
+    if meant:
+        hint = f"did you mean {meant}?"
+    elif known:
+        hint = "there are " + ", ".join(known)
+    else:
+        hint = f"a section [capture.{name}] in {config.FILE_NAME} makes one"
+    return UsageError(f"there is no capture {name}", hint=hint)
