@@ -1,0 +1,296 @@
+"""The log in the database: made, kept in step with the tables, and removed.
+
+`follow` compares the tables with their triggers, in one write transaction, and does what is needed:
+
+    a table that the settings name has no triggers yet    they are made; mark "s"
+    its columns, unique indexes or other triggers changed  they are made anew; what was logged since
+                                                          the last look is read again from the table
+    its triggers are gone (it was rebuilt)                 they are made anew; mark "f"
+    the table is gone, renamed, or no longer named         its triggers too; mark "x"
+"""
+
+import json
+import secrets
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from headwater.capture.contract import Table
+from headwater.capture.sqlite.catalog import Definition, quoted, read_definition, table_names
+from headwater.capture.sqlite.connection import write_transaction
+from headwater.capture.sqlite.triggers import (
+    KINDS,
+    NOW,
+    PREFIX,
+    Names,
+    log_tables,
+    names_of,
+    triggers,
+)
+
+# A log row has the old and the new row; SQLite allows 2,000 columns.
+MOST_COLUMNS: Final = 990
+# How many changes are read again after an ALTER. Above it the table needs a new snapshot.
+MOST_REFRESHED: Final = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A table as the triggers of one version saw it."""
+
+    number: int
+    table: Table
+    names: tuple[str, ...]
+    width: int
+    key_at: tuple[int, ...]  # where in the row the key's columns are
+
+
+@dataclass(slots=True)
+class ChangeLog:
+    capture: str
+    include: Sequence[str]
+    exclude: Sequence[str]
+    names: Names = field(init=False)
+    incarnation: str = ""  # tells this log from one that was removed and made again
+    schema_version: int = -1  # at the last look
+    clean_id: int = 0  # up to here the log was written by triggers that fit their tables
+    width: int = 0
+    _versions: dict[int, Version] = field(default_factory=dict)
+    _tables: dict[str, Table] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.names = names_of(self.capture)
+
+    def exists(self, connection: sqlite3.Connection) -> bool:
+        sql = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
+        return connection.execute(sql, (f"{self.names.prefix}log",)).fetchone() is not None
+
+    def last_id(self, connection: sqlite3.Connection) -> int:
+        return int(connection.execute(f"SELECT max(id) FROM {self.names.log}").fetchone()[0])
+
+    def open(self, connection: sqlite3.Connection, clean_id: int | None) -> None:
+        """Makes log and triggers as needed. Behind `clean_id` nothing is in a topic yet."""
+        with write_transaction(connection):
+            if not self.exists(connection):
+                for sql in log_tables(self.names, 8):
+                    connection.execute(sql)
+                self._set_state(connection, "incarnation", secrets.token_hex(4))
+                self._set_state(connection, "schema_version", -1)
+                self._mark(connection, 0, "o")
+            self.incarnation = str(self._state(connection, "incarnation"))
+            self.clean_id = self.last_id(connection) if clean_id is None else clean_id
+            if _schema_version(connection) == self._state(connection, "schema_version"):
+                self.clean_id = self.last_id(connection)
+            self._follow(connection)
+
+    def follow(self, connection: sqlite3.Connection) -> None:
+        """To be called when the schema's version is another than at the last look."""
+        with write_transaction(connection):
+            self._follow(connection)
+
+    def _follow(self, connection: sqlite3.Connection) -> None:
+        found: dict[str, Definition] = {}
+        for name in table_names(connection, self.include, self.exclude):
+            definition = read_definition(connection, name)
+            assert definition is not None, "it was listed in the same transaction"
+            if len(definition.columns) <= MOST_COLUMNS:
+                found[name.lower()] = definition
+        current = {
+            str(name).lower(): int(number)
+            for number, name in connection.execute(
+                f"SELECT t, name FROM {self.names.versions} WHERE is_current"
+            )
+        }
+        self._widen(connection, 2 * max((len(each.columns) for each in found.values()), default=0))
+        for name, number in current.items():
+            if name not in found:
+                self._retire(connection, number)
+                self._mark(connection, number, "x")
+        for name, definition in found.items():
+            self._follow_table(connection, definition, current.get(name))
+        self._prune(connection)
+        # Inside the transaction that changed it, this is the version it will have.
+        self.schema_version = _schema_version(connection)
+        self._set_state(connection, "schema_version", self.schema_version)
+        self.clean_id = self.last_id(connection)
+
+    def _follow_table(
+        self, connection: sqlite3.Connection, definition: Definition, number: int | None
+    ) -> None:
+        if number is None:
+            self._mark(connection, self._install(connection, definition), "s")
+            return
+        is_whole, is_intact = self._inspect(connection, definition, number)
+        table = self.version(connection, number).table
+        if is_intact and table == definition.as_table():
+            return
+        self._retire(connection, number)
+        new = self._install(connection, definition)
+        if not is_whole:
+            why = "its triggers were dropped, as when a table is rebuilt: changes were not seen"
+            self._mark(connection, new, "f", why)
+            return
+        if table != definition.as_table():
+            self._mark(connection, new, "s")
+        self._refresh(connection, definition, number, new)
+
+    def _inspect(
+        self, connection: sqlite3.Connection, definition: Definition, number: int
+    ) -> tuple[bool, bool]:
+        """Whether all triggers of a version are on this table, and whether they are as they would
+        be made now, and younger than a user's.
+        """
+        wanted = triggers(self.names, definition, number)
+        rows = connection.execute(
+            "SELECT rowid, name, sql FROM sqlite_master WHERE type = 'trigger'"
+            " AND tbl_name = ? COLLATE NOCASE ORDER BY rowid",
+            (definition.name,),
+        ).fetchall()
+        own_names = {self.names.trigger(number, kind) for kind in KINDS}
+        ours = {name: sql for _, name, sql in rows if name in own_names}
+        is_whole = {self.names.trigger(number, kind) for kind in _AFTER} <= ours.keys()
+        first = min((rowid for rowid, name, _ in rows if name in own_names), default=0)
+        # Another capture's triggers change no rows of the user's, so their order does not matter.
+        is_younger = all(rowid < first or name.startswith(PREFIX) for rowid, name, _ in rows)
+        return is_whole, is_whole and ours == wanted and is_younger
+
+    def _install(self, connection: sqlite3.Connection, definition: Definition) -> int:
+        number = connection.execute(
+            f"SELECT coalesce(max(t), 0) + 1 FROM {self.names.versions}"
+        ).fetchone()[0]
+        described = json.dumps([definition.columns, definition.key])
+        connection.execute(
+            f"INSERT INTO {self.names.versions} VALUES (?, ?, ?, 1)",
+            (number, definition.name, described),
+        )
+        for sql in triggers(self.names, definition, number).values():
+            connection.execute(sql)
+        return int(number)
+
+    def _retire(self, connection: sqlite3.Connection, number: int) -> None:
+        for kind in KINDS:
+            connection.execute(f"DROP TRIGGER IF EXISTS {quoted(self.names.trigger(number, kind))}")
+        sql = f"UPDATE {self.names.versions} SET is_current = 0 WHERE t = ?"
+        connection.execute(sql, (number,))
+
+    def _refresh(
+        self, connection: sqlite3.Connection, definition: Definition, old: int, new: int
+    ) -> None:
+        """Logs again, as they are now, the rows whose changes were logged since the last look:
+        their triggers did not know all columns, or came after a user's that changed it again.
+        """
+        before = self.version(connection, old)
+        cells = ", ".join(f"c{i}" for i in range(2 * before.width))
+        rows = connection.execute(
+            f"SELECT op, {cells} FROM {self.names.log} WHERE id > ? AND t = ? ORDER BY id LIMIT ?",
+            (self.clean_id, old, MOST_REFRESHED + 1),
+        ).fetchall()
+        if not rows:
+            return
+        if not definition.key or len(rows) > MOST_REFRESHED:
+            why = "its columns or triggers were changed, and without a key its rows cannot be found"
+            if definition.key:
+                why = f"its columns or triggers were changed {len(rows)} changes ago"
+            self._mark(connection, new, "f", why)
+            return
+        last_op: dict[tuple[Any, ...], str] = {}
+        for op, *values in rows:
+            if op == "u":
+                last_op[tuple(values[i] for i in before.key_at)] = "d"
+                values = values[before.width :]  # noqa: PLW2901
+            key = tuple(values[i] for i in before.key_at)
+            last_op.pop(key, None)
+            last_op[key] = op
+        columns = ", ".join(quoted(name) for name, _, _ in definition.columns)
+        is_it = " AND ".join(f"{quoted(name)} IS ?" for name in definition.key)
+        select = f"SELECT {columns} FROM {quoted(definition.name)} WHERE {is_it}"
+        for key, op in last_op.items():
+            row = connection.execute(select, key).fetchone()
+            if row is not None:
+                self._mark(connection, new, "r", *row)
+            elif op != "d":
+                self._mark(connection, new, "k", *key)
+
+    def _mark(self, connection: sqlite3.Connection, number: int, op: str, *cells: Any) -> None:
+        names = "".join(f", c{i}" for i in range(len(cells)))
+        places = ", ?" * len(cells)
+        sql = f"INSERT INTO {self.names.log}(t, op, at{names}) VALUES (?, ?, {NOW}{places})"
+        connection.execute(sql, (number, op, *cells))
+
+    def _widen(self, connection: sqlite3.Connection, width: int) -> None:
+        """Columns that old rows do not have cost them nothing. A narrow table's rows in a wide log
+        cost one byte for each.
+        """
+        has = connection.execute(
+            "SELECT count(*) FROM pragma_table_info(?)", (f"{self.names.prefix}log",)
+        ).fetchone()[0]
+        self.width = max(has - 4, width)
+        for i in range(has - 4, width):
+            connection.execute(f"ALTER TABLE {self.names.log} ADD COLUMN c{i}")
+            connection.execute(f"ALTER TABLE {self.names.replaced} ADD COLUMN c{i}")
+
+    def _prune(self, connection: sqlite3.Connection) -> None:
+        connection.execute(
+            f"DELETE FROM {self.names.versions} WHERE NOT is_current"
+            f" AND t NOT IN (SELECT t FROM {self.names.log})"
+            f" AND t < (SELECT max(t) FROM {self.names.versions})"
+        )
+
+    def version(self, connection: sqlite3.Connection, number: int) -> Version:
+        known = self._versions.get(number)
+        if known is None:
+            name, described = connection.execute(
+                f"SELECT name, definition FROM {self.names.versions} WHERE t = ?",
+                (number,),
+            ).fetchone()
+            columns, key = json.loads(described)
+            definition = Definition(
+                name, tuple((c, d, n) for c, d, n in columns), tuple(key), None, (), False
+            )
+            names = tuple(column for column, _, _ in columns)
+            known = self._versions[number] = Version(
+                number,
+                self.same_table(definition.as_table()),
+                names,
+                len(names),
+                tuple(names.index(column) for column in key),
+            )
+        return known
+
+    def same_table(self, table: Table) -> Table:
+        """The object that was handed out for an equal table before."""
+        known = self._tables.get(table.id)
+        if known != table:
+            self._tables[table.id] = known = table
+        return known
+
+    def remove(self, connection: sqlite3.Connection) -> None:
+        """Leaves the schema as if this capture had never been here."""
+        with write_transaction(connection):
+            if not self.exists(connection):
+                return
+            for (number,) in connection.execute(f"SELECT t FROM {self.names.versions}").fetchall():
+                self._retire(connection, number)
+            for table in (
+                self.names.log,
+                self.names.replaced,
+                self.names.versions,
+                self.names.state,
+            ):
+                connection.execute(f"DROP TABLE {table}")
+
+    def _state(self, connection: sqlite3.Connection, name: str) -> Any:
+        sql = f"SELECT value FROM {self.names.state} WHERE name = ?"
+        return connection.execute(sql, (name,)).fetchone()[0]
+
+    def _set_state(self, connection: sqlite3.Connection, name: str, value: Any) -> None:
+        connection.execute(f"DELETE FROM {self.names.state} WHERE name = ?", (name,))
+        connection.execute(f"INSERT INTO {self.names.state} VALUES (?, ?)", (name, value))
+
+
+_AFTER: Final = ("insert", "update", "delete")
+
+
+def _schema_version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA schema_version").fetchone()[0])
