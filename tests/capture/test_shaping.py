@@ -17,7 +17,7 @@ from headwater.capture.contract import (
 )
 from headwater.capture.settings import CaptureSettings
 from headwater.capture.shaping import Shaper
-from headwater.errors import CaptureError
+from headwater.errors import TableRefused
 from headwater.settings import Secret
 
 NOW_NS = 1_700_000_001_234_567_891
@@ -159,7 +159,7 @@ def test_a_table_without_a_key_has_records_without_one_and_no_tombstones():
 def test_a_table_without_a_key_is_refused_in_a_compacted_topic():
     table = Table("public", "notes", (Column("text", "text"),), ())
     shaper = make(topic_config={"cleanup.policy": "delete, compact"})
-    with pytest.raises(CaptureError, match="no primary key"):
+    with pytest.raises(TableRefused, match="no primary key"):
         shape(shaper, "c", None, {"text": "x"}, table=table)
     assert [error.what for error in shaper.check([CUSTOMERS, table])] == [
         "table public.notes has no primary key, and its topic is to be compacted"
@@ -170,7 +170,7 @@ def test_names_are_sanitised_and_tables_that_would_share_a_topic_refused():
     shaper = make()
     first, second = (Table("public", name, (), ("id",)) for name in ("a b", "a:b"))
     assert shaper.topic_of(first) == "shop.public.a_b"
-    with pytest.raises(CaptureError, match=r"public.a b and public.a:b would share the topic"):
+    with pytest.raises(TableRefused, match=r"public.a b and public.a:b would share the topic"):
         shaper.topic_of(second)
     assert shaper.topic_of(Table("public", "x" * 300, (), ())) == "shop.public." + "x" * 237
 
@@ -330,7 +330,7 @@ def test_the_schema_topic_tells_what_became_of_a_table():
 
 
 def test_a_row_that_cannot_be_written_is_an_error_of_its_table():
-    with pytest.raises(CaptureError, match=r"a row of public.customers cannot be written"):
+    with pytest.raises(TableRefused, match=r"a row of public.customers cannot be written"):
         shape(make(), "c", None, ANNE | {"name": b"bytes"})
-    with pytest.raises(CaptureError, match=r"column 'id' is missing"):
+    with pytest.raises(TableRefused, match=r"column 'id' is missing"):
         shape(make(), "c", None, {"name": "x"})

@@ -4,14 +4,19 @@ are made, what stands around its values, which rules apply to its rows.
 
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+import orjson
+
+from headwater.capture import connect_schemas
 from headwater.capture.contract import Row, Table
 from headwater.capture.envelope import KeyFunction, key_function, source_of
+from headwater.capture.outbox import Outbox
 from headwater.capture.settings import CaptureSettings
-from headwater.errors import CaptureError, HeadwaterError
+from headwater.capture.transforms import RowRules, Rules
+from headwater.errors import ConfigError, HeadwaterError, TableRefused
 
 _TOPIC_NAME_LENGTH: Final = 249  # Kafka's limit
 _TWINS: Final = 8  # equal Table objects of one table that are recognised without comparing them
@@ -29,6 +34,9 @@ class Plan:
     end: bytes
     width: int  # columns of a whole row
     unknown: Row  # a row of which nothing is known
+    dump: Callable[[Row], bytes]  # a row as JSON
+    rules: RowRules | None
+    outbox: Outbox | None
     is_plain: bool  # nothing to do but to write rows down
 
     def key_of(self, row: Row, otherwise: bytes | None) -> bytes | None:
@@ -49,9 +57,10 @@ class Planner:
         self._plans: dict[int, tuple[Table, Plan]] = {}  # by id of the Table object
         self._twins: dict[str, list[tuple[Table, Plan]]] = {}  # the same, by the table's name
         self._topics: dict[str, str] = {}  # topic: table
+        self._rules = Rules(settings, connector)
 
     def plan(self, table: Table) -> Plan:
-        """Raises CaptureError if the table cannot be captured with these settings."""
+        """Raises TableRefused if the table cannot be captured with these settings."""
         # A Table is recognised by being the same object: comparing all columns costs too much.
         found = self._plans.get(id(table))
         if found is not None and found[0] is table:
@@ -66,7 +75,23 @@ class Planner:
             return plan
 
     def check(self, tables: Iterable[Table]) -> list[HeadwaterError]:
-        errors: list[HeadwaterError] = []
+        tables = list(tables)
+        errors: list[HeadwaterError] = [
+            ConfigError(
+                f"capture {self._settings.name}: the rule for {pattern} applies to nothing",
+                hint="a table is named schema.table, a column schema.table.column; * stands for "
+                "any characters",
+            )
+            for pattern in self._rules.unused(tables)
+        ]
+        outbox = self._settings.outbox
+        if outbox is not None and outbox not in [table.id for table in tables]:
+            errors.append(
+                ConfigError(
+                    f"capture {self._settings.name}: the outbox {outbox} is none of its tables",
+                    hint=f'create it, or add it to tables = ["{outbox}"]',
+                )
+            )
         for table in tables:
             try:
                 self.plan(table)
@@ -76,33 +101,52 @@ class Planner:
 
     def _make(self, table: Table) -> Plan:
         settings = self._settings
+        rules = self._rules.bind(table)
+        shaped = table if rules is None else rules.shaped
+        outbox = Outbox(shaped) if table.id == settings.outbox else None
         topic = self._claim_topic(table)
-        if self._is_compacted and not table.key:
-            raise CaptureError(
+        if self._is_compacted and not table.key and outbox is None:
+            raise TableRefused(
                 f"table {table.id} has no primary key, and its topic is to be compacted",
                 detail="a compacted topic takes only records with a key",
                 hint=f"give the table a primary key, leave it out (exclude = ['{table.id}']), or "
                 "take compact out of cleanup.policy",
             )
+        key_head = head = end = b""
+        unknown: Row = dict.fromkeys(column.name for column in shaped.columns)
+        if settings.schemas:
+            key_head = connect_schemas.head_of(connect_schemas.key_schema(shaped, topic))
+            schema = connect_schemas.envelope_schema(shaped, topic, self._connector)
+            head, end = connect_schemas.head_of(schema), b"}"
+            unknown = connect_schemas.unknown_row(shaped)
+        key, dump = (
+            _document_functions(key_head, end)
+            if table.documents
+            else (key_function(table.key, key_head, end), orjson.dumps)
+        )
+        is_plain = rules is None and outbox is None and not table.documents
         return Plan(
             table=table,
-            shaped=table,
+            shaped=shaped,
             topic=topic,
-            key=key_function(table.key, b"", b""),
+            key=key,
             truncate_key=b"{}" if self._is_compacted else None,
             source=source_of(self._connector, settings.name, self._database, table),
-            head=b"",
-            end=b"",
-            width=len(table.columns),
-            unknown=dict.fromkeys(column.name for column in table.columns),
-            is_plain=not settings.transactions,
+            head=head,
+            end=end,
+            width=len(shaped.columns),
+            unknown=unknown,
+            dump=dump,
+            rules=rules,
+            outbox=outbox,
+            is_plain=is_plain and not settings.transactions,
         )
 
     def _claim_topic(self, table: Table) -> str:
         topic = topic_name(self._settings.name, table)
         owner = self._topics.setdefault(topic, table.id)
         if owner != table.id:
-            raise CaptureError(
+            raise TableRefused(
                 f"tables {owner} and {table.id} would share the topic {topic}",
                 detail="what a topic's name cannot hold is written as _",
                 hint=f"leave one of them out: exclude = ['{table.id}']",
@@ -113,3 +157,12 @@ class Planner:
 def topic_name(name: str, table: Table) -> str:
     """<capture>.<schema>.<table>, with _ for what a topic's name cannot hold, as Debezium does."""
     return re.sub(r"[^a-zA-Z0-9._-]", "_", f"{name}.{table.id}")[:_TOPIC_NAME_LENGTH]
+
+
+def _document_functions(key_head: bytes, end: bytes) -> tuple[KeyFunction, Callable[[Row], bytes]]:
+    from headwater.capture.mongo import shape  # brings MongoDB's driver
+
+    return (
+        lambda row: key_head + orjson.dumps(shape.key(row)) + end,
+        lambda row: orjson.dumps(shape.text(row)),
+    )

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import orjson
 
+from headwater.capture import connect_schemas
 from headwater.capture.contract import (
     UNAVAILABLE,
     Begin,
@@ -25,19 +26,22 @@ from headwater.capture.contract import (
 from headwater.capture.envelope import Frame, Headers, Shaped, at_time, source_of
 from headwater.capture.plan import Plan, Planner
 from headwater.capture.settings import CaptureSettings
-from headwater.errors import CaptureError, HeadwaterError
+from headwater.errors import HeadwaterError, TableRefused
 
 _NO_HEADERS: Final[Headers] = ()
 _SAME_TIME_ROWS: Final = 1024  # so many changes of a transaction (a power of two), or rows read,
 # have the same ts_ms: when they were processed
+
+_NOT_UPDATED: Final = b',"updateDescription":null'  # of documents only
 
 _dumps = orjson.dumps
 _join = b"".join
 
 
 class Shaper:
-    """Shapes the changes of one capture. Every error is a CaptureError (or ConfigError) that
-    concerns the one table of the change; the others can go on.
+    """Shapes the changes of one capture. Raises ConfigError when it is made, if a rule of the
+    settings cannot be understood; later only TableRefused, which concerns the one table of the
+    change or rows: the others can go on.
 
     `begin`, `change`, `message` and `commit` are called by one thread, in the order of the stream;
     everything else by any thread at any time.
@@ -65,6 +69,15 @@ class Shaper:
         self._frame: Frame
         self._counts: dict[str, int] = {}  # events of this transaction, by table
         self._total = 0
+        head_of = connect_schemas.head_of
+        self._transaction_heads = (
+            head_of(connect_schemas.TRANSACTION_KEY),
+            head_of(connect_schemas.TRANSACTION_VALUE),
+        )
+        self._message_heads = (
+            head_of(connect_schemas.message_key(connector)),
+            head_of(connect_schemas.message_value(connector)),
+        )
 
     # ── the stream ──────────────────────────────────────────────────────────────────────────────
 
@@ -109,6 +122,15 @@ class Shaper:
                     frame.create,
                 )
                 return [(plan.topic, plan.key(after), _join(parts), _NO_HEADERS)]
+            if plan.rules is not None:
+                seen = plan.rules.apply(op, before, after)
+                if seen is None:
+                    return []
+                op, before, after = seen
+            if plan.outbox is not None:
+                return plan.outbox.shape(op, after)
+            if table.documents:
+                return self._document(plan, frame, op, before, after, change)
             return self._events(plan, frame, op, before, after, _dumps(own)[1:])
         except (KeyError, TypeError) as error:
             raise _unshapeable(plan.table, error) from error
@@ -136,9 +158,12 @@ class Shaper:
                 "total_order": self._total,
                 "data_collection_order": order,
             }
-        key = _dumps({"prefix": message.prefix})
+        key = self._with_schema(_dumps({"prefix": message.prefix}), self._message_heads[0])
         topic = self._settings.name + ".message"
-        return [*records, (topic, key, _dumps(value), _NO_HEADERS)]
+        return [
+            *records,
+            (topic, key, self._with_schema(_dumps(value), self._message_heads[1]), _NO_HEADERS),
+        ]
 
     def commit(self, commit: Commit) -> list[Shaped]:
         """END of the transaction topic, if the transaction had any event."""
@@ -173,7 +198,7 @@ class Shaper:
         by default now; source: what is known for `source` (lsn, pos, …).
         """
         plan = self._planner.plan(table)
-        topic, key = plan.topic, plan.key
+        topic, key, dump, rules, outbox = plan.topic, plan.key, plan.dump, plan.rules, plan.outbox
         for number, row in enumerate(rows):
             if not number % _SAME_TIME_ROWS:
                 now_ns = self._now_ns()
@@ -181,8 +206,18 @@ class Shaper:
                 base = base | {"snapshot": snapshot} | dict(source or {})
                 frame = Frame(plan.head, plan.end, base, {}, now_ns)
                 head, tail = frame.before_null, frame.source + b"}" + frame.tails["r"]
+                if table.documents:
+                    tail = _NOT_UPDATED + tail
             try:
-                yield topic, key(row), head + _dumps(row) + tail, _NO_HEADERS
+                if rules is not None:
+                    seen = rules.apply("r", None, row)
+                    if seen is None or seen[2] is None:
+                        continue
+                    row = seen[2]  # noqa: PLW2901 (what is left of it)
+                if outbox is not None:
+                    yield from outbox.shape("r", row)
+                else:
+                    yield topic, key(row), head + dump(row) + tail, _NO_HEADERS
             except (KeyError, TypeError) as error:
                 raise _unshapeable(table, error) from error
 
@@ -191,7 +226,7 @@ class Shaper:
         keys are equal; None without one. (The records' key, but for an outbox.)
         """
         plan = self._planner.plan(table)
-        return plan.key(row)
+        return plan.key(row if plan.rules is None else plan.rules.transform(row))
 
     def topic_of(self, table: Table) -> str:
         return self._planner.plan(table).topic
@@ -284,6 +319,38 @@ class Shaper:
         records.append((plan.topic, plan.truncate_key, value, _NO_HEADERS))
         return records
 
+    def _document(
+        self,
+        plan: Plan,
+        frame: Frame,
+        op: str,
+        before: Row | None,
+        after: Row | None,
+        change: Change,
+    ) -> list[Shaped]:
+        """The same for documents, which the envelope has as texts, with what an update changed."""
+        from headwater.capture.mongo import shape
+
+        row = before if after is None else after
+        key = plan.truncate_key if op == "t" or row is None else plan.key(row)
+        transform = None if plan.rules is None else plan.rules.transform
+        description = shape.update_description(change.extra, transform)
+        records, tail = self._tail(plan, frame, op)
+        parts = (
+            frame.head,
+            _dumps(shape.before(before)),
+            b',"after":',
+            _dumps(shape.after(after)),
+            _NOT_UPDATED if description is None else b',"updateDescription":' + _dumps(description),
+            frame.source,
+            _dumps(change.source)[1:],
+            tail,
+        )
+        records.append((plan.topic, key, _join(parts), _NO_HEADERS))
+        if op == "d" and self._settings.tombstones:
+            records.append((plan.topic, key, None, _NO_HEADERS))
+        return records
+
     def _key_change(
         self, plan: Plan, frame: Frame, before: Row, after: Row, own: bytes
     ) -> list[Shaped]:
@@ -343,9 +410,12 @@ class Shaper:
         return records, order
 
     def _transaction_record(self, value: Mapping[str, Any]) -> Shaped:
-        key = _dumps({"id": value["id"]})
-        topic = self._settings.name + ".transaction"
-        return topic, key, _dumps(value), _NO_HEADERS
+        key = self._with_schema(_dumps({"id": value["id"]}), self._transaction_heads[0])
+        told = self._with_schema(_dumps(value), self._transaction_heads[1])
+        return self._settings.name + ".transaction", key, told, _NO_HEADERS
+
+    def _with_schema(self, payload: bytes, head: bytes) -> bytes:
+        return head + payload + b"}" if self._settings.schemas else payload
 
 
 def _described(table: Table) -> dict[str, Any]:
@@ -366,7 +436,7 @@ def _described(table: Table) -> dict[str, Any]:
     }
 
 
-def _unshapeable(table: Table, error: Exception) -> CaptureError:
+def _unshapeable(table: Table, error: Exception) -> TableRefused:
     """A row that lacks a column of its key, or has a value that JSON has no form for."""
     what = f"column {error} is missing" if isinstance(error, KeyError) else str(error)
-    return CaptureError(f"a row of {table.id} cannot be written as JSON", detail=what)
+    return TableRefused(f"a row of {table.id} cannot be written as JSON", detail=what)
