@@ -1,0 +1,166 @@
+"""The tables of the database: which the settings name, and what they are made of."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from threading import Lock
+from typing import Any, Final, NamedTuple
+
+from headwater.capture.contract import Column, Table
+from headwater.capture.postgres.typecatalog import TypeCatalog
+from headwater.capture.settings import CaptureSettings
+
+# A table without replica identity cannot be published: its UPDATEs would fail in the application.
+# Of a partitioned table every leaf needs one.
+_CANDIDATES: Final = """
+WITH identity AS (
+    SELECT c.oid, CASE c.relreplident
+        WHEN 'f' THEN true
+        WHEN 'd' THEN EXISTS (SELECT FROM pg_index WHERE indrelid = c.oid AND indisprimary)
+        WHEN 'i' THEN EXISTS (SELECT FROM pg_index WHERE indrelid = c.oid AND indisreplident)
+        ELSE false END AS present
+    FROM pg_class c WHERE c.relkind = 'r' AND c.relpersistence = 'p'
+)
+SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relkind = 'p',
+    CASE WHEN c.relispartition THEN ARRAY(
+        SELECT relid::oid::int8 FROM pg_partition_ancestors(c.oid) WHERE relid <> c.oid
+    ) ELSE '{}' END,
+    CASE WHEN c.relkind = 'p' THEN coalesce((
+        SELECT bool_and(i.present) FROM pg_partition_tree(c.oid) p
+        JOIN identity i ON i.oid = p.relid WHERE p.isleaf
+    ), true) ELSE (SELECT present FROM identity i WHERE i.oid = c.oid) END,
+    EXISTS (SELECT FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
+            WHERE r.prrelid = c.oid AND p.pubname = %s),
+    pg_has_role(c.relowner, 'USAGE'), has_table_privilege(c.oid, 'SELECT')
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND c.oid >= 16384
+    AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%%'
+ORDER BY 2, 3
+"""
+# Generated columns are not in the stream (before PostgreSQL 18 never), so not in snapshots either.
+_COLUMNS: Final = """
+SELECT attrelid::int8, attname::text, atttypid::int8, atttypmod, format_type(atttypid, atttypmod),
+       attnotnull
+FROM pg_attribute
+WHERE attrelid = ANY(%s::oid[]) AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
+ORDER BY attrelid, attnum
+"""
+# The primary key; without one the index that is the replica identity.
+_KEYS: Final = """
+SELECT DISTINCT ON (i.indrelid) i.indrelid::int8, ARRAY(
+    SELECT a.attname::text FROM unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, place)
+    JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+    WHERE k.place <= i.indnkeyatts ORDER BY k.place)
+FROM pg_index i
+WHERE i.indrelid = ANY(%s::oid[]) AND (i.indisprimary OR i.indisreplident)
+ORDER BY i.indrelid, i.indisprimary DESC
+"""
+_VERSIONS_KEPT: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A table that the settings name."""
+
+    oid: int
+    schema: str
+    name: str
+    partitioned: bool
+    ancestors: tuple[int, ...]
+    identified: bool  # UPDATE and DELETE can tell which row
+    published: bool
+    owned: bool
+    readable: bool
+
+    @property
+    def id(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+
+class RawColumn(NamedTuple):
+    name: str
+    oid: int
+    typmod: int
+    type: str
+    required: bool
+
+
+class Description(NamedTuple):
+    """A table as pg_attribute and pg_index have it now."""
+
+    columns: tuple[RawColumn, ...]
+    key: tuple[str, ...]
+
+
+class Selection:
+    """The patterns of the settings."""
+
+    def __init__(self, settings: CaptureSettings) -> None:
+        self._tables = settings.tables
+        self._exclude = settings.exclude
+
+    def has(self, table_id: str) -> bool:
+        return any(fnmatchcase(table_id, pattern) for pattern in self._tables) and not any(
+            fnmatchcase(table_id, pattern) for pattern in self._exclude
+        )
+
+    def candidates(self, cursor: Any, publication: str) -> list[Candidate]:
+        """The tables that match. A partition is left out if a table it belongs to is there, whose
+        name its rows go by.
+        """
+        cursor.execute(_CANDIDATES, (publication,))
+        matching = [
+            Candidate(oid, schema, name, partitioned, tuple(ancestors), *flags)
+            for oid, schema, name, partitioned, ancestors, *flags in cursor.fetchall()
+            if self.has(f"{schema}.{name}")
+        ]
+        oids = {candidate.oid for candidate in matching}
+        return [c for c in matching if oids.isdisjoint(c.ancestors)]
+
+
+def describe(cursor: Any, oids: Sequence[int]) -> dict[int, Description]:
+    cursor.execute(_COLUMNS, (list(oids),))
+    columns: dict[int, list[RawColumn]] = {oid: [] for oid in oids}
+    for oid, *fields in cursor.fetchall():
+        columns[oid].append(RawColumn(*fields))
+    cursor.execute(_KEYS, (list(oids),))
+    keys = {oid: tuple(names) for oid, names in cursor.fetchall()}
+    return {oid: _description(tuple(found), keys.get(oid, ())) for oid, found in columns.items()}
+
+
+def _description(columns: tuple[RawColumn, ...], key: tuple[str, ...]) -> Description:
+    names = {column.name for column in columns}
+    return Description(columns, key if names.issuperset(key) else ())  # a key that is generated
+
+
+def make_table(
+    schema: str, name: str, columns: Iterable[RawColumn], key: tuple[str, ...], types: TypeCatalog
+) -> Table:
+    """`types` must know the columns' types."""
+    return Table(
+        schema,
+        name,
+        tuple(
+            Column(c.name, c.type, types.codec(c.oid, c.typmod).connect, not c.required)
+            for c in columns
+        ),
+        key,
+    )
+
+
+class Shelf:
+    """The same Table object for the same table, whichever thread built it."""
+
+    def __init__(self) -> None:
+        self._tables: dict[str, list[Table]] = {}
+        self._lock = Lock()
+
+    def same(self, table: Table) -> Table:
+        with self._lock:
+            versions = self._tables.setdefault(table.id, [])
+            for version in versions:
+                if version == table:
+                    return version
+            versions.append(table)
+            del versions[:-_VERSIONS_KEPT]
+            return table

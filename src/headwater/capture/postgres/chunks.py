@@ -1,0 +1,302 @@
+"""Reading tables in chunks, each one consistent read that knows which transactions it saw.
+
+A chunk is one REPEATABLE READ transaction: lock the table against DDL only, take the snapshot and
+the place of the log, COPY the rows out. `pg_current_snapshot()` tells exactly which transactions
+the rows show, so the stream and the chunk can be brought together without a guess.
+"""
+
+import re
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import IO, Any, Final, NamedTuple
+
+import psycopg2
+import psycopg2.errors
+
+from headwater.capture.contract import Begin, Chunk, Place, Row, Table
+from headwater.capture.postgres.catalog import RawColumn, Shelf, describe, make_table
+from headwater.capture.postgres.connection import Pool, literal, lsn_number, quoted
+from headwater.capture.postgres.typecatalog import TypeCatalog
+from headwater.capture.postgres.values import Codec
+from headwater.errors import CaptureError
+
+CHUNK_BYTES: Final = 32 << 20  # of COPY's text; a chunk ends early rather than grow beyond
+_SPOOL_BYTES: Final = 8 << 20  # of a table without key: in memory; more goes to a temporary file
+_WRITERS_POLL_S: Final = 0.2
+# COPY's text format writes a vertical tab inside of values as \v: a bare one can only be our NULL.
+_NULL: Final = "\x0b"
+_ESCAPES: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+_ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
+_INLINE: Final = {
+    "int": "int(c{i})",
+    "float": "f{i}(c{i})",
+    "bool": "c{i} == 't'",
+    "text": "c{i}",
+    "call": "f{i}(c{i})",
+}
+# A write lock on the table, or on a partition of it, held by a transaction under way.
+_WRITERS: Final = """
+SELECT DISTINCT l.virtualtransaction FROM pg_locks l
+WHERE l.locktype = 'relation' AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
+  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+  AND (l.relation = %(oid)s
+       OR l.relation IN (SELECT relid::oid FROM pg_partition_tree(%(oid)s::oid::regclass)))
+  AND l.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock',
+                 'AccessExclusiveLock')
+"""
+
+# From cells, and what stands for NULL among them, to rows.
+MakeRows = Callable[[Sequence[list[str]], str], list[Row]]
+
+
+class Snapshot:
+    """Which transactions a read saw: xmin:xmax:xip,… of 64-bit transaction ids."""
+
+    __slots__ = ("_running", "_xmax", "_xmin")
+
+    def __init__(self, text: str) -> None:
+        xmin, xmax, running = text.split(":")
+        self._xmin, self._xmax = int(xmin), int(xmax)
+        self._running = frozenset(map(int, running.split(","))) if running else frozenset()
+
+    def sees(self, xid: int) -> bool:
+        """Whether a committed transaction is visible. The stream has the lower 32 bits of its id;
+        it is within 2^31 of the snapshot, or PostgreSQL would have wrapped around.
+        """
+        full = self._xmax + ((xid - self._xmax + 2**31) % 2**32) - 2**31
+        return full < self._xmin or (full < self._xmax and full not in self._running)
+
+
+class PostgresChunk(Chunk):
+    def __init__(
+        self, table: Table, rows: Iterable[Row], after: Any, snapshot: Snapshot, lsn: int
+    ) -> None:
+        self.table = table
+        self.rows = rows
+        self.after = after
+        self._snapshot = snapshot
+        self._lsn = lsn  # all that the snapshot sees was committed in front of it
+
+    def contains(self, transaction: Begin) -> bool:
+        xid = transaction.source["txId"]
+        return xid is None or self._snapshot.sees(xid)  # None: a message alone, which has no rows
+
+    def is_passed(self, place: Place) -> bool:
+        return int(place["lsn"]) + 1 >= self._lsn
+
+
+class _Reader(NamedTuple):
+    """What is known about a table, as long as its columns stay the same."""
+
+    columns: tuple[RawColumn, ...]
+    key: tuple[str, ...]
+    table: Table
+    make_rows: MakeRows
+
+
+class _Full(Exception):
+    """Enough bytes for one chunk."""
+
+
+class _Lines(list[bytes]):
+    """Where COPY writes its rows; ends it when there are enough bytes."""
+
+    size_bytes = 0
+
+    def write(self, line: bytes) -> None:
+        self.append(line)
+        self.size_bytes += len(line)
+        if self.size_bytes > CHUNK_BYTES:
+            raise _Full
+
+
+class ChunkReader:
+    """Used by several threads."""
+
+    def __init__(self, pool: Pool, shelf: Shelf, decimals: str, times: str) -> None:
+        self._pool = pool
+        self._shelf = shelf
+        self._types = TypeCatalog(decimals, times)
+        self._readers: dict[int, _Reader] = {}
+        self._row_bytes: dict[int, float] = {}  # by table, what rows took so far
+        self._settled: set[int] = set()
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+
+    def settle(self, oids: Iterable[int]) -> None:
+        """These were published before the slot began: all their changes are in the stream."""
+        self._settled.update(oids)
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def read(self, table: Table, after: Any, limit_rows: int) -> PostgresChunk:
+        with self._pool.connection() as connection, connection.cursor() as cursor:
+            try:
+                if after is None:
+                    self._wait_for_writers(cursor, table)
+                return self._read(connection, cursor, table, after, limit_rows)
+            except (psycopg2.errors.UndefinedTable, psycopg2.errors.InvalidSchemaName):
+                raise CaptureError("the table is gone", detail=table.id) from None
+            except (ValueError, ArithmeticError) as error:
+                raise CaptureError(
+                    "the table has a value that cannot be read", detail=f"{table.id}: {error}"
+                ) from None
+
+    def _read(
+        self, connection: Any, cursor: Any, table: Table, after: Any, limit_rows: int
+    ) -> PostgresChunk:
+        name = quoted(table.schema, table.name)
+        cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        cursor.execute(f"LOCK TABLE {name} IN ACCESS SHARE MODE")
+        cursor.execute(
+            """SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text, oid::int8,
+                   relkind, current_setting('wal_block_size')::int
+               FROM pg_class WHERE oid = %s::regclass""",
+            (name,),
+        )
+        snapshot, lsn, oid, kind, wal_block_bytes = cursor.fetchone()
+        reader = self._reader(cursor, table, oid)
+        rows_from = name if kind == "p" else f"ONLY {name}"
+        bound = _log_place(lsn_number(lsn), wal_block_bytes), Snapshot(snapshot)
+        if not reader.key:
+            rows = self._read_all(cursor, reader, rows_from)
+            cursor.execute("COMMIT")
+            return PostgresChunk(reader.table, rows, None, bound[1], bound[0])
+        limit = min(limit_rows, int(CHUNK_BYTES / 2 / self._row_bytes.get(oid, 1)) or 1)
+        self._find_operators(cursor, reader)
+        lines = _Lines()
+        full = False
+        try:
+            cursor.copy_expert(_select(reader, rows_from, after, limit), lines)
+            cursor.execute("COMMIT")
+        except _Full:
+            full = True
+            connection.close()  # in the middle of a COPY: of no further use
+        if lines:
+            self._row_bytes[oid] = lines.size_bytes / len(lines)
+        cells, null = _cells(b"".join(lines))
+        last = None
+        if full or len(lines) >= limit:
+            at = [c.name for c in reader.columns]
+            last = [cells[-1][at.index(column)] for column in reader.key]
+        return PostgresChunk(reader.table, reader.make_rows(cells, null), last, bound[1], bound[0])
+
+    def _read_all(self, cursor: Any, reader: _Reader, rows_from: str) -> Iterator[Row]:
+        """Everything into a file first, so that neither transaction nor lock outlive the call."""
+        spool = tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES)  # noqa: SIM115
+        try:
+            cursor.copy_expert(_select(reader, rows_from, None, None), spool)
+        except BaseException:
+            spool.close()
+            raise
+        spool.seek(0)
+        return _rows_of(spool, reader.make_rows)
+
+    def _reader(self, cursor: Any, table: Table, oid: int) -> _Reader:
+        described = describe(cursor, [oid])[oid]
+        with self._lock:
+            reader = self._readers.get(oid)
+            if (
+                reader is not None
+                and (reader.columns, reader.key) == (described.columns, described.key)
+                and reader.table.id == table.id
+            ):
+                return reader
+            self._types.load(cursor, {c.oid for c in described.columns})
+            made = make_table(
+                table.schema, table.name, described.columns, described.key, self._types
+            )
+            codecs = [self._types.codec(c.oid, c.typmod) for c in described.columns]
+            make_rows = _make_rows([c.name for c in described.columns], codecs)
+            reader = _Reader(described.columns, described.key, self._shelf.same(made), make_rows)
+            self._readers[oid] = reader
+            return reader
+
+    def _find_operators(self, cursor: Any, reader: _Reader) -> None:
+        """The `>` of types of extensions (citext) is found only in their schema."""
+        key_types = [c.oid for c in reader.columns if c.name in reader.key and c.oid >= 16384]
+        if not key_types:
+            return
+        cursor.execute(
+            """SELECT DISTINCT n.nspname FROM pg_type t JOIN pg_namespace n ON n.oid = typnamespace
+               WHERE t.oid = ANY(%s::oid[]) AND typtype = 'b'""",
+            (key_types,),
+        )
+        schemas = ["pg_catalog", *(name for (name,) in cursor.fetchall())]
+        cursor.execute("SET LOCAL search_path = " + ", ".join(map(quoted, schemas)))
+
+    def _wait_for_writers(self, cursor: Any, table: Table) -> None:
+        """What a transaction wrote before its table was published is not in the stream, even if
+        it commits later. So the first chunk waits for those that were writing, not for new ones.
+        """
+        cursor.execute("SELECT to_regclass(%s)::oid::int8", (quoted(table.schema, table.name),))
+        oid = cursor.fetchone()[0]
+        if oid is None or oid in self._settled:
+            return
+        cursor.execute(_WRITERS, {"oid": oid})
+        writers = set(cursor.fetchall())
+        while writers and not self._stopped.wait(_WRITERS_POLL_S):
+            cursor.execute(_WRITERS, {"oid": oid})
+            writers &= set(cursor.fetchall())
+        if writers:
+            raise CaptureError("the capture stops", detail=f"while waiting to read {table.id}")
+        self._settled.add(oid)
+
+
+def _log_place(lsn: int, wal_block_bytes: int) -> int:
+    """The insert position may stand behind a page's header (24 or 40 bytes), which the stream
+    reaches only with the next record. No record is shorter: no commit is between.
+    """
+    return lsn - lsn % wal_block_bytes if lsn % wal_block_bytes <= 40 else lsn
+
+
+def _select(reader: _Reader, rows_from: str, after: Any, limit: int | None) -> str:
+    columns = ", ".join(quoted(c.name) for c in reader.columns)
+    where = order = ""
+    if limit is not None:
+        key = ", ".join(map(quoted, reader.key))
+        if after is not None:
+            where = f" WHERE ({key}) > ({', '.join(map(literal, after))})"
+        order = f" ORDER BY {key} LIMIT {limit}"
+    return f"COPY (SELECT {columns} FROM {rows_from}{where}{order}) TO STDOUT (NULL '{_NULL}')"  # noqa: S608
+
+
+def _cells(data: bytes) -> tuple[list[list[str]], str]:
+    """The cells of each row, and what stands for NULL among them."""
+    text = data.decode()
+    if "\\" not in text:
+        return [line.split("\t") for line in text.split("\n")[:-1]], _NULL
+    # Once unescaped, a vertical tab may be a value. PostgreSQL's text never has a NUL character.
+    lines = text.replace(_NULL, "\0").split("\n")[:-1]
+    return [_unescaped(line) if "\\" in line else line.split("\t") for line in lines], "\0"
+
+
+def _unescaped(line: str) -> list[str]:
+    return [
+        _ESCAPE.sub(lambda match: _ESCAPES.get(match[1], match[1]), cell) if "\\" in cell else cell
+        for cell in line.split("\t")
+    ]
+
+
+def _rows_of(spool: IO[bytes], make_rows: MakeRows) -> Iterator[Row]:
+    with spool:
+        while lines := spool.readlines(1 << 20):
+            yield from make_rows(*_cells(b"".join(lines)))
+
+
+def _make_rows(names: Sequence[str], codecs: Sequence[Codec]) -> MakeRows:
+    """One comprehension made for the table: from cells to rows."""
+    scope: dict[str, Any] = {f"f{i}": codec.convert for i, codec in enumerate(codecs)}
+    if not names:
+        return lambda cells, _null: [{} for _ in cells]
+    row = ", ".join(
+        f"{name!r}: None if c{i} == null else {_INLINE[codec.inline].format(i=i)}"
+        for i, (name, codec) in enumerate(zip(names, codecs, strict=True))
+    )
+    unpacked = ", ".join(f"c{i}" for i in range(len(names)))
+    source = f"def make_rows(cells, null):\n  return [{{{row}}} for {unpacked}, in cells]"
+    exec(source, scope)  # noqa: S102 - names go in as literals only
+    made: MakeRows = scope["make_rows"]
+    return made

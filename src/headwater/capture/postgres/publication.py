@@ -1,0 +1,122 @@
+"""The publication: which tables' changes PostgreSQL sends, kept in step with the settings."""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import psycopg2
+import psycopg2.errors
+
+from headwater.capture.postgres.catalog import Candidate, Selection
+from headwater.capture.postgres.connection import Address, quoted
+from headwater.errors import CaptureError, HeadwaterError
+
+# ALTER PUBLICATION waits for VACUUM and index builds on a table; we come again instead.
+_LOCK_TIMEOUT_MS: Final = 500
+
+
+@dataclass(slots=True)
+class Synced:
+    tables: list[Candidate]  # that are published, and so can be captured
+    failed: dict[str, HeadwaterError] = field(default_factory=dict)
+    added: list[Candidate] = field(default_factory=list)
+
+
+class Publication:
+    """Tables that match the patterns are added, also while the capture runs. A table without
+    replica identity is never in it: PostgreSQL would refuse the application's UPDATEs and DELETEs.
+
+    A publication that the user named (`publication = …`) loses no table for not matching.
+    """
+
+    def __init__(self, name: str, named_by_user: bool, address: Address, select: Selection) -> None:
+        self.name = name
+        self._named_by_user = named_by_user
+        self._address = address
+        self._select = select
+
+    def sync(self, cursor: Any) -> Synced:
+        cursor.execute("SELECT puballtables FROM pg_publication WHERE pubname = %s", (self.name,))
+        found = cursor.fetchone()
+        if found is None:
+            cursor.execute(
+                f"CREATE PUBLICATION {quoted(self.name)} WITH (publish_via_partition_root = true)"
+            )
+        candidates = self._select.candidates(cursor, self.name)
+        if found is not None and found[0]:  # FOR ALL TABLES
+            return Synced(candidates)
+        synced = Synced([c for c in candidates if c.identified and c.published])
+        for candidate in candidates:
+            if not candidate.identified:
+                synced.failed[candidate.id] = unidentified(candidate)
+        self._drop_others(cursor, [c.oid for c in candidates if c.identified])
+        missing = [c for c in candidates if c.identified and not c.published]
+        if missing:
+            self._add(cursor, missing, synced)
+        return synced
+
+    def drop(self, cursor: Any) -> None:
+        cursor.execute(f"DROP PUBLICATION IF EXISTS {quoted(self.name)}")
+
+    def _add(self, cursor: Any, missing: list[Candidate], synced: Synced) -> None:
+        cursor.execute("SELECT set_config('lock_timeout', %s, false)", (str(_LOCK_TIMEOUT_MS),))
+        try:
+            try:
+                cursor.execute(self.sql_to_add(*missing))
+                synced.added += missing
+            except psycopg2.Error:
+                if cursor.connection.closed:
+                    raise
+                for candidate in missing:  # which of them is it
+                    self._add_one(cursor, candidate, synced)
+        finally:
+            if not cursor.connection.closed:
+                cursor.execute("SELECT set_config('lock_timeout', '0', false)")
+        synced.tables += synced.added
+
+    def _add_one(self, cursor: Any, candidate: Candidate, synced: Synced) -> None:
+        try:
+            cursor.execute(self.sql_to_add(candidate))
+            synced.added.append(candidate)
+        except (psycopg2.errors.LockNotAvailable, psycopg2.errors.UndefinedTable):
+            pass  # the next time
+        except psycopg2.Error as error:
+            if cursor.connection.closed:
+                raise
+            why = self._address.explained(error)
+            why.what = f"the table {candidate.id} cannot be published"
+            why.hint = f"as its owner: {self.sql_to_add(candidate)};"
+            synced.failed[candidate.id] = why
+
+    def sql_to_add(self, *candidates: Candidate) -> str:
+        tables = ", ".join(
+            ("" if c.partitioned else "ONLY ") + quoted(c.schema, c.name) for c in candidates
+        )
+        return f"ALTER PUBLICATION {quoted(self.name)} ADD TABLE {tables}"
+
+    def _drop_others(self, cursor: Any, wanted: list[int]) -> None:
+        """Tables that lost their identity, or that no longer match."""
+        cursor.execute(
+            """
+            SELECT n.nspname, c.relname, c.relreplident = 'n' OR c.relreplident = 'd' AND NOT EXISTS
+                (SELECT FROM pg_index WHERE indrelid = c.oid AND indisprimary)
+            FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
+            JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+            WHERE p.pubname = %s AND NOT c.oid = ANY(%s::oid[])
+            """,
+            (self.name, wanted),
+        )
+        for schema, name, unidentified_now in cursor.fetchall():
+            if unidentified_now or not self._named_by_user:
+                cursor.execute(
+                    f"ALTER PUBLICATION {quoted(self.name)} DROP TABLE {quoted(schema, name)}"
+                )
+
+
+def unidentified(candidate: Candidate) -> CaptureError:
+    return CaptureError(
+        f"the table {candidate.id} has no replica identity",
+        detail="no primary key: PostgreSQL could not tell which row an UPDATE or DELETE changed, "
+        "and would refuse them; the table is left out",
+        hint=f"ALTER TABLE {quoted(candidate.schema, candidate.name)} REPLICA IDENTITY FULL; "
+        "(or give it a primary key)",
+    )

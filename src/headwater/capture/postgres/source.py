@@ -1,0 +1,214 @@
+"""PostgreSQL as a source of changes."""
+
+import re
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from headwater.capture.contract import (
+    Chunk,
+    Event,
+    Lag,
+    Place,
+    Position,
+    SchemaChange,
+    Source,
+    Table,
+    TableFailed,
+)
+from headwater.capture.postgres.catalog import Candidate, Selection, Shelf, describe, make_table
+from headwater.capture.postgres.chunks import ChunkReader
+from headwater.capture.postgres.connection import Address, Pool, lsn_number, lsn_text, quoted
+from headwater.capture.postgres.publication import Publication, Synced
+from headwater.capture.postgres.slot import Slot
+from headwater.capture.postgres.stream import OWN_PREFIX, ChangeStream
+from headwater.capture.postgres.typecatalog import TypeCatalog
+from headwater.capture.settings import CaptureSettings
+from headwater.errors import HeadwaterError
+
+MIND_S: Final = 5.0  # how often new and changed tables are looked for
+_MAX_NAME: Final = 63
+
+
+class PostgresSource(Source):
+    """PostgreSQL 14 and later, by logical replication (pgoutput) through a slot of its own.
+
+    options: `slot` and `publication`, their names (both headwater_<capture> unless told).
+    """
+
+    connector = "postgresql"
+
+    def __init__(self, settings: CaptureSettings) -> None:
+        self._settings = settings
+        self._address = Address(settings.source, f"headwater capture {settings.name}")
+        self.database = self._address.database
+        own = _own_name(settings.name)
+        self._selection = Selection(settings)
+        self._slot = Slot(settings.options.get("slot", own), settings.name)
+        self._publication = Publication(
+            settings.options.get("publication", own),
+            "publication" in settings.options,
+            self._address,
+            self._selection,
+        )
+        self._shelf = Shelf()
+        self._types = TypeCatalog(settings.decimals, settings.times)
+        self._pool = Pool(self._address)
+        self._chunks = ChunkReader(self._pool, self._shelf, settings.decimals, settings.times)
+        self._catalog: Any = None  # the main thread's connection
+        self._stream: ChangeStream | None = None
+        self._known: dict[str, int] = {}  # published tables, with their oids
+        self._failed: dict[str, str] = {}  # tables that were reported, and as what
+        self._later: list[tuple[int, Event]] = []  # events for when the stream has come to an LSN
+        self._minded_at = 0.0
+        self._heartbeat_at = 0.0
+
+    def check(self) -> list[HeadwaterError]:
+        from headwater.capture.postgres.checks import check
+
+        return check(self._address, self._settings, self._slot, self._publication, self._selection)
+
+    def open(self, after: Position | None, known: Mapping[str, Table]) -> Place:
+        with self._address.errors(), self._connection().cursor() as cursor:
+            self._slot.free(cursor)
+            # In this order: pgoutput looks the publication up as it was at each change's time.
+            synced = self._publication.sync(cursor)
+            lsn, created = self._slot.open(cursor, after)
+            if created:
+                self._chunks.settle(candidate.oid for candidate in synced.tables)
+            self._known = {candidate.id: candidate.oid for candidate in synced.tables}
+            self._later = [
+                (lsn, SchemaChange(table_id, None))
+                for table_id in known
+                if table_id not in self._known and not _exists(cursor, known[table_id])
+            ]
+            self._report_failed(synced, lsn)
+        self._minded_at = self._heartbeat_at = time.monotonic()
+        return {"lsn": lsn}
+
+    def tables(self) -> list[Table]:
+        with self._address.errors(), self._connection().cursor() as cursor:
+            candidates = self._selection.candidates(cursor, self._publication.name)
+            return self._describe(cursor, [c for c in candidates if c.identified])
+
+    def changes(self, after: Position) -> Iterator[Event]:
+        self._connection()
+        stream = ChangeStream(
+            self._address, self._catalog, self._types, self._selection, self._shelf
+        )
+        self._stream = stream
+        stream.start(self._slot.name, self._publication.name, after)
+        yield from stream.events(after, self._between)
+
+    def acknowledge(self, place: Place) -> None:
+        if self._stream is not None:
+            self._stream.acknowledge(int(place["lsn"]))
+
+    def read_chunk(self, table: Table, after: Any, limit_rows: int) -> Chunk:
+        return self._chunks.read(table, after, limit_rows)
+
+    def estimate_rows(self, table: Table) -> int | None:
+        rows = self._pool.rows(
+            """SELECT sum(greatest(c.reltuples, 0))::int8 FROM pg_class c
+               WHERE c.oid = to_regclass(%(name)s)
+                  OR c.oid IN (SELECT relid FROM pg_partition_tree(to_regclass(%(name)s)))""",
+            {"name": quoted(table.schema, table.name)},
+        )
+        return None if rows[0][0] is None else int(rows[0][0])
+
+    def lag(self, acknowledged: Place) -> Lag:
+        rows = self._pool.rows(
+            """SELECT pg_current_wal_lsn() - %s::pg_lsn, pg_current_wal_lsn() - restart_lsn
+               FROM pg_replication_slots WHERE slot_name = %s""",
+            (lsn_text(int(acknowledged["lsn"]) + 1), self._slot.name),
+        )
+        if not rows:
+            return Lag()
+        behind, retained = rows[0]
+        return Lag(max(0, int(behind)), None if retained is None else max(0, int(retained)))
+
+    def close(self) -> None:
+        self._chunks.stop()
+        if self._stream is not None:
+            self._stream.close()
+        if self._catalog is not None:
+            self._catalog.close()
+        self._pool.close()
+
+    def remove(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+        with self._address.errors(), self._connection().cursor() as cursor:
+            self._slot.drop(cursor)
+            self._publication.drop(cursor)
+
+    def _between(self) -> list[Event]:
+        """What is due between two transactions: a look for new tables, a heartbeat, and events
+        that waited for the stream to come this far.
+        """
+        assert self._stream is not None
+        now = time.monotonic()
+        if now - self._minded_at > MIND_S:
+            self._minded_at = now
+            self._mind()
+        if now - self._heartbeat_at > self._settings.heartbeat_s:
+            self._heartbeat_at = now
+            self._beat()
+        if not self._later:
+            return []
+        due = [event for lsn, event in self._later if lsn <= self._stream.seen]
+        self._later = [(lsn, event) for lsn, event in self._later if lsn > self._stream.seen]
+        return due
+
+    def _mind(self) -> None:
+        with self._address.errors(), self._connection().cursor() as cursor:
+            synced = self._publication.sync(cursor)
+            cursor.execute("SELECT pg_current_wal_lsn()::text")
+            lsn = lsn_number(cursor.fetchone()[0]) - 1
+            now = {candidate.id: candidate.oid for candidate in synced.tables}
+            news = [c for c in synced.tables if self._known.get(c.id) != c.oid]
+            for table in self._describe(cursor, news):
+                self._later.append((lsn, SchemaChange(table.id, table)))
+        for table_id in self._known:
+            if table_id not in now and table_id not in synced.failed:
+                self._later.append((lsn, SchemaChange(table_id, None)))
+        self._known = now
+        self._report_failed(synced, lsn)
+
+    def _report_failed(self, synced: Synced, lsn: int) -> None:
+        for table_id, error in synced.failed.items():
+            if self._failed.get(table_id) != str(error):
+                self._later.append((lsn, TableFailed(table_id, error)))
+        self._failed = {table_id: str(error) for table_id, error in synced.failed.items()}
+
+    def _beat(self) -> None:
+        """A record in the log that belongs to this database: the slot moves on even if only
+        other databases of the cluster write. Transactional, for only a commit is flushed at once.
+        """
+        with self._address.errors(), self._connection().cursor() as cursor:
+            cursor.execute(
+                "SELECT pg_logical_emit_message(true, %s, '')", (OWN_PREFIX + "heartbeat",)
+            )
+
+    def _describe(self, cursor: Any, candidates: list[Candidate]) -> list[Table]:
+        described = describe(cursor, [candidate.oid for candidate in candidates])
+        self._types.load(cursor, {c.oid for found in described.values() for c in found.columns})
+        return [
+            self._shelf.same(make_table(c.schema, c.name, *described[c.oid], self._types))
+            for c in candidates
+        ]
+
+    def _connection(self) -> Any:
+        if self._catalog is None or self._catalog.closed:
+            self._catalog = self._address.connect()
+        return self._catalog
+
+
+def _own_name(capture: str) -> str:
+    """Slots have lower-case letters, digits and underscores only."""
+    return ("headwater_" + re.sub(r"[^a-z0-9_]", "_", capture.lower()))[:_MAX_NAME]
+
+
+def _exists(cursor: Any, table: Table) -> bool:
+    cursor.execute("SELECT to_regclass(%s) IS NOT NULL", (quoted(table.schema, table.name),))
+    return bool(cursor.fetchone()[0])

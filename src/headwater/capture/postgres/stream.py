@@ -1,0 +1,366 @@
+"""The stream of changes: START_REPLICATION with pgoutput, turned into events.
+
+With protocol 1 PostgreSQL sends a transaction whole after its commit, one after the other; what
+does not fit its memory it keeps on its own disk. So at any moment we hold one message.
+
+Places are LSNs. A place {"lsn": n} says: all transactions whose commit record stands at or before
+n. A commit record's own LSN is unique; that of a change, or the end of a commit, is not.
+"""
+
+import select
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg2
+import psycopg2.extras
+
+from headwater.capture.contract import (
+    IDLE_S,
+    UNAVAILABLE,
+    Begin,
+    Change,
+    Commit,
+    Event,
+    Message,
+    Position,
+    Progress,
+    Row,
+    Table,
+    TableFailed,
+)
+from headwater.capture.postgres import pgoutput
+from headwater.capture.postgres.catalog import RawColumn, Selection, Shelf, describe, make_table
+from headwater.capture.postgres.connection import Address, literal, lsn_text, quoted
+from headwater.capture.postgres.toast import LARGE_ROW_BYTES, ToastCache
+from headwater.capture.postgres.typecatalog import TypeCatalog
+from headwater.errors import CaptureError, SourceUnreachable
+
+OWN_PREFIX: Final = "headwater."  # of logical messages that are ours and not published
+_FEEDBACK_S: Final = 0.2  # at most this often while transactions keep coming
+_KEEPALIVE_S: Final = 10.0  # at least this often (wal_sender_timeout is a minute)
+_FORMATS: Final = """SELECT format_type(t, m) FROM unnest(%s::oid[], %s::int4[])
+    WITH ORDINALITY u(t, m, i) ORDER BY i"""
+
+
+@dataclass(slots=True)
+class Relation:
+    """A table as the stream describes it at this point."""
+
+    oid: bytes
+    table: Table | None  # None: not ours
+    decode: pgoutput.Decode
+    identity: tuple[str, ...]  # columns that an old key has
+    full: bool  # old rows are whole
+    cached: bool  # large values are remembered by key
+
+
+class ChangeStream:
+    """One replication connection, for one thread; only `acknowledge` may be called by others."""
+
+    def __init__(
+        self,
+        address: Address,
+        catalog: Any,
+        types: TypeCatalog,
+        select_tables: Selection,
+        shelf: Shelf,
+    ) -> None:
+        self._address = address
+        self._catalog = catalog  # a connection for looking things up
+        self._types = types
+        self._select = select_tables
+        self._shelf = shelf
+        self._connection: Any = None
+        self._cursor: Any = None
+        self._relations: dict[bytes, Relation] = {}
+        self._toast = ToastCache()
+        self._acknowledged = 0  # LSN that may be told as flushed
+        self._told = 0
+        self._told_at = 0.0
+        self.seen = 0  # all commits at or before it have been sent
+
+    def start(self, slot: str, publication: str, after: Position) -> None:
+        self._connection = self._address.connect(psycopg2.extras.LogicalReplicationConnection)
+        self._cursor = self._connection.cursor()
+        self.seen = int(after.at["lsn"])
+        start = self.seen + (after.changes is None)
+        names = literal(quoted(publication)).strip().removeprefix("E")
+        with self._address.errors():
+            self._cursor.start_replication_expert(
+                f"START_REPLICATION SLOT {quoted(slot)} LOGICAL {lsn_text(start)} "
+                f"(proto_version '1', publication_names {names}, messages 'true')",
+                decode=False,
+            )
+
+    def acknowledge(self, lsn: int) -> None:
+        """Told to PostgreSQL by the thread that reads. Commits in front of the LSN that we tell
+        are not sent again, so it is one more than the last commit's.
+        """
+        self._acknowledged = max(self._acknowledged, lsn + 1)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+    def events(self, after: Position, between: Callable[[], list[Event]]) -> Iterator[Event]:
+        """`between` is called between transactions and now and then; its events are sent there."""
+        read = self._cursor.read_message
+        relations = self._relations
+        toast = self._toast
+        last_commit = "null"
+        partial = int(after.at["lsn"]) if after.changes is not None else -1
+        skipped = int(after.at["lsn"]) - (after.changes is not None)  # commits up to it are done
+        begin: Begin | None = None  # not sent yet: an empty transaction is not worth two events
+        sent = False  # the transaction's Begin
+        inside = False
+        skip_below = 0  # ordinals that are in the topics
+        ordinal = 0
+        lsn = -1
+        source: dict[str, Any] = {}
+        sign_of_life = time.monotonic()
+
+        while True:
+            try:
+                message = read()
+            except psycopg2.Error as error:
+                raise self._broken(error) from None
+            if message is None:
+                self._tell(idle=True)
+                if not inside:
+                    for event in between():
+                        yield event
+                    at = self._cursor.wal_end - 1
+                    if at > self.seen:
+                        self.seen = at
+                        sign_of_life = time.monotonic()
+                        yield Progress({"lsn": at})
+                        continue
+                if self._wait() or time.monotonic() - sign_of_life < IDLE_S:
+                    continue
+                sign_of_life = time.monotonic()
+                yield None
+                continue
+
+            data = message.payload
+            kind = data[0]
+            if kind == 73 or kind == 85 or kind == 68:  # noqa: PLR1714 - I, U, D: faster than in
+                relation = relations[data[1:5]]
+                table = relation.table
+                number = ordinal
+                ordinal += 1
+                if table is None or number < skip_below or not inside:
+                    continue
+                if message.data_start != lsn:
+                    lsn = message.data_start
+                    source = {"lsn": lsn, "sequence": f'[{last_commit},"{lsn}"]'}
+                before: Row | None = None
+                row: Row | None = None
+                try:
+                    if kind == 73:
+                        row, end = relation.decode(data, 8)
+                        op = "c"
+                    elif kind == 85:
+                        op = "u"
+                        if data[5] == 78:  # N: no old tuple, so the key stayed
+                            row, end = relation.decode(data, 8)
+                        else:
+                            before, end = relation.decode(data, 8)
+                            row, end = relation.decode(data, end + 3)
+                            if not relation.full:
+                                old = before
+                                before = {name: old[name] for name in relation.identity}
+                        if UNAVAILABLE in row.values():
+                            if relation.full and before is not None:
+                                _fill(row, before)
+                            elif relation.cached:
+                                toast.fill(relation.oid, table.key, before, row)
+                    else:
+                        op = "d"
+                        before, end = relation.decode(data, 8)
+                        if not relation.full:
+                            old = before
+                            before = {name: old[name] for name in relation.identity}
+                    if end != len(data):
+                        raise ValueError("a row of another length than its columns")
+                    if relation.cached and (len(data) > LARGE_ROW_BYTES or toast):
+                        self._remember(relation, table, before, row)
+                except (ValueError, ArithmeticError, IndexError) as error:
+                    failed: Event = _unreadable(table, error)
+                else:
+                    failed = None
+                if begin is not None and not sent:
+                    sent = True
+                    yield begin
+                yield failed or Change(table, op, before, row, number, source)
+
+            elif kind == 66:  # B
+                commit_lsn, commit_us, xid = pgoutput.BEGIN(data)
+                ordinal = 0
+                lsn = -1
+                sent = False
+                inside = commit_lsn > skipped
+                skip_below = (after.changes or 0) if commit_lsn == partial else 0
+                begin = Begin(
+                    {"lsn": commit_lsn},
+                    f"{xid}:{commit_lsn}",
+                    (commit_us + pgoutput.EPOCH_2000_US) // 1000,
+                    {"txId": xid, "xmin": None},
+                )
+                if commit_lsn == partial:  # its end is news, even if all its changes are known
+                    sent = True
+                    yield begin
+
+            elif kind == 67:  # C
+                _, commit_lsn, _, _ = pgoutput.COMMIT(data)
+                last_commit = f'"{commit_lsn}"'
+                inside = False
+                self.seen = max(self.seen, commit_lsn)
+                if sent:
+                    sign_of_life = time.monotonic()
+                    yield Commit(ordinal)
+                begin = None
+                self._tell(idle=False)
+                for event in between():
+                    yield event
+
+            elif kind == 82:  # R
+                self._relate(pgoutput.parse_relation(data))
+
+            elif kind == 84:  # T
+                for oid in pgoutput.parse_truncate(data):
+                    table = relations[oid].table
+                    number = ordinal
+                    ordinal += 1
+                    if table is None or number < skip_below or not inside:
+                        continue
+                    toast.forget_table(oid)
+                    if begin is not None and not sent:
+                        sent = True
+                        yield begin
+                    lsn = message.data_start
+                    source = {"lsn": lsn, "sequence": f'[{last_commit},"{lsn}"]'}
+                    yield Change(table, "t", None, None, number, source)
+
+            elif kind == 77:  # M
+                transactional, lsn, prefix, content = pgoutput.parse_message(data)
+                source = {"lsn": lsn, "sequence": f'[{last_commit},"{lsn}"]'}
+                if transactional:
+                    number = ordinal
+                    ordinal += 1
+                    if number < skip_below or not inside or prefix.startswith(OWN_PREFIX):
+                        continue
+                    if begin is not None and not sent:
+                        sent = True
+                        yield begin
+                    yield Message(prefix, content, number, source)
+                elif lsn - 1 > skipped:
+                    # Outside of transactions. The LSN is where its record ends, and there a commit
+                    # may begin; the byte before is in no other record.
+                    self.seen = max(self.seen, lsn - 1)
+                    if not prefix.startswith(OWN_PREFIX):
+                        yield from _alone(Message(prefix, content, 0, source), lsn - 1)
+
+    def _remember(
+        self, relation: Relation, table: Table, before: Row | None, row: Row | None
+    ) -> None:
+        if before is not None:
+            self._toast.forget(relation.oid, table.key, before)
+        if row is not None:
+            self._toast.remember(relation.oid, table.key, row)
+
+    def _relate(self, message: pgoutput.RelationMessage) -> None:
+        """Names and types are those of then. The catalog, which is of now, adds what the message
+        does not tell: the order of the key, and what may be null.
+        """
+        names = [column.name for column in message.columns]
+        identity = tuple(column.name for column in message.columns if column.identity)
+        table = None
+        codecs = []
+        if self._select.has(f"{message.schema}.{message.name}"):
+            oid = int.from_bytes(message.oid, "big")
+            with self._address.errors(), self._catalog.cursor() as cursor:
+                now = describe(cursor, [oid])[oid]
+                self._types.load(cursor, {column.oid for column in message.columns})
+                oids = [column.oid for column in message.columns]
+                typmods = [column.typmod for column in message.columns]
+                cursor.execute(_FORMATS, (oids, typmods))
+                formats = [text for (text,) in cursor.fetchall()]
+            key = _key_of_then(message, now.key, identity)
+            required = {column.name for column in now.columns if column.required} | set(key)
+            columns = [
+                RawColumn(c.name, c.oid, c.typmod, text, c.name in required)
+                for c, text in zip(message.columns, formats, strict=True)
+            ]
+            table = self._shelf.same(
+                make_table(message.schema, message.name, columns, key, self._types)
+            )
+            codecs = [self._types.codec(column.oid, column.typmod) for column in message.columns]
+        full = message.replica_identity == "f"
+        self._relations[message.oid] = Relation(
+            message.oid,
+            table,
+            pgoutput.make_decode(names, codecs) if table is not None else _undecoded,
+            identity,
+            full,
+            not full and table is not None and bool(table.key) and set(table.key) <= set(identity),
+        )
+
+    def _tell(self, *, idle: bool) -> None:
+        now = time.monotonic()
+        due = self._acknowledged > self._told and (idle or now - self._told_at > _FEEDBACK_S)
+        if due or now - self._told_at > _KEEPALIVE_S:
+            self._told, self._told_at = self._acknowledged, now
+            try:
+                self._cursor.send_feedback(
+                    write_lsn=self._told, flush_lsn=self._told, apply_lsn=self._told, force=True
+                )
+            except psycopg2.Error as error:
+                raise self._broken(error) from None
+
+    def _wait(self) -> bool:
+        try:
+            return bool(select.select([self._cursor], [], [], IDLE_S)[0])
+        except (OSError, ValueError, psycopg2.Error):
+            raise SourceUnreachable("the connection to PostgreSQL is closed") from None
+
+    def _broken(self, error: psycopg2.Error) -> CaptureError:
+        explained = self._address.explained(error)
+        if not error.pgcode and not isinstance(explained, SourceUnreachable):
+            return SourceUnreachable("PostgreSQL broke off", detail=str(explained))
+        return explained
+
+
+def _key_of_then(
+    message: pgoutput.RelationMessage, key_now: tuple[str, ...], identity: tuple[str, ...]
+) -> tuple[str, ...]:
+    if message.replica_identity == "d":  # the identity is the primary key, but in column order
+        return key_now if set(key_now) == set(identity) else identity
+    if key_now and {column.name for column in message.columns}.issuperset(key_now):
+        return key_now
+    return identity if message.replica_identity == "i" else ()
+
+
+def _alone(message: Message, at: int) -> Iterator[Event]:
+    now_ms = int(time.time() * 1000)  # such a message carries no time
+    yield Begin({"lsn": at}, f"0:{at}", now_ms, {"txId": None, "xmin": None})
+    yield message
+    yield Commit(1)
+
+
+def _fill(row: Row, before: Row) -> None:
+    for name, value in row.items():
+        if value == UNAVAILABLE:
+            row[name] = before[name]
+
+
+def _unreadable(table: Table, error: Exception) -> TableFailed:
+    return TableFailed(
+        table.id,
+        CaptureError("the table has a value that cannot be read", detail=f"{table.id}: {error}"),
+    )
+
+
+def _undecoded(data: bytes, at: int) -> tuple[Row, int]:
+    raise AssertionError("a table that is not ours is not decoded")
