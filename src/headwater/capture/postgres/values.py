@@ -82,12 +82,12 @@ def json_of_hstore(text: str) -> str:
 
 
 def precise(scale: int) -> Convert:
-    """For numeric(p, scale): the unscaled number, big-endian two's complement (Connect's Decimal)."""
+    """For numeric(p, scale): the unscaled number, big-endian two's complement (Connect's)."""
 
     def convert(text: str) -> str:
         whole, _, fraction = text.partition(".")
         if scale < 0:  # since PostgreSQL 15; the text ends with that many zeros
-            return _unscaled(int(whole) // 10**-scale)
+            return _unscaled(_integer(whole) // 10**-scale)
         return _unscaled(_integer(whole + fraction.ljust(scale, "0")))
 
     return convert
