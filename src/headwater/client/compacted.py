@@ -12,7 +12,6 @@ from headwater.errors import BrokerUnreachable, RequestRefused
 from headwater.settings import ClientSettings
 
 _POLL_S: Final = 0.5
-_MESSAGES_AT_A_TIME: Final = 1_000
 
 
 def read_committed_latest(
@@ -63,19 +62,22 @@ def _read(
     unread = set(range(partitions))
     until_s = time.monotonic() + patience_s
     while unread:
-        for message in consumer.consume(_MESSAGES_AT_A_TIME, _POLL_S):
-            error = message.error()
-            if error is None:
-                if message.value() is None:
-                    latest.pop(message.key(), None)
-                elif message.key() is not None:
-                    latest[message.key()] = message.value()
-                until_s = time.monotonic() + patience_s
-            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 (librdkafka's own name)
-                unread.discard(message.partition())
-            elif not error.retriable() and error.code() >= 0:
-                raise RequestRefused(f"topic {topic} cannot be read", detail=error.str())
         if time.monotonic() > until_s:
             raise BrokerUnreachable(
                 f"topic {topic} is not read to its end", detail=f"nothing came in {patience_s:g} s"
             )
+        message = consumer.poll(_POLL_S)
+        if message is None:
+            continue
+        error = message.error()
+        if error is None:
+            until_s = time.monotonic() + patience_s
+            key, value = message.key(), message.value()
+            if value is None:
+                latest.pop(key, None)
+            elif key is not None:
+                latest[key] = value
+        elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 (librdkafka's own name)
+            unread.discard(message.partition())
+        elif not error.retriable() and error.code() >= 0:
+            raise RequestRefused(f"topic {topic} cannot be read", detail=error.str())

@@ -1,0 +1,81 @@
+"""What the tests of writing share: filled batches, and what readers find."""
+
+import time
+from collections.abc import Iterable
+from typing import Any
+from uuid import uuid4
+
+from confluent_kafka import Consumer, TopicPartition
+
+from headwater.client.batches import BatchBuilder
+from headwater.client.topics import NewTopic, ensure_topics
+from headwater.client.transactions import TransactionalProducer
+from headwater.settings import ClientSettings
+
+NOBODY = ClientSettings()
+WAIT_S = 20
+
+
+def new_topic(address: str, partitions: int = 1, **configs: str) -> str:
+    name = f"topic-{uuid4().hex[:8]}"
+    given = {key.replace("_", "."): value for key, value in configs.items()}
+    ensure_topics(address, NOBODY, [NewTopic(name, partitions, given)])
+    return name
+
+
+def producer(address: str, name: str | None = None, **options: Any) -> TransactionalProducer:
+    """Fenced, and impatient enough for a test."""
+    made = TransactionalProducer(
+        address, name or f"id-{uuid4().hex[:8]}", **{"login": NOBODY, "patience_s": 30, **options}
+    )
+    made.fence()
+    return made
+
+
+def batch(*values: bytes | None) -> BatchBuilder:
+    builder = BatchBuilder()
+    for value in values:
+        assert builder.append(b"k", value, (), int(time.time() * 1000))
+    return builder
+
+
+def committed(
+    address: str, topic: str, partition: int = 0, **properties: Any
+) -> list[bytes | None]:
+    """All that a read_committed reader finds up to the last stable offset."""
+    return [message.value() for message in messages(address, topic, partition, **properties)]
+
+
+def messages(address: str, topic: str, partition: int = 0, **properties: Any) -> list[Any]:
+    reader = Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": f"g-{uuid4().hex[:8]}",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            **{key.replace("_", "."): value for key, value in properties.items()},
+        }
+    )
+    try:
+        place = TopicPartition(topic, partition, 0)
+        reader.assign([place])
+        found: list[Any] = []
+        _, end = reader.get_watermark_offsets(place, WAIT_S)
+        deadline_s = time.monotonic() + WAIT_S
+        while reader.position([place])[0].offset < end and end > 0:
+            assert time.monotonic() < deadline_s, f"{len(found)} found up to {end}"
+            found += [each for each in reader.consume(10_000, 0.05) if each.error() is None]
+        return found
+    finally:
+        reader.close()
+
+
+def eventually_committed(
+    address: str, topic: str, expected: Iterable[bytes | None], partition: int = 0
+) -> None:
+    """Apache Kafka answers EndTxn before readers see its effect."""
+    expected = list(expected)
+    deadline_s = time.monotonic() + WAIT_S
+    while (found := committed(address, topic, partition)) != expected:
+        assert len(found) <= len(expected), f"{len(found)} found of {len(expected)}"
+        assert time.monotonic() < deadline_s, f"{len(found)} found of {len(expected)}"
