@@ -32,6 +32,8 @@ _FIELDS: Final[dict[str, dict[str, Any]]] = {
 }
 _FIELDS["mariadb"] = _FIELDS["mysql"]
 
+_TEMPLATES: Final = 64  # sets of names that are remembered for a table
+
 KeyFunction: TypeAlias = Callable[[Row], bytes | None]
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 Shaped: TypeAlias = tuple[str, bytes | None, bytes | None, Headers]  # topic, key, value, headers
@@ -67,10 +69,42 @@ def at_time(source: dict[str, Any], ts_ms: int) -> dict[str, Any]:
     return source | {"ts_ms": ts_ms, "ts_us": ts_ms * 1_000, "ts_ns": ts_ms * 1_000_000}
 
 
-def open_object(fields: Mapping[str, Any], own: Mapping[str, Any]) -> bytes:
-    """A JSON object without its end: `own`, as JSON without its first brace, completes it."""
-    written = orjson.dumps({name: fields[name] for name in fields if name not in own})[:-1]
-    return written + b"," if own and len(written) > 1 else written
+class SourceWriter:
+    """Writes `source` of one table. Which fields a transaction and a change bring is nearly always
+    the same; what is left of the others is written once for each such set of names.
+    """
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self._fields = fields
+        self._templates: dict[tuple[str, ...], bytes] = {}
+
+    def opened(self, ts_ms: int, known: Mapping[str, Any], own: Mapping[str, Any]) -> bytes:
+        """`source` without its end: `own`, as JSON without its first brace, completes it. Of `own`
+        only the names count. `known` is what all changes of a transaction have.
+        """
+        names = (*known, "", *own)
+        template = self._templates.get(names)
+        if template is None:
+            if len(self._templates) >= _TEMPLATES:
+                self._templates.clear()
+            template = self._templates[names] = self._template(names)
+        times = {b"ts_ms": ts_ms, b"ts_us": ts_ms * 1_000, b"ts_ns": ts_ms * 1_000_000}
+        written = template % times
+        if not own.keys().isdisjoint(known):
+            known = {name: value for name, value in known.items() if name not in own}
+        if known:
+            written += b"," + orjson.dumps(known)[1:-1]
+        return written + b"," if own else written
+
+    def _template(self, brought: tuple[str, ...]) -> bytes:
+        fields = [
+            b'"%b":%%(%b)d' % (name.encode(), name.encode())
+            if name.startswith("ts_")
+            else orjson.dumps({name: value})[1:-1].replace(b"%", b"%%")
+            for name, value in self._fields.items()
+            if name not in brought
+        ]
+        return b',"source":{' + b",".join(fields)
 
 
 def key_function(key: tuple[str, ...], head: bytes, end: bytes) -> KeyFunction:
@@ -90,43 +124,49 @@ class Frame:
     """All bytes of a value that the changes of one table in one transaction have in common."""
 
     __slots__ = (
-        "after_null",
+        "_after_op",
+        "_before_op",
+        "_tails",
+        "_transaction",
         "before_null",
         "create",
         "head",
         "own_fields",
         "source",
-        "tails",
-        "transaction",
     )
 
     def __init__(
         self,
         head: bytes,
         end: bytes,
-        source: Mapping[str, Any],
-        own: Mapping[str, Any],
+        source: bytes,
+        own_fields: int,
         now_ns: int,
         transaction: str | None = None,
     ) -> None:
-        """`source` is all that is known of it, `own` what each change brings itself (of it only
-        the names count: all changes of this frame have the same). With the id of a transaction
-        the tails need its block in front of them.
+        """`source` as a SourceWriter opened it for so many own fields. With the id of a
+        transaction the tails need their places within it.
         """
-        self.own_fields = len(own)
+        self.own_fields = own_fields
         self.head = head + b'{"before":'
         self.before_null = head + b'{"before":null,"after":'
-        self.source = b',"source":' + open_object(source, own)
-        self.after_null = b',"after":null' + self.source
+        self.source = source
         now = now_ns // 1_000_000, now_ns // 1_000, now_ns
-        times = b'"ts_ms":%d,"ts_us":%d,"ts_ns":%d}' % now + end
-        block = b',"transaction":null' if transaction is None else b""
-        self.tails = {op: b'%b,"op":"%b",%b' % (block, op.encode(), times) for op in "rcudt"}
-        self.create = self.tails["c"]
-        self.transaction = b""
+        self._after_op = b'","ts_ms":%d,"ts_us":%d,"ts_ns":%d}' % now + end
+        self._before_op = b',"transaction":null,"op":"'
+        self._transaction = b""
         if transaction is not None:
-            self.transaction = b',"transaction":{"id":' + orjson.dumps(transaction)
+            self._before_op = b',"op":"'
+            self._transaction = b',"transaction":{"id":' + orjson.dumps(transaction)
+        self.create = self._before_op + b"c" + self._after_op
+        self._tails: dict[str, bytes] = {}
+
+    def tail(self, op: str) -> bytes:
+        tail = self._tails.get(op)
+        if tail is None:
+            tail = self._tails[op] = self._before_op + op.encode() + self._after_op
+        return tail
 
     def tail_in_transaction(self, op: str, total_order: int, table_order: int) -> bytes:
         order = b',"total_order":%d,"data_collection_order":%d}' % (total_order, table_order)
-        return self.transaction + order + self.tails[op]
+        return self._transaction + order + self.tail(op)

@@ -12,7 +12,7 @@ import orjson
 
 from headwater.capture import connect_schemas
 from headwater.capture.contract import Row, Table
-from headwater.capture.envelope import KeyFunction, key_function, source_of
+from headwater.capture.envelope import KeyFunction, SourceWriter, key_function, source_of
 from headwater.capture.outbox import Outbox
 from headwater.capture.settings import CaptureSettings
 from headwater.capture.transforms import RowRules, Rules
@@ -30,6 +30,7 @@ class Plan:
     key: KeyFunction
     truncate_key: bytes | None
     source: dict[str, Any]  # what `source` always has
+    source_writer: SourceWriter
     head: bytes  # in front of a value and behind it: its schema, if wanted
     end: bytes
     width: int  # columns of a whole row
@@ -38,10 +39,6 @@ class Plan:
     rules: RowRules | None
     outbox: Outbox | None
     is_plain: bool  # nothing to do but to write rows down
-
-    def key_of(self, row: Row, otherwise: bytes | None) -> bytes | None:
-        """The key of a row that may lack it."""
-        return self.key(row) if all(name in row for name in self.shaped.key) else otherwise
 
 
 class Planner:
@@ -124,6 +121,7 @@ class Planner:
             if table.documents
             else (key_function(table.key, key_head, end), orjson.dumps)
         )
+        source = source_of(self._connector, settings.name, self._database, table)
         is_plain = rules is None and outbox is None and not table.documents
         return Plan(
             table=table,
@@ -131,7 +129,8 @@ class Planner:
             topic=topic,
             key=key,
             truncate_key=b"{}" if self._is_compacted else None,
-            source=source_of(self._connector, settings.name, self._database, table),
+            source=source,
+            source_writer=SourceWriter(source),
             head=head,
             end=end,
             width=len(shaped.columns),

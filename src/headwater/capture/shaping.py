@@ -199,13 +199,14 @@ class Shaper:
         """
         plan = self._planner.plan(table)
         topic, key, dump, rules, outbox = plan.topic, plan.key, plan.dump, plan.rules, plan.outbox
+        known = {"snapshot": snapshot, **(source or {})}
         for number, row in enumerate(rows):
             if not number % _SAME_TIME_ROWS:
                 now_ns = self._now_ns()
-                base = at_time(plan.source, now_ns // 1_000_000 if ts_ms is None else ts_ms)
-                base = base | {"snapshot": snapshot} | dict(source or {})
-                frame = Frame(plan.head, plan.end, base, {}, now_ns)
-                head, tail = frame.before_null, frame.source + b"}" + frame.tails["r"]
+                read_ms = now_ns // 1_000_000 if ts_ms is None else ts_ms
+                opened = plan.source_writer.opened(read_ms, known, {})
+                frame = Frame(plan.head, plan.end, opened, 0, now_ns)
+                head, tail = frame.before_null, opened + b"}" + frame.tail("r")
                 if table.documents:
                     tail = _NOT_UPDATED + tail
             try:
@@ -278,8 +279,8 @@ class Shaper:
             frame = Frame(
                 plan.head,
                 plan.end,
-                at_time(plan.source, transaction.ts_ms) | transaction.source,
-                change.source,
+                plan.source_writer.opened(transaction.ts_ms, transaction.source, change.source),
+                len(change.source),
                 self._now_ns(),
                 transaction.id if self._settings.transactions else None,
             )
@@ -300,8 +301,9 @@ class Shaper:
             assert after is not None
             key = plan.key(after)
             if before is not None:
-                if plan.key_of(before, key) != key:
-                    return self._key_change(plan, frame, before, after, own)
+                for name in plan.shaped.key:
+                    if before.get(name, after[name]) != after[name]:
+                        return self._key_change(plan, frame, before, after, own)
                 if len(before) < plan.width:
                     before = None  # only the key: that says nothing, and Debezium says null
             records, tail = self._tail(plan, frame, "u")
@@ -315,7 +317,7 @@ class Shaper:
             assert after is not None
             return self._create(plan, frame, after, own, _NO_HEADERS)
         records, tail = self._tail(plan, frame, op)
-        value = _join((frame.head, b"null", frame.after_null, own, tail))
+        value = _join((frame.before_null, b"null", frame.source, own, tail))
         records.append((plan.topic, plan.truncate_key, value, _NO_HEADERS))
         return records
 
@@ -355,8 +357,7 @@ class Shaper:
         self, plan: Plan, frame: Frame, before: Row, after: Row, own: bytes
     ) -> list[Shaped]:
         # A part of a key that was too large to be written again is what it was.
-        unchanged = {k: before[k] for k in plan.shaped.key if after[k] == UNAVAILABLE}
-        after = after | unchanged
+        after = after | {k: before[k] for k in plan.shaped.key if after[k] == UNAVAILABLE}
         old_key, new_key = plan.key(before), plan.key(after)
         if old_key == new_key:
             return self._events(plan, frame, "u", before, after, own)
@@ -379,7 +380,7 @@ class Shaper:
         if before is not None and len(before) < plan.width:
             before = plan.unknown | before
         records, tail = self._tail(plan, frame, "d")
-        value = _join((frame.head, _dumps(before), frame.after_null, own, tail))
+        value = _join((frame.head, _dumps(before), b',"after":null', frame.source, own, tail))
         records.append((plan.topic, key, value, headers))
         if self._settings.tombstones and key is not None:
             records.append((plan.topic, key, None, headers))
@@ -387,7 +388,7 @@ class Shaper:
 
     def _tail(self, plan: Plan, frame: Frame, op: str) -> tuple[list[Shaped], bytes]:
         if not self._settings.transactions:
-            return [], frame.tails[op]
+            return [], frame.tail(op)
         records, order = self._count(plan.table.id)
         return records, frame.tail_in_transaction(op, self._total, order)
 
