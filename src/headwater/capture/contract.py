@@ -230,6 +230,12 @@ class Source(ABC):
         the tables as they were at `after`. Doing it twice does no harm.
         """
 
+    def check_position(self, after: Position) -> bool:
+        """Raises PositionLost if the log no longer goes back to `after`, which `open` would find
+        too. False if that cannot be told without opening. For `doctor`; changes nothing.
+        """
+        return False
+
     @abstractmethod
     def tables(self) -> list[Table]:
         """The tables that the settings name, as they are now."""

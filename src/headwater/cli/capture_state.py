@@ -15,7 +15,7 @@ from headwater.errors import UsageError
 _METRICS_TIMEOUT_S: Final = 1.0
 _HEARTBEATS_MISSED: Final = 3
 _DEFAULT_HEARTBEAT_S: Final = 10.0
-_GRACE_S: Final = 5.0
+_GRACE_S: Final = 2.0
 
 FOLLOWING, STOPPED, NEW = "following", "stopped", "never ran"
 

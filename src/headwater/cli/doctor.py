@@ -87,6 +87,10 @@ def _findings(read: config.Config) -> Iterator[Finding]:
             yield _check_broker(read, address, must_answer=True)
     else:
         yield _check_listen(read)
+    if read.captures:
+        from headwater.cli.capture_doctor import check_captures
+
+        yield from check_captures(read, _without_prompt(read.client))
     for program, purpose in (("java", "pipelines on Spark"), ("kcat", "a second opinion")):
         path = shutil.which(program)
         yield Finding("info", program, path or f"not installed (optional: {purpose})")

@@ -358,8 +358,8 @@ def confirmed(question: str) -> bool:
     """Asks at the terminal. Without a terminal nobody can answer, and --yes is needed."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(
-            "nothing was deleted: there is no terminal to ask for a confirmation",
-            hint="--yes deletes without asking",
+            "nothing was changed: there is no terminal to ask for a confirmation",
+            hint="--yes goes on without asking",
         )
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()

@@ -126,6 +126,11 @@ class SqliteSource(Source):
                 return after.at
             return self._place(self._log.last_id(connection))
 
+    def check_position(self, after: Position) -> bool:
+        with closing(connect(self._path)) as connection, in_our_words(self._path):
+            self._refuse_lost_position(connection, after)
+        return True
+
     def _place(self, last_id: int, first_id: int | None = None) -> dict[str, Any]:
         first_id = last_id + 1 if first_id is None else first_id
         return {"id": last_id, "first": first_id, "log": self._log.incarnation}
