@@ -13,14 +13,18 @@ from typing import Any, Final
 from headwater.capture.contract import Row
 
 _INFINITY: Final = float("inf")
-_JSON_TYPES: Final = frozenset({int, str, type(None)})
+_JSON_TYPES: Final = frozenset({int, str, float, type(None)})
 
 
 def json_row(names: Sequence[str], values: Sequence[Any]) -> Row:
     """Most rows need no conversion: whether one does is asked at C speed."""
-    if _JSON_TYPES.issuperset(map(type, values)):
-        return dict(zip(names, values, strict=False))
-    return {name: json_value(value) for name, value in zip(names, values, strict=False)}
+    if (
+        _JSON_TYPES.issuperset(map(type, values))
+        and _INFINITY not in values
+        and -_INFINITY not in values
+    ):
+        return dict(zip(names, values))  # noqa: B905 (as long as each other; `strict` costs time)
+    return {name: json_value(value) for name, value in zip(names, values, strict=True)}
 
 
 def json_value(value: Any) -> Any:
