@@ -403,7 +403,9 @@ public final class ReplicaSet extends MemoryBackend {
         if (collection == null) {
             return null;
         }
-        return collection.handleQueryAsStream(new Document("_id", new Document("$eq", id)))
+        // By the index, unless it could be taken for an expression.
+        Object value = id instanceof Document ? new Document("$eq", id) : id;
+        return collection.handleQueryAsStream(new Document("_id", value))
             .findFirst().map(Document::cloneDeeply).orElse(null);
     }
 

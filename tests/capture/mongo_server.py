@@ -73,3 +73,10 @@ def _wait_for(port: int, child: subprocess.Popen[bytes], output: Path) -> None:
 def mongo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MongoServer]:
     with mongo_server(tmp_path_factory.mktemp("mongo")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def old_mongo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MongoServer]:
+    """Without images and without reads at a cluster time."""
+    with mongo_server(tmp_path_factory.mktemp("mongo"), "4.4") as server:
+        yield server

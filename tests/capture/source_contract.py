@@ -401,7 +401,7 @@ class SourceContract:
             with database.session() as session:
                 session.insert("t", _row(first))
                 session.insert("t", _row(first + 1))
-                session.update("t", first, amount=first)
+                session.update("t", first, amount=first + 1)
         reader = Reader(source, Position(place))
         transactions = reader.changes(9)
         reader.close()

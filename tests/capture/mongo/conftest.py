@@ -3,13 +3,12 @@
 import itertools
 
 import pytest
-from mongo_server import mongo  # noqa: F401 (a fixture)
 
 _numbers = itertools.count(1)
 
 
 @pytest.fixture
-def db(mongo):  # noqa: F811
+def db(mongo):
     """A database that nothing else uses."""
     database = mongo.client[f"shop{next(_numbers)}"]
     yield database

@@ -42,7 +42,7 @@ class MongoSource(Source):
 
     def __init__(self, settings: CaptureSettings) -> None:
         self._settings = settings
-        self._client: MongoClient[dict[str, Any]] = connect(settings)
+        self._connected: MongoClient[dict[str, Any]] | None = connect(settings)
         # "admin" in an address says where its user is known, and has no collections to follow.
         name = self._client.get_default_database("admin").name
         self._database = None if name == "admin" else name
@@ -166,10 +166,18 @@ class MongoSource(Source):
         return Lag(size_bytes=int(size_bytes * behind_s / max(1, end_s - begin_s)))
 
     def close(self) -> None:
-        self._client.close()
+        if self._connected is not None:
+            self._connected.close()
+            self._connected = None
 
     def remove(self) -> None:
         """Nothing was made in the database."""
+
+    @property
+    def _client(self) -> "MongoClient[dict[str, Any]]":
+        if self._connected is None:  # it was closed: a driver's client cannot be used again
+            self._connected = connect(self._settings)
+        return self._connected
 
     def _watch(self, *, have_images: bool = False, **start: Any) -> ChangeStream[dict[str, Any]]:
         target = self._client[self._database] if self._database else self._client
