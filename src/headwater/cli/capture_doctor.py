@@ -9,6 +9,7 @@ from headwater.capture import positions
 from headwater.capture.contract import Source
 from headwater.capture.positions import Stored
 from headwater.capture.settings import CaptureSettings, with_password
+from headwater.capture.shaping import Shaper
 from headwater.capture.sources import source_of
 from headwater.cli.capture_positions import read_positions, stored_of
 from headwater.cli.cluster import Cluster
@@ -80,6 +81,8 @@ def _check_tables(check: str, settings: CaptureSettings, source: Source) -> Iter
     if tables:
         found = f"{settings.shown_source} answers; {plural(len(tables), 'table')} to follow"
         yield Finding("ok", check, found)
+        shaper = Shaper(settings, source.connector, source.database)
+        yield from (_finding(check, problem) for problem in shaper.check(tables))
     else:
         hint = f"do the patterns fit? capture.{settings.name}.tables = {list(settings.tables)}"
         yield Finding(

@@ -82,6 +82,11 @@ class MongoSource(Source):
             )
         return {"token": json_token(token), "ts": list(time)}
 
+    def check_position(self, after: Position) -> bool:
+        with self._explained(), self._watch(**_start(after)) as stream:
+            stream.try_next()
+        return True
+
     def tables(self) -> list[Table]:
         found = []
         with self._explained():
@@ -97,9 +102,7 @@ class MongoSource(Source):
         return sorted(found, key=lambda table: table.id)
 
     def changes(self, after: Position) -> Iterator[Event]:
-        start: dict[str, Any] = {"start_after": bson_token(after.at["token"])}
-        if after.changes == 0:
-            start = {"start_at_operation_time": Timestamp(*after.at["ts"])}
+        start = _start(after)
         with self._explained():
             have_images = self._has_version() >= checks.IMAGES_SINCE and not self._without_images(
                 self.tables()
@@ -255,3 +258,10 @@ class MongoSource(Source):
 
     def _explained(self) -> Any:
         return explained(self._settings, self._database)
+
+
+def _start(after: Position) -> dict[str, Any]:
+    """Where a change stream begins, in the driver's words."""
+    if after.changes == 0:
+        return {"start_at_operation_time": Timestamp(*after.at["ts"])}
+    return {"start_after": bson_token(after.at["token"])}
