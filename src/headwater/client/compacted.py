@@ -4,7 +4,7 @@ import time
 from typing import Any, Final
 from uuid import uuid4
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from headwater.client.cluster import DEFAULT_PATIENCE_S, Cluster
 from headwater.client.login import properties_of
@@ -42,6 +42,7 @@ def read_committed_latest(
             "isolation.level": "read_committed",
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,
             "log_level": 0,
         }
     )
@@ -55,11 +56,22 @@ def read_committed_latest(
 def _read(
     consumer: Any, topic: str, partitions: int, latest: dict[bytes, bytes], patience_s: float
 ) -> None:
-    """Up to the end of each partition: librdkafka tells it at the last stable offset, also if only
-    markers or nothing at all is in front of it.
+    """Up to the end that each partition has now. librdkafka tells of it at the last stable offset,
+    also if only markers or nothing at all is in front of it; but only if a fetch comes back empty,
+    and a topic that is written all the time gives no empty answer: there a record from behind the
+    end tells.
     """
+    ends = {}
+    for each in range(partitions):
+        at = TopicPartition(topic, each)
+        try:
+            _, ends[each] = consumer.get_watermark_offsets(at, timeout=patience_s)
+        except KafkaException as failure:
+            raise BrokerUnreachable(
+                f"topic {topic} cannot be read", detail=failure.args[0].str()
+            ) from failure
     consumer.assign([TopicPartition(topic, each, OFFSET_BEGINNING) for each in range(partitions)])
-    unread = set(range(partitions))
+    unread = {each for each, end in ends.items() if end > 0}
     until_s = time.monotonic() + patience_s
     while unread:
         if time.monotonic() > until_s:
@@ -77,6 +89,8 @@ def _read(
                 latest.pop(key, None)
             elif key is not None:
                 latest[key] = value
+            if message.offset() >= ends[message.partition()] - 1:
+                unread.discard(message.partition())
         elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 (librdkafka's own name)
             unread.discard(message.partition())
         elif not error.retriable() and error.code() >= 0:

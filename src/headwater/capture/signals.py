@@ -1,0 +1,104 @@
+"""What people ask of a running capture, through the topic `__headwater_signals`.
+
+A signal is Debezium's, keyed by the capture's name:
+
+    shop   {"id": "…", "type": "execute-snapshot",
+            "data": {"data-collections": ["public.orders"], "type": "INCREMENTAL"}}
+
+The offset behind the last signal that was acted on is part of the capture's position, so each is
+acted on once, also one that was sent while the capture did not run. The first run of a capture, and
+the first after a reset, begin at the topic's end: they copy everything anyway.
+"""
+
+import logging
+import queue
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from headwater.capture.positions import SIGNALS_TOPIC
+from headwater.client.login import properties_of
+from headwater.settings import ClientSettings
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.2
+END_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    offset: int
+    tables: list[str]
+
+
+class SignalReader:
+    """Reads signals in a thread of its own, from `offset` on; from the end if that is None."""
+
+    def __init__(
+        self, capture: str, bootstrap: str, login: ClientSettings, offset: int | None
+    ) -> None:
+        from confluent_kafka import Consumer, TopicPartition
+
+        self._capture = capture.encode()
+        self._received: queue.SimpleQueue[Signal] = queue.SimpleQueue()
+        self._is_closed = threading.Event()
+        self._consumer = Consumer(
+            {
+                **properties_of(login),
+                "bootstrap.servers": bootstrap,
+                "group.id": f"headwater-capture-{capture}",  # asked for, but nothing is committed
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "log_level": 0,  # whether the broker answers is told by those who write to it
+            }
+        )
+        if offset is None:
+            partition = TopicPartition(SIGNALS_TOPIC, 0)
+            _, offset = self._consumer.get_watermark_offsets(partition, timeout=END_TIMEOUT_S)
+        self.offset = offset
+        self._consumer.assign([TopicPartition(SIGNALS_TOPIC, 0, offset)])
+        self._thread = threading.Thread(target=self._run, name="signals", daemon=True)
+        self._thread.start()
+
+    def received(self) -> list[Signal]:
+        """What came since the last call."""
+        signals = []
+        while not self._received.empty():
+            signals.append(self._received.get())
+        return signals
+
+    def close(self) -> None:
+        self._is_closed.set()
+        self._thread.join()
+        self._consumer.close()
+
+    def _run(self) -> None:
+        while not self._is_closed.is_set():
+            record = self._consumer.poll(POLL_S)
+            if record is None or record.error() or record.key() != self._capture:
+                continue
+            tables, offset = _tables_of(record.value()), record.offset()
+            if tables is None or offset is None:
+                log.warning("a signal that is not understood: %.200r", record.value())
+            else:
+                self._received.put(Signal(offset, tables))
+
+
+def encode(signal_id: str, table_ids: list[str]) -> bytes:
+    """A request to copy these tables again."""
+    data = {"data-collections": table_ids, "type": "INCREMENTAL"}
+    return orjson.dumps({"id": signal_id, "type": "execute-snapshot", "data": data})
+
+
+def _tables_of(value: bytes | None) -> list[str] | None:
+    try:
+        signal: Any = orjson.loads(value or b"")
+        tables = signal["data"]["data-collections"]
+        if signal["type"] == "execute-snapshot" and isinstance(tables, list):
+            return [str(table) for table in tables]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        pass
+    return None

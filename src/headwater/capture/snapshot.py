@@ -1,0 +1,239 @@
+"""Copies of tables, brought into the stream of their changes while it goes on.
+
+The watermark method of DBLog: threads read a table chunk by chunk, in the order of its key. While
+a chunk is read and waits, a `Tracker` notes which keys the stream touches. When the stream has sent
+everything that the chunk contains, the runner publishes the chunk between two transactions, without
+the rows that a transaction has touched which the chunk does not contain: the topic has those newer.
+So no table is locked, a copy goes on where it was after a crash, and a key's records in the topic
+never go back in time.
+
+**Limbo.** A database may send a transaction to us before other sessions see it (PostgreSQL: while
+it waits for a synchronous standby). A chunk read then lacks what the topic already has. The latest
+transactions that began before the tracker are therefore remembered: unless the chunk contains all
+of them it is read again.
+
+Memory: MAX_WAITING chunks of about CHUNK_BYTES.
+"""
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from headwater.capture.contract import Begin, Chunk, Place, Row, Source, Table
+from headwater.errors import HeadwaterError
+
+CHUNK_BYTES: Final = 3 << 20  # of JSON
+FIRST_CHUNK_ROWS: Final = 1_000
+SAMPLE_ROWS: Final = 20
+MAX_WAITING: Final = 3
+READERS: Final = 2
+RECENT_TRANSACTIONS: Final = 4_096
+MAX_TOUCHED: Final = 200_000  # keys; a chunk during whose time more are touched is read again
+EVERYTHING: Final = b"\0everything"  # stands for all keys: the table was truncated
+
+
+class Tracker:
+    """Which keys of one table the stream has touched since the read of a chunk began."""
+
+    def __init__(self) -> None:
+        self.recent: tuple[Begin, ...] = ()  # begun before, so not wholly tracked
+        self._touched: list[tuple[Begin, set[bytes]]] = []
+        self._count = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self._count > MAX_TOUCHED
+
+    def touch(self, transaction: Begin, keys: Iterable[bytes]) -> None:
+        """(runner)"""
+        if self.is_full:
+            return
+        if not self._touched or self._touched[-1][0] is not transaction:
+            self._touched.append((transaction, set()))
+        seen = self._touched[-1][1]
+        before = len(seen)
+        seen.update(keys)
+        self._count += len(seen) - before
+
+    def newer_than(self, chunk: Chunk) -> set[bytes]:
+        """The keys that the topic has newer than the chunk."""
+        newer: set[bytes] = set()
+        for transaction, keys in self._touched:
+            if not chunk.contains(transaction):
+                newer |= keys
+        return newer
+
+
+@dataclass(slots=True)
+class Copy:
+    """The copying of one table."""
+
+    table: Table
+    kind: str
+    after: Any
+    rows: int
+    trackers: list[Tracker]  # the table's; the runner looks at it for every change
+    total: int | None = None
+    generation: int = 0  # counts how often it had to go back
+    is_cancelled: bool = False
+
+
+@dataclass(slots=True)
+class ReadChunk:
+    """A chunk that waits to be published."""
+
+    copy: Copy
+    generation: int
+    began_after: Any
+    chunk: Chunk
+    tracker: Tracker
+    rows: list[Row] = field(default_factory=list)
+
+    def is_complete(self) -> bool:
+        """Whether the topic has nothing that neither the chunk nor its tracker knows of."""
+        if self.tracker.is_full:
+            return False
+        return all(self.chunk.contains(transaction) for transaction in self.tracker.recent)
+
+
+@dataclass(slots=True)
+class FailedCopy:
+    copy: Copy
+    error: HeadwaterError
+
+
+class Snapshots:
+    """Reads what is to be copied, ahead of the runner by a few chunks."""
+
+    def __init__(self, source: Source, recent: "deque[Begin]", chunk_rows: int) -> None:
+        self._source = source
+        self._recent = recent
+        self._chunk_rows = chunk_rows
+        self._room = threading.Semaphore(MAX_WAITING)
+        self._jobs: queue.SimpleQueue[Copy | None] = queue.SimpleQueue()
+        self._read: queue.SimpleQueue[ReadChunk | FailedCopy | BaseException] = queue.SimpleQueue()
+        self._waiting: deque[ReadChunk] = deque()
+        self._is_closed = False
+        self.copies: dict[str, Copy] = {}  # under way, by table
+        self._threads: list[threading.Thread] = []
+
+    def start(self, copy: Copy) -> None:
+        """(runner) Begins or resumes the copy of a table that has a key."""
+        self.cancel(copy.table.id)
+        self.copies[copy.table.id] = copy
+        if len(self._threads) < READERS:
+            name = f"snapshot-{len(self._threads)}"
+            thread = threading.Thread(target=self._run, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        self._jobs.put(copy)
+
+    def cancel(self, table_id: str) -> None:
+        """(runner)"""
+        copy = self.copies.pop(table_id, None)
+        if copy is not None:
+            copy.is_cancelled = True
+            copy.trackers.clear()
+
+    def is_waiting(self) -> bool:
+        """(runner) Whether a chunk waits for the stream to pass it."""
+        return bool(self._waiting)
+
+    def passed(self, place: Place) -> ReadChunk | FailedCopy | None:
+        """(runner) The next chunk that can be published, now that the stream is at `place`."""
+        while not self._read.empty():
+            item = self._read.get()
+            if isinstance(item, BaseException):
+                raise item
+            if isinstance(item, FailedCopy):
+                return item
+            self._waiting.append(item)
+        for read in self._waiting:
+            if not self._is_current(read):
+                self._forget(read)
+                return self.passed(place)
+            if read.chunk.is_passed(place):
+                self._forget(read)
+                if read.is_complete():
+                    return read
+                read.copy.generation += 1
+                read.copy.after = read.began_after
+                self._jobs.put(read.copy)
+                return self.passed(place)
+        return None
+
+    def published(self, read: ReadChunk) -> None:
+        """(runner) The chunk is on its way into the topic."""
+        read.copy.after = read.chunk.after
+        if read.chunk.after is None:
+            self.copies.pop(read.copy.table.id, None)
+            read.copy.trackers.clear()
+
+    def close(self) -> None:
+        """Ends the threads, after the chunk that each is reading."""
+        self._is_closed = True
+        for _ in self._threads:
+            self._jobs.put(None)
+            self._room.release()
+        for thread in self._threads:
+            thread.join(timeout=5)
+
+    def _is_current(self, read: ReadChunk) -> bool:
+        return not read.copy.is_cancelled and read.generation == read.copy.generation
+
+    def _forget(self, read: ReadChunk) -> None:
+        self._waiting.remove(read)
+        if read.tracker in read.copy.trackers:
+            read.copy.trackers.remove(read.tracker)
+        self._room.release()
+
+    def _run(self) -> None:
+        try:
+            while (copy := self._jobs.get()) is not None:
+                try:
+                    self._copy(copy)
+                except HeadwaterError as error:
+                    self._read.put(FailedCopy(copy, error))
+        except BaseException as error:
+            self._read.put(error)
+
+    def _copy(self, copy: Copy) -> None:
+        """(reader) Reads to the end of the table, or until the runner says to go back."""
+        generation, after, limit_rows = copy.generation, copy.after, FIRST_CHUNK_ROWS
+        if copy.total is None:
+            copy.total = self._source.estimate_rows(copy.table)
+        while not self._is_closed and not copy.is_cancelled and copy.generation == generation:
+            self._room.acquire()
+            if self._is_closed:
+                return
+            tracker = Tracker()
+            # First the tracker, then the transactions before it: one that begins between is both.
+            copy.trackers.append(tracker)
+            tracker.recent = tuple(self._recent)
+            try:
+                chunk = self._source.read_chunk(
+                    copy.table, after, min(limit_rows, self._chunk_rows)
+                )
+                rows = list(chunk.rows)
+            except BaseException:
+                copy.trackers.remove(tracker)
+                self._room.release()
+                raise
+            self._read.put(ReadChunk(copy, generation, after, chunk, tracker, rows))
+            if chunk.after is None:
+                return
+            after = chunk.after
+            limit_rows = _rows_of(CHUNK_BYTES, rows)
+
+
+def _rows_of(size_bytes: int, rows: list[Row]) -> int:
+    """How many rows like these have that size."""
+    sample = rows[:: max(1, len(rows) // SAMPLE_ROWS)]
+    if not sample:
+        return FIRST_CHUNK_ROWS
+    return max(10, size_bytes * len(sample) // len(orjson.dumps(sample, default=str)))

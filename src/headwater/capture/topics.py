@@ -1,0 +1,62 @@
+"""The topics that a capture writes to: created when first needed, with what its settings say."""
+
+from typing import Final
+
+from headwater.capture import positions
+from headwater.capture.settings import CaptureSettings
+from headwater.client.cluster import Cluster
+from headwater.client.topics import NewTopic, ensure_topics
+from headwater.errors import RequestRefused
+from headwater.settings import ClientSettings
+
+# A captured table is kept whole: from its topic every derived store can be rebuilt at any time.
+_CONFIG: Final = {"retention.ms": "-1", "max.message.bytes": str(16 << 20)}
+_INTERNAL: Final = (
+    NewTopic(positions.TOPIC, 1, positions.TOPIC_CONFIG),
+    NewTopic(positions.SIGNALS_TOPIC, 1),
+)
+
+
+class Topics:
+    """Which exist, and with how many partitions."""
+
+    def __init__(self, settings: CaptureSettings, bootstrap: str, login: ClientSettings) -> None:
+        self._settings = settings
+        self._bootstrap = bootstrap
+        self._login = login
+        self._cluster = Cluster(bootstrap, login)
+        self.partitions = _Partitions(self)
+
+    def ensure_internal(self) -> None:
+        """Positions and signals."""
+        ensure_topics(self._bootstrap, self._login, _INTERNAL)
+
+    def ensure(self, topic: str) -> bool:
+        """Creates the topic if there is none. True if there was none."""
+        count = self._cluster.find_partitions(topic)
+        if count is not None:
+            self.partitions[topic] = count
+            return False
+        config = {**_CONFIG, **self._settings.topic_config}
+        wanted = NewTopic(topic, self._settings.partitions, config)
+        ensure_topics(self._bootstrap, self._login, [wanted])
+        count = self._cluster.find_partitions(topic)
+        if count is None:
+            raise RequestRefused(f"topic {topic} was created and is not there")
+        self.partitions[topic] = count
+        return True
+
+    def close(self) -> None:
+        self._cluster.close()
+
+
+class _Partitions(dict[str, int]):
+    """Topic to number of partitions; one that is asked for the first time is created."""
+
+    def __init__(self, topics: Topics) -> None:
+        super().__init__()
+        self._topics = topics
+
+    def __missing__(self, topic: str) -> int:
+        self._topics.ensure(topic)
+        return self[topic]

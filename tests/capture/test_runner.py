@@ -1,0 +1,326 @@
+"""One run of a capture after the other: nothing lost, nothing twice, whatever happens between."""
+
+import dataclasses
+
+import pytest
+from capture_harness import read, replayed, running
+from memory_source import ACCOUNTS, NOTES, MemoryDatabase, MemorySource
+
+from headwater.capture import runner, snapshot
+from headwater.capture.contract import Column, SchemaChange, Table, TableFailed
+from headwater.capture.positions import SIGNALS_TOPIC
+from headwater.capture.signals import encode
+from headwater.client.transactions import TransactionalProducer
+from headwater.errors import CaptureError, Fenced, SourceUnreachable
+from headwater.settings import ClientSettings
+from headwater.testing import InProcessBroker
+
+TOPIC = "shop.public.accounts"
+
+
+def row(number: int, balance: int = 0) -> dict:
+    return {"id": number, "balance": balance}
+
+
+def created(number: int, balance: int = 0) -> tuple:
+    return ("public.accounts", "c", None, row(number, balance))
+
+
+def updated(number: int, balance: int) -> tuple:
+    return ("public.accounts", "u", None, row(number, balance))
+
+
+def deleted(number: int) -> tuple:
+    return ("public.accounts", "d", {"id": number}, None)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    with InProcessBroker.serving(str(tmp_path_factory.mktemp("broker"))) as broker:
+        yield broker
+
+
+@pytest.fixture
+def bootstrap(broker):
+    """An address, with no topic of the test before."""
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    topics = [each for each in admin.list_topics(timeout=30).topics if "shop" in each]
+    for future in (
+        admin.delete_topics([*topics, "__headwater_positions", "__headwater_signals"]).values()
+        if topics
+        else ()
+    ):
+        future.result(30)
+    return broker.bootstrap
+
+
+@pytest.fixture
+def db(monkeypatch):
+    db = MemoryDatabase()
+    monkeypatch.setattr(runner, "source_of", lambda settings: MemorySource(db))
+    return db
+
+
+def captured(bootstrap, **settings):
+    return running(bootstrap, "sqlite:///unused", **settings)
+
+
+def table_of(db, name: str = "public.accounts") -> dict:
+    return {f'{{"id": {each["id"]}}}': each for each in db.rows[name].values()}
+
+
+def test_copy_then_changes(bootstrap, db):
+    db.transact(*(created(n, n) for n in range(10)))
+    with captured(bootstrap) as capture:
+        capture.wait_for_copies("public.accounts")
+        db.transact(created(100), updated(3, 33))
+        db.transact(deleted(4))
+        capture.wait_until(lambda: db.acknowledged == 3)
+    records = read(bootstrap, TOPIC)
+    assert [each.op for each in records] == ["r"] * 10 + ["c", "u", "d", None]
+    assert replayed(records) == table_of(db)
+    assert capture.stored().capture.position.at == {"n": 3}
+
+
+def test_a_restart_goes_on_where_it_was(bootstrap, db):
+    for number in range(5):
+        with captured(bootstrap) as capture:
+            db.transact(created(number), updated(number, 1))
+            capture.wait_until(lambda: capture.stored().capture is not None)
+            capture.wait_until(lambda: db.acknowledged == len(db.log))
+    records = read(bootstrap, TOPIC)
+    assert replayed(records) == table_of(db)
+    changes = [each for each in records if each.op in ("c", "u")]
+    assert len(changes) + len([each for each in records if each.op == "r"]) <= 11
+    assert len(
+        {(each.value["source"]["txId"], each.value["source"]["lsn"]) for each in changes}
+    ) == len(changes)
+
+
+def test_a_failing_source_is_followed_from_where_it_was(bootstrap, db):
+    with pytest.raises(SourceUnreachable), captured(bootstrap, snapshot="never") as capture:
+        capture.wait_until(lambda: db.opened == 1)
+        db.transact(created(1))
+        capture.wait_until(lambda: db.acknowledged == 1)
+        db.failure = SourceUnreachable("gone")
+        db.transact(created(2))
+        capture._thread.join(30)
+    with captured(bootstrap, snapshot="never") as capture:
+        capture.wait_until(lambda: db.acknowledged == 2)
+    assert [each.key["id"] for each in read(bootstrap, TOPIC)] == [1, 2]
+
+
+def test_a_new_run_fences_the_old_one(bootstrap, db):
+    with pytest.raises(Fenced), captured(bootstrap, snapshot="never") as old:
+        old.wait_until(lambda: db.opened == 1)
+        db.transact(created(1))
+        old.wait_until(lambda: db.acknowledged == 1)
+        with captured(bootstrap, snapshot="never") as new:
+            new.wait_until(lambda: db.opened == 2)
+            db.transact(created(2))
+            new.wait_until(lambda: len(read(bootstrap, TOPIC)) == 2)
+            old._thread.join(30)
+            db.transact(created(3))
+            new.wait_until(lambda: db.acknowledged == 3)
+    assert [each.key["id"] for each in read(bootstrap, TOPIC)] == [1, 2, 3]
+
+
+def test_a_chunk_lacks_what_the_stream_has_newer(bootstrap, db, monkeypatch):
+    """Every read of a chunk is followed by changes to its rows, before it is published."""
+    monkeypatch.setattr(snapshot, "FIRST_CHUNK_ROWS", 10)
+    db.transact(*(created(n) for n in range(100)))
+    rounds = []
+
+    def change_some() -> None:
+        rounds.append(None)
+        number = len(rounds)
+        db.transact(updated(number, number), deleted(number + 20), created(1000 + number))
+
+    db.before_chunk = change_some
+    with captured(bootstrap, chunk_rows=10) as capture:
+        capture.wait_for_copies("public.accounts")
+        db.before_chunk = lambda: None
+        capture.wait_until(lambda: db.acknowledged == len(db.log))
+    assert replayed(read(bootstrap, TOPIC)) == table_of(db)
+
+
+def test_a_transaction_in_limbo_is_not_undone_by_a_chunk(bootstrap, db):
+    db.transact(created(1, 1), created(2, 1))
+    with captured(bootstrap) as capture:
+        capture.wait_for_copies("public.accounts")
+        db.transact(updated(1, 2), limbo=True)
+        capture.wait_until(lambda: db.acknowledged == 2)
+        ask_for_copy(bootstrap, "public.accounts")
+        capture.wait_until(lambda: db.chunks_read > 3)
+        db.end_limbo()
+        capture.wait_until(lambda: len(read(bootstrap, TOPIC)) == 5)
+    records = read(bootstrap, TOPIC)
+    assert replayed(records) == table_of(db)
+    assert [each.value["after"]["balance"] for each in records if each.key == {"id": 1}] == [
+        1,
+        2,
+        2,
+    ]
+
+
+def ask_for_copy(bootstrap: str, *table_ids: str) -> None:
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": bootstrap})
+    producer.produce(SIGNALS_TOPIC, encode("1", list(table_ids)), "shop")
+    producer.flush(30)
+
+
+def test_a_copy_goes_on_in_the_middle_after_a_crash(bootstrap, db, monkeypatch):
+    monkeypatch.setattr(snapshot, "FIRST_CHUNK_ROWS", 10)
+    db.transact(*(created(n) for n in range(1000)))
+
+    def fail_later() -> None:
+        if db.chunks_read == 30:
+            db.failure = SourceUnreachable("gone")
+
+    db.before_chunk = fail_later
+    with pytest.raises(SourceUnreachable), captured(bootstrap, chunk_rows=10) as capture:
+        capture._thread.join(30)
+    db.before_chunk = lambda: None
+    rows = capture.stored().tables["public.accounts"].snapshot.rows
+    assert 0 < rows < 1000
+    with captured(bootstrap, chunk_rows=10) as capture:
+        capture.wait_for_copies("public.accounts")
+    assert [each.key["id"] for each in read(bootstrap, TOPIC)] == list(range(1000))
+    assert capture.stored().tables["public.accounts"].snapshot.rows == 1000
+
+
+def test_a_table_without_a_key(bootstrap, monkeypatch):
+    db = MemoryDatabase(NOTES)
+    monkeypatch.setattr(runner, "source_of", lambda settings: MemorySource(db))
+    for n in range(5):
+        db.transact(("public.notes", "c", None, {"text": f"old {n}"}))
+    with captured(bootstrap) as capture:
+        capture.wait_for_copies("public.notes")
+        db.transact(("public.notes", "c", None, {"text": "new"}))
+        capture.wait_until(lambda: db.acknowledged == 6)
+    records = read(bootstrap, "shop.public.notes")
+    assert [each.value["after"]["text"] for each in records] == [
+        *(f"old {n}" for n in range(5)),
+        "new",
+    ]
+    assert all(each.key is None for each in records)
+
+
+def test_a_huge_transaction_is_split_and_exact(bootstrap, db, monkeypatch):
+    monkeypatch.setattr(runner, "SPLIT_BYTES", 10_000)
+    monkeypatch.setattr(runner, "SPLIT_LOOK", 10)
+    monkeypatch.setattr("headwater.capture.writer.PART_BYTES", 5_000)
+    settings = {"snapshot": "never", "transactions": True}
+    with pytest.raises(SourceUnreachable), captured(bootstrap, **settings) as capture:
+        capture.wait_until(lambda: db.opened == 1)
+        first, rest = ([created(n) for n in numbers] for numbers in (range(300), range(300, 500)))
+        db.transact(*first, SourceUnreachable("gone"), *rest)
+        capture._thread.join(30)
+    assert 0 < capture.stored().capture.position.changes <= 300
+    with captured(bootstrap, **settings) as capture:
+        capture.wait_until(lambda: db.acknowledged == 1)
+    assert [each.key["id"] for each in read(bootstrap, TOPIC)] == list(range(500))
+    (begin, end) = [each.value for each in read(bootstrap, "shop.transaction")]
+    assert (begin["status"], end["event_count"]) == ("BEGIN", 500)
+
+
+def test_a_changed_table_is_followed_and_told_in_the_schema_topic(bootstrap, db):
+    wider = dataclasses.replace(ACCOUNTS, columns=(*ACCOUNTS.columns, Column("name", "text")))
+    with captured(bootstrap) as capture:
+        capture.wait_for_copies("public.accounts")
+        db.transact(created(1))
+        db.tables["public.accounts"] = wider
+        db.transact(("public.accounts", "c", None, {**row(2), "name": "x"}))
+        capture.wait_until(lambda: db.acknowledged == 2)
+        db.transact(SchemaChange("public.accounts", None, "drop table accounts"))
+        capture.wait_until(lambda: db.acknowledged == 3)
+    with captured(bootstrap):
+        pass  # says nothing again
+    kinds = [each.value["tableChanges"][0]["type"] for each in read(bootstrap, "shop.schema")]
+    assert kinds[:3] == ["CREATE", "ALTER", "DROP"]
+
+
+def test_a_failed_table_does_not_stop_the_others_and_can_be_repaired(bootstrap, monkeypatch):
+    other = Table("public", "orders", (Column("id", "int"),), ("id",))
+    db = MemoryDatabase(ACCOUNTS, other)
+    monkeypatch.setattr(runner, "source_of", lambda settings: MemorySource(db))
+    db.transact(created(1), created(2))
+    with captured(bootstrap) as capture:
+        capture.wait_for_copies("public.accounts", "public.orders")
+        db.transact(TableFailed("public.accounts", CaptureError("cannot be", hint="mend it")))
+        db.transact(created(3), deleted(1), ("public.orders", "c", None, {"id": 1}))
+        capture.wait_until(lambda: db.acknowledged == 3)
+        assert [each.op for each in read(bootstrap, TOPIC)] == ["r", "r"]
+        failed = capture.stored().tables["public.accounts"].failed
+        assert failed.what == "cannot be"
+        assert "capture snapshot shop --table public.accounts" in failed.hint
+        assert "public.accounts" in capture.state.failed_tables
+    with captured(bootstrap, heartbeat_s=0.2) as capture:
+        db.transact(updated(3, 9))
+        capture.wait_until(lambda: db.acknowledged == 4)
+        assert len(read(bootstrap, TOPIC)) == 2
+        ask_for_copy(bootstrap, "public.accounts")
+        capture.wait_until(lambda: len(read(bootstrap, TOPIC)) == 5)
+        db.transact(updated(2, 7))
+        capture.wait_until(lambda: db.acknowledged == 5)
+    records = read(bootstrap, TOPIC)
+    assert replayed(records) == table_of(db)
+    assert [each.op for each in records] == ["r", "r", "t", "r", "r", "u"]
+    assert len(read(bootstrap, "shop.public.orders")) == 1
+
+
+def test_after_a_reset_the_topic_begins_anew(bootstrap, db):
+    db.transact(created(1), created(2))
+    with captured(bootstrap) as capture:
+        capture.wait_for_copies("public.accounts")
+    with TransactionalProducer(
+        bootstrap, runner.transactional_id("shop"), login=ClientSettings()
+    ) as producer:
+        from headwater.capture import positions
+        from headwater.client.batches import BatchBuilder
+
+        producer.fence()
+        gone = BatchBuilder()
+        for key in (positions.key_of("shop"), positions.key_of("shop", "public.accounts")):
+            gone.append(key, None, (), 0)
+        producer.send({(positions.TOPIC, 0): [gone]})
+        producer.commit()
+    db.transact(deleted(1))
+    with captured(bootstrap) as capture:
+        capture.wait_for_copies("public.accounts")
+    assert replayed(read(bootstrap, TOPIC)) == table_of(db)
+
+
+def test_a_new_table_is_found_and_copied(bootstrap, db, monkeypatch):
+    monkeypatch.setattr(runner, "TABLES_S", 0.1)
+    with captured(bootstrap) as capture:
+        capture.wait_for_copies("public.accounts")
+        other = Table("public", "orders", (Column("id", "int"),), ("id",))
+        db.rows["public.orders"] = {(1,): {"id": 1}}
+        db.tables["public.orders"] = other
+        capture.wait_for_copies("public.orders")
+    assert [each.op for each in read(bootstrap, "shop.public.orders")] == ["r"]
+
+
+def test_an_idle_capture_moves_its_position(bootstrap, db):
+    with captured(bootstrap, heartbeat_s=0.2) as capture:
+        capture.wait_for_copies("public.accounts")
+        db.transact()  # of other tables
+        capture.wait_until(lambda: db.acknowledged == 1)
+        assert capture.stored().capture.position.at == {"n": 1}
+
+
+def test_transactions_are_seen_whole(bootstrap, db):
+    with captured(bootstrap, snapshot="never", transactions=True) as capture:
+        capture.wait_until(lambda: db.opened == 1)
+        for number in range(20):
+            db.transact(created(number), updated(number, 1))
+        capture.wait_until(lambda: db.acknowledged == 20)
+    ends = [each.value for each in read(bootstrap, "shop.transaction")]
+    assert [each["status"] for each in ends] == ["BEGIN", "END"] * 20
+    assert all(each["event_count"] == 2 for each in ends if each["status"] == "END")
+    assert len(read(bootstrap, TOPIC)) == 40
