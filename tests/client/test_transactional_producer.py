@@ -11,11 +11,12 @@ from cutting_proxy import cutting
 from written import NOBODY, batch, committed, eventually_committed, messages, new_topic, producer
 
 from headwater.broker.api import api_versions
+from headwater.client import cluster
 from headwater.client.batches import BatchBuilder
 from headwater.client.transactions import TransactionalProducer
 from headwater.errors import BrokerUnreachable, Fenced, RequestRefused
 from headwater.protocol import compression
-from headwater.testing import InProcessBroker
+from headwater.testing import FakeClock, InProcessBroker
 
 
 def test_what_is_committed_is_seen_and_what_is_aborted_is_not(address: str) -> None:
@@ -35,10 +36,29 @@ def test_what_is_committed_is_seen_and_what_is_aborted_is_not(address: str) -> N
 
 
 def test_nothing_sent_is_nothing_to_end(address: str) -> None:
+    topic = new_topic(address, 2)
     with producer(address) as writer:
         writer.commit()
-        writer.abort()
+        writer.send({(topic, 0): [batch()], (topic, 1): []})
         writer.commit()
+        writer.abort()
+        writer.send({(topic, 0): [batch(), batch(b"v"), batch()]})
+        writer.commit()
+    eventually_committed(address, topic, [b"v"])
+
+
+def test_a_transaction_that_is_open_for_too_long_is_lost(tmp_path) -> None:
+    with InProcessBroker.serving(str(tmp_path), clock=FakeClock()) as broker:
+        topic = new_topic(broker.bootstrap, message_timestamp_type="LogAppendTime")
+        with producer(broker.bootstrap, transaction_timeout_ms=60_000) as writer:
+            writer.send({(topic, 0): [batch(b"too late")]})
+            broker.advance(120)
+            with pytest.raises(Fenced):
+                writer.commit()
+            writer.fence()
+            writer.send({(topic, 0): [batch(b"in time")]})
+            writer.commit()
+        assert committed(broker.bootstrap, topic) == [b"in time"]
 
 
 def test_a_second_producer_fences_the_first_and_aborts_what_it_left(address: str) -> None:
@@ -130,7 +150,8 @@ def test_a_record_that_is_too_large_is_named(address: str) -> None:
     eventually_committed(address, topic, [b"compressible" * 10_000, b"next"])
 
 
-def test_no_such_topic(headwater_address: str) -> None:
+def test_no_such_topic(headwater_address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "_UNKNOWN_TOPIC_PATIENCE_S", 0.2)
     with (
         producer(headwater_address) as writer,
         pytest.raises(RequestRefused, match="no topic nowhere"),
@@ -209,7 +230,7 @@ def test_a_broker_that_is_killed_loses_and_repeats_nothing(tmp_path) -> None:
             with producer(broker.address) as writer:
                 rng = random.Random(6)
                 number = 0
-                while kills < 5:
+                while kills < 4:
                     _write_somehow(writer, topic, rng, number, expected)
                     number += 1
         finally:
@@ -273,3 +294,25 @@ def test_a_broker_that_is_away_is_waited_for_as_long_as_told(tmp_path) -> None:
     with pytest.raises(BrokerUnreachable):
         TransactionalProducer(broker.bootstrap, "x", login=NOBODY, patience_s=0.2).fence()
     writer.close()
+
+
+def test_an_epoch_for_each_transaction_until_they_are_used_up(tmp_path, monkeypatch) -> None:
+    with InProcessBroker.serving(str(tmp_path)) as broker:
+        topic = new_topic(broker.bootstrap, 3)
+        expected: dict[int, list[bytes]] = {0: [], 1: [], 2: []}
+        with (
+            producer(broker.bootstrap, "many") as writer,
+            cutting(monkeypatch, 3, odds=0.05) as proxy,
+        ):
+            known = broker.running.broker.transactions.transaction("many")
+            known.epoch = writer._epoch = 32_750  # as after so many transactions
+            first_id = writer._producer_id
+            writer._cluster.close()  # so that the proxy is in the way
+            rng = random.Random(4)
+            for number in range(40):
+                _write_somehow(writer, topic, rng, number, expected)
+            assert writer._producer_id != first_id
+            assert writer._epoch < 40
+        assert proxy.cuts > 5
+        for partition, values in expected.items():
+            assert committed(broker.bootstrap, topic, partition) == values

@@ -70,6 +70,11 @@ def error_name(code: int) -> str:
         return f"error {code}"
 
 
+def reason_of(error: Exception) -> str:
+    """Why a connection was lost, in a few words."""
+    return (getattr(error, "strerror", None) or str(error)).lower()
+
+
 class Patience:
     """How long to go on trying: until nothing has got better for `limit_s`."""
 
@@ -164,7 +169,7 @@ class Cluster:
                     connection = self.connection(address)
                     return connection.ask(request, response, first=first, last=last)
                 except LOST as error:
-                    reason = f"{address}: {error}"
+                    reason = f"{address}: {reason_of(error)}"
                     if connection is not None:
                         self.lose(connection)
             patience.wait(reason)
@@ -248,7 +253,7 @@ class Cluster:
                 return connection.feature(name) >= level
             except LOST as error:
                 self._lose_coordinator(transactional_id, connection)
-                patience.wait(str(error))
+                patience.wait(reason_of(error))
 
     def ask_coordinator(
         self,
@@ -271,7 +276,7 @@ class Cluster:
                 answer = connection.ask(request, response, first=first, last=last)
             except LOST as error:
                 self._lose_coordinator(transactional_id, connection)
-                patience.wait(str(error))
+                patience.wait(reason_of(error))
                 continue
             code = code_of(answer)
             if code not in RETRIABLE:

@@ -11,7 +11,15 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from headwater.client.batches import BatchBuilder
-from headwater.client.cluster import LOST, RETRIABLE, Cluster, error_name, refused_id, refused_topic
+from headwater.client.cluster import (
+    LOST,
+    RETRIABLE,
+    Cluster,
+    error_name,
+    reason_of,
+    refused_id,
+    refused_topic,
+)
 from headwater.client.connection import Connection
 from headwater.errors import Fenced, HeadwaterError, RequestRefused
 from headwater.protocol.error_codes import ErrorCode
@@ -70,10 +78,9 @@ class _Partition:
         self.batches: list[_Batch] = []  # not stored yet, in the order of their sequences
         self.sent = 0  # how many of them have been, in this round
         for builder in builders:
-            if builder.count:
-                self.batches.append(_Batch(builder, sequence))
-                # Sequences wrap after 2^31 - 1 to 0.
-                sequence = (sequence + builder.count) & 0x7FFFFFFF
+            self.batches.append(_Batch(builder, sequence))
+            # Sequences wrap after 2^31 - 1 to 0.
+            sequence = (sequence + builder.count) & 0x7FFFFFFF
 
     def begin_anew(self) -> None:
         self.batches = [batch for batch in self.batches if not batch.is_stored]
@@ -101,7 +108,6 @@ def send(
     progress; then some may be stored.
     """
     partitions = [_Partition(at, *given) for at, given in batches.items()]
-    partitions = [each for each in partitions if each.batches]
     patience = cluster.patience("the records do not get to their topics")
     while partitions:
         left = sum(len(each.batches) for each in partitions)
@@ -165,7 +171,7 @@ class _Round:
                 connection = self._cluster.connection(address)
                 version = connection.version(ProduceRequest, 3, self._producer.last_version)
             except LOST as error:
-                self._fail(f"{address}: {error}")
+                self._fail(f"{address}: {reason_of(error)}")
                 return
             self._leaders[address] = _Leader(connection, version)
         self._leaders[address].partitions.append(partition)
@@ -287,7 +293,7 @@ class _Round:
         self._cluster.lose(leader.connection)
         leader.in_flight.clear()
         leader.partitions.clear()
-        self._fail(f"{leader.connection.address}: {error}")
+        self._fail(f"{leader.connection.address}: {reason_of(error)}")
 
     def _fail(self, reason: str) -> None:
         self._trouble = reason

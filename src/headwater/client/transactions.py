@@ -93,12 +93,20 @@ class TransactionalProducer:
     def send(self, batches: Mapping[TopicPartition, Sequence[BatchBuilder]]) -> None:
         """Writes the batches, inside of the transaction that is open, else of a new one.
 
-        Returns when all of them are stored. The order is kept within a partition.
+        Returns when all of them are stored. The order is kept within a partition. Batches without
+        records are left out.
         """
         assert self._producer_id >= 0, "fence() comes first"
         assert not self._is_unsure, "after an error the transaction can only be aborted"
+        filled = {
+            at: records
+            for at, given in batches.items()
+            if (records := [builder for builder in given if builder.count])
+        }
+        if not filled:
+            return
         if not self._has_own_epoch:
-            self._add([at for at in batches if at not in self._added])
+            self._add([at for at in filled if at not in self._added])
         self._is_open = self._is_unsure = True
         producer = Producer(
             self._transactional_id,
@@ -111,9 +119,9 @@ class TransactionalProducer:
         send(
             self._cluster,
             producer,
-            {at: (list(given), sequences.get(at, 0)) for at, given in batches.items()},
+            {at: (given, sequences.get(at, 0)) for at, given in filled.items()},
         )
-        for at, given in batches.items():
+        for at, given in filled.items():
             count = sum(builder.count for builder in given)
             sequences[at] = (sequences.get(at, 0) + count) & 0x7FFFFFFF
         self._is_unsure = False
