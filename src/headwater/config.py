@@ -197,7 +197,7 @@ def _valued(reading: _Reading) -> dict[str, Setting]:
     settings = {
         name: Setting(name, each.default, "default")
         for name, each in fields.items()
-        if "kind" in each.metadata and each.default is not dataclasses.MISSING
+        if "kind" in each.metadata
     }
     for given in reading.given:
         about = fields[f"{given.section}.{given.key}"].metadata
@@ -210,7 +210,7 @@ def _valued(reading: _Reading) -> dict[str, Setting]:
         except ValueError as error:
             shown = "(hidden)" if _is_secret(given, reading) else repr(given.raw)
             reading.mistakes.append(Mistake(given.where, f"{given.name} = {shown}", str(error)))
-    return settings
+    return {name: each for name, each in settings.items() if each.value is not dataclasses.MISSING}
 
 
 def _made(section: str, schema: Schema, settings: Mapping[str, Setting], reading: _Reading) -> Any:

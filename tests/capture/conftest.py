@@ -1,5 +1,6 @@
 """The databases that captures are tested on."""
 
+from mongo_server import mongo, old_mongo
 from postgres_server import postgres, postgres_server
 
-__all__ = ["postgres", "postgres_server"]
+__all__ = ["mongo", "old_mongo", "postgres", "postgres_server"]

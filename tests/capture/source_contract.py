@@ -401,7 +401,7 @@ class SourceContract:
             with database.session() as session:
                 session.insert("t", _row(first))
                 session.insert("t", _row(first + 1))
-                session.update("t", first, amount=first)
+                session.update("t", first, amount=first + 1)
         reader = Reader(source, Position(place))
         transactions = reader.changes(9)
         reader.close()
@@ -850,10 +850,11 @@ def _take_snapshot(source: Source, reader: Reader, topic: Topic, table: Table) -
         if isinstance(event, Transaction):
             topic.apply(event)
 
-    while True:
+    for number in count():
         while not topic.offer(source.read_chunk(table, after, 7)):
             assert time.monotonic() < deadline_s, "no chunk contains what was sent before it"
-        for _ in range(3):  # published late: the stream has changes that the chunk does not contain
+        # Every other one is published late: the stream then has changes that it does not contain.
+        for _ in range(number % 2 * 3):
             stream()
         source.is_awaited = True
         while (chunk := topic.publish(reader.place)) is None:

@@ -138,6 +138,9 @@ ORDERS = Table(
             {"type": "string", "name": "io.debezium.time.ZonedTimestamp", "version": 1},
         ),
         Column("hour", "time", {"type": "int64", "name": "io.debezium.time.MicroTime"}),
+        Column("iso_day", "date", {"type": "string", "name": "io.debezium.time.IsoDate"}),
+        Column("iso_at", "timestamp", {"type": "string", "name": "io.debezium.time.IsoTimestamp"}),
+        Column("iso_hour", "time", {"type": "string", "name": "io.debezium.time.IsoTime"}),
         Column("paid", "boolean", {"type": "boolean"}),
         Column("note", "text", {"type": "string"}),
         Column("tags", "text[]", {"type": "array", "items": {"type": "string"}}),
@@ -153,6 +156,9 @@ ORDER = {
     "at": 1_700_000_000_000_000,  # 2023-11-14T22:13:20
     "zoned": "2023-11-14T22:13:20.5Z",
     "hour": 43_200_000_000,
+    "iso_day": "2023-11-15",
+    "iso_at": "2023-11-14T22:13:20.5Z",
+    "iso_hour": "12:00:00Z",
     "paid": True,
     "note": "large",
     "tags": ["x"],
@@ -177,6 +183,9 @@ ORDER = {
         ("zoned > '2023-11-14T23:13:20+01:00'", True),
         ("zoned > '2023-11-14T22:13:21Z'", False),
         ("hour = '12:00'", True),
+        ("iso_day = '2023-11-15' and iso_day = day", True),
+        ("iso_at > '2023-11-14 22:13:20' and iso_at < '2023-11-15'", True),
+        ("iso_hour = '12:00' and iso_hour = hour", True),
         ("paid", True),
         ("not paid", False),
         ("paid = true and paid is true", True),
@@ -200,6 +209,27 @@ def test_not_a_number_is_above_all_numbers():
     above = Condition("total > 1000000", "public.orders", "postgresql").bind(ORDERS)
     assert above(ORDER | {"Total": "NaN"}) is True
     assert above(ORDER | {"Total": None}) is None
+
+
+@pytest.mark.parametrize("column", ["zoned", "iso_at", "iso_day"])
+def test_times_beyond_the_calendar_are_before_or_after_all_others(column):
+    later = Condition(f"{column} > '9999-12-31'", "public.orders", "postgresql").bind(ORDERS)
+    earlier = Condition(f"{column} < '0001-01-01'", "public.orders", "postgresql").bind(ORDERS)
+    for value, is_later in (
+        ("infinity", True),
+        ("+12024-01-01", True),
+        ("-infinity", False),
+        ("-0043-03-15", False),
+    ):
+        row = ORDER | {column: value}
+        assert (later(row), earlier(row)) == (is_later, not is_later)
+
+
+def test_a_row_of_which_nothing_can_be_decided_is_an_error_of_its_table():
+    with pytest.raises(TableRefused, match=r"cannot be decided for a row of public.orders"):
+        Condition("id > 5", "public.orders", "sqlite").bind(ORDERS)(ORDER | {"id": "many"})
+    with pytest.raises(TableRefused, match="cannot be decided"):
+        Condition("total > 5", "public.orders", "sqlite").bind(ORDERS)(ORDER | {"Total": "many"})
 
 
 def test_mysql_divides_integers_into_decimals():
@@ -239,6 +269,8 @@ def test_what_conditions_do_not_have_is_refused_when_they_are_read(sql):
         ('"total" > 1', "does not have: total"),
         ("note > 5", "text with integer"),
         ("day = 'soon'", "date with text"),
+        ("zoned > 'infinity'", "instant with text"),
+        ("zoned > at", "instant with timestamp"),
         ("tags = 'x'", "opaque with text"),
         ("id + note = 1", "takes numbers"),
         ("lower(id) = 'x'", "takes a text"),

@@ -84,7 +84,7 @@ def _others():
     yield from mysql.rows(CUSTOMERS, [ANNE], "true", 5)
     sqlite = make("sqlite", schemas=True)
     sqlite.begin(Begin({}, "x", 5, {}))
-    yield from sqlite.change(Change(CUSTOMERS, "c", None, ANNE, 0, {}))
+    yield from sqlite.change(Change(CUSTOMERS, "c", None, ANNE, 0, {"id": 5}))
     mongodb = make("mongodb", schemas=True)
     mongodb.begin(Begin({}, "x", 5, {}))
     extra = {

@@ -212,6 +212,12 @@ def test_a_change_may_bring_any_field_of_source_or_none():
     assert record[2]["source"] == SOURCE | {"lsn": None}
 
 
+def test_a_database_of_which_nothing_is_known_has_the_common_fields():
+    (record,) = shape(make("oracle"), "c", None, ANNE, source={"scn": "5"})
+    common = {name: SOURCE[name] for name in list(SOURCE)[:11]}
+    assert record[2]["source"] == common | {"connector": "oracle", "txId": 571, "scn": "5"}
+
+
 def test_changes_of_one_transaction_may_differ_in_the_fields_they_bring():
     shaper = make("mysql")
     shaper.begin(BEGIN)

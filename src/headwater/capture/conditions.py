@@ -113,7 +113,18 @@ class Condition:
         term = _Binder(table, self._where, self._is_mysql).term(self._tree)
         if term.kind != "boolean":
             raise TableRefused(f"{self._where} is neither true nor false", detail=self.sql)
-        return term.value
+        decide = term.value
+
+        def decided(row: Row) -> bool | None:
+            try:
+                return decide(row)  # type: ignore[no-any-return]
+            except (TypeError, ValueError, ArithmeticError) as error:
+                # SQLite has texts in columns of numbers.
+                raise TableRefused(
+                    f"{self._where} cannot be decided for a row of {table.id}", detail=str(error)
+                ) from None
+
+        return decided
 
 
 def _is_understood(node: exp.Expr) -> bool:
@@ -336,8 +347,9 @@ def _column_term(column: Column, table: Table) -> _Term:
         return _Term(
             _present(name, table, lambda data: _unscaled(data["value"], data["scale"])), "decimal"
         )
-    if logical == "io.debezium.time.ZonedTimestamp":
-        return _Term(_present(name, table, _micros), "instant")
+    if logical in _ISO:
+        kind, unit, convert = _ISO[logical]
+        return _Term(_present(name, table, convert), kind, unit=unit)
     if logical is None or logical in {"io.debezium.data.Enum", "io.debezium.data.Uuid"}:
         if connect_type in {"int8", "int16", "int32", "int64"}:
             return _Term(operator.itemgetter(name), "integer")
@@ -386,11 +398,35 @@ def _unscaled(data: str, scale: int) -> Decimal:
 
 
 def _micros(text: str) -> int:
-    """Microseconds since 1970; a time without a zone is in UTC."""
+    """Microseconds since 1970; a time without a zone is in UTC. What Python's calendar does not
+    reach (years before 1 and after 9999, infinity) is before or after all that it does.
+    """
+    if not text[0].isdigit():
+        return -(2**63) if text[0] == "-" else 2**63
     moment = datetime.fromisoformat(text)
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def _days(text: str) -> int:
+    if not text[0].isdigit():
+        return -(2**63) if text[0] == "-" else 2**63
+    return date.fromisoformat(text.removesuffix("Z")).toordinal() - date(1970, 1, 1).toordinal()
+
+
+def _micros_of_day(text: str) -> int:
+    at = time.fromisoformat(text.removesuffix("Z"))
+    return ((at.hour * 60 + at.minute) * 60 + at.second) * 10**6 + at.microsecond
+
+
+# Times that are texts: their kind, their unit, and how to get there.
+_ISO: Final[dict[str, tuple[str, int, Callable[[str], int]]]] = {
+    "io.debezium.time.ZonedTimestamp": ("instant", 10**6, _micros),
+    "io.debezium.time.IsoTimestamp": ("timestamp", 10**6, _micros),
+    "io.debezium.time.IsoDate": ("date", 1, _days),
+    "io.debezium.time.IsoTime": ("time", 10**6, _micros_of_day),
+}
 
 
 def _literal(node: exp.Expression) -> _Term:
@@ -415,21 +451,19 @@ def _same_kind(term: _Term, other: _Term) -> _Term:
     if term.kind != "text" or term.constant is None:
         return term
     text: str = term.constant
+    if not text[:1].isdigit():
+        return term  # refused as a text that is compared with a time
     try:
         if other.kind == "date":
-            number = date.fromisoformat(text).toordinal() - date(1970, 1, 1).toordinal()
-        elif other.kind == "timestamp":
+            number = _days(text)
+        elif other.kind in {"timestamp", "instant"}:
             number = _micros(text) * other.unit // 10**6
-        elif other.kind == "instant":
-            number = _micros(text)
         elif other.kind == "time":
-            at = time.fromisoformat(text)
-            seconds = at.hour * 3600 + at.minute * 60 + at.second
-            number = (seconds * 10**6 + at.microsecond) * other.unit // 10**6
+            number = _micros_of_day(text) * other.unit // 10**6
         else:
             return term
     except ValueError:
-        return term  # refused as a text that is compared with a time
+        return term
     return _Term(lambda _row: number, other.kind, number, other.unit)
 
 

@@ -59,6 +59,11 @@ _SOURCE_FIELDS: Final = {
         _field("thread", "int64", optional=True),
         _field("query", "string", optional=True),
     ],
+    "sqlite": [
+        _field("schema", "string"),
+        _field("table", "string"),
+        _field("id", "int64", optional=True),
+    ],
     "mongodb": [
         _field("collection", "string"),
         _field("ord", "int32"),

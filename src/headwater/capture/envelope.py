@@ -28,6 +28,7 @@ _FIELDS: Final[dict[str, dict[str, Any]]] = {
         "thread": None,
         "query": None,
     },
+    "sqlite": {"id": None},
     "mongodb": {"ord": 0, "lsid": None, "txnNumber": None, "wallTime": None},
 }
 _FIELDS["mariadb"] = _FIELDS["mysql"]

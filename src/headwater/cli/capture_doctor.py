@@ -9,31 +9,34 @@ from headwater.capture import positions
 from headwater.capture.contract import Source
 from headwater.capture.positions import Stored
 from headwater.capture.settings import CaptureSettings, with_password
+from headwater.capture.shaping import Shaper
 from headwater.capture.sources import source_of
-from headwater.cli.capture_positions import read_positions
+from headwater.cli.capture_positions import read_positions, stored_of
 from headwater.cli.cluster import Cluster
 from headwater.cli.doctor import Finding
 from headwater.cli.output import plural
 from headwater.client import login
-from headwater.errors import HeadwaterError, TableRefused
+from headwater.errors import HeadwaterError, PositionLost, TableRefused
 from headwater.settings import ClientSettings
 
 
 def check_captures(read: config.Config, client: ClientSettings) -> Iterator[Finding]:
     """`client`: as whom to ask the broker for their positions."""
     records: Mapping[bytes, bytes] = {}
+    cluster = Cluster(read.bootstrap(), login.properties_of(client))
     try:
-        cluster = Cluster(read.bootstrap(), login.properties_of(client))
         cluster.require_listener()
         records = read_positions(cluster)
     except HeadwaterError as error:
         found = f"their positions cannot be read: {error}"
         yield Finding("warning", "captures", found, error.hint)
     for name, settings in read.captures.items():
-        yield from _check_capture(settings, positions.decode(name, records))
+        yield from _check_capture(cluster, settings, positions.decode(name, records))
 
 
-def _check_capture(settings: CaptureSettings, stored: Stored) -> Iterator[Finding]:
+def _check_capture(
+    cluster: Cluster, settings: CaptureSettings, stored: Stored
+) -> Iterator[Finding]:
     check = f"capture {settings.name}"
     try:
         source = source_of(with_password(settings))
@@ -45,8 +48,7 @@ def _check_capture(settings: CaptureSettings, stored: Stored) -> Iterator[Findin
         yield from (_finding(check, problem) for problem in problems)
         if all(isinstance(problem, TableRefused) for problem in problems):
             yield from _check_tables(check, settings, source)
-            if stored.capture is not None and source.check_position(stored.capture.position):
-                yield Finding("ok", check, "the database's log goes back to its position")
+            yield from _check_position(check, cluster, settings.name, stored, source)
     except HeadwaterError as error:
         yield _finding(check, error)
     finally:
@@ -57,11 +59,30 @@ def _check_capture(settings: CaptureSettings, stored: Stored) -> Iterator[Findin
             yield Finding("broken", check, found, state.failed.hint)
 
 
+def _check_position(
+    check: str, cluster: Cluster, name: str, stored: Stored, source: Source
+) -> Iterator[Finding]:
+    if stored.capture is None:
+        return
+    try:
+        is_known = source.check_position(stored.capture.position)
+    except PositionLost:
+        # A running capture may have moved on, and the database have forgotten, since it was read.
+        now = stored_of(cluster, name).capture
+        if now is None or now.position == stored.capture.position:
+            raise
+        is_known = True
+    if is_known:
+        yield Finding("ok", check, "the database's log goes back to its position")
+
+
 def _check_tables(check: str, settings: CaptureSettings, source: Source) -> Iterator[Finding]:
     tables = source.tables()
     if tables:
         found = f"{settings.shown_source} answers; {plural(len(tables), 'table')} to follow"
         yield Finding("ok", check, found)
+        shaper = Shaper(settings, source.connector, source.database)
+        yield from (_finding(check, problem) for problem in shaper.check(tables))
     else:
         hint = f"do the patterns fit? capture.{settings.name}.tables = {list(settings.tables)}"
         yield Finding(

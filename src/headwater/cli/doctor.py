@@ -368,7 +368,12 @@ def _show(read: config.Config, findings: list[Finding]) -> None:
             return ";".join(value) or "-"
         return "-" if value is None else str(value)
 
-    rows = [(each.name, shown(each.value), each.source) for each in read.settings]
+    rows = [
+        (each.name, shown(each.value), each.source)
+        for each in read.settings
+        # There may be many captures, and most of their settings are nobody's concern.
+        if each.source != "default" or each.name.startswith(("broker.", "client."))
+    ]
     say(table(("setting", "value", "source"), rows))
     say()
     styles = {"ok": "green", "info": "dim", "warning": "bold yellow", "broken": "bold red"}

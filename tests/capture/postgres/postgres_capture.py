@@ -17,6 +17,7 @@ from headwater.capture.contract import (
     Progress,
     Row,
     Table,
+    TableFailed,
 )
 from headwater.capture.postgres import PostgresSource
 from headwater.capture.settings import CaptureSettings
@@ -77,7 +78,7 @@ class Capture:
                     self.place = event.at
             if current is None and enough(transactions):
                 return transactions
-            assert time.monotonic() < deadline, f"only {transactions} and {self.loose}"
+            assert time.monotonic() < deadline, f"only {len(transactions)} transactions"
         raise AssertionError("the stream ended")
 
     def transactions(self, count: int) -> list[Transaction]:
@@ -85,7 +86,9 @@ class Capture:
 
     def changes(self, count: int) -> list[Change]:
         """The next changes, and nothing behind them."""
-        seen = self.until(lambda seen: sum(len(t.changes) for t in seen) >= count)
+        seen = self.until(lambda seen: sum(len(t.events) for t in seen) >= count)
+        failed = [e.error for t in seen for e in t.events if isinstance(e, TableFailed)]
+        assert not failed, str(failed[0])
         return [change for transaction in seen for change in transaction.changes]
 
     def until_loose(self, kind: type) -> Event:

@@ -1,7 +1,7 @@
 """Is the database ready for a capture? All that is wrong at once, with the SQL that mends it.
 
 What stands in the way of all is a SourceRefused (or SourceUnreachable, PositionLost); what concerns
-one table only, which is then left out, is a plain CaptureError.
+one table only, which is then left out, is a TableRefused.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from headwater.capture.postgres.connection import Address, quoted
 from headwater.capture.postgres.publication import Publication, unidentified
 from headwater.capture.postgres.slot import Slot
 from headwater.capture.settings import CaptureSettings
-from headwater.errors import CaptureError, HeadwaterError, PositionLost, SourceRefused
+from headwater.errors import HeadwaterError, PositionLost, SourceRefused, TableRefused
 
 OLDEST_VERSION: Final = 140000
 _FACTS: Final = """
@@ -122,7 +122,7 @@ def _tables(
     role, superuser = cursor.fetchone()
     candidates = selection.candidates(cursor, publication.name)
     if not candidates:
-        yield CaptureError(
+        yield TableRefused(
             "no table matches",
             detail="tables that are created later will be captured",
             hint="check `tables` and `exclude`: patterns such as public.*",
@@ -134,15 +134,15 @@ def _tables(
         if not candidate.readable:
             yield _unreadable(candidate, role)
         if not candidate.published and not candidate.owned and not superuser:
-            yield CaptureError(
+            yield TableRefused(
                 f"only its owner can publish the table {candidate.id}",
                 detail=f"the role of the capture is {role}",
                 hint=f"as its owner: {publication.sql_to_add(candidate)};",
             )
 
 
-def _unreadable(candidate: Candidate, role: str) -> CaptureError:
-    return CaptureError(
+def _unreadable(candidate: Candidate, role: str) -> TableRefused:
+    return TableRefused(
         f"the role may not read the table {candidate.id}",
         detail=role,
         hint=f"GRANT USAGE ON SCHEMA {quoted(candidate.schema)} TO {quoted(role)}; "

@@ -9,6 +9,7 @@ import re
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import IO, Any, Final, NamedTuple
 
 import psycopg2
@@ -47,7 +48,7 @@ WHERE l.locktype = 'relation' AND l.granted AND l.pid IS DISTINCT FROM pg_backen
 """
 
 # From cells, and what stands for NULL among them, to rows.
-MakeRows = Callable[[Sequence[list[str]], str], list[Row]]
+MakeRows = Callable[[Iterable[list[str]], str], list[Row]]
 
 
 class Snapshot:
@@ -139,7 +140,7 @@ class ChunkReader:
                 return self._read(connection, cursor, table, after, limit_rows)
             except (psycopg2.errors.UndefinedTable, psycopg2.errors.InvalidSchemaName):
                 raise CaptureError("the table is gone", detail=table.id) from None
-            except (ValueError, ArithmeticError) as error:
+            except (ValueError, ArithmeticError, LookupError) as error:
                 raise CaptureError(
                     "the table has a value that cannot be read", detail=f"{table.id}: {error}"
                 ) from None
@@ -161,9 +162,9 @@ class ChunkReader:
         rows_from = name if kind == "p" else f"ONLY {name}"
         bound = _log_place(lsn_number(lsn), wal_block_bytes), Snapshot(snapshot)
         if not reader.key:
-            rows = self._read_all(cursor, reader, rows_from)
+            every_row = self._read_all(cursor, reader, rows_from)
             cursor.execute("COMMIT")
-            return PostgresChunk(reader.table, rows, None, bound[1], bound[0])
+            return PostgresChunk(reader.table, every_row, None, bound[1], bound[0])
         limit = min(limit_rows, int(CHUNK_BYTES / 2 / self._row_bytes.get(oid, 1)) or 1)
         self._find_operators(cursor, reader)
         lines = _Lines()
@@ -176,12 +177,13 @@ class ChunkReader:
             connection.close()  # in the middle of a COPY: of no further use
         if lines:
             self._row_bytes[oid] = lines.size_bytes / len(lines)
-        cells, null = _cells(b"".join(lines))
         last = None
         if full or len(lines) >= limit:
             at = [c.name for c in reader.columns]
-            last = [cells[-1][at.index(column)] for column in reader.key]
-        return PostgresChunk(reader.table, reader.make_rows(cells, null), last, bound[1], bound[0])
+            cells = _unescaped(lines[-1].decode().removesuffix("\n"))
+            last = [cells[at.index(column)] for column in reader.key]
+        rows = reader.make_rows(*_cells(b"".join(lines)))
+        return PostgresChunk(reader.table, rows, last, bound[1], bound[0])
 
     def _read_all(self, cursor: Any, reader: _Reader, rows_from: str) -> Iterator[Row]:
         """Everything into a file first, so that neither transaction nor lock outlive the call."""
@@ -263,14 +265,19 @@ def _select(reader: _Reader, rows_from: str, after: Any, limit: int | None) -> s
     return f"COPY (SELECT {columns} FROM {rows_from}{where}{order}) TO STDOUT (NULL '{_NULL}')"  # noqa: S608
 
 
-def _cells(data: bytes) -> tuple[list[list[str]], str]:
-    """The cells of each row, and what stands for NULL among them."""
+def _cells(data: bytes) -> tuple[Iterator[list[str]], str]:
+    """The cells of each row, and what stands for NULL among them. One row at a time: lists that
+    live on would be the garbage collector's work.
+    """
     text = data.decode()
     if "\\" not in text:
-        return [line.split("\t") for line in text.split("\n")[:-1]], _NULL
+        lines = text.split("\n")
+        lines.pop()
+        return map(str.split, lines, repeat("\t")), _NULL
     # Once unescaped, a vertical tab may be a value. PostgreSQL's text never has a NUL character.
-    lines = text.replace(_NULL, "\0").split("\n")[:-1]
-    return [_unescaped(line) if "\\" in line else line.split("\t") for line in lines], "\0"
+    lines = text.replace(_NULL, "\0").split("\n")
+    lines.pop()
+    return (_unescaped(line) if "\\" in line else line.split("\t") for line in lines), "\0"
 
 
 def _unescaped(line: str) -> list[str]:

@@ -8,7 +8,7 @@ import psycopg2.errors
 
 from headwater.capture.postgres.catalog import Candidate, Selection
 from headwater.capture.postgres.connection import Address, quoted
-from headwater.errors import CaptureError, HeadwaterError
+from headwater.errors import HeadwaterError, TableRefused
 
 # ALTER PUBLICATION waits for VACUUM and index builds on a table; we come again instead.
 _LOCK_TIMEOUT_MS: Final = 500
@@ -112,8 +112,8 @@ class Publication:
                 )
 
 
-def unidentified(candidate: Candidate) -> CaptureError:
-    return CaptureError(
+def unidentified(candidate: Candidate) -> TableRefused:
+    return TableRefused(
         f"the table {candidate.id} has no replica identity",
         detail="no primary key: PostgreSQL could not tell which row an UPDATE or DELETE changed, "
         "and would refuse them; the table is left out",

@@ -86,6 +86,11 @@ class PostgresSource(Source):
         self._minded_at = self._heartbeat_at = time.monotonic()
         return {"lsn": lsn}
 
+    def check_position(self, after: Position) -> bool:
+        with self._address.errors(), self._connection().cursor() as cursor:
+            self._slot.open(cursor, after)  # with a position it makes nothing
+        return True
+
     def tables(self) -> list[Table]:
         with self._address.errors(), self._connection().cursor() as cursor:
             candidates = self._selection.candidates(cursor, self._publication.name)

@@ -146,7 +146,7 @@ class ChangeStream:
             data = message.payload
             kind = data[0]
             if kind == 73 or kind == 85 or kind == 68:  # noqa: PLR1714 - I, U, D: faster than in
-                relation = relations[data[1:5]]
+                relation = relations.get(data[1:5]) or _strange(data)
                 table = relation.table
                 number = ordinal
                 ordinal += 1
@@ -186,7 +186,7 @@ class ChangeStream:
                         raise ValueError("a row of another length than its columns")
                     if relation.cached and (len(data) > LARGE_ROW_BYTES or toast):
                         self._remember(relation, table, before, row)
-                except (ValueError, ArithmeticError, IndexError) as error:
+                except (ValueError, ArithmeticError, LookupError) as error:
                     failed: Event = _unreadable(table, error)
                 else:
                     failed = None
@@ -230,7 +230,7 @@ class ChangeStream:
 
             elif kind == 84:  # T
                 for oid in pgoutput.parse_truncate(data):
-                    table = relations[oid].table
+                    table = (relations.get(oid) or _strange(data)).table
                     number = ordinal
                     ordinal += 1
                     if table is None or number < skip_below or not inside:
@@ -360,6 +360,10 @@ def _unreadable(table: Table, error: Exception) -> TableFailed:
         table.id,
         CaptureError("the table has a value that cannot be read", detail=f"{table.id}: {error}"),
     )
+
+
+def _strange(data: bytes) -> Relation:
+    raise CaptureError("PostgreSQL sent a row of a table that it did not describe")
 
 
 def _undecoded(data: bytes, at: int) -> tuple[Row, int]:

@@ -103,8 +103,10 @@ def iso_timestamp(text: str) -> str:
 
 def zoned(text: str) -> str:
     """2024-02-29 13:51:30.12+00 (the session's zone is UTC): 2024-02-29T13:51:30.120000Z."""
+    if len(text) == 29 and text[10] == " " and text[26:] == "+00":  # by far the most
+        return f"{text[:10]}T{text[11:26]}Z"
     clock = text[11:-3]
-    if len(text) < 30 and text[10] == " " and text[-3:] == "+00":
+    if 21 < len(text) < 30 and text[10] == " " and text[-3:] == "+00":
         return (
             f"{text[:10]}T{clock}{'.000000Z' if len(clock) == 8 else '000000Z'[len(clock) - 9 :]}"
         )

@@ -22,6 +22,7 @@ class Definition:
     rowid: str | None
     # Columns that make a row unique, each with its collation, one tuple per index.
     uniques: tuple[tuple[tuple[str, str], ...], ...]
+    has_generated_unique: bool  # one of these columns is generated
     nullable_key: bool  # a PRIMARY KEY of a rowid table may hold NULL unless it is the rowid
 
     def as_table(self) -> Table:
@@ -70,22 +71,26 @@ def read_definition(connection: sqlite3.Connection, name: str) -> Definition | N
     name, is_without_rowid = listed
     # hidden: 2 and 3 are generated columns, which are read as any other.
     columns = connection.execute(
-        'SELECT name, type, "notnull", pk FROM pragma_table_xinfo(?) WHERE hidden <> 1'
+        'SELECT name, type, "notnull", pk, hidden FROM pragma_table_xinfo(?) WHERE hidden <> 1'
         " ORDER BY cid",
         (name,),
     ).fetchall()
-    key_columns = sorted((pk, column, not_null) for column, _, not_null, pk in columns if pk)
+    key_columns = sorted((pk, column, not_null) for column, _, not_null, pk, _ in columns if pk)
     taken = {column.lower() for column, *_ in columns}
     rowid = next((each for each in ("rowid", "_rowid_", "oid") if each not in taken), None)
+    uniques = _uniques(connection, name)
+    unique_columns = {column for unique in uniques for column, _ in unique}
     is_rowid_key = _is_rowid_key(connection, name, len(key_columns))
     return Definition(
         name,
         tuple(
-            (column, declared, bool(not_null or pk)) for column, declared, not_null, pk in columns
+            (column, declared, bool(not_null or pk))
+            for column, declared, not_null, pk, _ in columns
         ),
         tuple(column for _, column, _ in key_columns),
         None if is_without_rowid else rowid,
-        _uniques(connection, name),
+        uniques,
+        any(hidden and column in unique_columns for column, *_, hidden in columns),
         not is_without_rowid
         and not is_rowid_key
         and any(not not_null for _, _, not_null in key_columns),

@@ -246,7 +246,7 @@ class ChangeLog:
             ).fetchone()
             columns, key = json.loads(described)
             definition = Definition(
-                name, tuple((c, d, n) for c, d, n in columns), tuple(key), None, (), False
+                name, tuple((c, d, n) for c, d, n in columns), tuple(key), None, (), False, False
             )
             names = tuple(column for column, _, _ in columns)
             known = self._versions[number] = Version(

@@ -108,9 +108,11 @@ def triggers(names: Names, table: Definition, version: int) -> dict[str, str]:
         bodies["before_insert"] = f"BEFORE INSERT ON {on} BEGIN {note} WHERE {conflict}; END"
         watched = {column for unique in table.uniques for column, _ in unique} | set(table.key)
         if watched:
-            of = ", ".join(quoted(column) for column in columns if column in watched)
+            of = " OF " + ", ".join(quoted(column) for column in columns if column in watched)
+            if table.has_generated_unique:  # which no UPDATE names, yet it changes
+                of = ""
             bodies["before_update"] = (
-                f"BEFORE UPDATE OF {of} ON {on} BEGIN {note}"
+                f"BEFORE UPDATE{of} ON {on} BEGIN {note}"
                 f" WHERE ({conflict}) AND NOT ({_same_row(table, 'o', 'OLD')}); END"
             )
     return {

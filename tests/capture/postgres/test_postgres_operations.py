@@ -1,0 +1,224 @@
+"""Slots, rights, breaks: what goes wrong with PostgreSQL is told with what mends it."""
+
+import signal
+import threading
+import time
+
+import pytest
+from postgres_capture import Capture, capturing
+from postgres_server import PostgresServer
+
+from headwater.capture.contract import Position, Progress
+from headwater.capture.postgres import PostgresSource, slot
+from headwater.capture.settings import CaptureSettings
+from headwater.errors import ConfigError, PositionLost, SourceRefused, SourceUnreachable
+from headwater.settings import Secret
+
+
+def source(url: str, **settings) -> PostgresSource:
+    return PostgresSource(CaptureSettings(**{"name": "shop", "source": Secret(url), **settings}))
+
+
+def test_nothing_is_wrong_with_a_good_database(postgres):
+    postgres.run("CREATE TABLE t (id int PRIMARY KEY)")
+    good = source(postgres.url)
+    assert good.check() == []
+    assert good.database == postgres.name
+    assert not postgres.run("SELECT 1 FROM pg_publication")  # it changed nothing
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "text", "hint"),
+    [
+        (("secret", "wrong-pass"), SourceRefused, "refuses the password", "ALTER ROLE"),
+        (("/test_", "/nodb_"), SourceRefused, "no such database", "CREATE DATABASE"),
+        (("postgres:secret", "nobody:secret"), SourceRefused, "refuses the password", "ALTER ROLE"),
+    ],
+)
+def test_who_cannot_connect_is_told_why(postgres, change, kind, text, hint):
+    bad = source(postgres.url.replace(*change))
+    (error,) = bad.check()
+    assert isinstance(error, kind)
+    assert text in str(error)
+    assert hint in error.hint
+    assert "wrong-pass" not in str(error) + error.hint
+    with pytest.raises(kind, match=text):
+        bad.open(None, {})
+
+
+def test_no_answer_and_no_address(postgres_server):
+    (error,) = source("postgresql://u:geheim@127.0.0.1:1/x").check()
+    assert isinstance(error, SourceUnreachable)
+    assert "geheim" not in str(error)
+    with pytest.raises(ConfigError) as raised:
+        source("postgresql://u:geheim@127.0.0.1:port:99/x?%zz")
+    assert "geheim" not in str(raised.value)
+
+
+def test_missing_rights_come_with_the_sql_that_grants_them(postgres):
+    role = f"r_{postgres.name}"
+    postgres.run(f"CREATE ROLE {role} LOGIN PASSWORD 'x'")
+    postgres.run("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE bare (a int)")
+    url = postgres.server.url(postgres.name, role, "x")
+    try:
+        problems = {str(error): error.hint for error in source(url).check()}
+        assert (
+            problems[f"the role may not replicate: {role}"] == f'ALTER ROLE "{role}" REPLICATION;'
+        )
+        grant = problems[f"the role may not create the publication: {role}"]
+        assert grant == f'GRANT CREATE ON DATABASE "{postgres.name}" TO "{role}";'
+        assert "REPLICA IDENTITY FULL" in next(
+            hint for text, hint in problems.items() if "public.bare has no replica identity" in text
+        )
+        assert "GRANT SELECT" in problems[f"the role may not read the table public.t: {role}"]
+        owner = next(hint for text, hint in problems.items() if "only its owner" in text)
+
+        # What the hints say is enough.
+        postgres.run(f'ALTER ROLE "{role}" REPLICATION; {grant}; GRANT SELECT ON t TO {role}')
+        poor = source(url, exclude=("*.bare",))
+        poor.open(None, {})  # goes on without the table
+        postgres.run(owner.removeprefix("as its owner: "))
+        assert poor.check() == []
+        poor.remove()
+        poor.close()
+    finally:
+        postgres.run(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_a_server_that_is_not_set_up():
+    server = PostgresServer(
+        settings={"wal_level": "replica", "max_replication_slots": "0", "max_wal_senders": "0"}
+    )
+    try:
+        server.start()
+        hints = [error.hint for error in source(server.url("postgres")).check()]
+        assert [name for name in ("wal_level", "max_replication_slots", "max_wal_senders")
+                if any(f"ALTER SYSTEM SET {name}" in hint for hint in hints)] == [
+            "wal_level", "max_replication_slots", "max_wal_senders",
+        ]  # fmt: skip
+        with pytest.raises(SourceRefused):
+            source(server.url("postgres")).open(None, {})
+    finally:
+        server.remove()
+
+
+def test_a_lost_slot_is_explained(postgres):
+    with capturing(postgres) as capture:
+        at = capture.place
+        name = capture.settings.name
+    postgres.run("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
+                 "WHERE database = current_database()")  # fmt: skip
+    with pytest.raises(PositionLost, match="slot is gone") as raised:
+        Capture(postgres).open(Position(at))
+    assert f"headwater capture reset {name}" in raised.value.hint
+
+
+def test_a_slot_that_moved_on_without_us(postgres):
+    with capturing(postgres) as capture:
+        at = capture.place
+    postgres.run("CREATE TABLE t ()")
+    postgres.run("SELECT pg_replication_slot_advance(slot_name, pg_current_wal_lsn()) "
+                 "FROM pg_replication_slots WHERE database = current_database()")  # fmt: skip
+    with pytest.raises(PositionLost, match="moved on"):
+        Capture(postgres).open(Position(at))
+
+
+def test_a_database_that_went_back_in_time(postgres):
+    with capturing(postgres) as capture:
+        later = {"lsn": capture.place["lsn"] + (1 << 40)}
+    with pytest.raises(PositionLost, match="back in time"):
+        Capture(postgres).open(Position(later))
+
+
+def test_an_old_process_is_ended(postgres, monkeypatch):
+    monkeypatch.setattr(slot, "_HOLDER_PATIENCE_S", 0.3)
+    postgres.run("CREATE TABLE t (id int PRIMARY KEY)")
+    with capturing(postgres) as old:
+        postgres.run("INSERT INTO t VALUES (1)")
+        old.transactions(1)
+        new = Capture(postgres)
+        new.open(Position(old.place))
+        with pytest.raises(SourceUnreachable):
+            old.transactions(1)
+        postgres.run("INSERT INTO t VALUES (2)")
+        assert new.changes(1)[0].after == {"id": 2}
+        new.source.close()
+
+
+def test_opening_twice_does_no_harm(postgres):
+    postgres.run("CREATE TABLE t (id int PRIMARY KEY)")
+    first = Capture(postgres)
+    place = first.source.open(None, {})
+    postgres.run("INSERT INTO t VALUES (1)")
+    first.source.close()
+    second = Capture(postgres)
+    assert second.open() == place
+    assert second.changes(1)[0].after == {"id": 1}
+    second.source.close()
+
+
+def test_names_and_removal(postgres):
+    capture = Capture(postgres, name="My-Shop", options={"publication": "Pub x"})
+    capture.open()
+    slots = "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"
+    assert postgres.run(slots) == [("headwater_my_shop",)]
+    assert postgres.run("SELECT pubname FROM pg_publication") == [("Pub x",)]
+    capture.source.remove()
+    capture.source.remove()
+    assert postgres.run(slots) == postgres.run("SELECT pubname FROM pg_publication") == []
+    capture.source.close()
+
+
+def test_crashes_of_the_database_lose_and_repeat_nothing():
+    server = PostgresServer()
+    try:
+        server.start()
+        with server.database() as database:
+            database.run("CREATE TABLE t (id int PRIMARY KEY)")
+            capture = Capture(database)
+            capture.open()
+            seen = []
+            for first in range(0, 40, 10):
+                database.run("INSERT INTO t SELECT generate_series(%s, %s)", first, first + 9)
+                seen += capture.changes(10)
+                if first % 20:
+                    capture.source.acknowledge(capture.place)
+                    next(capture.stream)
+                database.close()
+                server.stop(signal.SIGQUIT)
+                with pytest.raises(SourceUnreachable):
+                    capture.transactions(1)
+                capture.source.close()
+                at = Position(capture.place)
+                with pytest.raises(SourceUnreachable):
+                    Capture(database).open(at, {})
+                server.start()
+                capture = Capture(database)
+                capture.open(at)
+            assert [change.after["id"] for change in seen] == list(range(40))
+            _shut_down_while_following(server, database, capture)
+    finally:
+        server.remove()
+
+
+def _shut_down_while_following(server, database, capture):
+    """A clean stop of PostgreSQL waits until the log is acknowledged to its end. It must not wait
+    long for us, though nothing of it is a change of ours.
+    """
+    database.run("CREATE SEQUENCE noise; SELECT nextval('noise')")
+    database.close()
+    stop = threading.Thread(target=server.stop)
+    started = time.monotonic()
+    stop.start()
+    with pytest.raises(SourceUnreachable):
+        _acknowledge_all(capture)
+    stop.join()
+    capture.source.close()
+    assert time.monotonic() - started < 10
+    server.start()
+
+
+def _acknowledge_all(capture):
+    for event in capture.stream:
+        if isinstance(event, Progress):
+            capture.source.acknowledge(event.at)
