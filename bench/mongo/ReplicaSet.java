@@ -456,7 +456,7 @@ public final class ReplicaSet extends MemoryBackend {
         }
         long cursor = nextCursor++;
         streams.put(cursor, stream);
-        return batch(cursor, stream, database, "firstBatch");
+        return batch(cursor, stream, database, "firstBatch", (Document) query.get("cursor"));
     }
 
     private Place begin(Document options) {
@@ -486,7 +486,7 @@ public final class ReplicaSet extends MemoryBackend {
         long wait = ((Number) query.getOrDefault("maxTimeMS", 1000)).longValue();
         long deadline = System.nanoTime() + wait * 1_000_000;
         while (true) {
-            Document answer = batch(cursor, stream, database, "nextBatch");
+            Document answer = batch(cursor, stream, database, "nextBatch", query);
             long left = (deadline - System.nanoTime()) / 1_000_000;
             if (left <= 0 || !((List<?>) ((Document) answer.get("cursor")).get("nextBatch")).isEmpty()) {
                 return answer;
@@ -499,7 +499,8 @@ public final class ReplicaSet extends MemoryBackend {
         }
     }
 
-    private Document batch(long cursor, Stream_ stream, String database, String name) {
+    private Document batch(long cursor, Stream_ stream, String database, String name, Document limits) {
+        int limit = ((Number) limits.getOrDefault("batchSize", LAST)).intValue();
         List<Document> batch = new ArrayList<>();
         long size = 0;
         boolean ended = true;
@@ -507,7 +508,7 @@ public final class ReplicaSet extends MemoryBackend {
         for (int each = firstBehind(stream.place); each < log.size(); each++) {
             Entry entry = log.get(each);
             long bytes = sizeOf(entry);
-            if (!batch.isEmpty() && size + bytes > MAX_DOCUMENT_BYTES) {
+            if (batch.size() >= limit || !batch.isEmpty() && size + bytes > MAX_DOCUMENT_BYTES) {
                 ended = false;
                 break;
             }

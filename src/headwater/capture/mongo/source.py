@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from pymongo import MongoClient
 
 AWAIT_MS: Final = 25  # the server waits so long for a change; also how late an idle place is told
+# The server fills 16 MB with whatever fits; as Python objects that would be five times as much.
+BATCH_EVENTS: Final = 500
 INTERNAL: Final = frozenset({"admin", "config", "local"})
 ID: Final = (Column("_id", "any", {"type": "string"}, optional=False),)
 
@@ -193,7 +195,9 @@ class MongoSource(Source):
             options["full_document_before_change"] = "whenAvailable"
         if version >= checks.SPLITTING_SINCE:
             pipeline.append({"$changeStreamSplitLargeEvent": {}})
-        return target.watch(pipeline, max_await_time_ms=AWAIT_MS, **options, **start)
+        return target.watch(
+            pipeline, max_await_time_ms=AWAIT_MS, batch_size=BATCH_EVENTS, **options, **start
+        )
 
     def _filter(self) -> list[dict[str, Any]]:
         """What the server itself can leave out: all but the named collections, if each pattern
