@@ -164,7 +164,7 @@ def test_a_second_member_of_the_same_instance_fences_the_first(
             while not each.assignment():
                 assert time.monotonic() < end_s
                 each.poll(0.05)
-        with pytest.raises(KafkaException) as raised:  # noqa: PT012
+        with pytest.raises(KafkaException) as raised:
             end_s = time.monotonic() + WAIT_S
             while time.monotonic() < end_s:
                 message = old.poll(0.1)
