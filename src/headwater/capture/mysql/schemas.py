@@ -1,0 +1,229 @@
+"""Which columns a table had at a place in the log.
+
+With binlog_row_metadata=FULL the log itself says it. Otherwise it knows columns by number only, and
+their names must come from information_schema, which shows the tables of now: maybe later than the
+place where the log is read. So a definition is used for the log only while it is certain:
+
+- It was read at a place (or was `known` there), and is followed from one DDL statement to the next.
+- Behind a DDL statement the catalog is read again; the log from there up to now is searched for
+  further DDL on the same table. If there is any, the catalog may be ahead of the log.
+- Before rows are decoded, the definition must agree with the table map in number, types and nulls.
+
+Otherwise the table fails, with what mends it; other tables go on.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from headwater.capture.contract import Place, Table
+from headwater.capture.mysql import binlog, ddl, places, table_map
+from headwater.capture.mysql.catalog import Choice, read_tables
+from headwater.capture.mysql.charsets import Charsets
+from headwater.capture.mysql.columns import ColumnDef, TableDef
+from headwater.capture.mysql.dump import Dump
+from headwater.capture.mysql.server import Server, log_end
+from headwater.capture.mysql.table_map import TableMap
+from headwater.capture.settings import CaptureSettings
+from headwater.errors import CaptureError, HeadwaterError
+
+_READ_AGAIN: Final = 5  # times, while DDL keeps coming
+_WAIT_S: Final = 10.0
+_REMEMBERED: Final = 10_000  # tables that are not ours
+
+
+class Schemas:
+    """The tables of one capture, as of the place where its stream stands."""
+
+    def __init__(
+        self,
+        settings: CaptureSettings,
+        choice: Choice,
+        connection: Any,
+        server: Server,
+        charsets: Charsets,
+        open_dump: Callable[[str, int], Dump],
+    ) -> None:
+        self._settings = settings
+        self._choice = choice
+        self._connection = connection
+        self._server = server
+        self.charsets = charsets
+        self._open_dump = open_dump
+        self._certain: dict[str, TableDef] = {}
+        self._last: dict[str, TableDef] = {}  # as it once was: for words, not for names
+        self._tables: dict[str, Table] = {}
+        self._chosen: dict[str, bool] = {}
+
+    def is_chosen(self, table_id: str) -> bool:
+        chosen = self._chosen.get(table_id)
+        if chosen is None:
+            if len(self._chosen) >= _REMEMBERED:
+                self._chosen.clear()
+            chosen = self._chosen[table_id] = table_id in self._choice
+        return chosen
+
+    def begin_now(self) -> dict[str, Any]:
+        """Reads all tables, and returns a place in the log at which they looked like this."""
+        for _ in range(_READ_AGAIN):
+            place = log_end(self._connection, self._server)
+            tables = read_tables(self._connection, self._choice)
+            end = log_end(self._connection, self._server)
+            if not self._touched(place, end):
+                break
+        self._certain = dict(tables)
+        return place
+
+    def begin_with(self, known: Mapping[str, Table]) -> None:
+        """The tables as they were. One without columns is one that was not certain then."""
+        self._certain = {
+            table_id: TableDef.of(table)
+            for table_id, table in known.items()
+            if table.columns and table_id in self._choice
+        }
+
+    def certain(self, table_id: str) -> Table | None:
+        definition = self._certain.get(table_id)
+        return self._handed_out(definition) if definition else None
+
+    def of_map(self, found: TableMap, place: Place) -> tuple[Table, tuple[ColumnDef, ...]]:
+        """The table that a table map at `place` is about. Raises CaptureError if not known."""
+        is_full = found.is_full
+        definition = self._from_map(found) if is_full else self._from_catalog(found, place)
+        self._certain[found.id] = definition
+        return self._handed_out(definition), definition.columns
+
+    def changed(self, statement: ddl.Ddl, place: Place) -> list[tuple[str, Table | None]]:
+        """What the tables look like behind a DDL statement that ends at `place`; None: gone."""
+        if statement.kind == "drop database":
+            schema = statement.tables[0][0]
+            gone = [table_id for table_id in self._certain if table_id.startswith(f"{schema}.")]
+            for table_id in gone:
+                self._certain.pop(table_id, None)
+            return [(table_id, None) for table_id in gone]
+        touched = [pair for pair in statement.tables if self.is_chosen(f"{pair[0]}.{pair[1]}")]
+        if not touched:
+            return []
+        for schema, name in touched:
+            if old := self._certain.pop(f"{schema}.{name}", None):
+                self._last[old.id] = old
+        if statement.kind == "drop":
+            return [(f"{schema}.{name}", None) for schema, name in touched]
+        current, ahead = self._read(touched, place)
+        changes: list[tuple[str, Table | None]] = []
+        for schema, name in touched:
+            table_id = f"{schema}.{name}"
+            if table_id in ahead:
+                changes.append((table_id, Table(schema, name, (), ())))
+                continue
+            definition = current.get(table_id)
+            if definition is not None:
+                self._certain[table_id] = definition
+            changes.append((table_id, self._handed_out(definition) if definition else None))
+        return changes
+
+    def _from_map(self, found: TableMap) -> TableDef:
+        """A table map with names. It cannot tell uuid and inet6 from binary(16): where the last
+        definition fits, its words are kept.
+        """
+        told = table_map.definition(found, self.charsets)
+        known = self._certain.get(found.id) or self._last.get(found.id)
+        if known is None or not self._covers(known, told):
+            current = read_tables(self._connection, self._choice, [(found.schema, found.name)])
+            known = current.get(found.id, known)
+        if known is None:
+            return told
+        words = {column.name: column for column in known.columns}
+        columns: list[ColumnDef] = []
+        for at, column in enumerate(told.columns):
+            other = words.get(column.name)
+            if (
+                other is not None
+                and table_map.agrees(other.declared, found, at, self.charsets)
+                and column.declared.values == other.declared.values
+            ):
+                columns.append(ColumnDef(column.name, other.type, column.optional))
+            else:
+                columns.append(column)
+        key = told.key if found.key is not None else ()
+        return TableDef(told.schema, told.name, tuple(columns), key)
+
+    def _covers(self, known: TableDef, told: TableDef) -> bool:
+        return {c.name for c in told.columns} <= {c.name for c in known.columns}
+
+    def _from_catalog(self, found: TableMap, place: Place) -> TableDef:
+        known = self._certain.get(found.id)
+        if known is not None and self._fits(known, found):
+            return known
+        current, ahead = self._read([(found.schema, found.name)], place)
+        definition = current.get(found.id)
+        if definition is not None and found.id not in ahead and self._fits(definition, found):
+            return definition
+        why = (
+            "it was altered again since, and the log does not say which columns it had"
+            if found.id in ahead
+            else "it is gone, and the log does not say which columns it had"
+            if definition is None
+            else "its columns in the log are not those that the catalog has"
+        )
+        raise unknown_columns(found.id, why)
+
+    def _fits(self, definition: TableDef, found: TableMap) -> bool:
+        return len(definition.columns) == len(found.types) and all(
+            column.optional == found.nullable[at]
+            and table_map.agrees(column.declared, found, at, self.charsets)
+            for at, column in enumerate(definition.columns)
+        )
+
+    def _read(
+        self, pairs: Iterable[tuple[str, str]], place: Place
+    ) -> tuple[dict[str, TableDef], set[str]]:
+        """The catalog's definitions, and which of them may be later than `place`."""
+        current = read_tables(self._connection, self._choice, pairs)
+        # Information_schema waits for DDL that is under way, and that is in the log when it ends.
+        end = log_end(self._connection, self._server)
+        return current, self._touched(place, end)
+
+    def _touched(self, place: Place, end: Place) -> set[str]:
+        """The tables on which there is DDL between two places."""
+        if places.order(place) >= places.order(end):
+            return set()
+        dump = self._open_dump(place["file"], int(place.get("pos", place.get("begins", 4))))
+        touched: set[str] = set()
+        try:
+            while places.order({"file": dump.framing.file, "pos": dump.position}) < places.order(
+                end
+            ):
+                event = dump.event(_WAIT_S)
+                if event is None:
+                    raise CaptureError("the binlog does not come to its end", detail=repr(end))
+                if event.type in (binlog.QUERY, binlog.QUERY_COMPRESSED):
+                    query = binlog.read_query(event)
+                    statement = ddl.parse(query.text, query.database)
+                    if statement and statement.kind not in ("data", "truncate"):
+                        touched |= {f"{schema}.{name}" for schema, name in statement.tables}
+                        if statement.kind == "drop database":
+                            dropped = statement.tables[0][0]
+                            touched |= {t for t in self._tables if t.startswith(f"{dropped}.")}
+        except (IndexError, ValueError) as error:
+            raise binlog.malformed(f"{dump.framing.file}:{dump.position}", str(error)) from error
+        finally:
+            dump.close()
+        return touched
+
+    def _handed_out(self, definition: TableDef) -> Table:
+        """The same object for the same definition."""
+        table = definition.table(self._settings)
+        old = self._tables.get(table.id)
+        if old == table:
+            return old
+        self._tables[table.id] = table
+        return table
+
+
+def unknown_columns(table_id: str, why: str) -> HeadwaterError:
+    return CaptureError(
+        f"the columns of {table_id} are not known",
+        detail=why,
+        hint="SET GLOBAL binlog_row_metadata = FULL; then take a new snapshot of the table: "
+        f"headwater capture snapshot NAME --table {table_id}",
+    )

@@ -1,0 +1,65 @@
+"""What kind of server this is, and where its log ends."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from headwater.capture.mysql.connection import query, variables
+from headwater.errors import SourceRefused
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    id: int  # its server_id
+    version: str
+    is_mariadb: bool
+    has_gtids: bool
+    has_checksums: bool
+
+    @property
+    def name(self) -> str:
+        return "MariaDB" if self.is_mariadb else "MySQL"
+
+
+def inspect(connection: Any) -> Server:
+    ((version,),) = query(connection, "SELECT VERSION()")
+    found = variables(connection, "gtid_mode", "binlog_checksum", "server_id")
+    is_mariadb = "mariadb" in str(version).lower()
+    return Server(
+        id=int(found.get("server_id", 0)),
+        version=str(version),
+        is_mariadb=is_mariadb,
+        has_gtids=is_mariadb or found.get("gtid_mode", "").upper() == "ON",
+        has_checksums=found.get("binlog_checksum", "NONE").upper() != "NONE",
+    )
+
+
+def version_numbers(version: str) -> tuple[int, int]:
+    """8.0.36-log, 10.11.6-MariaDB, 5.5.5-10.4.2-MariaDB."""
+    numbers = version.removeprefix("5.5.5-").split(".")
+    return int(numbers[0]), int(numbers[1]) if len(numbers) > 1 else 0
+
+
+def log_end(connection: Any, server: Server) -> dict[str, Any]:
+    """The point behind everything that is in the log now, as a place."""
+    if server.is_mariadb or version_numbers(server.version) < (8, 2):
+        rows = query(connection, "SHOW MASTER STATUS")
+    else:
+        rows = query(connection, "SHOW BINARY LOG STATUS")
+    if not rows:
+        raise SourceRefused(
+            "the server writes no binlog",
+            hint="set log_bin in the server's configuration file, and restart it",
+        )
+    file, position = str(rows[0][0]), int(rows[0][1])
+    place: dict[str, Any] = {"server": server.id, "file": file, "pos": position}
+    if server.is_mariadb:
+        ((gtids,),) = query(connection, "SELECT BINLOG_GTID_POS(%s, %s)", (file, position))
+        place["gtids"] = str(gtids or "")
+    elif server.has_gtids:
+        place["gtids"] = str(rows[0][4]).replace("\n", "")
+    return place
+
+
+def log_files(connection: Any) -> list[tuple[str, int]]:
+    """The files of the log and their sizes, oldest first."""
+    return [(str(row[0]), int(row[1])) for row in query(connection, "SHOW BINARY LOGS")]

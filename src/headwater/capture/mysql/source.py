@@ -1,0 +1,241 @@
+"""MySQL and MariaDB as a source of changes."""
+
+import threading
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from headwater.capture.contract import Chunk, Event, Lag, Place, Position, Source, Table
+from headwater.capture.mysql import catalog, checks, places
+from headwater.capture.mysql.catalog import Choice
+from headwater.capture.mysql.charsets import Charsets
+from headwater.capture.mysql.chunks import TableReader
+from headwater.capture.mysql.connection import Address, connect, translated
+from headwater.capture.mysql.dump import Dump
+from headwater.capture.mysql.gtids import MariaDbGtids, MySqlGtids
+from headwater.capture.mysql.schemas import Schemas
+from headwater.capture.mysql.server import Server, inspect, log_end, log_files
+from headwater.capture.mysql.stream import BinlogStream
+from headwater.capture.settings import CaptureSettings
+from headwater.errors import CaptureError, ConfigError, HeadwaterError, PositionLost
+
+_OPTIONS: Final = ("server_id", "include_query")
+_OWN_IDS: Final = 1 << 30  # derived server ids begin here, far from those that people choose
+_IDLE_CONNECTIONS: Final = 4
+
+
+class MySqlSource(Source):
+    """Reads the binlog as a replica would. Leaves nothing behind in the server: it keeps its log
+    for as long as its own settings say, whether or not a capture still needs it.
+    """
+
+    def __init__(self, settings: CaptureSettings) -> None:
+        self._settings = settings
+        self._address = Address.parse(settings.source.reveal())
+        self._choice = Choice.of(settings, self._address.database)
+        self._server_id = _server_id(settings)
+        self._with_statements = settings.options.get("include_query", "").lower() == "true"
+        unknown = sorted(set(settings.options) - set(_OPTIONS))
+        if unknown:
+            raise ConfigError(
+                f"capture {settings.name} has unknown options",
+                detail=", ".join(unknown),
+                hint=f"known: {', '.join(_OPTIONS)}",
+            )
+        self.database = self._address.database
+        is_mariadb = settings.source.reveal().startswith("mariadb")
+        self.connector = "mariadb" if is_mariadb else "mysql"
+        self._server: Server | None = None
+        self._schemas: Schemas | None = None
+        self._catalog: Any = None
+        self._dump: Dump | None = None
+        self._lock = threading.Lock()
+        self._readers: list[TableReader] = []  # idle ones
+        self._watcher: Any = None  # for lag
+
+    def check(self) -> list[HeadwaterError]:
+        try:
+            connection = connect(self._address)
+        except HeadwaterError as error:
+            return [error]
+        try:
+            with translated(self._address):
+                return checks.problems(connection, inspect(connection), self._address, self._choice)
+        except HeadwaterError as error:
+            return [error]
+        finally:
+            connection.close()
+
+    def open(self, after: Position | None, known: Mapping[str, Table]) -> Place:
+        self.close()
+        self._catalog = connect(self._address)
+        with translated(self._address):
+            server = self._server = inspect(self._catalog)
+            charsets = Charsets(self._catalog)
+            self._schemas = Schemas(
+                self._settings, self._choice, self._catalog, server, charsets, self._look_ahead
+            )
+            if after is None:
+                return self._schemas.begin_now()
+            self._schemas.begin_with(known)
+            return after.at
+
+    def tables(self) -> list[Table]:
+        connection = self._catalog or connect(self._address)
+        try:
+            with translated(self._address):
+                found = catalog.read_tables(connection, self._choice)
+            return [definition.table(self._settings) for definition in found.values()]
+        finally:
+            if connection is not self._catalog:
+                connection.close()
+
+    def changes(self, after: Position) -> Iterator[Event]:
+        schemas, server = self._schemas, self._server
+        if schemas is None or server is None:
+            raise CaptureError("the source is not open")
+        try:
+            with translated(self._address):
+                yield from self._stream(after, server, schemas).events(self)
+        except PositionLost as error:
+            raise PositionLost(
+                error.what,
+                detail=error.detail,
+                hint=f"headwater capture reset {self._settings.name}, which begins with a new "
+                "snapshot; to keep the log longer: SET GLOBAL binlog_expire_logs_seconds = 604800;",
+            ) from error
+        finally:
+            self._close_dump()
+
+    def _stream(self, after: Position, server: Server, schemas: Schemas) -> BinlogStream:
+        place = after.at
+        in_front = str(place.get("gtids", ""))
+        gtids: MySqlGtids | MariaDbGtids | None = None
+        if server.has_gtids:
+            gtids = MariaDbGtids(in_front) if server.is_mariadb else MySqlGtids(in_front)
+        is_by_gtid = bool(gtids is not None and in_front)
+        if is_by_gtid and gtids is not None and "gtid" in place and after.changes is None:
+            gtids.add(place["gtid"])
+        if not is_by_gtid and place.get("server") not in (None, server.id):
+            raise PositionLost(
+                "the server is another one than the capture has read",
+                detail=f"server_id {server.id} instead of {place.get('server')}, without GTIDs",
+            )
+        self._close_dump()
+        self._dump = Dump(
+            self._address,
+            server,
+            self._server_id,
+            file=place["file"],
+            position=int(place.get("pos", place.get("begins", 4))),
+            gtids=str(gtids) if is_by_gtid else None,
+            with_statements=self._with_statements,
+        )
+        return BinlogStream(
+            self._settings,
+            self._dump,
+            schemas,
+            gtids,
+            after,
+            server_id=server.id,
+            is_by_gtid=is_by_gtid,
+            with_statements=self._with_statements,
+        )
+
+    def _look_ahead(self, file: str, position: int) -> Dump:
+        """A second reader. The server would end the first if both had the same id."""
+        assert self._server is not None
+        other_id = self._server_id ^ 1
+        return Dump(self._address, self._server, other_id, file=file, position=position)
+
+    def acknowledge(self, place: Place) -> None:
+        """The server does not ask its readers how far they are."""
+
+    def read_chunk(self, table: Table, after: Any, limit_rows: int) -> Chunk:
+        with self._lock:
+            reader = self._readers.pop() if self._readers else None
+        if reader is None:
+            reader = self._new_reader()
+        try:
+            chunk, is_reusable = reader.chunk(table, after, limit_rows)
+        except BaseException:
+            reader.connection._force_close()  # noqa: SLF001 (maybe in the middle of a result)
+            raise
+        with self._lock:
+            is_kept = is_reusable and len(self._readers) < _IDLE_CONNECTIONS
+            if is_kept:
+                self._readers.append(reader)
+        if not is_kept and table.key:
+            reader.connection._force_close()  # noqa: SLF001
+        return chunk
+
+    def _new_reader(self) -> TableReader:
+        connection = connect(self._address)
+        with translated(self._address):
+            server = self._server or inspect(connection)
+        return TableReader(
+            self._address, server, self._settings, connection, lambda: connect(self._address)
+        )
+
+    def estimate_rows(self, table: Table) -> int | None:
+        with self._lock, translated(self._address):
+            return catalog.estimated_rows(self._watching(), table.schema, table.name)
+
+    def lag(self, acknowledged: Place) -> Lag:
+        with self._lock:
+            try:
+                with translated(self._address):
+                    connection = self._watching()
+                    server = self._server or inspect(connection)
+                    end = log_end(connection, server)
+                    files = log_files(connection)
+            except HeadwaterError:
+                self._stop_watching()
+                raise
+        here, there = places.order(acknowledged), places.order(end)
+        sizes = {places.file_number(name): size for name, size in files}
+        between = sum(size for number, size in sizes.items() if here[0] <= number < there[0])
+        return Lag(size_bytes=max(between + there[1] - here[1], 0))
+
+    def _watching(self) -> Any:
+        if self._watcher is None:
+            self._watcher = connect(self._address)
+        return self._watcher
+
+    def _stop_watching(self) -> None:
+        if self._watcher is not None:
+            self._watcher._force_close()  # noqa: SLF001
+            self._watcher = None
+
+    def _close_dump(self) -> None:
+        if self._dump is not None:
+            self._dump.close()
+            self._dump = None
+
+    def close(self) -> None:
+        self._close_dump()
+        if self._catalog is not None:
+            self._catalog._force_close()  # noqa: SLF001
+            self._catalog = None
+        with self._lock:
+            for reader in self._readers:
+                reader.connection._force_close()  # noqa: SLF001
+            self._readers.clear()
+            self._stop_watching()
+
+    def remove(self) -> None:
+        """There is nothing of ours in the server."""
+
+
+def _server_id(settings: CaptureSettings) -> int:
+    """The id under which we register, as a replica. Two readers must not have the same."""
+    text = settings.options.get("server_id")
+    if text is None:
+        return _OWN_IDS + 2 * (zlib.crc32(settings.name.encode()) % (_OWN_IDS // 2))
+    if not text.isdecimal() or not 0 < int(text) < 1 << 32:
+        raise ConfigError(
+            f"capture {settings.name}: options.server_id is no server id",
+            detail=text,
+            hint="a number from 1 to 4294967295 that no other replica of the server has",
+        )
+    return int(text)

@@ -1,0 +1,594 @@
+"""From the binlog's events to transactions.
+
+    GTID, [BEGIN], TABLE_MAP, rows, TABLE_MAP, rows, …, XID or COMMIT     a transaction with rows
+    GTID, statement                                                      DDL: one by itself
+
+The log has committed transactions only, one behind the other, so that nothing has to be held back:
+each event's rows are handed on when it has been read. A transaction in which nothing of the capture
+changed is not sent; a Progress comes behind it now and then.
+
+Changes are counted for all tables, captured or not, so that their ordinals stay the same when the
+settings change.
+"""
+
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from headwater.capture.contract import (
+    IDLE_S,
+    Begin,
+    Change,
+    Commit,
+    Event,
+    Position,
+    Progress,
+    Row,
+    SchemaChange,
+    Table,
+    TableFailed,
+)
+from headwater.capture.mysql import binlog, ddl, places, table_map
+from headwater.capture.mysql.columns import ColumnDef
+from headwater.capture.mysql.dump import Dump
+from headwater.capture.mysql.gtids import MariaDbGtids, MySqlGtids
+from headwater.capture.mysql.row_decoder import RowCode
+from headwater.capture.mysql.schemas import Schemas
+from headwater.capture.mysql.table_map import TableMap
+from headwater.capture.settings import CaptureSettings
+from headwater.errors import CaptureError, HeadwaterError, PositionLost
+
+_AWAITED_S: Final = 0.005
+_PROGRESS_S: Final = 1.0
+_CACHED_MAPS: Final = 2000
+_CACHED_IMAGES: Final = 200  # bitmaps of a table with binlog_row_image=MINIMAL
+_BAD_BYTES: Final = (LookupError, ValueError, struct.error, ArithmeticError, HeadwaterError)
+
+
+@dataclass(slots=True)
+class _Followed:
+    """A table map, and what is known about its table."""
+
+    id: str
+    map: TableMap | None  # None: of a layout that cannot even be counted
+    table: Table | None = None  # None: its rows are only counted
+    columns: tuple[ColumnDef, ...] | None = None
+    failure: HeadwaterError | None = None
+    decoders: dict[Any, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Transaction:
+    begin: Begin
+    gtid: str | None
+    is_standalone: bool
+    is_xa: bool
+    skip: int = 0  # ordinals below are in the topics already
+    is_whole: bool = False  # all of them are
+    is_begun: bool = False  # by BEGIN: a statement in it is not all of it
+    is_sent: bool = False
+    ordinal: int = 0
+    query: str | None = None
+    touched: set[str] = field(default_factory=set)
+
+
+class BinlogStream:
+    """Everything behind one position."""
+
+    def __init__(
+        self,
+        settings: CaptureSettings,
+        dump: Dump,
+        schemas: Schemas,
+        gtids: MySqlGtids | MariaDbGtids | None,
+        after: Position,
+        *,
+        server_id: int,
+        is_by_gtid: bool,
+        with_statements: bool,
+    ) -> None:
+        self._settings = settings
+        self._dump = dump
+        self._schemas = schemas
+        self._gtids = gtids
+        self._with_statements = with_statements
+        self._transaction: _Transaction | None = None
+        self._maps: dict[int, _Followed] = {}
+        self._by_body: dict[bytes, _Followed] = {}
+        self._failed: set[str] = set()
+        self._progress_at = time.monotonic()
+        self._is_progress_due = False
+        self._file, self._position = after.at["file"], after.at.get("pos", after.at.get("begins"))
+        # The first transaction is the one of `after`, unless all of it was asked to be left out.
+        self._first: Position | None = None
+        if "begins" in after.at and not (is_by_gtid and after.changes is None):
+            self._first = after
+        self._is_by_gtid = is_by_gtid
+        self._server_id = server_id
+        self._is_same_server = after.at.get("server") == server_id
+
+    def place(self) -> dict[str, Any]:
+        """The point behind the last transaction."""
+        place: dict[str, Any] = {"server": self._server_id, "file": self._file}
+        place["pos"] = self._position
+        if self._gtids is not None:
+            place["gtids"] = str(self._gtids)
+        return place
+
+    def events(self, source: Any) -> Iterator[Event]:
+        """Ends by an error only."""
+        while True:
+            event = self._dump.event(0.0)
+            if event is None and self._is_progress_due and self._transaction is None:
+                yield self._progress()
+            if event is None:
+                event = self._dump.event(_AWAITED_S if source.is_awaited else IDLE_S)
+            if event is None:
+                yield None
+                self._dump.waited()
+                continue
+            try:
+                yield from self._handle(event)
+            except (LookupError, ValueError, struct.error) as error:
+                detail = f"{type(error).__name__}: {error} (event type {event.type})"
+                raise self._dump.framing.malformed(event.end, detail) from error
+            if (
+                self._is_progress_due
+                and self._transaction is None
+                and time.monotonic() - self._progress_at > _PROGRESS_S
+            ):
+                yield self._progress()
+
+    def _progress(self) -> Progress:
+        self._progress_at = time.monotonic()
+        self._is_progress_due = False
+        return Progress(self.place())
+
+    def _handle(self, event: binlog.Event) -> Iterator[Event]:
+        kind = event.type
+        if kind in binlog.ROWS:
+            yield from self._rows(event)
+        elif kind == binlog.TABLE_MAP:
+            yield from self._table_map(event)
+        elif kind in (binlog.GTID, binlog.ANONYMOUS_GTID):
+            self._begin(event, binlog.read_mysql_gtid(event))
+        elif kind == binlog.MARIADB_GTID:
+            self._begin(event, binlog.read_mariadb_gtid(event))
+        elif kind == binlog.XID:
+            yield from self._commit(event)
+        elif kind in (binlog.QUERY, binlog.QUERY_COMPRESSED):
+            yield from self._query(event)
+        elif kind in (binlog.ROWS_QUERY, binlog.ANNOTATE_ROWS):
+            if self._with_statements and self._transaction:
+                self._transaction.query = binlog.read_rows_query(event)
+        elif kind == binlog.TRANSACTION_PAYLOAD:
+            yield from self._payload(event)
+        elif kind in (binlog.ROTATE, binlog.FORMAT_DESCRIPTION):
+            self._between(event)
+        elif kind in (binlog.HEARTBEAT, binlog.HEARTBEAT_V2):
+            self._heartbeat(event)
+        elif kind == binlog.XA_PREPARE:
+            yield from self._commit(event)
+        elif kind == binlog.PARTIAL_UPDATE_ROWS:
+            yield from self._partial_update(event)
+        elif kind == binlog.EXECUTE_LOAD_QUERY:
+            yield from self._load(event)
+        elif kind == binlog.INCIDENT:
+            raise PositionLost(
+                "the server reports that its binlog lacks changes",
+                detail=f"an incident at {self._file}:{event.end}",
+            )
+        elif kind == binlog.GTID_TAGGED:
+            raise CaptureError(
+                "the binlog has GTIDs with tags, which are not supported",
+                detail=f"{self._file}:{event.end}",
+                hint="SET GTID_NEXT = 'AUTOMATIC'; without a tag",
+            )
+        elif binlog.is_without_news(event):
+            self._between(event)
+        else:
+            raise ValueError("an unknown kind of event")
+
+    # --- between transactions ---
+
+    def _between(self, event: binlog.Event) -> None:
+        """Something that is no part of a transaction: the log goes on behind it."""
+        if self._transaction is None and (event.type == binlog.ROTATE or not event.is_artificial):
+            self._move_to(self._dump.framing.file, self._dump.position)
+
+    def _heartbeat(self, event: binlog.Event) -> None:
+        """The server has nothing more; it says where its log ends."""
+        if event.type == binlog.HEARTBEAT_V2:
+            file, position = binlog.read_heartbeat_v2(event)
+        else:
+            file, position = event.body.decode(), event.end
+        if self._transaction is None and file and position:
+            self._move_to(file, position)
+
+    def _move_to(self, file: str, position: int) -> None:
+        # Asked by GTID, the server may begin in an older file and pass over what we have; the files
+        # of another server have numbers of their own.
+        here = places.order({"file": self._file, "pos": self._position})
+        is_ahead = places.order({"file": file, "pos": position}) > here
+        if is_ahead or not self._is_same_server:
+            self._is_same_server = self._is_same_server or self._dump.framing.is_described
+            if (file, position) != (self._file, self._position):
+                self._file, self._position = file, position
+                self._is_progress_due = True
+
+    # --- transactions ---
+
+    def _begin(self, event: binlog.Event, gtid: binlog.Gtid) -> None:
+        if self._transaction is not None:
+            raise ValueError("a transaction begins inside another")
+        file = self._dump.framing.file
+        place: dict[str, Any] = {"server": self._server_id, "file": file, "begins": event.begin}
+        if self._gtids is not None:
+            place["gtids"] = str(self._gtids)
+        if gtid.text is not None:
+            place["gtid"] = gtid.text
+        ts_ms = gtid.committed_us // 1000 if gtid.committed_us else event.timestamp_s * 1000
+        source: dict[str, Any] = {"server_id": event.server_id, "gtid": gtid.text, "file": file}
+        transaction_id = gtid.text or f"file={file},pos={event.begin}"
+        begin = Begin(place, transaction_id, ts_ms, source)
+        self._transaction = _Transaction(begin, gtid.text, gtid.is_standalone, gtid.is_xa)
+        self._maps.clear()
+        if self._first is not None:
+            self._resume(self._first, self._transaction)
+            self._first = None
+
+    def _resume(self, first: Position, transaction: _Transaction) -> None:
+        """The log is the same as when the position was stored: so is this transaction."""
+        expected, found = first.at, transaction.begin.at
+        is_same = expected.get("gtid") == found.get("gtid")
+        if expected.get("server") == self._server_id:
+            is_same = is_same and places.order(expected) == places.order(found)
+        if not is_same:
+            raise PositionLost(
+                "the server's binlog is another one than the capture has read",
+                detail=f"expected {_name(expected)}, found {_name(found)}",
+            )
+        transaction.skip = first.changes or 0
+        transaction.is_whole = first.changes is None
+
+    def _started(self, transaction: _Transaction) -> Iterator[Event]:
+        if not transaction.is_sent and not transaction.is_whole:
+            transaction.is_sent = True
+            yield transaction.begin
+
+    def _commit(self, event: binlog.Event) -> Iterator[Event]:
+        transaction = self._transaction
+        if transaction is None:
+            raise ValueError("a transaction ends that did not begin")
+        if transaction.skip and not transaction.is_sent:  # its rest held nothing, but it began
+            yield from self._started(transaction)
+        if transaction.is_sent:
+            yield Commit(transaction.ordinal)
+        if transaction.gtid is not None and self._gtids is not None:
+            self._gtids.add(transaction.gtid)
+        self._transaction = None
+        self._file, self._position = self._dump.framing.file, self._dump.position
+        self._is_progress_due = True
+        if transaction.is_sent:
+            self._progress_at = time.monotonic()  # its own place is news enough
+
+    def _payload(self, event: binlog.Event) -> Iterator[Event]:
+        """MySQL's compressed transaction: everything behind the GTID, in one event."""
+        outer = self._dump.framing
+        inner = binlog.Framing(False, outer.file, outer.rows_header_bytes)
+        for packet in binlog.payload_events(event, outer.file):
+            part = inner.event(packet)
+            # Inside there are no positions: all of it stands where the payload does.
+            yield from self._handle(part._replace(size=event.size, end=event.end))
+
+    # --- rows ---
+
+    def _table_map(self, event: binlog.Event) -> Iterator[Event]:
+        header_bytes = self._dump.framing.rows_header_bytes
+        table_id = binlog.read_table_id(event, header_bytes)
+        body = event.body[header_bytes:]
+        followed = self._by_body.get(body)
+        if followed is None:
+            followed = self._follow(body)
+            if len(self._by_body) >= _CACHED_MAPS:
+                self._by_body.clear()
+            self._by_body[body] = followed
+        self._maps[table_id] = followed
+        if followed.failure is not None:
+            yield from self._table_failed(followed.id, followed.failure)
+        elif followed.table is not None:
+            self._failed.discard(followed.id)
+
+    def _follow(self, body: bytes) -> _Followed:
+        try:
+            found = table_map.parse(body, 0)
+        except table_map.UnknownType as error:
+            followed = _Followed(error.table_id, None)
+            if self._schemas.is_chosen(error.table_id):
+                followed.failure = _unknown_type(error)
+            return followed
+        followed = _Followed(found.id, found)
+        if self._schemas.is_chosen(found.id):
+            transaction = self._transaction
+            place = transaction.begin.at if transaction else self.place()
+            try:
+                followed.table, followed.columns = self._schemas.of_map(found, place)
+            except CaptureError as error:
+                if type(error) is not CaptureError:  # unreachable, refused: of the whole capture
+                    raise
+                followed.failure = error
+        return followed
+
+    def _rows(self, event: binlog.Event) -> Iterator[Event]:
+        transaction = self._transaction
+        if transaction is None:
+            raise ValueError("rows outside of a transaction")
+        rows = binlog.read_rows(event, self._dump.framing.rows_header_bytes)
+        followed = self._maps.get(rows.table_id)
+        if followed is None:
+            if rows.at >= len(rows.data):  # MySQL ends a statement without rows like this
+                return
+            raise ValueError(f"rows of a table ({rows.table_id}) without a map")
+        first = transaction.ordinal
+        if followed.table is None or transaction.is_whole:
+            transaction.ordinal += self._count(followed, rows)
+        elif transaction.is_xa:
+            transaction.ordinal += self._count(followed, rows)
+            yield from self._table_failed(followed.id, _xa(followed.id, self._settings))
+        else:
+            try:
+                decoded = self._decoder(followed, rows)(rows.data, rows.at)
+            except _BAD_BYTES as error:
+                transaction.ordinal += self._count(followed, rows)
+                place = f"{self._dump.framing.file}:{event.begin}"
+                yield from self._table_failed(
+                    followed.id, _undecodable(followed.id, place, error, self._settings)
+                )
+                return
+            yield from self._started(transaction)
+            transaction.touched.add(followed.id)
+            yield from self._changes(transaction, followed.table, rows.op, decoded, event.begin)
+            step = 2 if rows.op == "u" else 1
+            transaction.ordinal = first + len(decoded) // step
+
+    def _changes(
+        self, transaction: _Transaction, table: Table, op: str, decoded: list[Row], pos: int
+    ) -> Iterator[Event]:
+        first, query = transaction.ordinal, transaction.query
+        extra: dict[str, Any] = {} if query is None else {"query": query}
+        skip = max(transaction.skip - first, 0)
+        if op == "c":
+            for row in range(skip, len(decoded)):
+                yield Change(
+                    table, "c", None, decoded[row], first + row, {"pos": pos, "row": row, **extra}
+                )
+        elif op == "d":
+            for row in range(skip, len(decoded)):
+                yield Change(
+                    table, "d", decoded[row], None, first + row, {"pos": pos, "row": row, **extra}
+                )
+        else:
+            for row in range(skip, len(decoded) // 2):
+                before, after = decoded[2 * row], decoded[2 * row + 1]
+                yield Change(
+                    table, "u", before, after, first + row, {"pos": pos, "row": row, **extra}
+                )
+
+    def _decoder(self, followed: _Followed, rows: binlog.Rows) -> Any:
+        key = (rows.op, rows.present, rows.present_after)
+        decoder = followed.decoders.get(key)
+        if decoder is None:
+            assert followed.map is not None
+            code = RowCode(followed.map, followed.columns, self._settings, self._schemas.charsets)
+            if rows.op == "u":
+                decoder = code.updates(rows.present, rows.present_after)
+            else:
+                decoder = code.created(rows.present) if rows.op == "c" else code.rows(rows.present)
+            self._keep(followed, key, decoder)
+        return decoder
+
+    def _count(self, followed: _Followed, rows: binlog.Rows) -> int:
+        if followed.map is None:  # each time the same number, which is all that is needed
+            return 1
+        key = (rows.op, rows.present, rows.present_after, "count")
+        counter = followed.decoders.get(key)
+        if counter is None:
+            code = RowCode(followed.map, None, self._settings, None)
+            images = (rows.present, rows.present_after) if rows.op == "u" else (rows.present,)
+            counter = code.count(*images)
+            self._keep(followed, key, counter)
+        number: int = counter(rows.data, rows.at)
+        return number
+
+    def _keep(self, followed: _Followed, key: Any, decoder: Any) -> None:
+        if len(followed.decoders) >= _CACHED_IMAGES:
+            followed.decoders.clear()
+        followed.decoders[key] = decoder
+
+    def _partial_update(self, event: binlog.Event) -> Iterator[Event]:
+        """An UPDATE that has JSON columns as differences only."""
+        transaction = self._transaction
+        if transaction is None:
+            raise ValueError("rows outside of a transaction")
+        table_id = binlog.read_table_id(event, self._dump.framing.rows_header_bytes)
+        transaction.ordinal += 1
+        followed = self._maps.get(table_id)
+        if followed is not None and self._schemas.is_chosen(followed.id):
+            error = CaptureError(
+                f"the log has only differences of JSON values in {followed.id}",
+                detail=f"{self._dump.framing.file}:{event.begin}: a partial update",
+                hint="SET GLOBAL binlog_row_value_options = ''; then take a new snapshot of the "
+                f"table: headwater capture snapshot {self._settings.name} --table {followed.id}",
+            )
+            yield from self._table_failed(followed.id, error)
+
+    # --- statements ---
+
+    def _query(self, event: binlog.Event) -> Iterator[Event]:
+        query = binlog.read_query(event)
+        text = query.text.strip()
+        word = text[:12].upper()
+        transaction = self._transaction
+        if transaction is None:
+            if not word.startswith("BEGIN"):  # of servers without even anonymous GTIDs
+                self._begin(event, binlog.Gtid(None, True, is_xa=False, committed_us=None))
+                yield from self._statement(event, query)
+                yield from self._commit(event)
+                return
+            self._begin(event, binlog.Gtid(None, False, is_xa=False, committed_us=None))
+            transaction = self._transaction
+            assert transaction is not None
+        if transaction.begin.source.get("thread") is None:
+            transaction.begin.source["thread"] = query.thread_id
+        if word == "BEGIN":
+            transaction.is_begun = True
+        elif word == "COMMIT":
+            yield from self._commit(event)
+        elif word.startswith("ROLLBACK"):
+            yield from self._rolled_back(transaction, event)
+            if word == "ROLLBACK":
+                yield from self._commit(event)
+        elif word.startswith("XA "):
+            yield from self._xa(transaction, event, text)
+        elif word.startswith(("SAVEPOINT", "RELEASE SAVE")):
+            pass
+        else:
+            yield from self._statement(event, query)
+            if self._is_alone(transaction):
+                yield from self._commit(event)
+
+    def _is_alone(self, transaction: _Transaction) -> bool:
+        """Whether a statement is all of its transaction. MariaDB says so; in MySQL there was no
+        BEGIN in front.
+        """
+        if isinstance(self._gtids, MariaDbGtids):
+            return transaction.is_standalone
+        return not transaction.is_begun
+
+    def _statement(self, event: binlog.Event, query: binlog.Query) -> Iterator[Event]:
+        statement = ddl.parse(query.text, query.database)
+        transaction = self._transaction
+        if statement is None or transaction is None:
+            return
+        if statement.kind == "data":
+            yield from self._without_rows(statement)
+            return
+        if statement.kind == "truncate":
+            yield from self._truncate(transaction, statement, event)
+            return
+        place = {"file": self._dump.framing.file, "pos": event.end}
+        for table_id, table in self._schemas.changed(statement, place):
+            self._forget(table_id)
+            if transaction.is_whole:
+                continue
+            yield from self._started(transaction)
+            yield SchemaChange(table_id, table, query.text)
+
+    def _truncate(
+        self, transaction: _Transaction, statement: ddl.Ddl, event: binlog.Event
+    ) -> Iterator[Event]:
+        schema, name = statement.tables[0]
+        if not self._schemas.is_chosen(f"{schema}.{name}"):
+            return
+        ordinal = transaction.ordinal
+        transaction.ordinal += 1
+        if transaction.is_whole or ordinal < transaction.skip:
+            return
+        table = self._schemas.certain(f"{schema}.{name}") or Table(schema, name, (), ())
+        yield from self._started(transaction)
+        source = {"pos": event.begin, "row": 0}
+        yield Change(table, "t", None, None, ordinal, source)
+
+    def _without_rows(self, statement: ddl.Ddl) -> Iterator[Event]:
+        """A statement that changed rows, in the log as text (binlog_format is not ROW)."""
+        for schema, name in statement.tables:
+            table_id = f"{schema}.{name}"
+            if self._schemas.is_chosen(table_id) and self._schemas.certain(table_id):
+                error = CaptureError(
+                    f"the log has changes of {table_id} as statements, without the rows",
+                    detail=f"at {self._dump.framing.file}:{self._dump.position}",
+                    hint="SET GLOBAL binlog_format = ROW; (sessions that are open keep the old "
+                    "one), then take a new snapshot of the table: headwater capture snapshot "
+                    f"{self._settings.name} --table {table_id}",
+                )
+                yield from self._table_failed(table_id, error)
+
+    def _load(self, event: binlog.Event) -> Iterator[Event]:
+        """LOAD DATA as a statement: like QUERY, with 13 bytes more in front."""
+        body = event.body[:13] + event.body[26:]
+        query = binlog.read_query(event._replace(type=binlog.QUERY, body=body))
+        yield from self._without_rows(ddl.Ddl("data", ()) if not query.text else _data(query))
+
+    def _rolled_back(self, transaction: _Transaction, event: binlog.Event) -> Iterator[Event]:
+        """A part that was taken back stands in the log when tables without transactions took part.
+        Its rows have been sent by now.
+        """
+        for table_id in sorted(transaction.touched):
+            error = CaptureError(
+                f"a transaction that changed {table_id} was taken back in the log",
+                detail=f"at {self._dump.framing.file}:{event.end}; it also changed tables "
+                "without transactions",
+                hint="do not mix both kinds in one transaction; take a new snapshot of the table: "
+                f"headwater capture snapshot {self._settings.name} --table {table_id}",
+            )
+            yield from self._table_failed(table_id, error)
+
+    def _xa(self, transaction: _Transaction, event: binlog.Event, text: str) -> Iterator[Event]:
+        verb = text[3:].strip().upper()
+        if verb.startswith(("START", "BEGIN")):
+            transaction.is_xa = True
+            transaction.is_begun = True
+        elif verb.startswith(("COMMIT", "ROLLBACK")):
+            yield from self._commit(event)
+
+    # --- tables that fail ---
+
+    def _table_failed(self, table_id: str, error: HeadwaterError) -> Iterator[Event]:
+        if table_id not in self._failed:
+            self._failed.add(table_id)
+            yield TableFailed(table_id, error)
+
+    def _forget(self, table_id: str) -> None:
+        """The next table map of this table is looked at anew."""
+        self._failed.discard(table_id)
+        for body in [body for body, f in self._by_body.items() if f.id == table_id]:
+            del self._by_body[body]
+        self._maps = {number: f for number, f in self._maps.items() if f.id != table_id}
+
+
+def _data(query: binlog.Query) -> ddl.Ddl:
+    return ddl.parse(query.text, query.database) or ddl.Ddl("data", ())
+
+
+def _name(place: Any) -> str:
+    return f"{place.get('gtid', '')} at {place.get('file')}:{place.get('begins')}".strip()
+
+
+def _unknown_type(error: table_map.UnknownType) -> HeadwaterError:
+    return CaptureError(
+        f"{error.table_id} has a column of a type that is not supported",
+        detail=f"type {error.code} in the binlog",
+        hint="leave the table out with `exclude`",
+    )
+
+
+def _undecodable(
+    table_id: str, place: str, error: Exception, settings: CaptureSettings
+) -> HeadwaterError:
+    return CaptureError(
+        f"rows of {table_id} cannot be read",
+        detail=f"{place}: {type(error).__name__}: {error}",
+        hint="SET GLOBAL binlog_row_metadata = FULL; then take a new snapshot of the table: "
+        f"headwater capture snapshot {settings.name} --table {table_id}",
+    )
+
+
+def _xa(table_id: str, settings: CaptureSettings) -> HeadwaterError:
+    return CaptureError(
+        f"{table_id} was changed by an XA transaction, which is not supported",
+        detail="the log has its rows when it is prepared, not when it is committed",
+        hint="take a new snapshot of the table: "
+        f"headwater capture snapshot {settings.name} --table {table_id}",
+    )
