@@ -7,6 +7,9 @@ missing=()
 command -v kcat >/dev/null || missing+=(kcat)
 command -v javac >/dev/null || missing+=(default-jdk-headless)
 command -v mvn >/dev/null || missing+=(maven)
+# Only the binaries: the package mariadb-server would also set up and start a service.
+PATH="$PATH:/usr/sbin" command -v mariadbd >/dev/null ||
+  missing+=(mariadb-server-core mariadb-client-core)
 [ ${#missing[@]} -eq 0 ] && exit 0
 
 if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then

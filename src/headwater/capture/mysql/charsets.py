@@ -9,9 +9,12 @@ import codecs
 from collections.abc import Callable
 from typing import Any, Final
 
+from pymysql.charset import charset_by_id
+
 from headwater.capture.mysql.connection import query
 
 UTF8: Final = frozenset({"utf8", "utf8mb3", "utf8mb4"})
+_COMMON_SIZES: Final = {"ascii": 1, "binary": 1, "latin1": 1, "utf8": 3, "utf8mb3": 3, "utf8mb4": 4}
 _CODECS: Final = {
     "big5": "cp950",
     "cp932": "cp932",
@@ -34,38 +37,50 @@ class Charsets:
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
-        self.max_bytes: dict[str, int] = {
-            str(name): int(size)
-            for name, size in query(
-                connection,
-                "SELECT CHARACTER_SET_NAME, MAXLEN FROM information_schema.CHARACTER_SETS",
-            )
-        }
-        self._of_collation: dict[int, str] = {
-            int(number): str(name)
-            for number, name in query(
-                connection,
-                "SELECT ID, CHARACTER_SET_NAME FROM information_schema.COLLATIONS"
-                " WHERE ID IS NOT NULL AND CHARACTER_SET_NAME IS NOT NULL",
-            )
-        }
-        columns = query(
-            connection,
-            "SELECT 1 FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = 'information_schema'"
-            " AND TABLE_NAME = 'COLLATION_CHARACTER_SET_APPLICABILITY' AND COLUMN_NAME = 'ID'",
-        )
-        if columns:  # MariaDB has the collations of UCA 14 in this table only
-            for number, name in query(
-                connection,
-                "SELECT ID, CHARACTER_SET_NAME"
-                " FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY",
-            ):
-                self._of_collation.setdefault(int(number), str(name))
+        self._sizes = dict(_COMMON_SIZES)
+        self._of_collation: dict[int, str] = {}
         self._tables: dict[str, str] = {}
+
+    def max_bytes(self, charset: str) -> int:
+        """Of one character."""
+        if charset not in self._sizes:
+            self._sizes |= {
+                str(name): int(size)
+                for name, size in query(
+                    self._connection,
+                    "SELECT CHARACTER_SET_NAME, MAXLEN FROM information_schema.CHARACTER_SETS",
+                )
+            }
+        return self._sizes.setdefault(charset, 1)
 
     def of_collation(self, number: int) -> str | None:
         """The character set; None for a collation that the server does not list."""
+        try:
+            return str(charset_by_id(number).name)
+        except KeyError:  # newer than the driver: the server knows
+            pass
+        if not self._of_collation:
+            self._of_collation = self._collations()
         return self._of_collation.get(number)
+
+    def _collations(self) -> dict[int, str]:
+        found = query(
+            self._connection,
+            "SELECT ID, CHARACTER_SET_NAME FROM information_schema.COLLATIONS"
+            " WHERE ID IS NOT NULL AND CHARACTER_SET_NAME IS NOT NULL",
+        )
+        is_elsewhere = query(
+            self._connection,
+            "SELECT 1 FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = 'information_schema'"
+            " AND TABLE_NAME = 'COLLATION_CHARACTER_SET_APPLICABILITY' AND COLUMN_NAME = 'ID'",
+        )
+        if is_elsewhere:  # MariaDB has the collations of UCA 14 in this table only
+            found += query(
+                self._connection,
+                "SELECT ID, CHARACTER_SET_NAME"
+                " FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY",
+            )
+        return {int(number): str(name) for number, name in found}
 
     def decoder(self, charset: str) -> Callable[[bytes], str]:
         """Raises ValueError on bytes that are no utf-8 though they should be."""
@@ -80,7 +95,7 @@ class Charsets:
         return lambda data: codecs.charmap_decode(data, "replace", table)[0]
 
     def _table(self, charset: str) -> str:
-        if not charset.isalnum() or self.max_bytes.get(charset, 1) != 1:
+        if not charset.isalnum() or self.max_bytes(charset) != 1:
             return _LATIN1
         every = bytes(range(256)).hex()
         ((text,),) = query(self._connection, f"SELECT CONVERT(_{charset} 0x{every} USING utf8mb4)")

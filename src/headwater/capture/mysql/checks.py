@@ -1,4 +1,8 @@
-"""What is wrong with the server's settings, our rights and the tables, each with the SQL for it."""
+"""What is wrong with the server's settings, our rights and the tables, each with the SQL for it.
+
+SourceRefused keeps a capture from starting; TableRefused does not: it will work, but a table may
+have to be read anew one day, or has values that are left out.
+"""
 
 import re
 from typing import Any, Final
@@ -6,7 +10,7 @@ from typing import Any, Final
 from headwater.capture.mysql.catalog import TRANSACTIONAL_ENGINES, Choice
 from headwater.capture.mysql.connection import Address, query, variables
 from headwater.capture.mysql.server import Server, version_numbers
-from headwater.errors import HeadwaterError, SourceRefused
+from headwater.errors import HeadwaterError, SourceRefused, TableRefused
 
 _KEPT_FOR_S: Final = 24 * 3600  # a capture that stands still for a day should find its place again
 _OLDEST: Final = {"MySQL": (8, 0), "MariaDB": (10, 5)}
@@ -67,7 +71,7 @@ def _settings(connection: Any, server: Server) -> list[HeadwaterError]:
         )
     if found.get("binlog_row_image", "FULL") not in ("FULL", "FULL_NODUP"):
         wrong.append(
-            SourceRefused(
+            TableRefused(
                 "the binlog has only parts of the rows",
                 detail=f"binlog_row_image is {found['binlog_row_image']}: what it leaves out reads "
                 "__debezium_unavailable_value",
@@ -76,7 +80,7 @@ def _settings(connection: Any, server: Server) -> list[HeadwaterError]:
         )
     if found.get("binlog_row_metadata", "NO_LOG") != "FULL":
         wrong.append(
-            SourceRefused(
+            TableRefused(
                 "the binlog has no names of columns",
                 detail="binlog_row_metadata is "
                 f"{found.get('binlog_row_metadata', 'unknown')}: a table that is altered while "
@@ -86,7 +90,7 @@ def _settings(connection: Any, server: Server) -> list[HeadwaterError]:
         )
     if found.get("binlog_row_value_options", ""):
         wrong.append(
-            SourceRefused(
+            TableRefused(
                 "the binlog has only differences of JSON values",
                 detail=f"binlog_row_value_options is {found['binlog_row_value_options']}",
                 hint="SET GLOBAL binlog_row_value_options = '';",
@@ -105,7 +109,7 @@ def _expiry(found: dict[str, str], server: Server) -> list[HeadwaterError]:
     if seconds == 0 or seconds >= _KEPT_FOR_S:  # 0: for ever
         return []
     return [
-        SourceRefused(
+        TableRefused(
             "the binlog is kept for a short time only",
             detail=f"{seconds / 3600:g} h: a capture that stands still for longer must begin anew",
             hint="SET GLOBAL binlog_expire_logs_seconds = 604800;",
@@ -148,7 +152,6 @@ def _rights(connection: Any, server: Server, address: Address) -> list[Headwater
 def _tables(connection: Any, choice: Choice) -> list[HeadwaterError]:
     """Tables without a key are read whole; tables without transactions cannot be read at all."""
     wrong: list[HeadwaterError] = []
-    found = 0
     for schema, name, kind in query(
         connection,
         "SELECT TABLE_SCHEMA, TABLE_NAME, ENGINE FROM information_schema.TABLES"
@@ -157,22 +160,13 @@ def _tables(connection: Any, choice: Choice) -> list[HeadwaterError]:
         table_id = f"{schema}.{name}"
         if table_id not in choice:
             continue
-        found += 1
         if kind not in TRANSACTIONAL_ENGINES:
             wrong.append(
-                SourceRefused(
+                TableRefused(
                     f"{table_id} cannot be read consistently",
                     detail=f"its engine is {kind}, which has no transactions",
                     hint=f"ALTER TABLE `{schema}`.`{name}` ENGINE=InnoDB; or leave it out with "
                     "`exclude`",
                 )
             )
-    if not found:
-        wrong.append(
-            SourceRefused(
-                "there is no table that the capture names (or that we may read)",
-                detail=", ".join(choice.include),
-                hint="check `tables`; GRANT SELECT shows tables that are hidden now",
-            )
-        )
     return wrong

@@ -38,7 +38,7 @@ from headwater.capture.mysql.connection import (
 from headwater.capture.mysql.gtids import MySqlGtids
 from headwater.capture.mysql.server import Server, log_end
 from headwater.capture.settings import CaptureSettings
-from headwater.errors import CaptureError, SourceRefused
+from headwater.errors import CaptureError, TableRefused
 
 _COM_QUERY: Final = 0x03
 _CHUNK_BYTES: Final = 32 * 1024 * 1024  # rows beyond it are left to the next chunk
@@ -111,7 +111,7 @@ class TableReader:
         if found is None:
             raise CaptureError(f"{table.id} is gone", hint="its snapshot is not needed any more")
         if found not in TRANSACTIONAL_ENGINES:
-            raise SourceRefused(
+            raise TableRefused(
                 f"{table.id} cannot be read consistently",
                 detail=f"its engine is {found}, which has no transactions",
                 hint=f"ALTER TABLE {_quoted(table.schema)}.{_quoted(table.name)} ENGINE=InnoDB;",

@@ -42,6 +42,7 @@ class Dump:
         with_statements: bool = False,
     ) -> None:
         self._address = address
+        self.is_by_gtid = bool(gtids)
         self._connection = connect(address, read_timeout=SILENCE_S)
         self.framing = Framing(has_checksums=server.has_checksums, file=file)
         try:

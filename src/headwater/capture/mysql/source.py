@@ -19,14 +19,18 @@ from headwater.capture.mysql.stream import BinlogStream
 from headwater.capture.settings import CaptureSettings
 from headwater.errors import CaptureError, ConfigError, HeadwaterError, PositionLost
 
-_OPTIONS: Final = ("server_id", "include_query")
 _OWN_IDS: Final = 1 << 30  # derived server ids begin here, far from those that people choose
 _IDLE_CONNECTIONS: Final = 4
+_FIRST_EVENTS: Final = 3  # rotation, format, and the first of the log or its list of GTIDs
+_FIRST_EVENTS_S: Final = 1.0
 
 
 class MySqlSource(Source):
     """Reads the binlog as a replica would. Leaves nothing behind in the server: it keeps its log
     for as long as its own settings say, whether or not a capture still needs it.
+
+    options: `server_id`, the id of a replica under which we register (derived from the capture's
+    name unless told); `include_query = "true"`, the statement in `source.query` of every change.
     """
 
     def __init__(self, settings: CaptureSettings) -> None:
@@ -35,13 +39,6 @@ class MySqlSource(Source):
         self._choice = Choice.of(settings, self._address.database)
         self._server_id = _server_id(settings)
         self._with_statements = settings.options.get("include_query", "").lower() == "true"
-        unknown = sorted(set(settings.options) - set(_OPTIONS))
-        if unknown:
-            raise ConfigError(
-                f"capture {settings.name} has unknown options",
-                detail=", ".join(unknown),
-                hint=f"known: {', '.join(_OPTIONS)}",
-            )
         self.database = self._address.database
         is_mariadb = settings.source.reveal().startswith("mariadb")
         self.connector = "mariadb" if is_mariadb else "mysql"
@@ -80,6 +77,25 @@ class MySqlSource(Source):
             self._schemas.begin_with(known)
             return after.at
 
+    def check_position(self, after: Position) -> bool:
+        """Asks for the log from there on, and waits for the first that comes of it."""
+        connection = connect(self._address)
+        try:
+            with translated(self._address):
+                server = inspect(connection)
+        finally:
+            connection.close()
+        dump = self._dump_behind(after, server, self._gtids(after, server), self._server_id ^ 1)
+        try:
+            for _ in range(_FIRST_EVENTS):
+                if dump.event(_FIRST_EVENTS_S) is None:
+                    break
+        except PositionLost as error:
+            raise self._lost(error) from error
+        finally:
+            dump.close()
+        return True
+
     def tables(self) -> list[Table]:
         connection = self._catalog or connect(self._address)
         try:
@@ -98,39 +114,22 @@ class MySqlSource(Source):
             with translated(self._address):
                 yield from self._stream(after, server, schemas).events(self)
         except PositionLost as error:
-            raise PositionLost(
-                error.what,
-                detail=error.detail,
-                hint=f"headwater capture reset {self._settings.name}, which begins with a new "
-                "snapshot; to keep the log longer: SET GLOBAL binlog_expire_logs_seconds = 604800;",
-            ) from error
+            raise self._lost(error) from error
         finally:
             self._close_dump()
 
-    def _stream(self, after: Position, server: Server, schemas: Schemas) -> BinlogStream:
-        place = after.at
-        in_front = str(place.get("gtids", ""))
-        gtids: MySqlGtids | MariaDbGtids | None = None
-        if server.has_gtids:
-            gtids = MariaDbGtids(in_front) if server.is_mariadb else MySqlGtids(in_front)
-        is_by_gtid = bool(gtids is not None and in_front)
-        if is_by_gtid and gtids is not None and "gtid" in place and after.changes is None:
-            gtids.add(place["gtid"])
-        if not is_by_gtid and place.get("server") not in (None, server.id):
-            raise PositionLost(
-                "the server is another one than the capture has read",
-                detail=f"server_id {server.id} instead of {place.get('server')}, without GTIDs",
-            )
-        self._close_dump()
-        self._dump = Dump(
-            self._address,
-            server,
-            self._server_id,
-            file=place["file"],
-            position=int(place.get("pos", place.get("begins", 4))),
-            gtids=str(gtids) if is_by_gtid else None,
-            with_statements=self._with_statements,
+    def _lost(self, error: PositionLost) -> PositionLost:
+        return PositionLost(
+            error.what,
+            detail=error.detail,
+            hint=f"headwater capture reset {self._settings.name} begins anew, with a snapshot; "
+            "to keep the log longer: SET GLOBAL binlog_expire_logs_seconds = 604800;",
         )
+
+    def _stream(self, after: Position, server: Server, schemas: Schemas) -> BinlogStream:
+        gtids = self._gtids(after, server)
+        self._close_dump()
+        self._dump = self._dump_behind(after, server, gtids, self._server_id)
         return BinlogStream(
             self._settings,
             self._dump,
@@ -138,7 +137,43 @@ class MySqlSource(Source):
             gtids,
             after,
             server_id=server.id,
-            is_by_gtid=is_by_gtid,
+            is_by_gtid=self._dump.is_by_gtid,
+            with_statements=self._with_statements,
+        )
+
+    def _gtids(self, after: Position, server: Server) -> MySqlGtids | MariaDbGtids | None:
+        """The transactions that are behind us. That of `after` itself is, if it was whole and the
+        server can be asked by GTID; otherwise it is read again.
+        """
+        if not server.has_gtids:
+            return None
+        in_front = str(after.at.get("gtids", ""))
+        gtids = MariaDbGtids(in_front) if server.is_mariadb else MySqlGtids(in_front)
+        if in_front and "gtid" in after.at and after.changes is None:
+            gtids.add(after.at["gtid"])
+        return gtids
+
+    def _dump_behind(
+        self,
+        after: Position,
+        server: Server,
+        gtids: MySqlGtids | MariaDbGtids | None,
+        server_id: int,
+    ) -> Dump:
+        place = after.at
+        is_by_gtid = bool(gtids is not None and place.get("gtids"))
+        if not is_by_gtid and place.get("server") not in (None, server.id):
+            raise PositionLost(
+                "the server is another one than the capture has read",
+                detail=f"server_id {server.id} instead of {place.get('server')}, without GTIDs",
+            )
+        return Dump(
+            self._address,
+            server,
+            server_id,
+            file=place["file"],
+            position=int(place.get("pos", place.get("begins", 4))),
+            gtids=str(gtids) if is_by_gtid else None,
             with_statements=self._with_statements,
         )
 

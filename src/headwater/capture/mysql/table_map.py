@@ -265,7 +265,7 @@ def _declaration(table: TableMap, column: int, charsets: Charsets) -> str:
     variable = "var" if code != STRING else ""
     if charset == "binary":
         return f"{variable}binary({size})"
-    characters = size // charsets.max_bytes.get(charset, 1)
+    characters = size // charsets.max_bytes(charset)
     return with_charset(f"{variable}char({characters})", charset)
 
 
@@ -315,7 +315,7 @@ def agrees(declared: Declared, table: TableMap, column: int, charsets: Charsets)
         return is_variable == (base == "varbinary") and (declared.size or 1) == size
     if base not in ("char", "varchar"):
         return False
-    width = charsets.max_bytes.get(declared.charset, 1)
+    width = charsets.max_bytes(declared.charset)
     return is_variable == (base == "varchar") and (declared.size or 1) * width == size
 
 

@@ -1,0 +1,3 @@
+from mariadb_server import mariadb_server, shop
+
+__all__ = ["mariadb_server", "shop"]
