@@ -113,6 +113,14 @@ def test_a_lost_slot_is_explained(postgres):
     assert f"headwater capture reset {name}" in raised.value.hint
 
 
+def test_a_publication_that_is_gone(postgres):
+    with capturing(postgres) as capture:
+        at = capture.place
+    postgres.run(f"DROP PUBLICATION headwater_{postgres.name}")
+    with pytest.raises(PositionLost, match="publication is gone"):
+        Capture(postgres).open(Position(at))
+
+
 def test_a_slot_that_moved_on_without_us(postgres):
     with capturing(postgres) as capture:
         at = capture.place
@@ -197,6 +205,7 @@ def test_crashes_of_the_database_lose_and_repeat_nothing():
                 capture.open(at)
             assert [change.after["id"] for change in seen] == list(range(40))
             _shut_down_while_following(server, database, capture)
+            _lose_the_slot(database, at)
     finally:
         server.remove()
 
@@ -215,7 +224,25 @@ def _shut_down_while_following(server, database, capture):
     stop.join()
     capture.source.close()
     assert time.monotonic() - started < 10
+    server.settings["max_slot_wal_keep_size"] = "1MB"
     server.start()
+
+
+def _lose_the_slot(database, at):
+    """PostgreSQL keeps no more log than it was told to."""
+    for _ in range(3):
+        database.run("SELECT pg_switch_wal()")
+        database.run("CREATE TABLE filler (); DROP TABLE filler")
+    database.run("CHECKPOINT")
+    capture = Capture(database)
+    with pytest.raises(PositionLost, match="removed log") as raised:
+        capture.open(at)
+    assert "capture reset" in raised.value.hint
+    assert [type(error) for error in capture.source.check()] == [PositionLost]
+    capture.open()  # without a position: from now on, with a new slot
+    database.run("INSERT INTO t VALUES (100)")
+    assert capture.changes(1)[0].after == {"id": 100}
+    capture.source.close()
 
 
 def _acknowledge_all(capture):

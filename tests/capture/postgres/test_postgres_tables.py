@@ -223,3 +223,29 @@ def test_what_is_remembered_is_bounded():
     assert row["a"] == UNAVAILABLE
     cache.forget_table(b"t")
     assert not cache
+
+
+def test_a_table_that_was_taken_out_of_the_publication(postgres):
+    """What was changed meanwhile is missing: the table must be read again."""
+    postgres.run("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY)")
+    with capturing(postgres) as capture:
+        known = {table.id: table for table in capture.source.tables()}
+        at = capture.place
+    postgres.run(f"ALTER PUBLICATION headwater_{postgres.name} DROP TABLE t")
+    postgres.run("INSERT INTO t VALUES (1)")
+    again = Capture(postgres)
+    again.open(Position(at), known)
+    failed = again.until_loose(TableFailed)
+    assert failed.table_id == "public.t"
+    assert f"headwater capture snapshot {postgres.name} --table public.t" in failed.error.hint
+    again.source.close()
+
+
+def test_a_table_made_anew_is_told_as_gone_and_new(postgres, quick):
+    postgres.run("CREATE TABLE t (id int PRIMARY KEY)")
+    with capturing(postgres) as capture:
+        table = capture.table("t")
+        postgres.run("BEGIN; DROP TABLE t; CREATE TABLE t (id int PRIMARY KEY); COMMIT")
+        capture.until(lambda _: len([e for e in capture.loose if isinstance(e, SchemaChange)]) == 2)
+    events = [event for event in capture.loose if isinstance(event, SchemaChange)]
+    assert events == [SchemaChange("public.t", None), SchemaChange("public.t", table)]

@@ -85,7 +85,7 @@ class Address:
         state: str = error.pgcode or ""
         if not state:
             return _explained_connect(text, self._parts)
-        if state.startswith(_PASSING) or state in _PASSING_STATES:
+        if state != "53400" and (state.startswith(_PASSING) or state in _PASSING_STATES):
             return SourceUnreachable("PostgreSQL broke off", detail=text)
         if state[:2] in ("28", "3D"):
             return _explained_connect(text, self._parts)

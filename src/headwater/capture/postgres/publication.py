@@ -35,6 +35,21 @@ class Publication:
         self._select = select
 
     def sync(self, cursor: Any) -> Synced:
+        """Creates it if it is not there, and adds and takes out tables. What cannot be locked at
+        once is left for the next time.
+        """
+        cursor.execute("SELECT set_config('lock_timeout', %s, false)", (str(_LOCK_TIMEOUT_MS),))
+        try:
+            return self._sync(cursor)
+        finally:
+            if not cursor.connection.closed:
+                cursor.execute("SELECT set_config('lock_timeout', '0', false)")
+
+    def exists(self, cursor: Any) -> bool:
+        cursor.execute("SELECT FROM pg_publication WHERE pubname = %s", (self.name,))
+        return cursor.fetchone() is not None
+
+    def _sync(self, cursor: Any) -> Synced:
         cursor.execute("SELECT puballtables FROM pg_publication WHERE pubname = %s", (self.name,))
         found = cursor.fetchone()
         if found is None:
@@ -58,19 +73,14 @@ class Publication:
         cursor.execute(f"DROP PUBLICATION IF EXISTS {quoted(self.name)}")
 
     def _add(self, cursor: Any, missing: list[Candidate], synced: Synced) -> None:
-        cursor.execute("SELECT set_config('lock_timeout', %s, false)", (str(_LOCK_TIMEOUT_MS),))
         try:
-            try:
-                cursor.execute(self.sql_to_add(*missing))
-                synced.added += missing
-            except psycopg2.Error:
-                if cursor.connection.closed:
-                    raise
-                for candidate in missing:  # which of them is it
-                    self._add_one(cursor, candidate, synced)
-        finally:
-            if not cursor.connection.closed:
-                cursor.execute("SELECT set_config('lock_timeout', '0', false)")
+            cursor.execute(self.sql_to_add(*missing))
+            synced.added += missing
+        except psycopg2.Error:
+            if cursor.connection.closed:
+                raise
+            for candidate in missing:  # which of them is it
+                self._add_one(cursor, candidate, synced)
         synced.tables += synced.added
 
     def _add_one(self, cursor: Any, candidate: Candidate, synced: Synced) -> None:
@@ -106,10 +116,15 @@ class Publication:
             (self.name, wanted),
         )
         for schema, name, unidentified_now in cursor.fetchall():
-            if unidentified_now or not self._named_by_user:
+            if not unidentified_now and self._named_by_user:
+                continue
+            try:
                 cursor.execute(
                     f"ALTER PUBLICATION {quoted(self.name)} DROP TABLE {quoted(schema, name)}"
                 )
+            except psycopg2.Error:  # not ours to change, or locked: the next time
+                if cursor.connection.closed:
+                    raise
 
 
 def unidentified(candidate: Candidate) -> TableRefused:

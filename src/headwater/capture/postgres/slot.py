@@ -33,7 +33,7 @@ class Slot:
         row = cursor.fetchone()
         if row is None:
             if after is not None:
-                raise self._lost("the replication slot is gone")
+                raise self.lost("the replication slot is gone")
             return self._create(cursor) - 1, True
         plugin, kind, ours, wal_status, confirmed_text, end_text = row
         if kind != "logical" or plugin != "pgoutput" or not ours:
@@ -44,7 +44,7 @@ class Slot:
             )
         if wal_status == "lost" or confirmed_text is None:
             if after is not None:
-                raise self._lost(
+                raise self.lost(
                     "the replication slot is invalid: PostgreSQL has removed log that it needed "
                     "(max_slot_wal_keep_size)"
                 )
@@ -56,12 +56,12 @@ class Slot:
         at = int(after.at["lsn"])
         # Commits in front of `confirmed` will not be sent.
         if confirmed > at + (after.changes is None):
-            raise self._lost(
+            raise self.lost(
                 f"the replication slot has moved on to {confirmed_text} without us "
                 f"(we are at {lsn_text(at)})"
             )
         if at > lsn_number(end_text):
-            raise self._lost(
+            raise self.lost(
                 f"the database has gone back in time: its log ends at {end_text}, "
                 f"we are at {lsn_text(at)}"
             )
@@ -115,7 +115,7 @@ class Slot:
                 cursor.execute("SET statement_timeout = 0")
         return lsn_number(lsn)
 
-    def _lost(self, what: str) -> PositionLost:
+    def lost(self, what: str) -> PositionLost:
         return PositionLost(
             what,
             detail=f"slot {self.name}; changes since then may be missing in the topics",

@@ -24,7 +24,7 @@ from headwater.capture.postgres.slot import Slot
 from headwater.capture.postgres.stream import OWN_PREFIX, ChangeStream
 from headwater.capture.postgres.typecatalog import TypeCatalog
 from headwater.capture.settings import CaptureSettings
-from headwater.errors import HeadwaterError
+from headwater.errors import CaptureError, HeadwaterError
 
 MIND_S: Final = 5.0  # how often new and changed tables are looked for
 _MAX_NAME: Final = 63
@@ -71,6 +71,8 @@ class PostgresSource(Source):
     def open(self, after: Position | None, known: Mapping[str, Table]) -> Place:
         with self._address.errors(), self._connection().cursor() as cursor:
             self._slot.free(cursor)
+            if after is not None and not self._publication.exists(cursor):
+                raise self._slot.lost("the publication is gone")
             # In this order: pgoutput looks the publication up as it was at each change's time.
             synced = self._publication.sync(cursor)
             lsn, created = self._slot.open(cursor, after)
@@ -82,6 +84,10 @@ class PostgresSource(Source):
                 for table_id in known
                 if table_id not in self._known and not _exists(cursor, known[table_id])
             ]
+            if after is not None:
+                for candidate in synced.added:
+                    if candidate.id in known:
+                        synced.failed[candidate.id] = self._unpublished(candidate)
             self._report_failed(synced, lsn)
         self._minded_at = self._heartbeat_at = time.monotonic()
         return {"lsn": lsn}
@@ -99,7 +105,12 @@ class PostgresSource(Source):
     def changes(self, after: Position) -> Iterator[Event]:
         self._connection()
         stream = ChangeStream(
-            self._address, self._catalog, self._types, self._selection, self._shelf
+            self._settings.name,
+            self._address,
+            self._catalog,
+            self._types,
+            self._selection,
+            self._shelf,
         )
         self._stream = stream
         stream.start(self._slot.name, self._publication.name, after)
@@ -173,12 +184,21 @@ class PostgresSource(Source):
             now = {candidate.id: candidate.oid for candidate in synced.tables}
             news = [c for c in synced.tables if self._known.get(c.id) != c.oid]
             for table in self._describe(cursor, news):
+                if table.id in self._known:  # dropped and made anew between two looks
+                    self._later.append((lsn, SchemaChange(table.id, None)))
                 self._later.append((lsn, SchemaChange(table.id, table)))
         for table_id in self._known:
             if table_id not in now and table_id not in synced.failed:
                 self._later.append((lsn, SchemaChange(table_id, None)))
         self._known = now
         self._report_failed(synced, lsn)
+
+    def _unpublished(self, candidate: Candidate) -> CaptureError:
+        return CaptureError(
+            f"the table {candidate.id} was not in the publication for a while",
+            detail="it was made anew, or taken out: changes are missing in its topic",
+            hint=f"headwater capture snapshot {self._settings.name} --table {candidate.id}",
+        )
 
     def _report_failed(self, synced: Synced, lsn: int) -> None:
         for table_id, error in synced.failed.items():

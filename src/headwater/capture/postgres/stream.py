@@ -35,10 +35,11 @@ from headwater.capture.postgres.catalog import RawColumn, Selection, Shelf, desc
 from headwater.capture.postgres.connection import Address, literal, lsn_text, quoted
 from headwater.capture.postgres.toast import LARGE_ROW_BYTES, ToastCache
 from headwater.capture.postgres.typecatalog import TypeCatalog
-from headwater.errors import CaptureError, SourceUnreachable
+from headwater.errors import CaptureError, PositionLost, SourceUnreachable
 
 OWN_PREFIX: Final = "headwater."  # of logical messages that are ours and not published
 _FEEDBACK_S: Final = 0.2  # at most this often while transactions keep coming
+_SKIPPED_PER_SIGN: Final = 1000  # changes that are not ours, or known
 _KEEPALIVE_S: Final = 10.0  # at least this often (wal_sender_timeout is a minute)
 _FORMATS: Final = """SELECT format_type(t, m) FROM unnest(%s::oid[], %s::int4[])
     WITH ORDINALITY u(t, m, i) ORDER BY i"""
@@ -54,6 +55,7 @@ class Relation:
     identity: tuple[str, ...]  # columns that an old key has
     full: bool  # old rows are whole
     cached: bool  # large values are remembered by key
+    large: bool = False  # it has had some
 
 
 class ChangeStream:
@@ -61,12 +63,14 @@ class ChangeStream:
 
     def __init__(
         self,
+        capture: str,
         address: Address,
         catalog: Any,
         types: TypeCatalog,
         select_tables: Selection,
         shelf: Shelf,
     ) -> None:
+        self._capture = capture
         self._address = address
         self._catalog = catalog  # a connection for looking things up
         self._types = types
@@ -87,12 +91,14 @@ class ChangeStream:
         self.seen = int(after.at["lsn"])
         start = self.seen + (after.changes is None)
         names = literal(quoted(publication)).strip().removeprefix("E")
-        with self._address.errors():
+        try:
             self._cursor.start_replication_expert(
                 f"START_REPLICATION SLOT {quoted(slot)} LOGICAL {lsn_text(start)} "
                 f"(proto_version '1', publication_names {names}, messages 'true')",
                 decode=False,
             )
+        except psycopg2.Error as error:
+            raise self._broken(error) from None
 
     def acknowledge(self, lsn: int) -> None:
         """Told to PostgreSQL by the thread that reads. Commits in front of the LSN that we tell
@@ -137,10 +143,9 @@ class ChangeStream:
                         sign_of_life = time.monotonic()
                         yield Progress({"lsn": at})
                         continue
-                if self._wait() or time.monotonic() - sign_of_life < IDLE_S:
-                    continue
-                sign_of_life = time.monotonic()
-                yield None
+                if not self._wait() or time.monotonic() - sign_of_life > IDLE_S:
+                    sign_of_life = time.monotonic()
+                    yield None
                 continue
 
             data = message.payload
@@ -151,6 +156,11 @@ class ChangeStream:
                 number = ordinal
                 ordinal += 1
                 if table is None or number < skip_below or not inside:
+                    if number % _SKIPPED_PER_SIGN == 0 and (
+                        time.monotonic() - sign_of_life > IDLE_S
+                    ):
+                        sign_of_life = time.monotonic()
+                        yield None
                     continue
                 if message.data_start != lsn:
                     lsn = message.data_start
@@ -184,7 +194,8 @@ class ChangeStream:
                             before = {name: old[name] for name in relation.identity}
                     if end != len(data):
                         raise ValueError("a row of another length than its columns")
-                    if relation.cached and (len(data) > LARGE_ROW_BYTES or toast):
+                    if relation.cached and (relation.large or len(data) > LARGE_ROW_BYTES):
+                        relation.large = True
                         self._remember(relation, table, before, row)
                 except (ValueError, ArithmeticError, LookupError) as error:
                     failed: Event = _unreadable(table, error)
@@ -327,6 +338,13 @@ class ChangeStream:
 
     def _broken(self, error: psycopg2.Error) -> CaptureError:
         explained = self._address.explained(error)
+        if error.pgcode in ("42704", "55000"):  # slot or publication are gone or invalid
+            return PositionLost(
+                "PostgreSQL can no longer send the changes behind our position",
+                detail=explained.detail,
+                hint=f"headwater capture reset {self._capture} (then a new snapshot brings the "
+                "topics up to date)",
+            )
         if not error.pgcode and not isinstance(explained, SourceUnreachable):
             return SourceUnreachable("PostgreSQL broke off", detail=str(explained))
         return explained
