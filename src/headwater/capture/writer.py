@@ -229,11 +229,12 @@ class Writer:
             return
         written_ms = time.time_ns() // 1_000_000
         position = dataclasses.replace(group.position, written_ms=written_ms)
-        states = BatchBuilder(BATCH_BYTES)
-        for key, value in group.states.items():
-            states.append(key, value, (), written_ms)
-        states.append(self._capture_key, encode_capture(position), (), written_ms)
-        group.batches[TOPIC, 0] = [states]
+        states = [BatchBuilder(BATCH_BYTES)]
+        for key, value in [*group.states.items(), (self._capture_key, encode_capture(position))]:
+            if not states[-1].append(key, value, (), written_ms):
+                states.append(BatchBuilder(BATCH_BYTES))
+                states[-1].append(key, value, (), written_ms)
+        group.batches[TOPIC, 0] = states
         self._producer.send(group.batches)
         self._producer.commit()
         self.durable = position
