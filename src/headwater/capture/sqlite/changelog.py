@@ -12,7 +12,7 @@
 import json
 import secrets
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -56,6 +56,7 @@ class ChangeLog:
     schema_version: int = -1  # at the last look
     clean_id: int = 0  # up to here the log was written by triggers that fit their tables
     width: int = 0
+    too_wide: dict[str, int] = field(default_factory=dict)  # tables, with their columns' number
     _versions: dict[int, Version] = field(default_factory=dict)
     _tables: dict[str, Table] = field(default_factory=dict)
 
@@ -73,7 +74,7 @@ class ChangeLog:
         """Makes log and triggers as needed. Behind `clean_id` nothing is in a topic yet."""
         with write_transaction(connection):
             if not self.exists(connection):
-                for sql in log_tables(self.names, 8):
+                for sql in log_tables(self.names, _widest(self._definitions(connection))):
                     connection.execute(sql)
                 self._set_state(connection, "incarnation", secrets.token_hex(4))
                 self._set_state(connection, "schema_version", -1)
@@ -90,19 +91,14 @@ class ChangeLog:
             self._follow(connection)
 
     def _follow(self, connection: sqlite3.Connection) -> None:
-        found: dict[str, Definition] = {}
-        for name in table_names(connection, self.include, self.exclude):
-            definition = read_definition(connection, name)
-            assert definition is not None, "it was listed in the same transaction"
-            if len(definition.columns) <= MOST_COLUMNS:
-                found[name.lower()] = definition
+        found = self._definitions(connection)
+        self._widen(connection, 2 * _widest(found))
         current = {
             str(name).lower(): int(number)
             for number, name in connection.execute(
                 f"SELECT t, name FROM {self.names.versions} WHERE is_current"
             )
         }
-        self._widen(connection, 2 * max((len(each.columns) for each in found.values()), default=0))
         for name, number in current.items():
             if name not in found:
                 self._retire(connection, number)
@@ -114,6 +110,17 @@ class ChangeLog:
         self.schema_version = _schema_version(connection)
         self._set_state(connection, "schema_version", self.schema_version)
         self.clean_id = self.last_id(connection)
+
+    def _definitions(self, connection: sqlite3.Connection) -> dict[str, Definition]:
+        found: dict[str, Definition] = {}
+        for name in table_names(connection, self.include, self.exclude):
+            definition = read_definition(connection, name)
+            assert definition is not None, "it was listed in the same transaction"
+            if len(definition.columns) <= MOST_COLUMNS:
+                found[name.lower()] = definition
+            else:
+                self.too_wide[definition.as_table().id] = len(definition.columns)
+        return found
 
     def _follow_table(
         self, connection: sqlite3.Connection, definition: Definition, number: int | None
@@ -228,6 +235,7 @@ class ChangeLog:
         self.width = max(has - 4, width)
         for i in range(has - 4, width):
             connection.execute(f"ALTER TABLE {self.names.log} ADD COLUMN c{i}")
+        for i in range((has - 4) // 2, width // 2):
             connection.execute(f"ALTER TABLE {self.names.replaced} ADD COLUMN c{i}")
 
     def _prune(self, connection: sqlite3.Connection) -> None:
@@ -290,6 +298,10 @@ class ChangeLog:
 
 
 _AFTER: Final = ("insert", "update", "delete")
+
+
+def _widest(tables: Mapping[str, Definition]) -> int:
+    return max((len(each.columns) for each in tables.values()), default=1)
 
 
 def _schema_version(connection: sqlite3.Connection) -> int:

@@ -27,9 +27,10 @@ from headwater.capture.contract import (
     Progress,
     Source,
     Table,
+    TableFailed,
 )
 from headwater.capture.settings import CaptureSettings
-from headwater.capture.sqlite.catalog import SCHEMA, quoted, read_definition, table_names
+from headwater.capture.sqlite.catalog import quoted, read_definition, table_names
 from headwater.capture.sqlite.changelog import MOST_COLUMNS, ChangeLog
 from headwater.capture.sqlite.chunks import SqliteChunk, read_rows
 from headwater.capture.sqlite.connection import (
@@ -48,6 +49,7 @@ from headwater.errors import (
     HeadwaterError,
     PositionLost,
     SourceRefused,
+    TableRefused,
 )
 
 _SHORTEST_PAUSE_S: Final = 0.001
@@ -80,7 +82,8 @@ class SqliteSource(Source):
                 )
             ]
         try:
-            with closing(connect(self._path)) as connection, in_our_words(self._path):
+            connection = connect(self._path, busy_timeout_s=1)
+            with closing(connection), in_our_words(self._path):
                 found = self._check_tables(connection)
                 # Whether the write lock can be had; nothing is written.
                 with write_transaction(connection):
@@ -104,13 +107,7 @@ class SqliteSource(Source):
         for name in names:
             definition = read_definition(connection, name)
             if definition is not None and len(definition.columns) > MOST_COLUMNS:
-                found.append(
-                    SourceRefused(
-                        f"table {name} cannot be followed",
-                        detail=f"{len(definition.columns)} columns; at most {MOST_COLUMNS}",
-                        hint=f'exclude = ["{SCHEMA}.{name}"]',
-                    )
-                )
+                found.append(_too_wide(definition.as_table().id, len(definition.columns)))
         return found
 
     def open(self, after: Position | None, known: Mapping[str, Table]) -> Place:
@@ -180,8 +177,12 @@ class SqliteSource(Source):
         watch = Watch(self._path, connection)
         pause_s = _SHORTEST_PAUSE_S
         told_at_s = time.monotonic()
+        refused: set[str] = set()
         while True:
             end_id = self._look(last_id) if watch.is_changed() else last_id
+            for table_id in self._log.too_wide.keys() - refused:
+                refused.add(table_id)
+                yield TableFailed(table_id, _too_wide(table_id, self._log.too_wide[table_id]))
             if end_id is None:
                 watch.look_again()
             elif end_id > last_id:
@@ -288,3 +289,11 @@ class SqliteSource(Source):
         if self._connection is None:
             raise CaptureError("the source is closed", detail=self._path)
         return self._connection
+
+
+def _too_wide(table_id: str, columns: int) -> TableRefused:
+    return TableRefused(
+        f"table {table_id} cannot be followed",
+        detail=f"{columns} columns; at most {MOST_COLUMNS}",
+        hint=f'exclude = ["{table_id}"]',
+    )
