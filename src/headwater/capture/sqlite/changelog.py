@@ -5,7 +5,8 @@
     a table that the settings name has no triggers yet    they are made; mark "s"
     its columns, unique indexes or other triggers changed  they are made anew; what was logged since
                                                           the last look is read again from the table
-    its triggers are gone (it was rebuilt)                 they are made anew; mark "f"
+    its triggers are gone (it was rebuilt)                 they are made anew; marks "x" and "s": a
+                                                          new table with the old one's name
     the table is gone, renamed, or no longer named         its triggers too; mark "x"
 """
 
@@ -51,6 +52,7 @@ class ChangeLog:
     capture: str
     include: Sequence[str]
     exclude: Sequence[str]
+    has_snapshots: bool
     names: Names = field(init=False)
     incarnation: str = ""  # tells this log from one that was removed and made again
     schema_version: int = -1  # at the last look
@@ -58,7 +60,6 @@ class ChangeLog:
     width: int = 0
     too_wide: dict[str, int] = field(default_factory=dict)  # tables, with their columns' number
     _versions: dict[int, Version] = field(default_factory=dict)
-    _tables: dict[str, Table] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.names = names_of(self.capture)
@@ -136,11 +137,19 @@ class ChangeLog:
         new = self._install(connection, definition)
         if not is_whole:
             why = "its triggers were dropped, as when a table is rebuilt: changes were not seen"
-            self._mark(connection, new, "f", why)
+            self._begin_anew(connection, new, why)
             return
         if table != definition.as_table():
             self._mark(connection, new, "s")
         self._refresh(connection, definition, number, new)
+
+    def _begin_anew(self, connection: sqlite3.Connection, number: int, why: str) -> None:
+        """Has the table copied again from its start, or without copies: told that it needs one."""
+        if self.has_snapshots:
+            self._mark(connection, number, "x")
+            self._mark(connection, number, "s")
+        else:
+            self._mark(connection, number, "f", why)
 
     def _inspect(
         self, connection: sqlite3.Connection, definition: Definition, number: int
@@ -199,7 +208,7 @@ class ChangeLog:
             why = "its columns or triggers were changed, and without a key its rows cannot be found"
             if definition.key:
                 why = f"its columns or triggers were changed {len(rows)} changes ago"
-            self._mark(connection, new, "f", why)
+            self._begin_anew(connection, new, why)
             return
         last_op: dict[tuple[Any, ...], str] = {}
         for op, *values in rows:
@@ -259,19 +268,25 @@ class ChangeLog:
             names = tuple(column for column, _, _ in columns)
             known = self._versions[number] = Version(
                 number,
-                self.same_table(definition.as_table()),
+                self._table_like(definition.as_table()),
                 names,
                 len(names),
                 tuple(names.index(column) for column in key),
             )
         return known
 
-    def same_table(self, table: Table) -> Table:
-        """The object that was handed out for an equal table before."""
-        known = self._tables.get(table.id)
-        if known != table:
-            self._tables[table.id] = known = table
-        return known
+    def _table_like(self, table: Table) -> Table:
+        """The object that stands for an equal table already."""
+        known = (version.table for version in self._versions.values())
+        return next((each for each in known if each == table), table)
+
+    def tables(self, connection: sqlite3.Connection) -> list[Table]:
+        """Those that have their triggers. One without must not be copied yet: what changes between
+        would be lost.
+        """
+        sql = f"SELECT t FROM {self.names.versions} WHERE is_current ORDER BY name"
+        numbers = connection.execute(sql).fetchall()
+        return [self.version(connection, number).table for (number,) in numbers]
 
     def remove(self, connection: sqlite3.Connection) -> None:
         """Leaves the schema as if this capture had never been here."""

@@ -64,7 +64,9 @@ class SqliteSource(Source):
         self._settings = settings
         self._path = database_path(settings.source.reveal())
         self.database = os.path.splitext(os.path.basename(self._path))[0]
-        self._log = ChangeLog(settings.name, settings.tables, settings.exclude)
+        self._log = ChangeLog(
+            settings.name, settings.tables, settings.exclude, settings.snapshot != "never"
+        )
         self._connection: sqlite3.Connection | None = None
         # Where the log ended for chunks that the stream has not passed. Looks are made under the
         # lock, so that a transaction never spans such an end.
@@ -157,12 +159,11 @@ class SqliteSource(Source):
 
     def tables(self) -> list[Table]:
         with closing(connect(self._path)) as connection, in_our_words(self._path):
-            found = []
-            for name in table_names(connection, self._settings.tables, self._settings.exclude):
-                definition = read_definition(connection, name)
-                if definition is not None and len(definition.columns) <= MOST_COLUMNS:
-                    found.append(self._log.same_table(definition.as_table()))
-            return found
+            if self._connection is not None:
+                return self._log.tables(connection)
+            names = table_names(connection, self._settings.tables, self._settings.exclude)
+            found = [read_definition(connection, name) for name in names]
+            return [each.as_table() for each in found if each is not None]
 
     def changes(self, after: Position) -> Iterator[Event]:
         with in_our_words(self._path):
@@ -252,8 +253,8 @@ class SqliteSource(Source):
                     raise
                 connection.text_factory = lenient_text
                 rows, next_after = read_rows(connection, definition, after, limit_rows)
-        now = self._log.same_table(definition.as_table())
-        return SqliteChunk(now, rows, next_after, last_id)
+        now = definition.as_table()
+        return SqliteChunk(table if now == table else now, rows, next_after, last_id)
 
     def estimate_rows(self, table: Table) -> int | None:
         """By the range of rowids: counting would read the whole table."""
