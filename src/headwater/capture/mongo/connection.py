@@ -56,11 +56,13 @@ def connect(settings: CaptureSettings) -> MongoClient[dict[str, Any]]:
             unicode_decode_error_handler="replace",
         )
     except (PyMongoError, ValueError) as error:
+        # The driver's words may hold a part of the password, if that was not written as it must be.
+        detail = "characters such as / : @ ? % in a user or password are written as %2F, %3A, …"
         raise ConfigError(
             f"capture.{settings.name}.source is no address of MongoDB",
-            detail=str(error),
+            detail=detail if "@" in address else str(error),
             hint='source = "mongodb://user@host:27017/database?replicaSet=rs0"',
-        ) from error
+        ) from None
 
 
 @contextmanager
