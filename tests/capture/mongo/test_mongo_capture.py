@@ -8,6 +8,7 @@ import time
 import pytest
 from bson import Decimal128, Int64, ObjectId
 from capture_harness import read, replayed, running
+from confluent_kafka import Consumer, TopicPartition
 
 from headwater.capture.mongo import shape
 from headwater.capture.mongo.documents import CODEC, extended
@@ -77,6 +78,55 @@ def test_a_renamed_collection_is_copied_under_its_new_name(bootstrap, mongo, db)
     assert replayed_documents(read(bootstrap, topic)) == table_of(db.new)
     changes = [each.value for each in read(bootstrap, f"{db.name}.schema")]
     assert any("rename" in (each["ddl"] or "") for each in changes)
+
+
+def test_an_outbox_is_a_collection_whose_documents_are_events(bootstrap, mongo, db):
+    create(db, "orders")
+    create(db, "outbox")
+    settings = {"name": db.name, "outbox": f"{db.name}.outbox"}
+    order, event = ObjectId(), ObjectId()
+    kind = f"order{db.name}"
+    topic = f"outbox.event.{kind}"
+    with running(bootstrap, mongo.url + db.name, **settings) as capture:
+        capture.wait_for_copies(f"{db.name}.outbox")
+        with mongo.client.start_session() as session, session.start_transaction():
+            db.orders.insert_one({"_id": order}, session=session)
+            document = {
+                "_id": event,
+                "aggregatetype": kind,
+                "aggregateid": order,
+                "type": "OrderPlaced",
+                "payload": {"order": order, "total": Int64(5)},
+                "tenant": "a",
+            }
+            db.outbox.insert_one(document, session=session)
+        db.outbox.delete_one({"_id": event})
+        capture.wait_until(lambda: len(raw(bootstrap, topic)) == 1)
+    (message,) = raw(bootstrap, topic)
+    assert message.key() == str(order).encode()
+    assert json.loads(message.value()) == {"order": {"$oid": str(order)}, "total": 5}
+    assert message.headers() == [
+        ("id", str(event).encode()),
+        ("eventType", b"OrderPlaced"),
+        ("tenant", b"a"),
+    ]
+
+
+def raw(bootstrap, topic):
+    """The records of a topic of one partition; [] if there is none."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "raw", "log_level": 0,
+                         "isolation.level": "read_committed", "enable.partition.eof": True,
+                         "allow.auto.create.topics": False})  # fmt: skip
+    try:
+        if consumer.list_topics(topic, timeout=30).topics[topic].error is not None:
+            return []
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        found = []
+        while (message := consumer.poll(30)).error() is None:
+            found.append(message)
+        return found
+    finally:
+        consumer.close()
 
 
 def test_a_bank_adds_up_over_restarts_and_lost_connections(bootstrap, mongo, db):
