@@ -106,8 +106,11 @@ def test_a_lost_slot_is_explained(postgres):
     with capturing(postgres) as capture:
         at = capture.place
         name = capture.settings.name
+        assert capture.source.check_position(Position(at))
     postgres.run("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
                  "WHERE database = current_database()")  # fmt: skip
+    with pytest.raises(PositionLost, match="slot is gone"):
+        Capture(postgres).source.check_position(Position(at))
     with pytest.raises(PositionLost, match="slot is gone") as raised:
         Capture(postgres).open(Position(at))
     assert f"headwater capture reset {name}" in raised.value.hint
