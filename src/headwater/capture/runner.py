@@ -488,7 +488,7 @@ class Capture:
             if event.op == "t":
                 keys = {EVERYTHING}
             for tracker in list(followed.trackers):
-                tracker.touch(self._transaction, keys)
+                tracker.touch(keys)
         return True
 
     def _key_of(self, table: Table, row: Mapping[str, object]) -> bytes | None:
@@ -511,12 +511,11 @@ class Capture:
     def _publish(self, read: ReadChunk) -> None:
         """A chunk that the stream has passed, between two transactions."""
         table, copy = read.chunk.table, read.copy
-        newer = read.tracker.newer_than(read.chunk)
-        rows = read.rows
-        if EVERYTHING in newer:
+        touched, rows = read.tracker.touched, read.rows
+        if EVERYTHING in touched:
             rows = []
-        elif newer:
-            rows = [row for row in rows if self._shaper.key_of(table, row) not in newer]
+        elif touched:
+            rows = [row for row in rows if self._shaper.key_of(table, row) not in touched]
         self._open()
         try:
             self._append_rows(table, rows, copy.kind)
