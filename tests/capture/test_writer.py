@@ -37,6 +37,9 @@ class Broker:
         self.committed.append(self.sent)
         self.sent = []
 
+    def abort(self) -> None:
+        self.sent = []
+
     def data(self) -> list[list[bytes]]:
         return [[v for topic, _, v in each if topic != TOPIC] for each in self.committed]
 
