@@ -124,7 +124,7 @@ def _refused(
             hint=grant(database),
         )
     if code == NOT_A_REPLICA_SET:
-        return not_a_replica_set(name)
+        return not_a_replica_set(settings)
     if code == 10334:  # BSONObjectTooLarge
         return SourceRefused(
             f"{name}: one change with its images is larger than 16 MB",
@@ -142,8 +142,8 @@ def grant(database: str | None) -> str:
     return f"db.getSiblingDB('admin').grantRolesToUser(…, [{role}])"
 
 
-def not_a_replica_set(name: str) -> SourceRefused:
+def not_a_replica_set(settings: CaptureSettings) -> SourceRefused:
     return SourceRefused(
-        f"{name}: MongoDB is not a replica set, so it has no change streams",
+        f"capture {settings.name}: MongoDB is not a replica set, so it has no change streams",
         hint="start it with `mongod --replSet rs0` and run rs.initiate() once; one member will do",
     )
