@@ -180,6 +180,28 @@ def test_names_and_removal(postgres):
     capture.source.close()
 
 
+def test_a_publication_that_was_there_before(postgres):
+    postgres.run(
+        "CREATE TABLE mine (id int PRIMARY KEY, a int); CREATE TABLE other (id int PRIMARY KEY)"
+    )
+    postgres.run("CREATE PUBLICATION p FOR TABLE mine (id), other WITH (publish = 'insert')")
+    mine = Capture(postgres, tables=("*.mine",), options={"publication": "p"})
+    all_of_it, columns = mine.source.check()
+    assert "does not publish everything" in str(all_of_it)
+    assert "leaves out rows or columns of public.mine" in str(columns)
+    postgres.run(all_of_it.hint)
+    postgres.run(columns.hint.partition(" and ")[0])
+    assert mine.source.check() == []
+    mine.open()
+    postgres.transaction("INSERT INTO other VALUES (1)", "INSERT INTO mine VALUES (1, 2)")
+    (change,) = mine.changes(1)
+    assert (change.after, change.ordinal) == ({"id": 1, "a": 2}, 1)
+    mine.source.remove()
+    published = "SELECT tablename FROM pg_publication_tables WHERE pubname = 'p' ORDER BY 1"
+    assert postgres.run(published) == [("mine",), ("other",)]
+    mine.source.close()
+
+
 def test_crashes_of_the_database_lose_and_repeat_nothing():
     server = PostgresServer()
     try:

@@ -46,10 +46,7 @@ class PostgresSource(Source):
         self._selection = Selection(settings)
         self._slot = Slot(settings.options.get("slot", own), settings.name)
         self._publication = Publication(
-            settings.options.get("publication", own),
-            "publication" in settings.options,
-            self._address,
-            self._selection,
+            settings.options.get("publication", own), self._address, self._selection
         )
         self._shelf = Shelf()
         self._types = TypeCatalog(settings.decimals, settings.times)
