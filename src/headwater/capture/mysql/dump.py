@@ -19,8 +19,8 @@ from headwater.capture.mysql.connection import (
 from headwater.capture.mysql.gtids import MySqlGtids
 from headwater.capture.mysql.server import Server
 
-HEARTBEAT_S: Final = 5
-SILENCE_S: Final = 30.0  # six heartbeats
+HEARTBEAT_S: Final = 1
+SILENCE_S: Final = 30.0  # of a server that should have sent thirty heartbeats
 _COM_REGISTER_SLAVE, _COM_BINLOG_DUMP, _COM_BINLOG_DUMP_GTID = 0x15, 0x12, 0x1E
 _SEND_ANNOTATIONS: Final = 0x02  # MariaDB: the statements' texts too
 _THROUGH_GTID: Final = 0x04
