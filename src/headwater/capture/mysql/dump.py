@@ -46,7 +46,7 @@ class Dump:
         self._connection = connect(address, read_timeout=SILENCE_S)
         self.framing = Framing(has_checksums=server.has_checksums, file=file)
         try:
-            with translated(address):
+            with translated(address, is_in=True):
                 self._introduce(server, server_id, gtids if server.is_mariadb else None)
                 self._ask(server, server_id, file, position, gtids, with_statements)
         except BaseException:
