@@ -1,0 +1,11 @@
+"""Databases that have no capture of ours, through Debezium's connectors.
+
+    properties.py     what the connector is told: [capture.NAME] in Debezium's words
+    jvm.py            the JVM in this process, its jars, and Java's errors as ours
+    transactions.py   the connector's records as whole transactions, each with its place
+    source.py         the source: drives the connector as Kafka Connect's worker does
+
+The connector runs in a thread of its own in the JVM and fills a queue that is bounded in bytes;
+we poll it, so a capture that waits for its topics makes the connector wait. Its position (Kafka
+Connect's source offset) is stored with the changes, and is what it is started with again.
+"""
