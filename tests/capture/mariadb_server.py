@@ -123,11 +123,15 @@ class MariaDbServer:
     def globals(self, **values: str) -> Iterator[None]:
         """Global variables, until the block ends. Sessions that are open keep the old ones."""
         old = {name: self.execute(f"SELECT @@global.{name}")[0][0] for name in values}
-        self.execute(*(f"SET GLOBAL {name} = {value!r}" for name, value in values.items()))
+        self.execute(*(f"SET GLOBAL {name} = {_literal(value)}" for name, value in values.items()))
         try:
             yield
         finally:
-            self.execute(*(f"SET GLOBAL {name} = {value!r}" for name, value in old.items()))
+            self.execute(*(f"SET GLOBAL {name} = {_literal(value)}" for name, value in old.items()))
+
+
+def _literal(value: object) -> str:
+    return str(value) if str(value).isdecimal() else repr(value)
 
 
 def _path() -> str:

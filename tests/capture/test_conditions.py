@@ -97,7 +97,7 @@ def oracle():
         yield connection
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(sql=_condition, row=_rows)
 def test_conditions_decide_as_sqlite_does(oracle, sql, row):
     # Typed columns, or SQLite would not know integers from floats.

@@ -309,6 +309,25 @@ def test_a_transaction_goes_on_counting_where_it_was():
     assert records == expected
 
 
+@pytest.mark.parametrize(
+    ("op", "before", "after"),
+    [
+        ("c", None, ANNE | {"name": b"x"}),
+        ("u", ANNE, ANNE | {"name": b"x"}),
+        ("u", ANNE, {"id": 2, "name": b"x", "email": None}),
+        ("d", ANNE | {"name": b"x"}, None),
+    ],
+)
+def test_what_cannot_be_written_is_not_counted(op, before, after):
+    shaper = make(transactions=True)
+    shaper.begin(BEGIN)
+    with pytest.raises(TableRefused):
+        shaper.change(Change(CUSTOMERS, op, before, after, 0, {"lsn": 1}))
+    assert shaper.counts == {}
+    begun, _ = shaper.change(Change(CUSTOMERS, "c", None, ANNE, 1, {"lsn": 1}))
+    assert json.loads(begun[2])["status"] == "BEGIN"
+
+
 def test_an_empty_transaction_leaves_no_trace():
     shaper = make(transactions=True)
     shaper.begin(BEGIN)
@@ -338,5 +357,7 @@ def test_the_schema_topic_tells_what_became_of_a_table():
 def test_a_row_that_cannot_be_written_is_an_error_of_its_table():
     with pytest.raises(TableRefused, match=r"a row of public.customers cannot be written"):
         shape(make(), "c", None, ANNE | {"name": b"bytes"})
+    with pytest.raises(TableRefused, match=r"column 'id' is missing"):
+        make().key_of(CUSTOMERS, {"name": "x"})
     with pytest.raises(TableRefused, match=r"column 'id' is missing"):
         shape(make(), "c", None, {"name": "x"})

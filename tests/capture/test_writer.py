@@ -37,6 +37,9 @@ class Broker:
         self.committed.append(self.sent)
         self.sent = []
 
+    def abort(self) -> None:
+        self.sent = []
+
     def data(self) -> list[list[bytes]]:
         return [[v for topic, _, v in each if topic != TOPIC] for each in self.committed]
 
@@ -86,6 +89,17 @@ def test_changes_and_position_are_in_one_kafka_transaction(writer, broker, commi
     assert stored.capture.position == Position({"n": 1})
     assert writer.durable.position == Position({"n": 1})
     assert (committed[0].transactions, committed[0].records) == (1, 1)
+
+
+def test_states_may_be_more_than_a_batch_holds(writer, broker, committed):
+    writer.begin()
+    for number in range(300):
+        writer.state(b"shop/table %d" % number, b"x" * 10_000)
+    writer.commit(at(1))
+    wait_until(lambda: committed)
+    (records,) = broker.committed
+    assert len(records) == 301
+    assert records[-1][1] == b"shop"
 
 
 def test_transactions_gather_while_one_is_on_its_way(writer, broker, committed):

@@ -1,13 +1,17 @@
 import asyncio
 import os
+import random
 import threading
 from pathlib import Path
 
-from written import NOBODY, batch, new_topic, producer
+import pytest
+from wire import wait_until as eventually
+from written import NOBODY, batch, messages, new_topic, producer
 
 from headwater.client.batches import BatchBuilder
 from headwater.client.compacted import read_committed_latest
 from headwater.client.topics import NewTopic, ensure_topics
+from headwater.client.transactions import TransactionalProducer
 from headwater.testing import InProcessBroker
 
 NUMBA_CACHE = str(Path(__file__).parents[2] / ".work" / "numba-cache")
@@ -38,6 +42,35 @@ def test_the_latest_of_each_key(address: str) -> None:
     assert latest == {b"a": b"2", b"c": b"1", b"d": b"2"}
 
 
+def test_what_is_committed_behind_an_open_transaction_of_another(address: str) -> None:
+    """Who looks for its own must not be held up, or misled, by one that has crashed."""
+    topic = new_topic(address)
+
+    def write(writer: TransactionalProducer, key: bytes, value: bytes | None) -> None:
+        writer.send({(topic, 0): [entries((key, value))]})
+
+    with producer(address) as crashed, producer(address) as mine, producer(address) as other:
+        write(mine, b"mine", b"begun before")
+        write(crashed, b"crashed", b"open")
+        write(mine, b"later", b"with it")
+        mine.commit()
+        for number in range(5):
+            write(mine, b"mine", b"%d" % number)
+            write(other, b"other", b"%d" % number)
+            mine.commit()
+            other.abort() if number == 4 else other.commit()
+        write(mine, b"mine", b"aborted")
+        mine.abort()
+        write(mine, b"later", None)
+        mine.commit()
+        write(other, b"other", b"open, too")
+        mine.fence()  # Kafka answers a commit before its markers are written, this not
+        found = read_committed_latest(address, NOBODY, topic)
+        assert found == {b"mine": b"4", b"other": b"3"}
+        crashed.commit()
+        eventually(lambda: b"crashed" in read_committed_latest(address, NOBODY, topic))
+
+
 def test_a_topic_that_is_empty_or_does_not_exist(address: str) -> None:
     assert read_committed_latest(address, NOBODY, new_topic(address, 3)) == {}
     assert read_committed_latest(address, NOBODY, "nowhere") == {}
@@ -52,6 +85,30 @@ def test_only_markers_and_aborted_records(address: str) -> None:
             writer.send({(topic, 0): [batch(b"v")]})
             writer.abort()
         assert read_committed_latest(address, NOBODY, topic) == {}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_beside_a_reader_by_the_book(address: str, seed: int) -> None:
+    """Several producers, commits and aborts; at the end none is open."""
+    topic = new_topic(address)
+    rng = random.Random(seed)
+    writers = [producer(address) for _ in range(3)]
+    for number in range(40):
+        writer = rng.choice(writers)
+        key = rng.choice([b"a", b"b", b"c"])
+        value = rng.choice([None, b"%d" % number])
+        writer.send({(topic, 0): [entries((key, value), (b"big", b"%d" % number * 999))]})
+        if rng.random() < 0.5:
+            rng.choice([writer.commit, writer.abort])()
+    for writer in writers:
+        writer.abort()
+        writer.fence()
+        writer.close()
+    expected: dict[bytes, bytes | None] = {}
+    for message in messages(address, topic):
+        expected[message.key()] = message.value()
+    found = read_committed_latest(address, NOBODY, topic)
+    assert found == {key: value for key, value in expected.items() if value is not None}
 
 
 def test_everything_has_been_deleted(tmp_path) -> None:

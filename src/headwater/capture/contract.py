@@ -173,9 +173,9 @@ class Chunk(ABC):
     """Rows of one table as one consistent read saw them, and which transactions that read saw.
 
     How snapshot and stream are brought together (the watermark method of DBLog): the chunk is
-    published between two transactions, when the stream `is_passed` it; rows whose key was changed
-    meanwhile by a transaction that the chunk does not contain are left out, for the topic has them
-    newer. So the topic never goes back in time.
+    published between two transactions, when the stream has passed it; rows whose key was changed
+    meanwhile are left out, for the topic has them as new or newer. So the topic never goes back in
+    time.
     """
 
     table: Table

@@ -6,6 +6,9 @@ three as they are (a JSON text unchanged, bytes as bytes): what Debezium's outbo
 with its defaults and plain converters. The headers have the event's id, its type (`eventType`) and
 every further column under its own name. Rows may be deleted at any time, even in the transaction
 that wrote them; an update is no event and is ignored.
+
+A collection of documents is an outbox in the same way: its _id is the event's id, and an ObjectId
+is its hexadecimal digits.
 """
 
 import logging
@@ -30,7 +33,7 @@ class Outbox:
         """Raises TableRefused if the table lacks a column that an outbox has."""
         columns = {column.name: column for column in table.columns}
         missing = [name for name in _COLUMNS if name not in columns]
-        if missing:
+        if missing and not table.documents:
             raise TableRefused(
                 f"{table.id} is no outbox: it has no column {missing[0]}",
                 detail="its columns are " + ", ".join(columns),
@@ -38,7 +41,7 @@ class Outbox:
             )
         self._table = table
         self._binary = {name for name, c in columns.items() if c.connect.get("type") == "bytes"}
-        self._extra = [name for name in columns if name not in _COLUMNS]
+        self._extra = [name for name in columns if name not in _COLUMNS and not table.documents]
         self._has_warned = False
 
     def shape(self, op: str, row: Row | None) -> list[Shaped]:
@@ -53,13 +56,17 @@ class Outbox:
             )
         if op not in {"c", "r"} or row is None:
             return []
+        extra = self._extra
+        if self._table.documents:
+            row = _columns_of(row)
+            extra = [name for name in row if name not in _COLUMNS]
         topic = "outbox.event." + self._text(row, "aggregatetype")
         if _TOPIC.fullmatch(topic) is None:
             raise self._malformed(row, "aggregatetype", "is no name for a topic")
         headers: Headers = (
             ("id", self._text(row, "id").encode()),
             ("eventType", self._bytes(row, "type")),
-            *((name, self._bytes(row, name)) for name in self._extra),
+            *((name, self._bytes(row, name)) for name in extra),
         )
         key = self._text(row, "aggregateid").encode()
         return [(topic, key, self._bytes(row, "payload"), headers)]
@@ -85,3 +92,16 @@ class Outbox:
             hint="mend or delete the row, then take the table up again: "
             f"headwater capture snapshot NAME --table {self._table.id}",
         )
+
+
+def _columns_of(document: Row) -> Row:
+    """Fields that a document lacks are null."""
+    from headwater.capture.mongo.documents import relaxed
+
+    fields = {
+        "id" if name == "_id" else name: value["$oid"]
+        if isinstance(value, dict) and value.keys() == {"$oid"}
+        else relaxed(value)
+        for name, value in document.items()
+    }
+    return dict.fromkeys(_COLUMNS) | fields

@@ -227,7 +227,10 @@ class Shaper:
         keys are equal; None without one. (The records' key, but for an outbox.)
         """
         plan = self._planner.plan(table)
-        return plan.key(row if plan.rules is None else plan.rules.transform(row))
+        try:
+            return plan.key(row if plan.rules is None else plan.rules.transform(row))
+        except (KeyError, TypeError, ValueError) as error:
+            raise _unshapeable(table, error) from error
 
     def topic_of(self, table: Table) -> str:
         return self._planner.plan(table).topic
@@ -296,7 +299,9 @@ class Shaper:
         after: Row | None,
         own: bytes,
     ) -> list[Shaped]:
-        """The records of a change as the rules left it; `own` completes its `source`."""
+        """The records of a change as the rules left it; `own` completes its `source`. Rows are
+        written before the event is counted, for one that cannot be written is none.
+        """
         if op == "u":
             assert after is not None
             key = plan.key(after)
@@ -306,9 +311,9 @@ class Shaper:
                         return self._key_change(plan, frame, before, after, own)
                 if len(before) < plan.width:
                     before = None  # only the key: that says nothing, and Debezium says null
+            old, new = _dumps(before), _dumps(after)
             records, tail = self._tail(plan, frame, "u")
-            old = b"null" if before is None else _dumps(before)
-            value = _join((frame.head, old, b',"after":', _dumps(after), frame.source, own, tail))
+            value = _join((frame.head, old, b',"after":', new, frame.source, own, tail))
             records.append((plan.topic, key, value, _NO_HEADERS))
             return records
         if op == "d":
@@ -337,17 +342,11 @@ class Shaper:
         key = plan.truncate_key if op == "t" or row is None else plan.key(row)
         transform = None if plan.rules is None else plan.rules.transform
         description = shape.update_description(change.extra, transform)
+        old, new = _dumps(shape.before(before)), _dumps(shape.after(after))
+        told = b',"updateDescription":' + _dumps(description)
         records, tail = self._tail(plan, frame, op)
-        parts = (
-            frame.head,
-            _dumps(shape.before(before)),
-            b',"after":',
-            _dumps(shape.after(after)),
-            _NOT_UPDATED if description is None else b',"updateDescription":' + _dumps(description),
-            frame.source,
-            _dumps(change.source)[1:],
-            tail,
-        )
+        own = _dumps(change.source)[1:]
+        parts = (frame.head, old, b',"after":', new, told, frame.source, own, tail)
         records.append((plan.topic, key, _join(parts), _NO_HEADERS))
         if op == "d" and self._settings.tombstones:
             records.append((plan.topic, key, None, _NO_HEADERS))
@@ -361,6 +360,7 @@ class Shaper:
         old_key, new_key = plan.key(before), plan.key(after)
         if old_key == new_key:
             return self._events(plan, frame, "u", before, after, own)
+        _dumps(after)  # if that is impossible, there is no delete either
         deleted = self._delete(plan, frame, before, own, (("__debezium.newkey", new_key),))
         created = self._create(plan, frame, after, own, (("__debezium.oldkey", old_key),))
         return deleted + created
@@ -368,9 +368,10 @@ class Shaper:
     def _create(
         self, plan: Plan, frame: Frame, after: Row, own: bytes, headers: Headers
     ) -> list[Shaped]:
+        key, new = plan.key(after), _dumps(after)
         records, tail = self._tail(plan, frame, "c")
-        value = _join((frame.before_null, _dumps(after), frame.source, own, tail))
-        records.append((plan.topic, plan.key(after), value, headers))
+        value = _join((frame.before_null, new, frame.source, own, tail))
+        records.append((plan.topic, key, value, headers))
         return records
 
     def _delete(
@@ -379,8 +380,9 @@ class Shaper:
         key = None if before is None else plan.key(before)
         if before is not None and len(before) < plan.width:
             before = plan.unknown | before
+        old = _dumps(before)
         records, tail = self._tail(plan, frame, "d")
-        value = _join((frame.head, _dumps(before), b',"after":null', frame.source, own, tail))
+        value = _join((frame.head, old, b',"after":null', frame.source, own, tail))
         records.append((plan.topic, key, value, headers))
         if self._settings.tombstones and key is not None:
             records.append((plan.topic, key, None, headers))

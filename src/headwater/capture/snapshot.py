@@ -3,9 +3,9 @@
 The watermark method of DBLog: threads read a table chunk by chunk, in the order of its key. While
 a chunk is read and waits, a `Tracker` notes which keys the stream touches. When the stream has sent
 everything that the chunk contains, the runner publishes the chunk between two transactions, without
-the rows that a transaction has touched which the chunk does not contain: the topic has those newer.
-So no table is locked, a copy goes on where it was after a crash, and a key's records in the topic
-never go back in time.
+the rows that were touched: the topic has those as new as the chunk, or newer. So no table is
+locked, a copy goes on where it was after a crash, and a key's records in the topic never go back in
+time.
 
 **Limbo.** A database may send a transaction to us before other sessions see it (PostgreSQL: while
 it waits for a synchronous standby). A chunk read then lacks what the topic already has. The latest
@@ -41,32 +41,17 @@ class Tracker:
     """Which keys of one table the stream has touched since the read of a chunk began."""
 
     def __init__(self) -> None:
-        self.recent: tuple[Begin, ...] = ()  # begun before, so not wholly tracked
-        self._touched: list[tuple[Begin, set[bytes]]] = []
-        self._count = 0
+        self.recent: tuple[Begin, ...] = ()  # transactions that began before
+        self.touched: set[bytes] = set()
 
     @property
     def is_full(self) -> bool:
-        return self._count > MAX_TOUCHED
+        return len(self.touched) > MAX_TOUCHED
 
-    def touch(self, transaction: Begin, keys: Iterable[bytes]) -> None:
+    def touch(self, keys: Iterable[bytes]) -> None:
         """(runner)"""
-        if self.is_full:
-            return
-        if not self._touched or self._touched[-1][0] is not transaction:
-            self._touched.append((transaction, set()))
-        seen = self._touched[-1][1]
-        before = len(seen)
-        seen.update(keys)
-        self._count += len(seen) - before
-
-    def newer_than(self, chunk: Chunk) -> set[bytes]:
-        """The keys that the topic has newer than the chunk."""
-        newer: set[bytes] = set()
-        for transaction, keys in self._touched:
-            if not chunk.contains(transaction):
-                newer |= keys
-        return newer
+        if not self.is_full:
+            self.touched.update(keys)
 
 
 @dataclass(slots=True)

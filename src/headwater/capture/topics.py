@@ -6,7 +6,6 @@ from headwater.capture import positions
 from headwater.capture.settings import CaptureSettings
 from headwater.client.cluster import Cluster
 from headwater.client.topics import NewTopic, ensure_topics
-from headwater.errors import RequestRefused
 from headwater.settings import ClientSettings
 
 # A captured table is kept whole: from its topic every derived store can be rebuilt at any time.
@@ -40,10 +39,7 @@ class Topics:
         config = {**_CONFIG, **self._settings.topic_config}
         wanted = NewTopic(topic, self._settings.partitions, config)
         ensure_topics(self._bootstrap, self._login, [wanted])
-        count = self._cluster.find_partitions(topic)
-        if count is None:
-            raise RequestRefused(f"topic {topic} was created and is not there")
-        self.partitions[topic] = count
+        self.partitions[topic] = self._cluster.partitions(topic)  # Kafka may tell of it late
         return True
 
     def close(self) -> None:

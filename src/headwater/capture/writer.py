@@ -26,6 +26,7 @@ from headwater.client.batches import BatchBuilder, partition_of
 
 GROUP_BYTES: Final = 8 << 20
 PART_BYTES: Final = 12 << 20
+CLOSE_S: Final = 5.0
 BATCH_BYTES: Final = 1_000_000  # below Kafka's default for max.message.bytes
 
 Batches = Mapping[tuple[str, int], list[BatchBuilder]]
@@ -36,6 +37,7 @@ class Producer(Protocol):
 
     def send(self, batches: Batches, /) -> None: ...
     def commit(self) -> None: ...
+    def abort(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -150,11 +152,13 @@ class Writer:
         self._raise_failure()
 
     def close(self) -> None:
-        """Ends the thread. What was not committed is not in the log."""
+        """Ends the thread. What was not committed is not in the log: a transaction that was sent
+        in part is aborted, so that no reader waits for its end.
+        """
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
-        self._thread.join()
+        self._thread.join(CLOSE_S)  # it may be waiting for a broker that is gone
 
     def _new_builder(self, place: tuple[str, int]) -> BatchBuilder:
         builder = BatchBuilder(BATCH_BYTES)
@@ -207,6 +211,7 @@ class Writer:
                 with self._changed:
                     self._inbox = None
                     self._changed.notify_all()
+            self._producer.abort()
         except BaseException as error:
             with self._changed:
                 self._failure = error
@@ -229,11 +234,12 @@ class Writer:
             return
         written_ms = time.time_ns() // 1_000_000
         position = dataclasses.replace(group.position, written_ms=written_ms)
-        states = BatchBuilder(BATCH_BYTES)
-        for key, value in group.states.items():
-            states.append(key, value, (), written_ms)
-        states.append(self._capture_key, encode_capture(position), (), written_ms)
-        group.batches[TOPIC, 0] = [states]
+        states = [BatchBuilder(BATCH_BYTES)]
+        for key, value in [*group.states.items(), (self._capture_key, encode_capture(position))]:
+            if not states[-1].append(key, value, (), written_ms):
+                states.append(BatchBuilder(BATCH_BYTES))
+                states[-1].append(key, value, (), written_ms)
+        group.batches[TOPIC, 0] = states
         self._producer.send(group.batches)
         self._producer.commit()
         self.durable = position

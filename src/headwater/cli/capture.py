@@ -1,4 +1,4 @@
-"""`headwater capture list | status`: databases whose changes are followed.
+"""`headwater capture list | status | run | snapshot | reset`: databases whose changes are followed.
 
 list and status read the log only, so they work from any machine that reaches the broker.
 """
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from headwater import config
 from headwater.capture import positions
 from headwater.capture.settings import CaptureSettings
+from headwater.cli import capture_reset, capture_run, capture_snapshot
 from headwater.cli.capture_positions import read_positions
 from headwater.cli.capture_state import (
     FOLLOWING,
@@ -110,7 +111,7 @@ def _table_rows(known: Known) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for each in known.as_json()["tables"]:
         snapshot = each["snapshot"]
-        copied, state = "-", "following"
+        copied, state = "-", "followed"
         if snapshot is not None:
             copied, total = count(snapshot["rows"]), snapshot["estimated_rows"]
             if not snapshot["done"]:
@@ -138,4 +139,7 @@ COMMANDS = {
         _status,
         "  headwater capture status\n  headwater capture status shop --json",
     ),
+    "run": capture_run.COMMAND,
+    "snapshot": capture_snapshot.COMMAND,
+    "reset": capture_reset.COMMAND,
 }

@@ -29,7 +29,7 @@ COMMANDS: Final = {
     "queue": ("queue", "queues (share groups): list, describe, alter, redrive dead letters"),
     "capture": (
         "capture",
-        "databases whose changes are followed: list, status",
+        "databases whose changes are followed: list, status, run, snapshot, reset",
     ),
     "status": ("status", "the state of the broker on one screen"),
     "doctor": ("doctor", "what is wrong with this machine or configuration"),

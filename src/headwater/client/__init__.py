@@ -8,7 +8,6 @@
     topics          creates topics
     compacted       the latest value of each key of a topic
 
-librdkafka is made for one record at a time: from Python it takes a few microseconds for each, and
-five round trips for a transaction. Here the records of a batch are put together in one place, and
-a transaction is what KIP-890 has made of it: Produce and EndTxn.
+librdkafka takes records one at a time, and its transactions are those from before KIP-890. Here the
+records of a batch are put together in one place, and a transaction is Produce and EndTxn.
 """

@@ -227,6 +227,39 @@ class Cluster:
                 self._leaders[name] = [leaders.get(index, -1) for index in range(len(leaders))]
         return missing
 
+    def ask_leader(
+        self,
+        topic: str,
+        partition: int,
+        request: Message,
+        response: type[_Response],
+        patience: Patience,
+        *,
+        first: int,
+        last: int,
+        code_of: Callable[[Any], int],
+    ) -> _Response:
+        """The answer of the partition's leader, if it is none of those that ask for patience."""
+        while True:
+            connection = None
+            try:
+                address = self.leader(topic, partition)
+                if address is None:
+                    reason = f"{topic}-{partition} has no leader"
+                else:
+                    connection = self.connection(address)
+                    answer = connection.ask(request, response, first=first, last=last)
+                    code = code_of(answer)
+                    if code not in RETRIABLE:
+                        return answer
+                    reason = f"{topic}-{partition}: {error_name(code)}"
+            except LOST as error:
+                reason = reason_of(error)
+                if connection is not None:
+                    self.lose(connection)
+            patience.wait(reason)
+            self.refresh([topic])
+
     # Coordinators
 
     def coordinator(self, transactional_id: str, patience: Patience) -> Connection:

@@ -6,6 +6,7 @@ from the environment, from a file, or is asked for at the terminal.
 """
 
 import base64
+import dataclasses
 import socket
 import ssl
 import sys
@@ -30,7 +31,7 @@ from headwater.protocol.messages.sasl_handshake import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
-from headwater.settings import ClientSettings, split_address
+from headwater.settings import ClientSettings, Secret, split_address
 
 TOKEN_LIFETIME_S = 300  # assumed of a token that does not say it
 # Asks a question on a connection: (request, response's type, version) to response.
@@ -62,6 +63,14 @@ def properties_of(settings: ClientSettings) -> dict[str, Any]:
     protocol = f"{'sasl_' if uses_sasl else ''}{'ssl' if uses_tls else 'plaintext'}"
     properties["security.protocol"] = protocol
     return {name: value for name, value in properties.items() if value is not None}
+
+
+def with_password(settings: ClientSettings) -> ClientSettings:
+    """For a process that logs in many times: a password that is nowhere is asked for once."""
+    is_known = settings.password is not None or settings.password_file is not None
+    if settings.username is None or settings.token_file is not None or is_known:
+        return settings
+    return dataclasses.replace(settings, password=Secret(_password(settings)))
 
 
 def _password(settings: ClientSettings) -> str:

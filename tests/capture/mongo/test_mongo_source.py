@@ -1,6 +1,7 @@
 """MongoDB's changes, from a server that speaks its protocol."""
 
 import pytest
+from bson import Timestamp
 from mongo_reader import (
     begins_in,
     changes_in,
@@ -10,7 +11,15 @@ from mongo_reader import (
 )
 from mongo_server import mongo_server
 
-from headwater.capture.contract import Begin, Change, Commit, Position, Progress, SchemaChange
+from headwater.capture.contract import (
+    Begin,
+    Change,
+    Commit,
+    Lag,
+    Position,
+    Progress,
+    SchemaChange,
+)
 from headwater.capture.mongo.source import MongoSource
 from headwater.capture.settings import CaptureSettings
 from headwater.errors import (
@@ -337,9 +346,30 @@ def test_a_single_server_that_is_no_replica_set_is_refused(tmp_path):
             source.open(None, {})
 
 
-def test_an_address_that_is_none_is_a_wrong_setting(mongo):
-    with pytest.raises(ConfigError, match="no address of MongoDB"):
-        MongoSource(CaptureSettings(name="docs", source=Secret("mongodb://a:b:c@/x")))
+@pytest.mark.parametrize(
+    "address", ["mongodb://u:se/cret@host/x", "mongodb://u:se%cret@h", "mongodb://"]
+)
+def test_an_address_that_is_none_is_a_wrong_setting_and_shows_no_password(address):
+    with pytest.raises(ConfigError, match="no address of MongoDB") as raised:
+        MongoSource(CaptureSettings(name="docs", source=Secret(address)))
+    assert "cret" not in str(raised.value)
+    assert raised.value.__cause__ is None
+
+
+def test_the_lag_is_the_part_of_the_oplog_behind_the_place(source, mongo):
+    oplog = mongo.client.local["oplog.rs"]
+    assert source.lag({"ts": [150, 1]}) == Lag()
+    oplog.insert_many([{"ts": Timestamp(seconds, 1)} for seconds in (100, 160, 200)])
+    whole = source.lag({"ts": [50, 1]}).size_bytes
+    assert whole > 0
+    assert source.lag({"ts": [150, 1]}).size_bytes == whole // 2
+    assert source.lag({"ts": [250, 1]}).size_bytes == 0
+    oplog.drop()
+    mongo.fail("collStats", code=13)
+    assert source.lag({"ts": [150, 1]}) == Lag()
+    mongo.fail("collStats")
+    with pytest.raises(SourceUnreachable):
+        source.lag({"ts": [150, 1]})
 
 
 def test_nothing_is_left_in_the_database(source, db, mongo):

@@ -3,6 +3,7 @@
 import json
 
 import bson
+import pytest
 from bson import Binary, Int64, Timestamp
 from bson.datetime_ms import DatetimeMS
 
@@ -14,6 +15,7 @@ from headwater.capture.mongo.stream import (
     json_token,
     time_of_token,
 )
+from headwater.errors import PositionLost
 
 START = Position({"token": {"_data": "820000000100000001"}, "ts": [1, 1]})
 LSID = {"id": Binary(b"\1" * 16, 4), "uid": Binary(b"\2" * 32, 0)}
@@ -37,11 +39,11 @@ def insert(ordinal, index=0, *, txn=None, coll="orders"):
     return event | ({} if txn is None else {"lsid": LSID, "txnNumber": Int64(txn)})
 
 
-def transactions(after=START):
+def transactions(after=START, **options):
     def table_of(database, collection):
         return ORDERS if (database, collection) == ("shop", "orders") else None
 
-    return Transactions(table_of, None, after)
+    return Transactions(table_of, None, after, **options)
 
 
 def taken(stream, *events):
@@ -73,6 +75,23 @@ def test_a_transaction_ends_with_a_token_of_a_later_time_or_with_two_signs_of_no
     ended = list(stream.idle(later))
     assert ended == [Commit(1), Progress({"token": later, "ts": [10, 3]})]
     assert list(stream.idle(later)) == [None]
+
+
+def test_behind_mongos_a_transaction_ends_with_a_later_time_only():
+    """It answers with nothing also while one of its shards has not answered."""
+    stream = transactions(is_sharded=True)
+    taken(stream, insert(1, 0, txn=7))
+    for _ in range(5):
+        assert list(stream.idle(token(1, 0))) == [None]
+    assert kinds(taken(stream, insert(1, 1, txn=7))) == [Change]
+    assert kinds(stream.idle({"_data": f"82{10:08X}{2:08X}2B0229296E04"})) == [Commit, Progress]
+
+
+def test_a_change_that_the_oplog_no_longer_has_is_not_waited_for():
+    stream = transactions(Position({"token": token(1, 5), "ts": [10, 1]}, 0))
+    assert taken(stream, insert(1, 4)) == []
+    with pytest.raises(PositionLost):
+        taken(stream, insert(2))
 
 
 def test_what_the_capture_does_not_name_has_no_ordinal():

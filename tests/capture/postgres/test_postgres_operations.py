@@ -106,8 +106,11 @@ def test_a_lost_slot_is_explained(postgres):
     with capturing(postgres) as capture:
         at = capture.place
         name = capture.settings.name
+        assert capture.source.check_position(Position(at))
     postgres.run("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
                  "WHERE database = current_database()")  # fmt: skip
+    with pytest.raises(PositionLost, match="slot is gone"):
+        Capture(postgres).source.check_position(Position(at))
     with pytest.raises(PositionLost, match="slot is gone") as raised:
         Capture(postgres).open(Position(at))
     assert f"headwater capture reset {name}" in raised.value.hint
@@ -175,6 +178,28 @@ def test_names_and_removal(postgres):
     capture.source.remove()
     assert postgres.run(slots) == postgres.run("SELECT pubname FROM pg_publication") == []
     capture.source.close()
+
+
+def test_a_publication_that_was_there_before(postgres):
+    postgres.run(
+        "CREATE TABLE mine (id int PRIMARY KEY, a int); CREATE TABLE other (id int PRIMARY KEY)"
+    )
+    postgres.run("CREATE PUBLICATION p FOR TABLE mine (id), other WITH (publish = 'insert')")
+    mine = Capture(postgres, tables=("*.mine",), options={"publication": "p"})
+    all_of_it, columns = mine.source.check()
+    assert "does not publish everything" in str(all_of_it)
+    assert "leaves out rows or columns of public.mine" in str(columns)
+    postgres.run(all_of_it.hint)
+    postgres.run(columns.hint.partition(" and ")[0])
+    assert mine.source.check() == []
+    mine.open()
+    postgres.transaction("INSERT INTO other VALUES (1)", "INSERT INTO mine VALUES (1, 2)")
+    (change,) = mine.changes(1)
+    assert (change.after, change.ordinal) == ({"id": 1, "a": 2}, 1)
+    mine.source.remove()
+    published = "SELECT tablename FROM pg_publication_tables WHERE pubname = 'p' ORDER BY 1"
+    assert postgres.run(published) == [("mine",), ("other",)]
+    mine.source.close()
 
 
 def test_crashes_of_the_database_lose_and_repeat_nothing():

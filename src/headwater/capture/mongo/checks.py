@@ -6,6 +6,7 @@ from typing import Any, Final
 from pymongo import MongoClient
 
 from headwater.capture.contract import Table
+from headwater.capture.mongo.connection import not_a_replica_set
 from headwater.capture.settings import CaptureSettings
 from headwater.errors import CaptureError, TableRefused
 
@@ -19,9 +20,16 @@ def version_of(client: MongoClient[dict[str, Any]]) -> tuple[int, int]:
     return version[0], version[1]
 
 
-def is_replicated(client: MongoClient[dict[str, Any]]) -> bool:
+def is_sharded(client: MongoClient[dict[str, Any]], settings: CaptureSettings) -> bool:
+    """Whether mongos answers, and not a member of a replica set. Raises SourceRefused if it is
+    neither.
+    """
     hello = client.admin.command("hello")
-    return "setName" in hello or hello.get("msg") == "isdbgrid"
+    if hello.get("msg") == "isdbgrid":
+        return True
+    if "setName" not in hello:
+        raise not_a_replica_set(settings)
+    return False
 
 
 def without_images(

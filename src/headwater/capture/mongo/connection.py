@@ -56,11 +56,13 @@ def connect(settings: CaptureSettings) -> MongoClient[dict[str, Any]]:
             unicode_decode_error_handler="replace",
         )
     except (PyMongoError, ValueError) as error:
+        # The driver's words may hold a part of the password, if that was not written as it must be.
+        detail = "characters such as / : @ ? % in a user or password are written as %2F, %3A, …"
         raise ConfigError(
             f"capture.{settings.name}.source is no address of MongoDB",
-            detail=str(error),
+            detail=detail if "@" in address else str(error),
             hint='source = "mongodb://user@host:27017/database?replicaSet=rs0"',
-        ) from error
+        ) from None
 
 
 @contextmanager
@@ -122,7 +124,7 @@ def _refused(
             hint=grant(database),
         )
     if code == NOT_A_REPLICA_SET:
-        return not_a_replica_set(name)
+        return not_a_replica_set(settings)
     if code == 10334:  # BSONObjectTooLarge
         return SourceRefused(
             f"{name}: one change with its images is larger than 16 MB",
@@ -140,8 +142,8 @@ def grant(database: str | None) -> str:
     return f"db.getSiblingDB('admin').grantRolesToUser(…, [{role}])"
 
 
-def not_a_replica_set(name: str) -> SourceRefused:
+def not_a_replica_set(settings: CaptureSettings) -> SourceRefused:
     return SourceRefused(
-        f"{name}: MongoDB is not a replica set, so it has no change streams",
+        f"capture {settings.name}: MongoDB is not a replica set, so it has no change streams",
         hint="start it with `mongod --replSet rs0` and run rs.initiate() once; one member will do",
     )

@@ -22,7 +22,7 @@ from headwater.capture.contract import (
 )
 from headwater.capture.mongo import checks
 from headwater.capture.mongo.chunks import read_chunk, time_of
-from headwater.capture.mongo.connection import connect, explain, explained, not_a_replica_set
+from headwater.capture.mongo.connection import connect, explain, explained
 from headwater.capture.mongo.stream import Transactions, bson_token, json_token, time_of_token
 from headwater.capture.settings import CaptureSettings
 from headwater.errors import CaptureError, HeadwaterError, SourceUnreachable
@@ -56,8 +56,7 @@ class MongoSource(Source):
         try:
             with self._explained():
                 self._has_version()
-                if not checks.is_replicated(self._client):
-                    return [not_a_replica_set(f"capture {self._settings.name}")]
+                checks.is_sharded(self._client, self._settings)
                 self._watch().close()
                 tables = self.tables()
                 unreadable = [self._unreadable(table) for table in tables]
@@ -68,8 +67,7 @@ class MongoSource(Source):
 
     def open(self, after: Position | None, known: Mapping[str, Table]) -> Place:
         with self._explained():
-            if not checks.is_replicated(self._client):
-                raise not_a_replica_set(f"capture {self._settings.name}")
+            checks.is_sharded(self._client, self._settings)
             if after is not None:
                 return after.at
             with self._watch() as stream:
@@ -110,7 +108,8 @@ class MongoSource(Source):
                 self.tables()
             )
             lookup = self._looked_up if have_images else None  # else the server does it
-            transactions = Transactions(self._table_of, lookup, after)
+            is_sharded = checks.is_sharded(self._client, self._settings)
+            transactions = Transactions(self._table_of, lookup, after, is_sharded=is_sharded)
             while True:
                 with self._watch(have_images=have_images, **start) as stream:
                     while stream.alive:

@@ -3,8 +3,9 @@
 A multi-document transaction comes as consecutive events with one cluster time and the same lsid
 and txnNumber; every other change is a transaction of its own. Nothing in an event tells that it is
 the last of its transaction. That follows from what comes behind it: another event, a token with a
-later time, or twice nothing at all. (Once is not enough: the driver answers so too when it has
-just taken up a broken connection again.)
+later time, or twice nothing at all: a replica set's member has then read its log to the end. (Once
+is not enough: the driver answers so too when it has just taken up a broken connection again. And
+mongos answers so while it waits for a shard, which tells nothing; there a later time has to come.)
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,6 +28,7 @@ from headwater.capture.contract import (
 )
 from headwater.capture.mongo.documents import extended, extended_value
 from headwater.capture.mongo.shape import text
+from headwater.errors import PositionLost
 
 OPERATIONS: Final = {"insert": "c", "update": "u", "replace": "u", "delete": "d"}
 SKIPPED_EVENTS: Final = 1000  # so many of other collections, and the place is told
@@ -39,7 +41,7 @@ class Transactions:
 
     `table_of` gives the table of a database's collection, or None if the capture does not name it;
     `looked_up` a document as it is now, for updates without a post-image (None: the server has
-    looked already); `after` is where the stream goes on.
+    looked already); `after` is where the stream goes on; `is_sharded` whether mongos answers.
     """
 
     def __init__(
@@ -47,8 +49,11 @@ class Transactions:
         table_of: Callable[[str, str], Table | None],
         looked_up: Callable[[Table, Any], Mapping[str, Any] | None] | None,
         after: Position,
+        *,
+        is_sharded: bool = False,
     ) -> None:
         self._table_of = table_of
+        self._is_sharded = is_sharded
         self._looked_up = looked_up
         self._fragments: dict[str, Any] | None = None
         self._skipped = 0
@@ -61,9 +66,10 @@ class Transactions:
         self._begin: Begin | None = None
         self._ordinal = 1  # the token in a place is that of the change with ordinal 0
         self._sent_from = after.changes
-        self._awaited = at["token"] if after.changes == 0 else None
-        if self._awaited is not None:
-            self._place = None
+        # With no change in the topics the stream begins at the time, so in front of the token.
+        self._awaited: Place | None = None
+        if after.changes == 0:
+            self._awaited, self._place = at, None
 
     @property
     def place(self) -> Place | None:
@@ -79,11 +85,13 @@ class Transactions:
             event = whole
         self._idle = 0
         token = json_token(event["_id"])
+        time: Timestamp = event["clusterTime"]
         if self._awaited is not None:
-            if token != self._awaited:
+            if [time.time, time.inc] > self._awaited["ts"]:
+                raise PositionLost("the change at which the capture stands is not in the oplog")
+            if token != self._awaited["token"]:
                 return
             self._awaited = None
-        time: Timestamp = event["clusterTime"]
         transaction = transaction_id(event)
         place = self._place
         if place is not None and (
@@ -131,7 +139,8 @@ class Transactions:
         time = time_of_token(token)
         place = self._place
         if place is not None:
-            if (time is None or list(time) <= place["ts"]) and self._idle < 2:
+            is_later = time is not None and list(time) > place["ts"]
+            if not is_later and (self._idle < 2 or self._is_sharded):
                 yield None
                 return
             yield from self.end()

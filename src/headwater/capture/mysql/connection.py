@@ -33,6 +33,7 @@ _TLS_FILES: Final = ("ssl_ca", "ssl_cert", "ssl_key")
 _ACCESS_DENIED: Final = (1044, 1045, 1698, 1130, 1129, 1862)
 _MISSING_RIGHT: Final = (1142, 1143, 1227, 1370)
 _LOG_REFUSED: Final = 1236  # ER_MASTER_FATAL_ERROR_READING_BINLOG: the text says what
+_SAME_ID: Final = 4052  # MariaDB: another reader came with our server id
 _AWAY: Final = (1040, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1203, 1205, 1226, 1927, 3169)
 
 
@@ -119,14 +120,14 @@ def variables(connection: Any, *names: str) -> dict[str, str]:
 
 
 @contextmanager
-def translated(address: Address) -> Iterator[None]:
+def translated(address: Address, *, is_in: bool = False) -> Iterator[None]:
     """Whatever the driver raises inside is raised as an error of ours."""
     try:
         yield
     except HeadwaterError:
         raise
     except pymysql.err.MySQLError as error:
-        raise _in_our_words(error, address) from error
+        raise _in_our_words(error, address, is_in) from error
     except (OSError, EOFError) as error:
         raise unreachable(address, str(error)) from error
     except (
@@ -149,25 +150,27 @@ def unreachable(address: Address, detail: str) -> SourceUnreachable:
     )
 
 
-def _in_our_words(error: Any, address: Address) -> CaptureError:
+def _in_our_words(error: Any, address: Address, is_in: bool) -> CaptureError:
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     text = str(error.args[1]) if len(error.args) > 1 else str(error)
-    return refusal(code, text, address)
+    return refusal(code, text, address, is_in=is_in)
 
 
-def refusal(code: int, text: str, address: Address) -> CaptureError:
-    """What an error packet of the server means for a capture."""
+def refusal(code: int, text: str, address: Address, *, is_in: bool = False) -> CaptureError:
+    """What an error packet of the server means for a capture. `is_in`: we are logged in, so that
+    "access denied" is about a right and not about the password.
+    """
     who = address.user or "(no user)"
-    if code == _LOG_REFUSED:
+    if code in (_LOG_REFUSED, _SAME_ID):
         return _log_refused(text)
-    if code in _ACCESS_DENIED:
+    if code in _ACCESS_DENIED and not is_in:
         return SourceRefused(
             f"the database at {address} does not let {who} in",
             detail=text,
             hint="check user and password in `source`; "
             f"to set a new one: ALTER USER '{who}'@'%' IDENTIFIED BY '…';",
         )
-    if code in _MISSING_RIGHT:
+    if code in _MISSING_RIGHT or code in _ACCESS_DENIED:
         return SourceRefused(
             f"{who} lacks a right in the database at {address}",
             detail=text,
@@ -285,4 +288,4 @@ def error_of(packet: bytes, address: Address) -> CaptureError:
     text = packet[3:].decode("utf-8", "replace")
     if text.startswith("#"):  # a six-character SQL state
         text = text[6:]
-    return refusal(code, text, address)
+    return refusal(code, text, address, is_in=True)

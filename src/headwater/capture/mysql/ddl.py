@@ -54,7 +54,8 @@ def parse(statement: str, database: str) -> Ddl | None:
         return None
     what = words[at][1].upper()
     if verb == "DROP" and what in ("DATABASE", "SCHEMA"):
-        names = _names(words[at + 1 :], "")
+        words = [word for word in words[at + 1 :] if not _is_word(word, {"IF", "EXISTS"})]
+        names = _names(words, "")
         return Ddl("drop database", ((names[0][1], ""),)) if names else None
     if what == "TEMPORARY":
         return None

@@ -19,8 +19,8 @@ from headwater.capture.mysql.connection import (
 from headwater.capture.mysql.gtids import MySqlGtids
 from headwater.capture.mysql.server import Server
 
-HEARTBEAT_S: Final = 5
-SILENCE_S: Final = 30.0  # six heartbeats
+HEARTBEAT_S: Final = 1
+SILENCE_S: Final = 30.0  # of a server that should have sent thirty heartbeats
 _COM_REGISTER_SLAVE, _COM_BINLOG_DUMP, _COM_BINLOG_DUMP_GTID = 0x15, 0x12, 0x1E
 _SEND_ANNOTATIONS: Final = 0x02  # MariaDB: the statements' texts too
 _THROUGH_GTID: Final = 0x04
@@ -46,7 +46,7 @@ class Dump:
         self._connection = connect(address, read_timeout=SILENCE_S)
         self.framing = Framing(has_checksums=server.has_checksums, file=file)
         try:
-            with translated(address):
+            with translated(address, is_in=True):
                 self._introduce(server, server_id, gtids if server.is_mariadb else None)
                 self._ask(server, server_id, file, position, gtids, with_statements)
         except BaseException:

@@ -128,7 +128,7 @@ class Schemas:
         told = table_map.definition(found, self.charsets)
         known = self._certain.get(found.id) or self._last.get(found.id)
         if known is None or not self._covers(known, told):
-            current = read_tables(self._connection, self._choice, [(found.schema, found.name)])
+            current = self._current([(found.schema, found.name)])
             known = current.get(found.id, known)
         if known is None:
             return told
@@ -178,10 +178,13 @@ class Schemas:
         self, pairs: Iterable[tuple[str, str]], place: Place
     ) -> tuple[dict[str, TableDef], set[str]]:
         """The catalog's definitions, and which of them may be later than `place`."""
-        current = read_tables(self._connection, self._choice, pairs)
+        current = self._current(pairs)
         # Information_schema waits for DDL that is under way, and that is in the log when it ends.
         end = log_end(self._connection, self._server)
         return current, self._touched(place, end)
+
+    def _current(self, pairs: Iterable[tuple[str, str]]) -> dict[str, TableDef]:
+        return read_tables(self._connection, self._choice, pairs)
 
     def _touched(self, place: Place, end: Place) -> set[str]:
         """The tables on which there is DDL between two places."""

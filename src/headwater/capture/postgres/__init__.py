@@ -1,4 +1,16 @@
-"""PostgreSQL: logical replication with pgoutput, snapshots with COPY."""
+"""PostgreSQL as a source: logical replication with pgoutput, snapshots with COPY.
+
+    source.py       PostgresSource: what capture/contract.py asks for
+    connection.py   connections with the same session settings, and what their errors mean
+    checks.py       what must be right in the database, and the SQL that mends it
+    publication.py  which tables are sent; slot.py: from where on
+    catalog.py      tables that match, their columns and keys; typecatalog.py: their types
+    stream.py       from messages to events; pgoutput.py: the messages; toast.py: values left out
+    chunks.py       tables read in chunks, and which transactions a read saw
+    values.py       from PostgreSQL's text to JSON; times.py: dates, times and intervals
+
+**Places** are {"lsn": n}: all transactions whose commit record begins at or before n.
+"""
 
 from headwater.capture.postgres.source import PostgresSource
 

@@ -15,6 +15,7 @@ from headwater.capture.settings import CaptureSettings
 from headwater.errors import HeadwaterError, PositionLost, SourceRefused, TableRefused
 
 OLDEST_VERSION: Final = 140000
+_FILTERS_VERSION: Final = 150000  # row filters and column lists in publications
 _FACTS: Final = """
 SELECT current_setting('server_version_num')::int, current_setting('server_version'),
     current_setting('wal_level'), current_setting('max_replication_slots')::int,
@@ -46,6 +47,7 @@ def check(
         with address.errors(), connection.cursor() as cursor:
             return [
                 *_server(cursor, settings, slot, publication),
+                *_publication(cursor, publication),
                 *_tables(cursor, publication, selection),
             ]
     except HeadwaterError as error:
@@ -112,6 +114,38 @@ def _server(
             "the replication slot is invalid: PostgreSQL has removed log that it needed",
             detail=f"slot {slot.name}",
             hint=f"headwater capture reset {settings.name}",
+        )
+
+
+def _publication(cursor: Any, publication: Publication) -> Iterator[HeadwaterError]:
+    """One that was there before us may leave out what we need."""
+    cursor.execute(
+        """SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate AND pubviaroot
+           FROM pg_publication WHERE pubname = %s""",
+        (publication.name,),
+    )
+    if cursor.fetchall() == [(False,)]:
+        yield SourceRefused(
+            "the publication does not publish everything",
+            detail=publication.name,
+            hint=f"ALTER PUBLICATION {quoted(publication.name)} SET (publish = 'insert, update, "
+            "delete, truncate', publish_via_partition_root = true);",
+        )
+    if cursor.connection.server_version < _FILTERS_VERSION:
+        return
+    cursor.execute(
+        """SELECT prrelid::regclass::text FROM pg_publication_rel r
+           JOIN pg_publication p ON p.oid = r.prpubid
+           WHERE pubname = %s AND (prqual IS NOT NULL OR prattrs IS NOT NULL)""",
+        (publication.name,),
+    )
+    for (table,) in cursor.fetchall():
+        name = quoted(publication.name)
+        yield SourceRefused(
+            f"the publication leaves out rows or columns of {table}",
+            detail=publication.name,
+            hint=f"ALTER PUBLICATION {name} DROP TABLE {table}; ALTER PUBLICATION {name} ADD TABLE "
+            f"{table}; and [capture.NAME.columns] or [capture.NAME.rows] instead",
         )
 
 

@@ -5,9 +5,11 @@ the place of the log, COPY the rows out. `pg_current_snapshot()` tells exactly w
 the rows show, so the stream and the chunk can be brought together without a guess.
 """
 
+import math
 import re
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import IO, Any, Final, NamedTuple
@@ -20,11 +22,12 @@ from headwater.capture.postgres.catalog import RawColumn, Shelf, describe, make_
 from headwater.capture.postgres.connection import Pool, literal, lsn_number, quoted
 from headwater.capture.postgres.typecatalog import TypeCatalog
 from headwater.capture.postgres.values import Codec
-from headwater.errors import CaptureError
+from headwater.errors import SourceUnreachable, TableRefused
 
 CHUNK_BYTES: Final = 32 << 20  # of COPY's text; a chunk ends early rather than grow beyond
 _SPOOL_BYTES: Final = 8 << 20  # of a table without key: in memory; more goes to a temporary file
 _WRITERS_POLL_S: Final = 0.2
+_WRITERS_WAIT_S: Final = 20.0
 # COPY's text format writes a vertical tab inside of values as \v: a bare one can only be our NULL.
 _NULL: Final = "\x0b"
 _ESCAPES: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
@@ -139,9 +142,9 @@ class ChunkReader:
                     self._wait_for_writers(cursor, table)
                 return self._read(connection, cursor, table, after, limit_rows)
             except (psycopg2.errors.UndefinedTable, psycopg2.errors.InvalidSchemaName):
-                raise CaptureError("the table is gone", detail=table.id) from None
+                raise TableRefused("the table is gone", detail=table.id) from None
             except (ValueError, ArithmeticError, LookupError) as error:
-                raise CaptureError(
+                raise TableRefused(
                     "the table has a value that cannot be read", detail=f"{table.id}: {error}"
                 ) from None
 
@@ -157,14 +160,16 @@ class ChunkReader:
                FROM pg_class WHERE oid = %s::regclass""",
             (name,),
         )
-        snapshot, lsn, oid, kind, wal_block_bytes = cursor.fetchone()
+        snapshot_text, lsn_now, oid, kind, wal_block_bytes = cursor.fetchone()
+        snapshot = Snapshot(snapshot_text)
+        lsn = _log_place(lsn_number(lsn_now), wal_block_bytes)
         reader = self._reader(cursor, table, oid)
         rows_from = name if kind == "p" else f"ONLY {name}"
-        bound = _log_place(lsn_number(lsn), wal_block_bytes), Snapshot(snapshot)
         if not reader.key:
             every_row = self._read_all(cursor, reader, rows_from)
             cursor.execute("COMMIT")
-            return PostgresChunk(reader.table, every_row, None, bound[1], bound[0])
+            _flush(cursor, lsn)
+            return PostgresChunk(reader.table, every_row, None, snapshot, lsn)
         limit = min(limit_rows, int(CHUNK_BYTES / 2 / self._row_bytes.get(oid, 1)) or 1)
         self._find_operators(cursor, reader)
         lines = _Lines()
@@ -172,6 +177,7 @@ class ChunkReader:
         try:
             cursor.copy_expert(_select(reader, rows_from, after, limit), lines)
             cursor.execute("COMMIT")
+            _flush(cursor, lsn)
         except _Full:
             full = True
             connection.close()  # in the middle of a COPY: of no further use
@@ -183,7 +189,7 @@ class ChunkReader:
             cells = _unescaped(lines[-1].decode().removesuffix("\n"))
             last = [cells[at.index(column)] for column in reader.key]
         rows = reader.make_rows(*_cells(b"".join(lines)))
-        return PostgresChunk(reader.table, rows, last, bound[1], bound[0])
+        return PostgresChunk(reader.table, rows, last, snapshot, lsn)
 
     def _read_all(self, cursor: Any, reader: _Reader, rows_from: str) -> Iterator[Row]:
         """Everything into a file first, so that neither transaction nor lock outlive the call."""
@@ -239,11 +245,18 @@ class ChunkReader:
             return
         cursor.execute(_WRITERS, {"oid": oid})
         writers = set(cursor.fetchall())
-        while writers and not self._stopped.wait(_WRITERS_POLL_S):
+        # A table without key is read while the stream stands still: that must not be for long.
+        deadline = time.monotonic() + (_WRITERS_WAIT_S if not table.key else math.inf)
+        while writers and time.monotonic() < deadline and not self._stopped.wait(_WRITERS_POLL_S):
             cursor.execute(_WRITERS, {"oid": oid})
             writers &= set(cursor.fetchall())
         if writers:
-            raise CaptureError("the capture stops", detail=f"while waiting to read {table.id}")
+            raise SourceUnreachable(
+                "a transaction that began to write before its table was published has not ended",
+                detail=table.id,
+                hint="SELECT pid, xact_start, query FROM pg_stat_activity "
+                "WHERE backend_xid IS NOT NULL ORDER BY xact_start;",
+            )
         self._settled.add(oid)
 
 
@@ -252,6 +265,15 @@ def _log_place(lsn: int, wal_block_bytes: int) -> int:
     reaches only with the next record. No record is shorter: no commit is between.
     """
     return lsn - lsn % wal_block_bytes if lsn % wal_block_bytes <= 40 else lsn
+
+
+def _flush(cursor: Any, lsn: int) -> None:
+    """Reading writes log too (it prunes pages), which nobody flushes for seconds on a quiet
+    server; and the stream, which must pass this place, ends where it is flushed. A commit does it.
+    """
+    cursor.execute("SELECT pg_current_wal_flush_lsn()::text")
+    if lsn_number(cursor.fetchone()[0]) < lsn:
+        cursor.execute("SELECT pg_logical_emit_message(true, 'headwater.chunk', '')")
 
 
 def _select(reader: _Reader, rows_from: str, after: Any, limit: int | None) -> str:

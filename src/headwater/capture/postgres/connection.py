@@ -145,10 +145,6 @@ class Pool:
         for connection in free:
             connection.close()
 
-    def open(self) -> None:
-        with self._lock:
-            self._closed = False
-
 
 def quoted(*names: str) -> str:
     """An identifier: "schema"."table"."""

@@ -7,11 +7,12 @@ import psycopg2
 import psycopg2.errors
 
 from headwater.capture.postgres.catalog import Candidate, Selection
-from headwater.capture.postgres.connection import Address, quoted
+from headwater.capture.postgres.connection import Address, literal, quoted
 from headwater.errors import HeadwaterError, TableRefused
 
 # ALTER PUBLICATION waits for VACUUM and index builds on a table; we come again instead.
 _LOCK_TIMEOUT_MS: Final = 500
+_OURS: Final = "made by headwater capture"
 
 
 @dataclass(slots=True)
@@ -25,12 +26,12 @@ class Publication:
     """Tables that match the patterns are added, also while the capture runs. A table without
     replica identity is never in it: PostgreSQL would refuse the application's UPDATEs and DELETEs.
 
-    A publication that the user named (`publication = …`) loses no table for not matching.
+    A publication that was there before us loses no table for not matching, and is not dropped. Its
+    comment tells one that we made.
     """
 
-    def __init__(self, name: str, named_by_user: bool, address: Address, select: Selection) -> None:
+    def __init__(self, name: str, address: Address, select: Selection) -> None:
         self.name = name
-        self._named_by_user = named_by_user
         self._address = address
         self._select = select
 
@@ -54,23 +55,35 @@ class Publication:
         found = cursor.fetchone()
         if found is None:
             cursor.execute(
-                f"CREATE PUBLICATION {quoted(self.name)} WITH (publish_via_partition_root = true)"
+                f"CREATE PUBLICATION {quoted(self.name)} WITH (publish_via_partition_root = true); "
+                f"COMMENT ON PUBLICATION {quoted(self.name)} IS {literal(_OURS)}"
             )
         candidates = self._select.candidates(cursor, self.name)
+        failed: dict[str, HeadwaterError] = {
+            c.id: unidentified(c) for c in candidates if not c.identified
+        }
+        identified = [c for c in candidates if c.identified]
         if found is not None and found[0]:  # FOR ALL TABLES
-            return Synced(candidates)
-        synced = Synced([c for c in candidates if c.identified and c.published])
-        for candidate in candidates:
-            if not candidate.identified:
-                synced.failed[candidate.id] = unidentified(candidate)
-        self._drop_others(cursor, [c.oid for c in candidates if c.identified])
-        missing = [c for c in candidates if c.identified and not c.published]
+            return Synced(identified, failed)
+        synced = Synced([c for c in identified if c.published], failed)
+        self._drop_others(cursor, [c.oid for c in identified])
+        missing = [c for c in identified if not c.published]
         if missing:
             self._add(cursor, missing, synced)
         return synced
 
     def drop(self, cursor: Any) -> None:
-        cursor.execute(f"DROP PUBLICATION IF EXISTS {quoted(self.name)}")
+        """Takes it away if we made it."""
+        if self._is_ours(cursor):
+            cursor.execute(f"DROP PUBLICATION IF EXISTS {quoted(self.name)}")
+
+    def _is_ours(self, cursor: Any) -> bool:
+        cursor.execute(
+            "SELECT FROM pg_publication WHERE pubname = %s "
+            "AND obj_description(oid, 'pg_publication') = %s",
+            (self.name, _OURS),
+        )
+        return cursor.fetchone() is not None
 
     def _add(self, cursor: Any, missing: list[Candidate], synced: Synced) -> None:
         try:
@@ -115,8 +128,10 @@ class Publication:
             """,
             (self.name, wanted),
         )
-        for schema, name, unidentified_now in cursor.fetchall():
-            if not unidentified_now and self._named_by_user:
+        others = cursor.fetchall()
+        is_ours = bool(others) and self._is_ours(cursor)
+        for schema, name, unidentified_now in others:
+            if not unidentified_now and not is_ours:
                 continue
             try:
                 cursor.execute(

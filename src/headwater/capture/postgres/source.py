@@ -46,10 +46,7 @@ class PostgresSource(Source):
         self._selection = Selection(settings)
         self._slot = Slot(settings.options.get("slot", own), settings.name)
         self._publication = Publication(
-            settings.options.get("publication", own),
-            "publication" in settings.options,
-            self._address,
-            self._selection,
+            settings.options.get("publication", own), self._address, self._selection
         )
         self._shelf = Shelf()
         self._types = TypeCatalog(settings.decimals, settings.times)
@@ -60,6 +57,7 @@ class PostgresSource(Source):
         self._known: dict[str, int] = {}  # published tables, with their oids
         self._failed: dict[str, str] = {}  # tables that were reported, and as what
         self._later: list[tuple[int, Event]] = []  # events for when the stream has come to an LSN
+        self._opened = False
         self._minded_at = 0.0
         self._heartbeat_at = 0.0
 
@@ -71,8 +69,8 @@ class PostgresSource(Source):
     def open(self, after: Position | None, known: Mapping[str, Table]) -> Place:
         with self._address.errors(), self._connection().cursor() as cursor:
             self._slot.free(cursor)
-            if after is not None and not self._publication.exists(cursor):
-                raise self._slot.lost("the publication is gone")
+            if after is not None:
+                self._find(cursor, after)
             # In this order: pgoutput looks the publication up as it was at each change's time.
             synced = self._publication.sync(cursor)
             lsn, created = self._slot.open(cursor, after)
@@ -90,15 +88,21 @@ class PostgresSource(Source):
                         synced.failed[candidate.id] = self._unpublished(candidate)
             self._report_failed(synced, lsn)
         self._minded_at = self._heartbeat_at = time.monotonic()
+        self._opened = True
         return {"lsn": lsn}
 
     def check_position(self, after: Position) -> bool:
         with self._address.errors(), self._connection().cursor() as cursor:
-            self._slot.open(cursor, after)  # with a position it makes nothing
+            self._find(cursor, after)
         return True
 
     def tables(self) -> list[Table]:
+        """Once opened, only tables that are published: whoever reads a table that is not would
+        miss what happens to it until it is.
+        """
         with self._address.errors(), self._connection().cursor() as cursor:
+            if self._opened:
+                return self._describe(cursor, self._mind(cursor).tables)
             candidates = self._selection.candidates(cursor, self._publication.name)
             return self._describe(cursor, [c for c in candidates if c.identified])
 
@@ -165,8 +169,8 @@ class PostgresSource(Source):
         assert self._stream is not None
         now = time.monotonic()
         if now - self._minded_at > MIND_S:
-            self._minded_at = now
-            self._mind()
+            with self._address.errors(), self._connection().cursor() as cursor:
+                self._mind(cursor)
         if now - self._heartbeat_at > self._settings.heartbeat_s:
             self._heartbeat_at = now
             self._beat()
@@ -176,22 +180,30 @@ class PostgresSource(Source):
         self._later = [(lsn, event) for lsn, event in self._later if lsn > self._stream.seen]
         return due
 
-    def _mind(self) -> None:
-        with self._address.errors(), self._connection().cursor() as cursor:
-            synced = self._publication.sync(cursor)
-            cursor.execute("SELECT pg_current_wal_lsn()::text")
-            lsn = lsn_number(cursor.fetchone()[0]) - 1
-            now = {candidate.id: candidate.oid for candidate in synced.tables}
-            news = [c for c in synced.tables if self._known.get(c.id) != c.oid]
-            for table in self._describe(cursor, news):
-                if table.id in self._known:  # dropped and made anew between two looks
-                    self._later.append((lsn, SchemaChange(table.id, None)))
-                self._later.append((lsn, SchemaChange(table.id, table)))
+    def _find(self, cursor: Any, after: Position) -> None:
+        """Raises PositionLost unless the stream can go on behind `after`. Makes nothing."""
+        if not self._publication.exists(cursor):
+            raise self._slot.lost("the publication is gone")
+        self._slot.open(cursor, after)
+
+    def _mind(self, cursor: Any) -> Synced:
+        """Looks at the tables, and notes what shall be told when the stream has come this far."""
+        self._minded_at = time.monotonic()
+        synced = self._publication.sync(cursor)
+        cursor.execute("SELECT pg_current_wal_lsn()::text")
+        lsn = lsn_number(cursor.fetchone()[0]) - 1
+        now = {candidate.id: candidate.oid for candidate in synced.tables}
+        news = [c for c in synced.tables if self._known.get(c.id) != c.oid]
+        for table in self._describe(cursor, news):
+            if table.id in self._known:  # dropped and made anew between two looks
+                self._later.append((lsn, SchemaChange(table.id, None)))
+            self._later.append((lsn, SchemaChange(table.id, table)))
         for table_id in self._known:
             if table_id not in now and table_id not in synced.failed:
                 self._later.append((lsn, SchemaChange(table_id, None)))
         self._known = now
         self._report_failed(synced, lsn)
+        return synced
 
     def _unpublished(self, candidate: Candidate) -> CaptureError:
         return CaptureError(

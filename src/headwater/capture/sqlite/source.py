@@ -27,9 +27,10 @@ from headwater.capture.contract import (
     Progress,
     Source,
     Table,
+    TableFailed,
 )
 from headwater.capture.settings import CaptureSettings
-from headwater.capture.sqlite.catalog import SCHEMA, quoted, read_definition, table_names
+from headwater.capture.sqlite.catalog import quoted, read_definition, table_names
 from headwater.capture.sqlite.changelog import MOST_COLUMNS, ChangeLog
 from headwater.capture.sqlite.chunks import SqliteChunk, read_rows
 from headwater.capture.sqlite.connection import (
@@ -48,6 +49,7 @@ from headwater.errors import (
     HeadwaterError,
     PositionLost,
     SourceRefused,
+    TableRefused,
 )
 
 _SHORTEST_PAUSE_S: Final = 0.001
@@ -62,7 +64,9 @@ class SqliteSource(Source):
         self._settings = settings
         self._path = database_path(settings.source.reveal())
         self.database = os.path.splitext(os.path.basename(self._path))[0]
-        self._log = ChangeLog(settings.name, settings.tables, settings.exclude)
+        self._log = ChangeLog(
+            settings.name, settings.tables, settings.exclude, settings.snapshot != "never"
+        )
         self._connection: sqlite3.Connection | None = None
         # Where the log ended for chunks that the stream has not passed. Looks are made under the
         # lock, so that a transaction never spans such an end.
@@ -80,7 +84,8 @@ class SqliteSource(Source):
                 )
             ]
         try:
-            with closing(connect(self._path)) as connection, in_our_words(self._path):
+            connection = connect(self._path, busy_timeout_s=1)
+            with closing(connection), in_our_words(self._path):
                 found = self._check_tables(connection)
                 # Whether the write lock can be had; nothing is written.
                 with write_transaction(connection):
@@ -104,13 +109,7 @@ class SqliteSource(Source):
         for name in names:
             definition = read_definition(connection, name)
             if definition is not None and len(definition.columns) > MOST_COLUMNS:
-                found.append(
-                    SourceRefused(
-                        f"table {name} cannot be followed",
-                        detail=f"{len(definition.columns)} columns; at most {MOST_COLUMNS}",
-                        hint=f'exclude = ["{SCHEMA}.{name}"]',
-                    )
-                )
+                found.append(_too_wide(definition.as_table().id, len(definition.columns)))
         return found
 
     def open(self, after: Position | None, known: Mapping[str, Table]) -> Place:
@@ -160,12 +159,11 @@ class SqliteSource(Source):
 
     def tables(self) -> list[Table]:
         with closing(connect(self._path)) as connection, in_our_words(self._path):
-            found = []
-            for name in table_names(connection, self._settings.tables, self._settings.exclude):
-                definition = read_definition(connection, name)
-                if definition is not None and len(definition.columns) <= MOST_COLUMNS:
-                    found.append(self._log.same_table(definition.as_table()))
-            return found
+            if self._connection is not None:
+                return self._log.tables(connection)
+            names = table_names(connection, self._settings.tables, self._settings.exclude)
+            found = [read_definition(connection, name) for name in names]
+            return [each.as_table() for each in found if each is not None]
 
     def changes(self, after: Position) -> Iterator[Event]:
         with in_our_words(self._path):
@@ -180,8 +178,12 @@ class SqliteSource(Source):
         watch = Watch(self._path, connection)
         pause_s = _SHORTEST_PAUSE_S
         told_at_s = time.monotonic()
+        refused: set[str] = set()
         while True:
             end_id = self._look(last_id) if watch.is_changed() else last_id
+            for table_id in self._log.too_wide.keys() - refused:
+                refused.add(table_id)
+                yield TableFailed(table_id, _too_wide(table_id, self._log.too_wide[table_id]))
             if end_id is None:
                 watch.look_again()
             elif end_id > last_id:
@@ -251,8 +253,8 @@ class SqliteSource(Source):
                     raise
                 connection.text_factory = lenient_text
                 rows, next_after = read_rows(connection, definition, after, limit_rows)
-        now = self._log.same_table(definition.as_table())
-        return SqliteChunk(now, rows, next_after, last_id)
+        now = definition.as_table()
+        return SqliteChunk(table if now == table else now, rows, next_after, last_id)
 
     def estimate_rows(self, table: Table) -> int | None:
         """By the range of rowids: counting would read the whole table."""
@@ -288,3 +290,11 @@ class SqliteSource(Source):
         if self._connection is None:
             raise CaptureError("the source is closed", detail=self._path)
         return self._connection
+
+
+def _too_wide(table_id: str, columns: int) -> TableRefused:
+    return TableRefused(
+        f"table {table_id} cannot be followed",
+        detail=f"{columns} columns; at most {MOST_COLUMNS}",
+        hint=f'exclude = ["{table_id}"]',
+    )

@@ -61,13 +61,13 @@ def names_of(capture: str) -> Names:
     return Names(f"{PREFIX}{capture}_")
 
 
-def log_tables(names: Names, width: int) -> list[str]:
-    columns = "".join(f", c{i}" for i in range(width))
+def log_tables(names: Names, columns: int) -> list[str]:
+    """For tables that have at most so many columns."""
     # No AUTOINCREMENT: its sqlite_sequence could never be removed again. The highest row of the log
     # is never deleted, and so an id is never given twice.
     return [
-        f"CREATE TABLE {names.log} (id INTEGER PRIMARY KEY, t, op, at{columns})",
-        f"CREATE TABLE {names.replaced} (t, r{columns})",
+        f"CREATE TABLE {names.log} (id INTEGER PRIMARY KEY, t, op, at, {_cells(0, 2 * columns)})",
+        f"CREATE TABLE {names.replaced} (t, r, {_cells(0, columns)})",
         f"CREATE TABLE {names.versions} (t INTEGER PRIMARY KEY, name, definition, is_current)",
         f"CREATE TABLE {names.state} (name, value)",
     ]

@@ -1,0 +1,360 @@
+"""The tables of one run: which are followed, how they changed, which have failed, which are copied.
+
+Called by the runner's thread only. A table's state is durable with the records that it speaks of.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from headwater.capture.contract import (
+    Begin,
+    Change,
+    Chunk,
+    Commit,
+    Place,
+    Row,
+    SchemaChange,
+    Source,
+    Table,
+)
+from headwater.capture.metrics import CaptureState
+from headwater.capture.outgoing import Outgoing, now_ms
+from headwater.capture.positions import INCREMENTAL, INITIAL, Failure, Snapshot, TableState
+from headwater.capture.settings import CaptureSettings
+from headwater.capture.shaping import Shaper
+from headwater.capture.snapshot import (
+    EVERYTHING,
+    RECENT_TRANSACTIONS,
+    Copy,
+    FailedCopy,
+    ReadChunk,
+    Snapshots,
+    Tracker,
+)
+from headwater.capture.topics import Topics
+from headwater.errors import CaptureError, HeadwaterError, SourceUnreachable
+
+log = logging.getLogger(__name__)
+
+_TOLD_ROWS = 10_000  # how often the copy of a table without a key tells how far it is
+
+
+@dataclass(slots=True)
+class Followed:
+    """One table, as the stream shows it now."""
+
+    table: Table
+    is_dropped: bool = False  # it has failed, or waits for the copy that comes first
+    trackers: list[Tracker] = field(default_factory=list)
+    passing: Chunk | None = None  # a copy of all of it that the stream has not passed yet
+
+    @property
+    def is_plain(self) -> bool:
+        return not (self.trackers or self.is_dropped or self.passing)
+
+
+class Tables:
+    def __init__(
+        self,
+        settings: CaptureSettings,
+        source: Source,
+        shaper: Shaper,
+        topics: Topics,
+        outgoing: Outgoing,
+        states: Mapping[str, TableState],
+        told: CaptureState,
+    ) -> None:
+        self._settings = settings
+        self._source = source
+        self._shaper = shaper
+        self._topics = topics
+        self._outgoing = outgoing
+        self._states = dict(states)
+        self._told = told
+        self.recent: deque[Begin] = deque(maxlen=RECENT_TRANSACTIONS)
+        self._snapshots = Snapshots(source, self.recent, settings.chunk_rows)
+        self._whole: list[Table] = []  # tables without a key that wait for their copy
+        self._passing: list[Followed] = []
+        self.by_identity: dict[int, Followed] = {}  # by id() of the table that the stream shows
+        self._by_id: dict[str, Followed] = {}
+        for table_id, state in states.items():
+            if state.failed is not None:
+                error = CaptureError(state.failed.what, detail=state.failed.detail)
+                told.table_failed(table_id, error)
+
+    def close(self) -> None:
+        self._snapshots.close()
+
+    # ── following ───────────────────────────────────────────────────────────────────────────────
+
+    def look(self) -> None:
+        """Finds tables that are new, and copies that are not done."""
+        if self._source.snapshots_itself:
+            return
+        for table in self._source.tables():
+            state = self._states.get(table.id)
+            if state is None:
+                self.follow(table)
+            elif self._is_to_copy(state) and not self._is_copying(table.id):
+                assert state.snapshot is not None
+                self._copy(table, state.snapshot)
+        self._outgoing.settle()
+
+    def follow(self, table: Table, ddl: str | None = None) -> Followed:
+        """The stream, or a look at the database, shows a table for the first time or changed."""
+        followed = self._by_id.get(table.id)
+        if followed is None:
+            followed = self._by_id[table.id] = Followed(table)
+        self.by_identity.pop(id(followed.table), None)
+        followed.table = table
+        self.by_identity[id(table)] = followed
+        state = self._states.get(table.id)
+        if state is not None and (state.failed is not None or state.table == table):
+            # A table without a key has no way to tell what a copy contains already, so its changes
+            # count from the first copy on.
+            followed.is_dropped = state.failed is not None or (
+                not table.key and state.snapshot == Snapshot(INITIAL)
+            )
+            return followed
+        try:
+            is_new = self._topics.ensure(self._shaper.topic_of(table))
+            before = state.table if state is not None else None
+            records = self._shaper.schema_change(SchemaChange(table.id, table, ddl), before)
+        except CaptureError as error:
+            self.fail(table.id, error, table)
+            return followed
+        self._outgoing.append(records)
+        if state is not None:
+            self._put(replace(state, table=table))
+            return followed
+        log.info("%s: follows %s", self._settings.name, table.id)
+        is_wanted = self._settings.snapshot == "initial" and not self._source.snapshots_itself
+        state = TableState(table, Snapshot(INITIAL) if is_wanted else None)
+        self._put(state)
+        if state.snapshot is not None:
+            if not is_new:
+                # The topic has rows of an earlier life of this capture, or of a table that had the
+                # name; those that were deleted between would stay for ever.
+                self._begin_anew(table)
+            self._copy(table, state.snapshot)
+        return followed
+
+    def schema_changed(self, event: SchemaChange) -> None:
+        state = self._states.get(event.table_id)
+        if event.table is not None and (state is None or state.table != event.table):
+            self.follow(event.table, event.ddl)
+            return
+        try:
+            before = state.table if state is not None else None
+            self._outgoing.append(self._shaper.schema_change(event, before))
+        except CaptureError as error:
+            self.fail(event.table_id, error)
+        if event.table is None and state is not None:
+            self._forget(event.table_id)
+
+    def _forget(self, table_id: str) -> None:
+        """The table is gone. One that gets its name later is a new one."""
+        self._stop_copying(table_id)
+        del self._states[table_id]
+        followed = self._by_id.pop(table_id, None)
+        if followed is not None:
+            self.by_identity.pop(id(followed.table), None)
+        self._outgoing.put_state(table_id, None)
+
+    def fail(self, table_id: str, error: HeadwaterError, table: Table | None = None) -> None:
+        """Stops one table; the others go on. It stays so until somebody asks for a new copy."""
+        state = self._states.get(table_id)
+        if state is not None and state.failed is not None:
+            return
+        log.error("%s: %s is no longer followed: %s", self._settings.name, table_id, error)
+        self._told.table_failed(table_id, error)
+        self._stop_copying(table_id)
+        followed = self._by_id.get(table_id)
+        if followed is not None:
+            followed.is_dropped = True
+            table = table or followed.table
+        if table is None:
+            schema, _, name = table_id.partition(".")
+            table = state.table if state is not None else Table(schema, name, (), ())
+        again = f"`headwater capture snapshot {self._settings.name} --table {table_id}` begins anew"
+        hint = f"{error.hint}; then {again}" if error.hint else again
+        failure = Failure(error.what, error.detail, hint)
+        self._put(TableState(table, state.snapshot if state is not None else None, failure))
+
+    def is_wanted(self, followed: Followed, event: Change) -> bool:
+        """Whether a change of a table that is not plain is published; notes what it touches."""
+        if followed.is_dropped:
+            return False
+        transaction = self._outgoing.transaction
+        assert transaction is not None
+        if followed.passing is not None and followed.passing.contains(transaction):
+            return False
+        if followed.trackers:
+            keys = {EVERYTHING} if event.op == "t" else set(self._keys(event))
+            for tracker in tuple(followed.trackers):
+                tracker.touch(keys)
+        return True
+
+    def _keys(self, event: Change) -> Iterator[bytes]:
+        table = event.table
+        for row in (event.before, event.after):
+            if row is not None and all(name in row for name in table.key):
+                key = self._shaper.key_of(table, row)
+                if key is not None:
+                    yield key
+
+    def _put(self, state: TableState) -> None:
+        self._states[state.table.id] = state
+        self._outgoing.put_state(state.table.id, state)
+
+    # ── copying ─────────────────────────────────────────────────────────────────────────────────
+
+    def publish_copies(self, place: Place) -> None:
+        """Between two transactions: everything that can be published, now that the stream is at
+        `place`.
+        """
+        if self._whole:
+            self._copy_whole(self._whole.pop(0))
+        for followed in tuple(self._passing):
+            if followed.passing is not None and followed.passing.is_passed(place):
+                followed.passing = None
+                self._passing.remove(followed)
+        while (read := self._snapshots.passed(place)) is not None:
+            if isinstance(read, FailedCopy):
+                self._copy_failed(read)
+            else:
+                self._publish(read)
+            self._outgoing.settle()
+        self._source.is_awaited = self._snapshots.is_waiting()
+
+    def copy_again(self, table_ids: Iterable[str]) -> None:
+        """Somebody wants these tables copied."""
+        tables = {table.id: table for table in self._source.tables()}
+        for table_id in table_ids:
+            table = tables.get(table_id)
+            if table is None:
+                log.warning("%s: there is no table %s to copy", self._settings.name, table_id)
+                continue
+            log.info("%s: copies %s again", self._settings.name, table_id)
+            has_failed = table_id in self._states and self._states[table_id].failed is not None
+            self._put(TableState(table, Snapshot(INCREMENTAL)))
+            followed = self._by_id.get(table_id) or self.follow(table)
+            followed.is_dropped = False
+            if has_failed and table.key:
+                self._begin_anew(table)  # what was deleted meanwhile is in no copy
+            self._copy(table, Snapshot(INCREMENTAL))
+        self._outgoing.settle()
+
+    def _is_to_copy(self, state: TableState) -> bool:
+        return state.failed is None and state.snapshot is not None and not state.snapshot.is_done
+
+    def _is_copying(self, table_id: str) -> bool:
+        return table_id in self._snapshots.copies or any(t.id == table_id for t in self._whole)
+
+    def _copy(self, table: Table, snapshot: Snapshot) -> None:
+        followed = self._by_id.get(table.id) or self.follow(table)
+        if table.key:
+            copy = Copy(table, snapshot.kind, snapshot.after, snapshot.rows, followed.trackers)
+            self._snapshots.start(copy)
+        else:
+            followed.is_dropped = snapshot.kind == INITIAL
+            self._whole.append(table)
+
+    def _stop_copying(self, table_id: str) -> None:
+        self._snapshots.cancel(table_id)
+        self._whole = [table for table in self._whole if table.id != table_id]
+
+    def _publish(self, read: ReadChunk) -> None:
+        """A chunk that the stream has passed."""
+        table, copy = read.chunk.table, read.copy
+        touched, rows = read.tracker.touched, read.rows
+        if EVERYTHING in touched:
+            rows = []
+        elif touched:
+            rows = [row for row in rows if self._shaper.key_of(table, row) not in touched]
+        try:
+            self._append_rows(table, rows, copy.kind)
+        except CaptureError as error:
+            self.fail(table.id, error)
+            return
+        self._snapshots.published(read)
+        copy.rows += len(read.rows)
+        is_done = read.chunk.after is None
+        snapshot = Snapshot(copy.kind, read.chunk.after, copy.rows, copy.total, is_done)
+        self._put(replace(self._states[table.id], snapshot=snapshot))
+        self._told.snapshot(table.id, copy.rows, copy.total, is_done)
+        if is_done:
+            log.info("%s: %s: %d rows copied", self._settings.name, table.id, copy.rows)
+
+    def _append_rows(self, table: Table, rows: Iterable[Row], kind: str) -> None:
+        self._outgoing.open()
+        append, partitions = self._outgoing.writer.append, self._outgoing.partitions
+        at_ms = now_ms()
+        for topic, key, value, headers in self._shaper.rows(table, rows, kind):
+            append(topic, partitions[topic], key, value, headers, at_ms)
+
+    def _copy_whole(self, table: Table) -> None:
+        """A table without a key: all of it in one read, while the stream stands still. Changes
+        that the read contains and that come later are dropped.
+        """
+        state, followed = self._states[table.id], self._by_id[table.id]
+        assert state.snapshot is not None
+        try:
+            chunk = self._source.read_chunk(table, None, self._settings.chunk_rows)
+            if not all(chunk.contains(transaction) for transaction in self.recent):
+                self._whole.append(table)  # the topic has something that the read has not (limbo)
+                return
+            if state.snapshot.kind == INCREMENTAL:
+                self._begin_anew(table)
+            total = self._source.estimate_rows(table)
+            counted = _Counted(
+                chunk.rows, lambda rows: self._told.snapshot(table.id, rows, total, is_done=False)
+            )
+            self._append_rows(chunk.table, counted, state.snapshot.kind)
+        except SourceUnreachable:
+            raise
+        except CaptureError as error:
+            self.fail(table.id, error)
+            self._outgoing.settle()
+            return
+        followed.is_dropped = False
+        followed.passing = chunk
+        self._passing.append(followed)
+        snapshot = Snapshot(state.snapshot.kind, None, counted.rows, total, is_done=True)
+        self._put(replace(state, snapshot=snapshot))
+        self._outgoing.settle()
+        self._told.snapshot(table.id, counted.rows, total, is_done=True)
+
+    def _copy_failed(self, failed: FailedCopy) -> None:
+        if isinstance(failed.error, SourceUnreachable):
+            raise failed.error
+        if not failed.copy.is_cancelled:
+            self.fail(failed.copy.table.id, failed.error)
+
+    def _begin_anew(self, table: Table) -> None:
+        """Tells consumers that what they have of the table no longer counts."""
+        truncated = Change(table, "t", None, None, 0, {})
+        if self._outgoing.transaction is not None:
+            self._outgoing.append(self._shaper.change(truncated))
+            return
+        self._shaper.begin(Begin(self._outgoing.position.position.at, "", now_ms(), {}))
+        self._outgoing.append(self._shaper.change(truncated))
+        self._outgoing.append(self._shaper.commit(Commit(1)))
+
+
+class _Counted:
+    """Rows on their way, counted; now and then it is told how many."""
+
+    def __init__(self, rows: Iterable[Row], tell: Callable[[int], None]) -> None:
+        self._rows = rows
+        self._tell = tell
+        self.rows = 0
+
+    def __iter__(self) -> Iterator[Row]:
+        for row in self._rows:
+            self.rows += 1
+            if not self.rows % _TOLD_ROWS:
+                self._tell(self.rows)
+            yield row

@@ -1,0 +1,167 @@
+"""`headwater capture run NAME`: follows a database in the foreground.
+
+A capture is crash-only: a run that fails ends, and the next one goes on from the position in the
+log. This module decides whether there is a next one. The database or the broker being away is
+waited for, with growing pauses; what no waiting mends (rights, settings, a lost position, another
+process that took over) ends the command. Everything else is tried again if it worked before.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import signal
+import sys
+import threading
+from types import FrameType
+from typing import Final
+
+from headwater import config
+from headwater.capture.metrics import CaptureState
+from headwater.capture.settings import CaptureSettings
+from headwater.cli.capture_display import Display
+from headwater.cli.capture_state import named
+from headwater.cli.cluster import Cluster
+from headwater.cli.output import say, styled
+from headwater.cli.parser import Command, Parser, common_options
+from headwater.client import login
+from headwater.errors import (
+    AuthenticationFailed,
+    BrokerUnreachable,
+    ConfigError,
+    Fenced,
+    HeadwaterError,
+    PositionLost,
+    SourceRefused,
+    SourceUnreachable,
+    UsageError,
+)
+
+_FIRST_PAUSE_S: Final = 1.0
+_LONGEST_PAUSE_S: Final = 60.0
+_AWAY: Final = (SourceUnreachable, BrokerUnreachable)
+_FINAL: Final = (
+    AuthenticationFailed, ConfigError, Fenced, PositionLost, SourceRefused, UsageError
+)  # fmt: skip
+
+
+def _configure(parser: Parser) -> None:
+    parser.add_argument("name", metavar="NAME", help="capture: [capture.NAME] in headwater.toml")
+    parser.add_argument(
+        "-b",
+        "--bootstrap",
+        metavar="HOST:PORT[,...]",
+        help="brokers to talk to (broker.bootstrap, else broker.advertise, else broker.listen)",
+    )
+    common_options(parser, json_help="write one JSON object at the start, and the log as JSON")
+
+
+def _run(args: argparse.Namespace) -> int:
+    loaded = config.load({"broker.bootstrap": args.bootstrap}, path=args.config)
+    loaded = dataclasses.replace(loaded, client=login.with_password(loaded.client))
+    settings = named(loaded, args.name)
+    state = CaptureState(settings.name)
+    stop = _stop_on_signals()
+    metrics = _serve_metrics(settings, state)
+    _announce(settings, loaded, metrics, as_json=args.json)
+    is_json = args.json or loaded.broker.log_format == "json"
+    with Display(state, loaded.broker.log_level, is_json=is_json) as display:
+        run_until_stopped(settings, loaded, state, stop, display)
+    if not args.json:
+        say("stopped; the next run goes on from here")
+    return 0
+
+
+def run_until_stopped(
+    settings: CaptureSettings,
+    loaded: config.Config,
+    state: CaptureState,
+    stop: threading.Event,
+    display: Display,
+) -> None:
+    """One run after the other until `stop`. Raises what no further run would mend."""
+    from headwater.capture import runner
+
+    pause_s = _FIRST_PAUSE_S
+    has_followed = False
+    while not stop.is_set():
+        try:
+            Cluster(loaded.bootstrap(), login.properties_of(loaded.client)).require_listener()
+            runner.run(settings, loaded.bootstrap(), loaded.client, state, stop)
+            return
+        except HeadwaterError as error:
+            if stop.is_set() and isinstance(error, _AWAY):
+                return  # it cannot say goodbye; the position in the log says where it was
+            has_followed = has_followed or state.is_following
+            pause_s = _FIRST_PAUSE_S if state.is_following else pause_s
+            state.error(error)
+            if isinstance(error, _FINAL) or not (has_followed or isinstance(error, _AWAY)):
+                raise
+            display.retrying(error, pause_s)
+        stop.wait(pause_s)
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        state.restarted()
+
+
+def _stop_on_signals() -> threading.Event:
+    """Set by SIGINT and SIGTERM. A second one ends the process at once, which loses nothing."""
+    stop = threading.Event()
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_DFL)
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, ask)
+    return stop
+
+
+def _serve_metrics(settings: CaptureSettings, state: CaptureState) -> str | None:
+    """Where; until the process ends."""
+    if settings.metrics_listen is None:
+        return None
+    from headwater.capture.http import HttpEndpoint
+
+    return HttpEndpoint(settings.metrics_listen, state).address
+
+
+def _announce(
+    settings: CaptureSettings, loaded: config.Config, metrics: str | None, *, as_json: bool
+) -> None:
+    bootstrap = loaded.bootstrap()
+    if as_json:
+        about = {
+            "capture": settings.name,
+            "source": settings.shown_source,
+            "bootstrap": bootstrap,
+            "metrics_listen": metrics,
+            "pid": os.getpid(),
+        }
+        say(json.dumps(about))
+    else:
+        exact = [each for each in settings.tables if not set(each) & set("*?[")]
+        topic = f"{settings.name}.{exact[0] if exact else 'SCHEMA.TABLE'}"
+        say(
+            f"{styled(settings.name, 'bold green')} follows {styled(settings.shown_source, 'bold')}"
+            f" ({', '.join(settings.tables)}) into topics at {bootstrap}"
+        )
+        if sys.stdout.isatty():
+            known = config.read(path=str(loaded.path) if loaded.path else None).bootstrap()
+            given = "" if known == bootstrap else f" -b {bootstrap}"
+            say(
+                "\nlook, in another terminal:\n"
+                f"  headwater capture status {settings.name}{given}\n"
+                f"  headwater consume {topic} -o start{given}\n\n"
+                "Ctrl-C stops it\n"
+            )
+    sys.stdout.flush()
+
+
+COMMAND = Command(
+    "follow a database in the foreground",
+    _configure,
+    _run,
+    "  headwater capture run shop\n"
+    "  HEADWATER_CAPTURE__SHOP__SOURCE=postgresql://localhost/shop headwater capture run shop",
+)

@@ -1,0 +1,171 @@
+"""What is wrong with a server, in words and with the SQL that mends it; and what was not asked."""
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+from mariadb_server import MariaDbServer
+from mysql_capture import ShopCapture
+
+from headwater.capture.contract import Position
+from headwater.capture.mysql import MySqlSource
+from headwater.capture.settings import CaptureSettings
+from headwater.errors import ConfigError, SourceRefused, SourceUnreachable, TableRefused
+from headwater.settings import Secret
+
+
+@pytest.fixture
+def account(mariadb_server: MariaDbServer, shop: str) -> Iterator[str]:
+    """A user without any right."""
+    name = f"user_{shop}"
+    mariadb_server.execute(f"CREATE USER {name} IDENTIFIED BY 'sécret'")
+    yield name
+    mariadb_server.execute(f"DROP USER {name}")
+
+
+def _source(url: str, **settings: object) -> MySqlSource:
+    return MySqlSource(CaptureSettings("shop", Secret(url), **settings))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind", "hint"),
+    [
+        ("binlog_format", "MIXED", SourceRefused, "SET GLOBAL binlog_format = ROW"),
+        ("binlog_row_image", "MINIMAL", TableRefused, "SET GLOBAL binlog_row_image = FULL"),
+        ("binlog_row_metadata", "NO_LOG", TableRefused, "SET GLOBAL binlog_row_metadata = FULL"),
+        ("binlog_expire_logs_seconds", "3600", TableRefused, "binlog_expire_logs_seconds = 604800"),
+    ],
+)
+def test_settings_are_told_with_the_sql(
+    capture: ShopCapture, name: str, value: str, kind: type, hint: str
+) -> None:
+    with capture.server.globals(**{name: value}):
+        [problem] = capture.source.check()
+    assert type(problem) is kind
+    assert hint in problem.hint
+
+
+def test_rights_are_told_with_the_grant_that_gives_them(
+    mariadb_server: MariaDbServer, shop: str, account: str
+) -> None:
+    mariadb_server.execute(f"CREATE TABLE {shop}.t (id INT PRIMARY KEY)")
+    source = _source(mariadb_server.url(shop, account, "s%C3%A9cret"))
+    for _ in range(5):
+        problems = source.check()
+        if not problems:
+            break
+        assert isinstance(problems[0], SourceRefused)
+        assert problems[0].hint.startswith("GRANT ")
+        mariadb_server.execute(problems[0].hint)
+    assert problems == []
+    place = source.open(None, {})
+    mariadb_server.execute(f"INSERT INTO {shop}.t VALUES (1)")
+    events = source.changes(Position(place))
+    for event in events:
+        if event is not None:
+            break
+    assert [row["id"] for row in source.read_chunk(source.tables()[0], None, 10).rows] == [1]
+    assert source.lag(place).size_bytes
+    events.close()
+    source.close()
+
+
+def test_a_missing_right_stops_the_stream_with_its_grant(
+    mariadb_server: MariaDbServer, shop: str, account: str
+) -> None:
+    mariadb_server.execute(
+        f"CREATE TABLE {shop}.t (id INT PRIMARY KEY)",
+        f"GRANT SELECT, BINLOG MONITOR ON *.* TO {account}",
+    )
+    source = _source(mariadb_server.url(shop, account, "s%C3%A9cret"))
+    place = source.open(None, {})
+    with pytest.raises(SourceRefused) as caught:
+        next(source.changes(Position(place)))
+    assert "REPLICATION SLAVE" in caught.value.hint
+    source.close()
+
+
+def test_a_wrong_password(mariadb_server: MariaDbServer, account: str) -> None:
+    [problem] = _source(mariadb_server.url("", account, "wrong")).check()
+    assert isinstance(problem, SourceRefused)
+    assert account in problem.what
+    assert "wrong" not in str(problem) + problem.hint
+
+
+def test_nobody_answers() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    source = _source(f"mysql://root@127.0.0.1:{port}/")
+    [problem] = source.check()
+    assert isinstance(problem, SourceUnreachable)
+    assert f"127.0.0.1:{port}" in problem.what
+    with pytest.raises(SourceUnreachable):
+        source.open(None, {})
+
+
+def test_somebody_else_answers() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        source = _source(f"mysql://root@127.0.0.1:{port}/")
+
+        import threading
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            connection.close()
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        [problem] = source.check()
+        thread.join()
+    assert isinstance(problem, SourceUnreachable)
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("mysql://localhost/?sll_ca=x", {}),
+        ("mysql://localhost:port/", {}),
+        ("mysql://localhost/", {"server_id": "0"}),
+        ("mysql://localhost/", {"server_id": "many"}),
+    ],
+)
+def test_wrong_settings_are_refused(url: str, options: dict[str, str]) -> None:
+    with pytest.raises(ConfigError):
+        _source(url, options=options)
+
+
+def test_two_captures_register_under_ids_of_their_own(capture: ShopCapture) -> None:
+    """The server ends the reader whose id another one takes: that is told, with what mends it."""
+    capture.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+    capture.begin()
+    other = ShopCapture(capture.server, capture.database)
+    assert capture.reader is not None
+    capture.reader.next()
+    other.begin()
+    assert other.reader is not None
+    other.reader.next()
+    with pytest.raises((SourceRefused, SourceUnreachable)):
+        for _ in range(100):
+            capture.reader.next()
+    third = ShopCapture(capture.server, capture.database, options={"server_id": "4711"})
+    third.begin()
+    third.execute("INSERT INTO t VALUES (1)")
+    assert third.rows(1) == other.rows(1) == [{"id": 1}]
+    third.close()
+    other.close()
+
+
+def test_patterns_choose_tables(mariadb_server: MariaDbServer, shop: str) -> None:
+    mariadb_server.execute(
+        f"CREATE TABLE {shop}.orders (id INT PRIMARY KEY)",
+        f"CREATE TABLE {shop}.users (id INT PRIMARY KEY)",
+        f"CREATE VIEW {shop}.seen AS SELECT * FROM {shop}.users",
+    )
+    everything = _source(mariadb_server.url(shop))
+    assert [table.name for table in everything.tables()] == ["orders", "users"]
+    some = _source(mariadb_server.url(), tables=(f"{shop}.*",), exclude=("*.users",))
+    assert [table.id for table in some.tables()] == [f"{shop}.orders"]
+    system = _source(mariadb_server.url(), tables=("mysql.*",))
+    assert system.tables() == []

@@ -1,0 +1,211 @@
+"""Tables that change: with names of columns in the log, and without."""
+
+from collections.abc import Iterator
+
+import pytest
+from mariadb_server import MariaDbServer
+from mysql_capture import ShopCapture
+
+from headwater.capture.contract import Position
+from headwater.errors import CaptureError
+
+TABLE = "CREATE TABLE t (id INT PRIMARY KEY, a INT, b INT)"
+
+
+@pytest.fixture
+def nameless(mariadb_server: MariaDbServer, shop: str) -> Iterator[ShopCapture]:
+    """A server as MariaDB comes: no names in the log."""
+    with mariadb_server.globals(binlog_row_metadata="NO_LOG"):
+        capture = ShopCapture(mariadb_server, shop)
+        yield capture
+        capture.close()
+
+
+def test_names_of_columns_come_from_the_catalog(nameless: ShopCapture) -> None:
+    nameless.execute(TABLE, "CREATE TABLE u (id INT UNSIGNED PRIMARY KEY, e ENUM('x', 'y'))")
+    nameless.begin()
+    nameless.execute("INSERT INTO t VALUES (1, 2, 3)", "INSERT INTO u VALUES (4294967295, 'y')")
+    assert nameless.rows(2) == [{"id": 1, "a": 2, "b": 3}, {"id": 4294967295, "e": "y"}]
+
+
+def test_ddl_is_followed_one_by_one(nameless: ShopCapture) -> None:
+    nameless.execute(TABLE)
+    reader = nameless.begin()
+    for number, (statement, row) in enumerate(
+        [
+            ("ALTER TABLE t RENAME COLUMN a TO c", {"id": 0, "c": 7, "b": 7}),
+            ("ALTER TABLE t ADD COLUMN d INT FIRST", {"d": 7, "id": 1, "c": 7, "b": 7}),
+            ("ALTER TABLE t DROP COLUMN b", {"d": 7, "id": 2, "c": 7}),
+            ("ALTER TABLE t MODIFY c VARCHAR(9)", {"d": 7, "id": 3, "c": "7"}),
+            ("ALTER TABLE t CHANGE c b BIGINT UNSIGNED", {"d": 7, "id": 4, "b": 7}),
+        ]
+    ):
+        nameless.execute(statement)
+        changes = reader.schema_changes
+        reader.until(lambda _, seen=number, changes=changes: len(changes) > seen)
+        assert [column.name for column in changes[-1].table.columns] == list(row)
+        assert changes[-1].ddl == statement
+        others = [7] * (len(row) - 1)
+        columns = ", ".join(name for name in row if name != "id")
+        marks = ", ".join(map(str, [number, *others]))
+        nameless.execute(f"INSERT INTO t (id, {columns}) VALUES ({marks})")
+        assert nameless.rows(1) == [row]
+    assert reader.failed == []
+
+
+def test_a_table_altered_twice_while_the_capture_was_behind(nameless: ShopCapture) -> None:
+    """Rows between the two cannot be named: the table fails, the other goes on."""
+    nameless.execute(TABLE, "CREATE TABLE u (id INT PRIMARY KEY)")
+    reader = nameless.begin()
+    nameless.execute(
+        "INSERT INTO t VALUES (1, 1, 1)",
+        "ALTER TABLE t RENAME COLUMN a TO c",
+        "INSERT INTO t VALUES (2, 2, 2)",
+        "ALTER TABLE t RENAME COLUMN c TO d",
+        "INSERT INTO t VALUES (3, 3, 3)",
+        "INSERT INTO u VALUES (1)",
+    )
+    rows = nameless.rows(3)
+    assert rows == [{"id": 1, "a": 1, "b": 1}, {"id": 3, "d": 3, "b": 3}, {"id": 1}]
+    [failed] = reader.failed
+    assert failed.table_id == nameless.table("t").id
+    assert "SET GLOBAL binlog_row_metadata = FULL" in failed.error.hint
+    assert [len(each.table.columns) for each in reader.schema_changes if each.table] == [0, 3]
+
+
+def test_ddl_of_other_tables_does_no_harm(nameless: ShopCapture) -> None:
+    nameless.execute(TABLE, "CREATE TABLE u (id INT PRIMARY KEY)")
+    reader = nameless.begin()
+    nameless.execute(
+        "ALTER TABLE t RENAME COLUMN a TO c",
+        "INSERT INTO t VALUES (2, 2, 2)",
+        "ALTER TABLE u ADD COLUMN x INT",
+        "INSERT INTO u VALUES (1, 1)",
+    )
+    assert nameless.rows(2) == [{"id": 2, "c": 2, "b": 2}, {"id": 1, "x": 1}]
+    assert reader.failed == []
+
+
+def test_a_capture_that_resumes_knows_the_tables_as_they_were(nameless: ShopCapture) -> None:
+    nameless.execute(TABLE)
+    reader = nameless.begin()
+    nameless.execute("INSERT INTO t VALUES (1, 1, 1)")
+    [transaction] = reader.changes(1)
+    known = {transaction.changes[0].table.id: transaction.changes[0].table}
+    nameless.execute("INSERT INTO t VALUES (2, 2, 2)", "ALTER TABLE t RENAME COLUMN a TO c")
+    nameless.execute("INSERT INTO t VALUES (3, 3, 3)")
+    reader = nameless.begin(Position(transaction.begin.at), known)
+    assert nameless.rows(2) == [{"id": 2, "a": 2, "b": 2}, {"id": 3, "c": 3, "b": 3}]
+    # One that knows nothing must not guess: the catalog is ahead of the log.
+    reader = nameless.begin(Position(transaction.begin.at), {})
+    assert nameless.rows(1) == [{"id": 3, "c": 3, "b": 3}]
+    assert [failed.table_id for failed in reader.failed] == list(known)
+
+
+def test_with_names_in_the_log_nothing_is_lost(capture: ShopCapture) -> None:
+    capture.execute(TABLE)
+    reader = capture.begin()
+    capture.execute(
+        "INSERT INTO t VALUES (1, 1, 1)",
+        "ALTER TABLE t RENAME COLUMN a TO c",
+        "INSERT INTO t VALUES (2, 2, 2)",
+        "ALTER TABLE t RENAME COLUMN c TO d, DROP COLUMN b, ADD COLUMN e UUID",
+        "INSERT INTO t VALUES (3, 3, '00112233-4455-1677-8899-aabbccddee00')",
+        "DROP TABLE t",
+    )
+    assert capture.rows(3) == [
+        {"id": 1, "a": 1, "b": 1},
+        {"id": 2, "c": 2, "b": 2},
+        {"id": 3, "d": 3, "e": "ABEiM0RVFneImaq7zN3uAA=="},  # gone: nobody knows it was a uuid
+    ]
+    reader.until(lambda _: len(reader.schema_changes) == 3)
+    assert reader.schema_changes[-1].table is None
+    assert reader.failed == []
+
+
+def test_tables_are_renamed_created_and_dropped(capture: ShopCapture) -> None:
+    capture.execute(TABLE)
+    reader = capture.begin()
+    capture.execute(
+        "RENAME TABLE t TO `odd name`",
+        "INSERT INTO `odd name` VALUES (1, 1, 1)",
+        "CREATE TABLE copy AS SELECT * FROM `odd name`",
+        "CREATE TABLE same LIKE `odd name`",
+        "INSERT INTO same VALUES (5, 5, 5)",
+        "CREATE TEMPORARY TABLE passing (id INT)",
+        "INSERT INTO passing VALUES (1)",
+        "TRUNCATE same",
+        "DROP TABLE copy, same",
+    )
+    changes = capture.changes(4)
+    assert [(change.table.name, change.op) for change in changes] == [
+        ("odd name", "c"),
+        ("copy", "c"),
+        ("same", "c"),
+        ("same", "t"),
+    ]
+    reader.until(lambda _: len(reader.schema_changes) == 6)
+    name = capture.database
+    assert [(each.table_id, each.table is None) for each in reader.schema_changes] == [
+        (f"{name}.t", True),
+        (f"{name}.odd name", False),
+        (f"{name}.copy", False),  # but without columns: the catalog is ahead
+        (f"{name}.same", False),
+        (f"{name}.copy", True),
+        (f"{name}.same", True),
+    ]
+
+
+def test_a_dropped_database_drops_its_tables(capture: ShopCapture) -> None:
+    capture.execute(TABLE)
+    reader = capture.begin()
+    capture.server.execute(f"DROP DATABASE {capture.database}")
+    reader.until(lambda _: len(reader.schema_changes) == 1)
+    assert reader.schema_changes[0].table_id == f"{capture.database}.t"
+    assert reader.schema_changes[0].table is None
+
+
+def test_statements_instead_of_rows_fail_their_table(capture: ShopCapture) -> None:
+    capture.execute(TABLE, "CREATE TABLE u (id INT PRIMARY KEY)")
+    reader = capture.begin()
+    capture.execute("SET binlog_format = STATEMENT", "INSERT INTO t VALUES (1, 1, 1)")
+    capture.execute("INSERT INTO u VALUES (1)")
+    assert capture.rows(1) == [{"id": 1}]
+    [failed] = reader.failed
+    assert failed.table_id == f"{capture.database}.t"
+    assert "SET GLOBAL binlog_format = ROW" in failed.error.hint
+    assert "headwater capture snapshot shop --table" in failed.error.hint
+
+
+def test_xa_transactions_fail_their_tables(capture: ShopCapture) -> None:
+    capture.execute(TABLE, "CREATE TABLE u (id INT PRIMARY KEY)")
+    reader = capture.begin()
+    capture.execute(
+        "XA START 'x'",
+        "INSERT INTO t VALUES (1, 1, 1)",
+        "XA END 'x'",
+        "XA PREPARE 'x'",
+        "XA ROLLBACK 'x'",
+    )
+    capture.execute("INSERT INTO u VALUES (1)", "INSERT INTO t VALUES (2, 2, 2)")
+    assert {"id": 1} in capture.rows(2)
+    [failed] = reader.failed
+    assert failed.table_id == f"{capture.database}.t"
+    assert isinstance(failed.error, CaptureError)
+    assert "XA" in failed.error.what
+
+
+def test_savepoints_leave_nothing_of_what_was_taken_back(capture: ShopCapture) -> None:
+    capture.execute(TABLE)
+    reader = capture.begin()
+    capture.execute(
+        "BEGIN",
+        "INSERT INTO t VALUES (1, 1, 1)",
+        "SAVEPOINT s",
+        "INSERT INTO t VALUES (2, 2, 2)",
+        "ROLLBACK TO s",
+        "INSERT INTO t VALUES (3, 3, 3)",
+        "COMMIT",
+    )
+    assert [row["id"] for row in capture.rows(2) if row] == [1, 3]
+    assert reader.failed == []

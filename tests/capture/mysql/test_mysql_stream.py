@@ -1,0 +1,247 @@
+"""What the binlog of a real MariaDB becomes, with all of its settings for rows."""
+
+import json
+from itertools import islice
+
+import pytest
+from mysql_capture import ShopCapture
+
+from headwater.capture.contract import UNAVAILABLE, Position
+from headwater.errors import PositionLost, SourceUnreachable
+
+TABLE = "CREATE TABLE t (id INT PRIMARY KEY, name VARCHAR(50), note TEXT)"
+
+
+def test_rows_and_statements_may_be_compressed(capture: ShopCapture) -> None:
+    capture.execute(TABLE)
+    capture.begin()
+    long = "x" * 500
+    with capture.server.globals(log_bin_compress="1", log_bin_compress_min_len="10"):
+        capture.execute(
+            f"INSERT INTO t VALUES (1, 'one', '{long}'), (2, 'two', '{long}')",
+            f"UPDATE t SET note = REPEAT('y', 600) WHERE id = 1 /* {long} */",
+            "DELETE FROM t WHERE id = 2",
+            f"ALTER TABLE t ADD COLUMN extra INT COMMENT '{long}'",
+            "INSERT INTO t VALUES (3, 'three', REPEAT('z', 500), 3)",
+        )
+    changes = capture.changes(5)
+    assert [change.op for change in changes] == ["c", "c", "u", "d", "c"]
+    assert changes[0].after == {"id": 1, "name": "one", "note": long}
+    assert changes[2].after == {"id": 1, "name": "one", "note": "y" * 600}
+    assert changes[2].before == changes[0].after
+    assert changes[4].after == {"id": 3, "name": "three", "note": "z" * 500, "extra": 3}
+    assert capture.reader is not None
+    assert [each.ddl[:25] for each in capture.reader.schema_changes] == [
+        "ALTER TABLE t ADD COLUMN "
+    ]
+
+
+@pytest.mark.parametrize("image", ["MINIMAL", "NOBLOB"])
+def test_images_of_rows_may_be_partial(capture: ShopCapture, image: str) -> None:
+    capture.execute(TABLE)
+    capture.begin()
+    with capture.server.globals(binlog_row_image=image):
+        capture.execute(
+            "INSERT INTO t VALUES (1, 'one', 'note')",
+            "UPDATE t SET name = 'uno' WHERE id = 1",
+            "UPDATE t SET id = 2 WHERE id = 1",
+            "DELETE FROM t WHERE id = 2",
+        )
+    created, renamed, moved, deleted = capture.changes(4)
+    assert created.after == {"id": 1, "name": "one", "note": "note"}
+    assert renamed.before is not None
+    assert renamed.before["id"] == 1
+    assert renamed.after == {"id": 1, "name": "uno", "note": UNAVAILABLE}
+    assert moved.before is not None
+    assert moved.before["id"] == 1
+    name = UNAVAILABLE if image == "MINIMAL" else "uno"
+    assert moved.after == {"id": 2, "name": name, "note": UNAVAILABLE}
+    expected = {"id": 2} if image == "MINIMAL" else {"id": 2, "name": "uno"}
+    assert deleted.before == expected
+
+
+def test_positions_in_files_do_without_gtids(capture: ShopCapture) -> None:
+    capture.execute(TABLE)
+    reader = capture.begin()
+    capture.execute(
+        "INSERT INTO t VALUES (1, 'a', ''), (2, 'b', '')", "INSERT INTO t VALUES (3, 'c', '')"
+    )
+    first, second = reader.changes(3)
+
+    def without(position: Position) -> Position:
+        place = {key: value for key, value in position.at.items() if key != "gtids"}
+        return Position(place, position.changes)
+
+    capture.begin(without(Position(first.begin.at, 1)))
+    assert [row["id"] for row in capture.rows(2) if row] == [2, 3]
+    capture.begin(without(Position(first.begin.at)))
+    assert [row["id"] for row in capture.rows(1) if row] == [3]
+    end = {key: value for key, value in reader.place.items() if key != "gtids"}
+    capture.begin(Position(end))
+    capture.execute("INSERT INTO t VALUES (4, 'd', '')")
+    assert capture.rows(1) == [{"id": 4, "name": "d", "note": ""}]
+    assert second.begin.at["begins"] > first.begin.at["begins"]
+
+
+def test_the_log_goes_on_in_the_next_file(capture: ShopCapture) -> None:
+    capture.execute(TABLE)
+    reader = capture.begin()
+    capture.execute(
+        "INSERT INTO t VALUES (1, 'a', '')",
+        "FLUSH BINARY LOGS",
+        "INSERT INTO t VALUES (2, 'b', '')",
+        "FLUSH BINARY LOGS",
+    )
+    first, second = reader.changes(2)
+    assert first.begin.at["file"] < second.begin.at["file"]
+    capture.begin(Position(first.begin.at))
+    assert [row["id"] for row in capture.rows(1) if row] == [2]
+    chunk = capture.source.read_chunk(capture.table("t"), None, 10)
+    assert chunk.contains(second.begin)
+    assert not chunk.is_passed(second.begin.at)
+
+
+def test_ids_of_several_domains(capture: ShopCapture) -> None:
+    capture.execute(TABLE)
+    reader = capture.begin()
+    capture.execute(
+        "INSERT INTO t VALUES (1, 'a', '')",
+        "SET gtid_domain_id = 7",
+        "INSERT INTO t VALUES (2, 'b', '')",
+        "SET gtid_domain_id = 0",
+        "INSERT INTO t VALUES (3, 'c', '')",
+    )
+    transactions = reader.changes(3)
+    assert [each.begin.id.split("-")[0] for each in transactions] == ["0", "7", "0"]
+    for number, transaction in enumerate(transactions[:2]):
+        capture.begin(Position(transaction.begin.at))
+        assert [row["id"] for row in capture.rows(2 - number) if row] == [2, 3][number:]
+
+
+def test_a_purged_log_is_told_with_the_command_that_repairs(capture: ShopCapture) -> None:
+    capture.execute(TABLE)
+    reader = capture.begin()
+    capture.execute("INSERT INTO t VALUES (1, 'a', '')")
+    [transaction] = reader.changes(1)
+    capture.execute("INSERT INTO t VALUES (2, 'b', '')", "FLUSH BINARY LOGS")
+    assert capture.source.check_position(Position(transaction.begin.at)) is True
+    file = capture.execute("SHOW MASTER STATUS")[0][0]
+    capture.close()
+    capture.execute(f"PURGE BINARY LOGS TO '{file}'")
+    lost = Position(transaction.begin.at)
+    for position in (lost, Position({k: v for k, v in lost.at.items() if k != "gtids"})):
+        capture.source.open(position, {})
+        with pytest.raises(PositionLost) as caught:
+            capture.read_on(position)
+        assert "headwater capture reset shop" in caught.value.hint
+        with pytest.raises(PositionLost):
+            capture.source.check_position(position)
+    unknown = Position({**lost.at, "gtids": "0-11-999999999"}, 0)
+    capture.source.open(unknown, {})
+    with pytest.raises(PositionLost):
+        capture.read_on(unknown)
+
+
+def test_a_log_that_began_anew_is_not_taken_for_the_old_one(capture: ShopCapture) -> None:
+    capture.execute(TABLE)
+    reader = capture.begin()
+    capture.execute("INSERT INTO t VALUES (1, 'a', '')")
+    [transaction] = reader.changes(1)
+    place = {**transaction.begin.at, "begins": transaction.begin.at["begins"] + 1}
+    position = Position(place, 0)
+    capture.source.open(position, {})
+    with pytest.raises(PositionLost, match="another one"):
+        capture.read_on(position)
+
+
+def test_the_server_may_restart(capture: ShopCapture) -> None:
+    capture.execute(TABLE, "INSERT INTO t VALUES (0, 'z', '')")
+    reader = capture.begin()
+    capture.execute("INSERT INTO t VALUES (1, 'a', '')")
+    [transaction] = reader.changes(1)
+    capture.server.stop()
+    with pytest.raises(SourceUnreachable) as caught:
+        for _ in range(100):
+            reader.next()
+    assert caught.value.hint
+    with pytest.raises(SourceUnreachable):
+        capture.source.open(Position(transaction.begin.at), {})
+    with pytest.raises(SourceUnreachable):
+        capture.source.lag(transaction.begin.at)
+    [problem] = capture.source.check()
+    assert isinstance(problem, SourceUnreachable)
+    capture.server.start()
+    capture.reader = None
+    capture.begin(Position(transaction.begin.at))
+    capture.execute("INSERT INTO t VALUES (2, 'b', '')")
+    assert [row["id"] for row in capture.rows(1) if row] == [2]
+
+
+def test_statements_are_told_if_asked_for(capture: ShopCapture) -> None:
+    capture.execute(TABLE)
+    capture.begin()
+    capture.execute("INSERT INTO t VALUES (1, 'a', '')")
+    assert "query" not in capture.changes(1)[0].source
+    asked = ShopCapture(capture.server, capture.database, options={"include_query": "true"})
+    asked.begin()
+    asked.execute("INSERT INTO t VALUES (2, 'ü', '')", "DELETE FROM t WHERE id = 1")
+    assert [change.source["query"] for change in asked.changes(2)] == [
+        "INSERT INTO t VALUES (2, 'ü', '')",
+        "DELETE FROM t WHERE id = 1",
+    ]
+    asked.close()
+
+
+def test_source_tells_where_a_change_stands(capture: ShopCapture) -> None:
+    capture.execute(TABLE)
+    capture.begin()
+    capture.execute("INSERT INTO t VALUES (1, 'a', ''), (2, 'b', '')")
+    [transaction] = capture.transactions(1)
+    source = transaction.begin.source
+    assert source["server_id"] == 11
+    assert source["gtid"] == transaction.begin.id
+    assert source["file"] == transaction.begin.at["file"]
+    positions = [change.source for change in transaction.changes]
+    assert [position["row"] for position in positions] == [0, 1]
+    assert positions[0]["pos"] == positions[1]["pos"] > transaction.begin.at["begins"]
+    json.dumps([source, positions, transaction.begin.at])
+
+
+def test_changes_of_other_tables_count_as_ordinals(capture: ShopCapture) -> None:
+    """So that a position stays true when the settings name other tables."""
+    capture.execute(TABLE, "CREATE TABLE other (id INT PRIMARY KEY, a VARCHAR(300), b BIT(3))")
+    some = ShopCapture(capture.server, capture.database, tables=("*.t",))
+    some.begin()
+    some.execute(
+        "BEGIN",
+        "INSERT INTO other VALUES (1, REPEAT('x', 300), 1), (2, NULL, NULL)",
+        "INSERT INTO t VALUES (1, 'a', '')",
+        "UPDATE other SET a = 'y'",
+        "INSERT INTO t VALUES (2, 'a', '')",
+        "COMMIT",
+    )
+    assert some.reader is not None
+    events = list(islice(some.source.changes(some.reader.after), 5))
+    ordinals = [event.ordinal for event in events if hasattr(event, "ordinal")]
+    assert ordinals == [2, 5]
+    some.close()
+
+
+def test_bytes_of_the_log_behind_a_place(capture: ShopCapture) -> None:
+    capture.execute(TABLE)
+    reader = capture.begin()
+    assert capture.source.lag(reader.place).size_bytes == 0
+    capture.execute("INSERT INTO t VALUES (1, 'a', REPEAT('x', 1000))", "FLUSH BINARY LOGS")
+    behind = capture.source.lag(reader.place).size_bytes
+    assert behind is not None
+    assert 1000 < behind < 10_000
+
+
+def test_idle_sources_keep_their_connection(capture: ShopCapture) -> None:
+    """The server's heartbeats come through, and are no news."""
+    capture.execute(TABLE)
+    reader = capture.begin()
+    for _ in range(25):  # two and a half seconds: two heartbeats
+        assert reader.next() is None or reader.place
+    capture.execute("INSERT INTO t VALUES (1, 'a', '')")
+    assert [row["id"] for row in capture.rows(1) if row] == [1]

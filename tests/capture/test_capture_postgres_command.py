@@ -1,0 +1,66 @@
+"""A capture of PostgreSQL as its users see it: doctor, run, status, failed tables, reset."""
+
+import json
+
+import pytest
+from cli.conftest import Cli, read_line, running_broker, stop, wait_until
+
+
+@pytest.fixture
+def cli(tmp_path):
+    with running_broker(tmp_path) as (_, ready):
+        cli = Cli(ready["listen"], tmp_path)
+        yield cli
+        cli.close()
+
+
+def test_from_doctor_to_reset(cli, postgres, tmp_path):
+    postgres.run("CREATE TABLE orders (id int PRIMARY KEY, item text)")
+    postgres.run("INSERT INTO orders SELECT i, 'tea' FROM generate_series(1, 5000) i")
+    postgres.run("CREATE TABLE plain (x int)")
+    (tmp_path / "password").write_text("secret\n")
+    source = postgres.url.replace(":secret@", "@")
+    (tmp_path / "headwater.toml").write_text(
+        f'[capture.shop]\nsource = "{source}"\npassword_file = "password"\n'
+        'tables = ["public.*"]\nheartbeat_s = 0.5\n'
+    )
+
+    checks = [
+        each for each in cli.json("doctor", code=None)["checks"] if each["check"] == "capture shop"
+    ]
+    assert [each["level"] for each in checks] == ["warning", "ok"]
+    assert 'ALTER TABLE "public"."plain" REPLICA IDENTITY FULL' in checks[0]["hint"]
+
+    process = cli.start("capture", "run", "shop", "--json")
+    about = json.loads(read_line(process))
+    assert about["source"] == source
+
+    def tables():
+        (shop,) = cli.json("capture", "status", "shop", code=None)
+        return {each["table"]: each for each in shop["tables"]}
+
+    def is_copied():
+        snapshot = tables().get("public.orders", {}).get("snapshot")
+        return snapshot is not None and snapshot["done"] and snapshot["rows"] == 5000
+
+    wait_until(is_copied)
+    assert "REPLICA IDENTITY FULL" in tables()["public.plain"]["failed"]["hint"]
+    shown = cli("capture", "status", "shop", code=3)
+    assert "failed: public.plain" in shown
+
+    postgres.run("ALTER TABLE plain REPLICA IDENTITY FULL")
+    postgres.run("INSERT INTO plain VALUES (1), (2)")
+    told = cli("capture", "snapshot", "shop", "--table", "public.plain", "--wait")
+    assert told == "copied 2 rows of public.plain\n"
+    cli("capture", "status", "shop")
+    assert stop(process) == 0
+
+    checks = [
+        each for each in cli.json("doctor", code=None)["checks"] if each["check"] == "capture shop"
+    ]
+    assert "goes back to its position" in checks[-1]["found"]
+    cli("capture", "reset", "shop", "--yes")
+    slots = "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"
+    assert postgres.run(slots) == []
+    assert postgres.run("SELECT pubname FROM pg_publication") == []
+    assert cli.json("capture", "status", "shop", code=3)[0]["state"] == "never ran"
