@@ -23,6 +23,9 @@ from confluent_kafka import Producer
 from postgres_server import PostgresServer
 from wire import wait_until
 
+from bench.peers.kafka import kafka
+from bench.peers.process import BrokerProcess, free_port
+from bench.peers.provision import missing_tools
 from headwater.capture.positions import SIGNALS_TOPIC, TOPIC, decode
 from headwater.capture.signals import encode
 from headwater.client.compacted import read_committed_latest
@@ -38,8 +41,6 @@ class HeadwaterBroker:
     """Ours, as a process."""
 
     def __init__(self, data_dir: Path) -> None:
-        from bench.peers.process import free_port
-
         self.data_dir = data_dir
         self.bootstrap = f"127.0.0.1:{free_port()}"
         self._process: subprocess.Popen[bytes] | None = None
@@ -55,6 +56,23 @@ class HeadwaterBroker:
         assert self._process is not None
         self._process.kill()
         self._process.wait()
+
+
+class KafkaBroker:
+    """Apache Kafka, which is killed in the same way."""
+
+    def __init__(self, process: BrokerProcess) -> None:
+        self._process = process
+        self.bootstrap = process.address
+
+    def start(self) -> None:
+        with self._process.output.open("ab") as output:
+            self._process.child = subprocess.Popen(
+                self._process.child.args, stdout=output, stderr=output
+            )
+
+    def kill(self) -> None:
+        self._process.kill()
 
 
 class CaptureProcess:
@@ -142,17 +160,18 @@ def finished(url: str, bootstrap: str, topic: str = "shop.public.journal") -> in
         threading.Event().wait(0.2)
 
 
-def wait_for_copies(bootstrap: str) -> None:
+def wait_for_copies(bootstrap: str, tables: int = 2) -> None:
     """The first copies are done: from then on the sum of balances is what it must be."""
 
     def are_done() -> bool:
         with contextlib.suppress(BrokerUnreachable):
             records = read_committed_latest(bootstrap, ClientSettings(), TOPIC, patience_s=5)
-            tables = decode("shop", records).tables.values()
-            return len(tables) == 2 and all(e.snapshot and e.snapshot.is_done for e in tables)
+            states = decode("shop", records).tables.values()
+            done = [each for each in states if each.snapshot and each.snapshot.is_done]
+            return len(done) == tables
         return False
 
-    wait_until(are_done)
+    wait_until(are_done, READY_S)
 
 
 def ask_for_copies(bootstrap: str) -> None:
@@ -161,33 +180,115 @@ def ask_for_copies(bootstrap: str) -> None:
     producer.flush(0.5)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1200 + 5 * KILLS)
-def test_kills_of_capture_broker_and_database(tmp_path):
+def prove(broker, directory: Path, kills: int, broker_weight: int) -> None:
     rng = random.Random(os.environ.get("HEADWATER_SEED", "11"))
     with bank_database() as server:
         url = server.url("postgres")
-        broker = HeadwaterBroker(tmp_path / "data")
-        broker.start()
-        capture = CaptureProcess(url, broker.bootstrap, tmp_path / "capture.log")
+        capture = CaptureProcess(url, broker.bootstrap, directory / "capture.log")
         capture.start()
         try:
+            wait_for_copies(broker.bootstrap)
             with at_work(url) as clients:
-                wait_for_copies(broker.bootstrap)
 
                 def between() -> None:
                     if rng.random() < 0.2:
                         ask_for_copies(broker.bootstrap)
 
-                victims = [(6, capture), (2, broker), (1, Database(server))]
-                kill_at_random(victims, KILLS, rng, between)
-                wait_until(lambda: sum(each.committed for each in clients) > KILLS)
+                victims = [(6, capture), (broker_weight, broker), (1, Database(server))]
+                kill_at_random(victims, kills, rng, between)
+                wait_until(lambda: sum(each.committed for each in clients) > kills)
             finished(url, broker.bootstrap)
             accounts = read(broker.bootstrap, "shop.public.accounts")
             journal = read(broker.bootstrap, "shop.public.journal")
             transactions = bank.check(url, accounts, journal)
-            assert transactions > KILLS
-            print(f"{KILLS} kills, {len(journal)} in the journal, {transactions} sums checked")
+            assert transactions > kills
+            print(f"{kills} kills, {len(journal)} in the journal, {transactions} sums checked")
+        finally:
+            capture.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300 + 5 * KILLS)
+def test_kills_of_capture_broker_and_database(tmp_path):
+    broker = HeadwaterBroker(tmp_path / "data")
+    broker.start()
+    try:
+        prove(broker, tmp_path, KILLS, broker_weight=2)
+    finally:
+        broker.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.java
+@pytest.mark.skipif(bool(missing_tools("java", "mvn")), reason="needs java and mvn on the PATH")
+def test_the_same_on_apache_kafka(tmp_path):
+    with kafka(tmp_path / "kafka") as process:
+        prove(KafkaBroker(process), tmp_path, max(KILLS // 4, 12), broker_weight=1)
+
+
+@pytest.mark.slow
+def test_kills_during_the_first_copy(tmp_path):
+    """Rows are changed, added and deleted all the while: all are copied, and none goes back."""
+    rows, kills = 20_000, 8
+    rng = random.Random(7)
+    broker = HeadwaterBroker(tmp_path / "data")
+    broker.start()
+    with bank_database() as server:
+        url = server.url("postgres")
+        with psycopg2.connect(url) as connection:
+            connection.cursor().execute(
+                "create table big (id text primary key, version int not null, filler text);"
+                f"insert into big select md5(n::text), 0, repeat('x', 500)"
+                f" from generate_series(1, {rows}) n"
+            )
+        connection.close()
+        capture = CaptureProcess(url, broker.bootstrap, tmp_path / "capture.log")
+        stop = threading.Event()
+        changer = threading.Thread(target=change_rows, args=(url, rows, stop))
+        try:
+            changer.start()
+            capture.start()
+            for _ in range(kills):
+                threading.Event().wait(rng.uniform(0.8, 1.6))
+                capture.kill()
+                capture.start()
+            wait_for_copies(broker.bootstrap, tables=3)
+        finally:
+            stop.set()
+            changer.join()
+        try:
+            finished(url, broker.bootstrap)
+            versions: dict[str, int] = {}
+            for record in read(broker.bootstrap, "shop.public.big"):
+                key = record.key["id"]
+                if record.value is None or record.op == "d":
+                    versions.pop(key, None)
+                    continue
+                version = record.value["after"]["version"]
+                assert version >= versions.get(key, 0), "a row went back in time"
+                versions[key] = version
+            with psycopg2.connect(url) as connection, connection.cursor() as cursor:
+                cursor.execute("select id, version from big")
+                assert versions == dict(cursor.fetchall())
+            connection.close()
         finally:
             capture.kill()
             broker.kill()
+
+
+def change_rows(url: str, rows: int, stop: threading.Event) -> None:
+    rng = random.Random(3)
+    connection = psycopg2.connect(url)
+    connection.autocommit = True
+    with connection.cursor() as cursor:
+        while not stop.wait(0.001):
+            number = rng.randrange(rows)
+            what = rng.choice(
+                [
+                    "update big set version = version + 1 where id = md5(%s::text)",
+                    "delete from big where id = md5(%s::text)",
+                    "insert into big values (md5('+' || %s), 0, 'y') on conflict do nothing",
+                ]
+            )
+            cursor.execute(what, (number,))
+    connection.close()
