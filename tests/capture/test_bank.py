@@ -223,7 +223,11 @@ def test_kills_of_capture_broker_and_database(tmp_path):
 @pytest.mark.skipif(bool(missing_tools("java", "mvn")), reason="needs java and mvn on the PATH")
 def test_the_same_on_apache_kafka(tmp_path):
     with kafka(tmp_path / "kafka") as process:
-        prove(KafkaBroker(process), tmp_path, max(KILLS // 4, 12), broker_weight=1)
+        broker = KafkaBroker(process)
+        try:
+            prove(broker, tmp_path, max(KILLS // 4, 12), broker_weight=1)
+        finally:
+            broker.kill()
 
 
 @pytest.mark.slow
