@@ -1,4 +1,6 @@
-"""A capture as a process of its own, to be killed: python capture_process.py NAME SOURCE BOOTSTRAP
+"""A capture as a process of its own, to be killed:
+
+    python capture_process.py NAME SOURCE BOOTSTRAP CHUNK_ROWS TABLE…
 
 It begins anew at once after whatever can be tried again, as `headwater capture run` does.
 """
@@ -15,10 +17,14 @@ from headwater.errors import BrokerUnreachable, Fenced, SourceUnreachable
 from headwater.settings import ClientSettings, Secret
 
 
-def main(name: str, source: str, bootstrap: str, *tables: str) -> None:
+def main(name: str, source: str, bootstrap: str, chunk_rows: str, *tables: str) -> None:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     settings = CaptureSettings(
-        name=name, source=Secret(source), tables=tables or ("*.*",), heartbeat_s=1.0
+        name=name,
+        source=Secret(source),
+        tables=tables,
+        chunk_rows=int(chunk_rows),
+        heartbeat_s=1.0,
     )
     while True:
         try:

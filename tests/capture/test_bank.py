@@ -26,7 +26,7 @@ from wire import wait_until
 from bench.peers.kafka import kafka
 from bench.peers.process import BrokerProcess, free_port
 from bench.peers.provision import missing_tools
-from headwater.capture.positions import SIGNALS_TOPIC, TOPIC, decode
+from headwater.capture.positions import SIGNALS_TOPIC, TOPIC, Snapshot, decode
 from headwater.capture.signals import encode
 from headwater.client.compacted import read_committed_latest
 from headwater.errors import BrokerUnreachable
@@ -76,9 +76,10 @@ class KafkaBroker:
 
 
 class CaptureProcess:
-    def __init__(self, source: str, bootstrap: str, log: Path) -> None:
+    def __init__(self, source: str, bootstrap: str, log: Path, chunk_rows: int = 20_000) -> None:
         script = str(Path(__file__).with_name("capture_process.py"))
-        self._command = [sys.executable, script, "shop", source, bootstrap, "public.*"]
+        arguments = ["shop", source, bootstrap, str(chunk_rows), "public.*"]
+        self._command = [sys.executable, script, *arguments]
         self.log = log
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -160,18 +161,17 @@ def finished(url: str, bootstrap: str, topic: str = "shop.public.journal") -> in
         threading.Event().wait(0.2)
 
 
+def copies(bootstrap: str) -> dict[str, Snapshot]:
+    with contextlib.suppress(BrokerUnreachable):
+        records = read_committed_latest(bootstrap, ClientSettings(), TOPIC, patience_s=5)
+        states = decode("shop", records).tables
+        return {each: state.snapshot for each, state in states.items() if state.snapshot}
+    return {}
+
+
 def wait_for_copies(bootstrap: str, tables: int = 2) -> None:
     """The first copies are done: from then on the sum of balances is what it must be."""
-
-    def are_done() -> bool:
-        with contextlib.suppress(BrokerUnreachable):
-            records = read_committed_latest(bootstrap, ClientSettings(), TOPIC, patience_s=5)
-            states = decode("shop", records).tables.values()
-            done = [each for each in states if each.snapshot and each.snapshot.is_done]
-            return len(done) == tables
-        return False
-
-    wait_until(are_done, READY_S)
+    wait_until(lambda: sum(each.is_done for each in copies(bootstrap).values()) == tables, READY_S)
 
 
 def ask_for_copies(bootstrap: str) -> None:
@@ -233,7 +233,7 @@ def test_the_same_on_apache_kafka(tmp_path):
 @pytest.mark.slow
 def test_kills_during_the_first_copy(tmp_path):
     """Rows are changed, added and deleted all the while: all are copied, and none goes back."""
-    rows, kills = 20_000, 8
+    rows, kills = 20_000, 6
     rng = random.Random(7)
     broker = HeadwaterBroker(tmp_path / "data")
     broker.start()
@@ -246,15 +246,20 @@ def test_kills_during_the_first_copy(tmp_path):
                 f" from generate_series(1, {rows}) n"
             )
         connection.close()
-        capture = CaptureProcess(url, broker.bootstrap, tmp_path / "capture.log")
+        capture = CaptureProcess(url, broker.bootstrap, tmp_path / "capture.log", chunk_rows=50)
         stop = threading.Event()
         changer = threading.Thread(target=change_rows, args=(url, rows, stop))
         try:
             changer.start()
             capture.start()
-            for _ in range(kills):
-                threading.Event().wait(rng.uniform(0.8, 1.6))
+            for number in range(kills):
+                rows_then = sum(each.rows for each in copies(broker.bootstrap).values())
+                wait_until(
+                    lambda: sum(e.rows for e in copies(broker.bootstrap).values()) > rows_then  # noqa: B023
+                )
+                threading.Event().wait(rng.uniform(0, 0.3))
                 capture.kill()
+                assert number > 2 or not copies(broker.bootstrap)["public.big"].is_done
                 capture.start()
             wait_for_copies(broker.bootstrap, tables=3)
         finally:
