@@ -4,6 +4,7 @@
 
 import base64
 import json
+import random
 import struct
 
 import orjson
@@ -247,3 +248,26 @@ def test_hstore():
         'q"x': "back\\s",
         "n": "NULL",
     }
+
+
+def test_any_text_survives_both_ways(postgres):
+    """Texts of the characters that COPY, arrays and JSON escape, alone and in all kinds of dress."""
+    luck = random.Random(11)
+    alphabet = "\\\"'{},\t\n\r\x0b\x08\x0c\x01 NULLnbft()[]=>ä漢🙂"
+    texts = ["".join(luck.choices(alphabet, k=luck.randrange(8))) for _ in range(400)]
+    postgres.run("CREATE TYPE pair AS (a text, b text)")
+    postgres.run("CREATE TABLE t (id int PRIMARY KEY, a text, b text[], c jsonb, d bytea, e pair)")
+    with capturing(postgres) as capture:
+        for number, text in enumerate(texts):
+            nested = [[text, None], [texts[number - 1], ""]]
+            postgres.run(
+                "INSERT INTO t VALUES (%s, %s, %s, %s, %s, (%s, NULL)::pair)",
+                number, text, nested, json.dumps({"x": text}), text.encode(), text,
+            )  # fmt: skip
+        streamed = [change.after for change in capture.changes(len(texts))]
+        assert capture.rows("t", limit_rows=50) == streamed
+    for number, (row, text) in enumerate(zip(streamed, texts, strict=True)):
+        assert row["a"] == text
+        assert row["b"] == [[text, None], [texts[number - 1], ""]]
+        assert json.loads(row["c"]) == {"x": text}
+        assert base64.b64decode(row["d"]) == text.encode()

@@ -24,7 +24,7 @@ from headwater.capture.postgres.typecatalog import TypeCatalog
 from headwater.capture.postgres.values import Codec
 from headwater.errors import SourceUnreachable, TableRefused
 
-CHUNK_BYTES: Final = 32 << 20  # of COPY's text; a chunk ends early rather than grow beyond
+CHUNK_BYTES: Final = 8 << 20  # of COPY's text; a chunk ends early rather than grow beyond
 _SPOOL_BYTES: Final = 8 << 20  # of a table without key: in memory; more goes to a temporary file
 _WRITERS_POLL_S: Final = 0.2
 _WRITERS_WAIT_S: Final = 20.0

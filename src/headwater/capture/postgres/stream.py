@@ -8,6 +8,7 @@ n. A commit record's own LSN is unique; that of a change, or the end of a commit
 """
 
 import select
+import struct
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -197,7 +198,7 @@ class ChangeStream:
                     if relation.cached and (relation.large or len(data) > LARGE_ROW_BYTES):
                         relation.large = True
                         self._remember(relation, table, before, row)
-                except (ValueError, ArithmeticError, LookupError) as error:
+                except (ValueError, ArithmeticError, LookupError, struct.error) as error:
                     failed: Event = _unreadable(table, error)
                 else:
                     failed = None
