@@ -357,6 +357,8 @@ def test_the_schema_topic_tells_what_became_of_a_table():
 def test_a_row_that_cannot_be_written_is_an_error_of_its_table():
     with pytest.raises(TableRefused, match=r"a row of public.customers cannot be written"):
         shape(make(), "c", None, ANNE | {"name": b"bytes"})
+    with pytest.raises(TableRefused, match=r"a row of public.customers cannot be written"):
+        shape(make(columns={"*.name": "hash"}), "c", None, ANNE | {"name": "\ud800"})
     with pytest.raises(TableRefused, match=r"column 'id' is missing"):
         make().key_of(CUSTOMERS, {"name": "x"})
     with pytest.raises(TableRefused, match=r"column 'id' is missing"):

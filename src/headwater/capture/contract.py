@@ -212,8 +212,9 @@ class Source(ABC):
     connector: str  # Debezium's name for it: "postgresql", "mysql", "mongodb", "sqlite"
     database: str  # Debezium's `source.db`
     snapshots_itself = False  # True: the stream begins with the snapshot; `read_chunk` is not used
-    # Set by the runner while a chunk waits for the stream to pass it: an idle source then asks its
-    # database where it stands at once, and sends Progress within milliseconds instead of IDLE_S.
+    # Set by the runner while a table is copied, whose chunks wait for the stream to pass them: an
+    # idle source then asks its database where it stands, and gives sign of life every few
+    # milliseconds instead of IDLE_S.
     is_awaited = False
 
     @abstractmethod

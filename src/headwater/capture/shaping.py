@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import orjson
 
-from headwater.capture import connect_schemas
+from headwater.capture import connect_schemas, schema_topic
 from headwater.capture.contract import (
     UNAVAILABLE,
     Begin,
@@ -61,9 +61,8 @@ class Shaper:
         self._now_ns = now_ns
         self._planner = Planner(settings, connector, database)
         self._transaction = Begin({}, "", 0, {})
-        self._frames: dict[
-            int, tuple[Table, Plan, Frame]
-        ] = {}  # of this transaction, by id of a table
+        # Of this transaction, by id of the Table object (which is held, so that the id is its own).
+        self._frames: dict[int, tuple[Table, Plan, Frame]] = {}
         self._table: Table | None = None  # of the last change, with its plan and frame
         self._plan: Plan
         self._frame: Frame
@@ -132,7 +131,7 @@ class Shaper:
             if table.documents:
                 return self._document(plan, frame, op, before, after, change)
             return self._events(plan, frame, op, before, after, _dumps(own)[1:])
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise _unshapeable(plan.table, error) from error
 
     def message(self, message: Message) -> list[Shaped]:
@@ -219,7 +218,7 @@ class Shaper:
                     yield from outbox.shape("r", row)
                 else:
                     yield topic, key(row), head + dump(row) + tail, _NO_HEADERS
-            except (KeyError, TypeError) as error:
+            except (KeyError, TypeError, ValueError) as error:
                 raise _unshapeable(table, error) from error
 
     def key_of(self, table: Table, row: Row) -> bytes | None:
@@ -250,24 +249,12 @@ class Shaper:
             return []
         plan = self._planner.plan(table)
         now_ms = self._now_ns() // 1_000_000
-        kind = "DROP" if change.table is None else "CREATE" if before is None else "ALTER"
-        described = {
-            "type": kind,
-            "id": f'"{table.schema}"."{table.name}"',
-            "table": None if change.table is None else _described(plan.shaped),
-        }
-        value = {
-            "source": at_time(plan.source, self._transaction.ts_ms or now_ms)
-            | self._transaction.source
-            | dict(source or {}),
-            "ts_ms": now_ms,
-            "databaseName": plan.source["db"],
-            "schemaName": plan.source.get("schema"),
-            "ddl": change.ddl,
-            "tableChanges": [described],
-        }
-        key = _dumps({"databaseName": plan.source["db"]})
-        return [(self._settings.name + ".schema", key, _dumps(value), _NO_HEADERS)]
+        known = at_time(plan.source, self._transaction.ts_ms or now_ms) | self._transaction.source
+        shown = None if change.table is None else plan.shaped
+        key, value = schema_topic.record(
+            change, shown, table, known | dict(source or {}), now_ms, is_new=before is None
+        )
+        return [(self._settings.name + ".schema", key, value, _NO_HEADERS)]
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────
 
@@ -421,25 +408,7 @@ class Shaper:
         return head + payload + b"}" if self._settings.schemas else payload
 
 
-def _described(table: Table) -> dict[str, Any]:
-    return {
-        "defaultCharsetName": None,
-        "primaryKeyColumnNames": table.key,
-        "columns": [
-            {
-                "name": column.name,
-                "typeName": column.type,
-                "typeExpression": column.type,
-                "position": position,
-                "optional": column.optional,
-            }
-            for position, column in enumerate(table.columns, 1)
-        ],
-        "comment": None,
-    }
-
-
 def _unshapeable(table: Table, error: Exception) -> TableRefused:
-    """A row that lacks a column of its key, or has a value that JSON has no form for."""
+    """A row that lacks a column of its key, or has a value that JSON or UTF-8 has no form for."""
     what = f"column {error} is missing" if isinstance(error, KeyError) else str(error)
     return TableRefused(f"a row of {table.id} cannot be written as JSON", detail=what)

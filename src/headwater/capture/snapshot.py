@@ -125,10 +125,6 @@ class Snapshots:
             copy.is_cancelled = True
             copy.trackers.clear()
 
-    def is_waiting(self) -> bool:
-        """(runner) Whether a chunk waits for the stream to pass it."""
-        return bool(self._waiting)
-
     def passed(self, place: Place) -> ReadChunk | FailedCopy | None:
         """(runner) The next chunk that can be published, now that the stream is at `place`."""
         while not self._read.empty():

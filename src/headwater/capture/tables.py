@@ -227,7 +227,7 @@ class Tables:
             else:
                 self._publish(read)
             self._outgoing.settle()
-        self._source.is_awaited = self._snapshots.is_waiting()
+        self._source.is_awaited = bool(self._snapshots.copies)
 
     def copy_again(self, table_ids: Iterable[str]) -> None:
         """Somebody wants these tables copied."""

@@ -334,7 +334,10 @@ def test_the_check_finds_what_is_wrong(source, db, mongo):
     mongo.fail("aggregate", code=13)
     assert ["may not read" in str(each) for each in source.check()] == [True]
     mongo.fail("find", code=13)
-    assert "may not read" in str(source.check()[0])
+    unreadable = source.check()[0]
+    assert isinstance(unreadable, TableRefused)
+    assert f"{db.name}.items" in unreadable.detail
+    assert "grantRolesToUser" in unreadable.hint
 
 
 def test_a_single_server_that_is_no_replica_set_is_refused(tmp_path):

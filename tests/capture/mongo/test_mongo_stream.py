@@ -162,3 +162,4 @@ def test_tokens_pass_through_json():
     assert time_of_token(token(5)) == (10, 5)
     assert time_of_token(old) is None
     assert time_of_token(None) is None
+    assert time_of_token({"_data": "82notatoken"}) is None

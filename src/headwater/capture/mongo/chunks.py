@@ -124,7 +124,7 @@ def _behind(after: str | None) -> list[dict[str, Any]]:
     behind: dict[str, Any] = {"$gt": value}
     if isinstance(value, float | Decimal128) and _is_nan(value):  # the first of all numbers
         behind = {"$gte": float("-inf")}
-    kind = _TYPE_OF.get(type(value), "minKey")
+    kind = _TYPE_OF[type(value)]
     if isinstance(value, Code) and value.scope is not None:
         kind = "javascriptWithScope"
     later = list(_TYPES[_TYPES.index(kind) + 1 :])

@@ -25,7 +25,7 @@ from headwater.capture.mongo.chunks import read_chunk, time_of
 from headwater.capture.mongo.connection import connect, explain, explained
 from headwater.capture.mongo.stream import Transactions, bson_token, json_token, time_of_token
 from headwater.capture.settings import CaptureSettings
-from headwater.errors import CaptureError, HeadwaterError, SourceUnreachable
+from headwater.errors import CaptureError, HeadwaterError, SourceUnreachable, TableRefused
 
 if TYPE_CHECKING:
     from pymongo import MongoClient
@@ -251,7 +251,8 @@ class MongoSource(Source):
             refused = explain(error, self._settings, table.schema)
             if isinstance(refused, SourceUnreachable):
                 raise
-            return refused
+            detail = f"{table.id}: {refused.detail}"
+            return TableRefused(refused.what, detail=detail, hint=refused.hint)
         return None
 
     def _has_version(self) -> tuple[int, int]:

@@ -8,6 +8,7 @@ is not enough: the driver answers so too when it has just taken up a broken conn
 mongos answers so while it waits for a shard, which tells nothing; there a later time has to come.)
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -33,7 +34,8 @@ from headwater.errors import PositionLost
 OPERATIONS: Final = {"insert": "c", "update": "u", "replace": "u", "delete": "d"}
 SKIPPED_EVENTS: Final = 1000  # so many of other collections, and the place is told
 _NO_SOURCE: Final[dict[str, Any]] = {}
-_TIMESTAMP: Final = "82"  # a token begins with this, in hex, and eight bytes of cluster time
+# How a token begins: the type, and eight bytes of cluster time.
+_TIMESTAMP: Final = re.compile("82[0-9A-Fa-f]{16}")
 
 
 class Transactions:
@@ -227,7 +229,7 @@ def bson_token(token: Mapping[str, Any]) -> dict[str, Any]:
 
 def time_of_token(token: Mapping[str, Any] | None) -> tuple[int, int] | None:
     data = None if token is None else token.get("_data")
-    if not isinstance(data, str) or not data.startswith(_TIMESTAMP):
+    if not isinstance(data, str) or _TIMESTAMP.match(data) is None:
         return None
     return int(data[2:10], 16), int(data[10:18], 16)
 

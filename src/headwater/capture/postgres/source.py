@@ -115,6 +115,7 @@ class PostgresSource(Source):
             self._types,
             self._selection,
             self._shelf,
+            lambda: self.is_awaited,
         )
         self._stream = stream
         stream.start(self._slot.name, self._publication.name, after)

@@ -41,6 +41,7 @@ from headwater.errors import CaptureError, PositionLost, SourceUnreachable
 OWN_PREFIX: Final = "headwater."  # of logical messages that are ours and not published
 _FEEDBACK_S: Final = 0.2  # at most this often while transactions keep coming
 _SKIPPED_PER_SIGN: Final = 1000  # changes that are not ours, or known
+_AWAITED_S: Final = 0.003
 _KEEPALIVE_S: Final = 10.0  # at least this often (wal_sender_timeout is a minute)
 _FORMATS: Final = """SELECT format_type(t, m) FROM unnest(%s::oid[], %s::int4[])
     WITH ORDINALITY u(t, m, i) ORDER BY i"""
@@ -70,8 +71,10 @@ class ChangeStream:
         types: TypeCatalog,
         select_tables: Selection,
         shelf: Shelf,
+        is_awaited: Callable[[], bool],
     ) -> None:
         self._capture = capture
+        self._is_awaited = is_awaited  # somebody waits for Progress
         self._address = address
         self._catalog = catalog  # a connection for looking things up
         self._types = types
@@ -322,18 +325,22 @@ class ChangeStream:
     def _tell(self, *, idle: bool) -> None:
         now = time.monotonic()
         due = self._acknowledged > self._told and (idle or now - self._told_at > _FEEDBACK_S)
-        if due or now - self._told_at > _KEEPALIVE_S:
+        # Asked to reply, PostgreSQL tells how far it is at once.
+        asks = idle and now - self._told_at > _AWAITED_S and self._is_awaited()
+        if due or asks or now - self._told_at > _KEEPALIVE_S:
             self._told, self._told_at = self._acknowledged, now
+            lsn = self._told
             try:
                 self._cursor.send_feedback(
-                    write_lsn=self._told, flush_lsn=self._told, apply_lsn=self._told, force=True
+                    write_lsn=lsn, flush_lsn=lsn, apply_lsn=lsn, reply=asks, force=True
                 )
             except psycopg2.Error as error:
                 raise self._broken(error) from None
 
     def _wait(self) -> bool:
         try:
-            return bool(select.select([self._cursor], [], [], IDLE_S)[0])
+            wait_s = _AWAITED_S if self._is_awaited() else IDLE_S
+            return bool(select.select([self._cursor], [], [], wait_s)[0])
         except (OSError, ValueError, psycopg2.Error):
             raise SourceUnreachable("the connection to PostgreSQL is closed") from None
 

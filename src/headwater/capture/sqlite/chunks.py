@@ -10,7 +10,7 @@ from typing import IO, Any, Final
 
 from headwater.capture.contract import Begin, Chunk, Place, Row, Table
 from headwater.capture.sqlite.catalog import Definition, quoted
-from headwater.capture.sqlite.values import json_row
+from headwater.capture.sqlite.values import row_maker
 
 _SPOOLED_ROWS: Final = 1_000
 _SPOOL_IN_MEMORY_BYTES: Final = 4 << 20
@@ -60,7 +60,9 @@ def read_rows(
     else:
         key_at = [names.index(key) for key in definition.key]
         next_after = [_to_json(found[-1][i]) for i in key_at]
-    return [json_row(names, row) for row in rows + found], next_after
+    rows += found
+    make_row = row_maker(rows)
+    return [make_row(names, row) for row in rows], next_after
 
 
 def _spooled(rows: sqlite3.Cursor, names: tuple[str, ...]) -> Iterator[Row]:
@@ -78,8 +80,9 @@ def _unspooled(spool: IO[bytes], names: tuple[str, ...]) -> Iterator[Row]:
                 batch: Sequence[tuple[Any, ...]] = marshal.load(spool)  # noqa: S302
             except EOFError:
                 return
+            make_row = row_maker(batch)
             for row in batch:
-                yield json_row(names, row)
+                yield make_row(names, row)
 
 
 def _to_json(value: Any) -> Any:

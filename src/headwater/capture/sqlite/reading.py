@@ -18,11 +18,17 @@ from headwater.capture.contract import (
 )
 from headwater.capture.sqlite.changelog import ChangeLog, Version
 from headwater.capture.sqlite.connection import is_busy
-from headwater.capture.sqlite.values import is_undecodable, json_row, json_value, lenient_text
+from headwater.capture.sqlite.values import (
+    is_undecodable,
+    json_row,
+    json_value,
+    lenient_text,
+    row_maker,
+)
 from headwater.errors import CaptureError, SourceUnreachable
 
 _MARKS: Final = frozenset("sxfo")
-_CELLS: Final = 4  # where they begin: behind id, t, op, at
+_CELLS: Final = 3  # where they begin: behind id, t, op
 
 # How many log rows one read takes: as many as keep it this short, so that in rollback-journal mode
 # writers hardly wait, and large blobs do not fill the memory.
@@ -52,6 +58,7 @@ class LogReader:
         for committed_ms, rows in self._batches(at["first"], at["id"]):
             if not rows:
                 yield None
+            make_row = row_maker(rows)
             for row in rows:
                 op = row[2]
                 if op in _MARKS:
@@ -70,14 +77,14 @@ class LogReader:
                     cut = _CELLS + width
                 source = {"id": row[0]}
                 if op == "u":
-                    before = json_row(names, row[_CELLS:cut])
-                    after = json_row(names, row[cut : cut + width])
+                    before = make_row(names, row[_CELLS:cut])
+                    after = make_row(names, row[cut : cut + width])
                     yield Change(version.table, "u", before, after, ordinal, source)
                 elif op == "c":
-                    after = json_row(names, row[_CELLS:cut])
+                    after = make_row(names, row[_CELLS:cut])
                     yield Change(version.table, "c", None, after, ordinal, source)
                 elif op == "d":
-                    before = json_row(names, row[_CELLS:cut])
+                    before = make_row(names, row[_CELLS:cut])
                     yield Change(version.table, "d", before, None, ordinal, source)
                 else:
                     yield _refreshed(version, op, row, ordinal, source)
@@ -94,7 +101,7 @@ class LogReader:
         cells = "".join(f", c{i}" for i in range(self._log.width))
         log = self._log.names.log
         last_sql = f"SELECT at FROM {log} WHERE id = ?"
-        sql = f"SELECT id, t, op, at{cells} FROM {log} WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?"
+        sql = f"SELECT id, t, op{cells} FROM {log} WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?"
         committed_ms: int | None = None
         while first_id <= end_id:
             started_s = time.perf_counter()
@@ -134,7 +141,9 @@ class LogReader:
         table = self._log.version(self._connection, row[1]).table
         if row[2] == "f":
             hint = f"headwater capture snapshot {self._log.capture} --table {table.id}"
-            error = CaptureError(f"table {table.id} must be read anew", detail=row[4], hint=hint)
+            error = CaptureError(
+                f"table {table.id} must be read anew", detail=row[_CELLS], hint=hint
+            )
             return TableFailed(table.id, error)
         return SchemaChange(table.id, table if row[2] == "s" else None)
 

@@ -7,23 +7,37 @@ SQLite stores NaN as NULL.
 """
 
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any, Final
 
 from headwater.capture.contract import Row
 
-_INFINITY: Final = float("inf")
+_INFINITIES: Final = frozenset({float("inf"), float("-inf")})
 _JSON_TYPES: Final = frozenset({int, str, float, type(None)})
 
 
+def row_maker(rows: Sequence[Sequence[Any]]) -> Callable[[Sequence[str], Sequence[Any]], Row]:
+    """What makes a Row of names and values, for these rows: most need no conversion, and whether
+    any of them does is asked once, at C speed.
+    """
+    kinds = set(map(type, chain.from_iterable(rows)))
+    if not kinds <= _JSON_TYPES:
+        return json_row
+    if float in kinds and _has_infinity(chain.from_iterable(rows)):
+        return json_row
+    return _plain_row
+
+
+def _plain_row(names: Sequence[str], values: Sequence[Any]) -> Row:
+    return dict(zip(names, values))  # noqa: B905 (as long as each other; `strict` costs time)
+
+
+def _has_infinity(values: Iterable[Any]) -> bool:
+    return not _INFINITIES.isdisjoint(values)
+
+
 def json_row(names: Sequence[str], values: Sequence[Any]) -> Row:
-    """Most rows need no conversion: whether one does is asked at C speed."""
-    if (
-        _JSON_TYPES.issuperset(map(type, values))
-        and _INFINITY not in values
-        and -_INFINITY not in values
-    ):
-        return dict(zip(names, values))  # noqa: B905 (as long as each other; `strict` costs time)
     return {name: json_value(value) for name, value in zip(names, values, strict=True)}
 
 
@@ -31,7 +45,7 @@ def json_value(value: Any) -> Any:
     kind = type(value)
     if kind is bytes:
         return b64encode(value).decode()
-    if kind is float and value in (_INFINITY, -_INFINITY):
+    if kind is float and value in _INFINITIES:
         return "Infinity" if value > 0 else "-Infinity"
     return value
 
