@@ -62,6 +62,7 @@ _SOURCE_FIELDS: Final = {
     "sqlite": [
         _field("schema", "string"),
         _field("table", "string"),
+        _field("txId", "int64", optional=True),
         _field("id", "int64", optional=True),
     ],
     "mongodb": [

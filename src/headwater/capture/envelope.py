@@ -28,7 +28,7 @@ _FIELDS: Final[dict[str, dict[str, Any]]] = {
         "thread": None,
         "query": None,
     },
-    "sqlite": {"id": None},
+    "sqlite": {"txId": None, "id": None},
     "mongodb": {"ord": 0, "lsid": None, "txnNumber": None, "wallTime": None},
 }
 _FIELDS["mariadb"] = _FIELDS["mysql"]

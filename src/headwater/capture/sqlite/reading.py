@@ -70,7 +70,7 @@ class LogReader:
                     continue
                 if not is_begun:
                     is_begun = True
-                    yield Begin(at, str(at["id"]), committed_ms, {})
+                    yield _begin(at, committed_ms)
                 if row[1] != version.number:
                     version = self._log.version(self._connection, row[1])
                     names, width = version.names, version.width
@@ -91,7 +91,7 @@ class LogReader:
                 ordinal += 1
         if is_begun or sent:
             if not is_begun:
-                yield Begin(at, str(at["id"]), committed_ms, {})
+                yield _begin(at, committed_ms)
             yield Commit(ordinal)
         else:
             yield Progress(at)
@@ -151,6 +151,10 @@ class LogReader:
 _NO_VERSION: Final = Version(-1, None, (), 0, ())  # type: ignore[arg-type]
 
 
+def _begin(at: Place, committed_ms: int) -> Begin:
+    return Begin(at, str(at["id"]), committed_ms, {"txId": at["id"]})
+
+
 def _refreshed(
     version: Version, op: str, row: tuple[Any, ...], ordinal: int, source: dict[str, Any]
 ) -> Change:
@@ -188,7 +192,7 @@ class Watch:
 
     def is_changed(self) -> bool:
         touched = self._stamps()
-        is_settled = time.time() - max(touched[0], touched[-1]) / 1e9 > self._SETTLED_S
+        is_settled = time.time() - touched[0] / 1e9 > self._SETTLED_S
         if touched == self._touched and is_settled and self._data_version >= 0:
             return False
         try:
@@ -203,6 +207,7 @@ class Watch:
         return is_changed
 
     def _stamps(self) -> tuple[int, ...]:
+        """When the files were written to last, and what else shows that they were."""
         try:
             database = os.stat(self._path)
         except FileNotFoundError:
@@ -212,8 +217,9 @@ class Watch:
         try:
             wal = os.stat(self._path + "-wal")
         except FileNotFoundError:
-            return database.st_mtime_ns, database.st_size
-        return database.st_mtime_ns, database.st_size, wal.st_size, wal.st_mtime_ns
+            wal = database
+        latest_ns = max(database.st_mtime_ns, wal.st_mtime_ns)
+        return latest_ns, database.st_mtime_ns, database.st_size, wal.st_size
 
 
 class Forgetting:
