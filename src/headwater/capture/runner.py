@@ -65,7 +65,7 @@ def run(
     it fail; SourceUnreachable and BrokerUnreachable are worth another try.
     """
     with contextlib.ExitStack() as stack:
-        source = source_of(settings)
+        source = source_of(settings, bootstrap)
         stack.callback(source.close)
         topics = Topics(settings, bootstrap, login)
         stack.callback(topics.close)

@@ -21,8 +21,10 @@ _SOURCES: Final = {
 SCHEMES: Final = tuple(_SOURCES)
 
 
-def source_of(settings: CaptureSettings) -> Source:
-    """The source for `settings.source`, not yet connected to anything."""
+def source_of(settings: CaptureSettings, bootstrap: str | None = None) -> Source:
+    """The source for `settings.source`, not yet connected to anything. `bootstrap` is for
+    Debezium's connectors, some of which keep the history of schemas in a topic of their own.
+    """
     scheme = settings.source.reveal().partition(":")[0]
     if scheme not in _SOURCES:
         raise ConfigError(
@@ -31,4 +33,5 @@ def source_of(settings: CaptureSettings) -> Source:
         )
     module, name = _SOURCES[scheme]
     source = getattr(import_module(f"headwater.capture.{module}"), name)
-    return cast("Source", source(settings))
+    arguments = (settings, bootstrap) if scheme == "debezium" else (settings,)
+    return cast("Source", source(*arguments))

@@ -38,7 +38,6 @@ def start(options: Mapping[str, str]) -> None:
             _library(),
             f"-Xmx{options.get('jvm.heap', DEFAULT_HEAP)}",
             "-XX:+UseSerialGC",  # the smallest, and one connector is about one thread
-            "-Dfile.encoding=UTF-8",
             "-Xrs",  # signals stay Python's
             f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}",
             f"-Dheadwater.log.level={'info' if _log.isEnabledFor(logging.DEBUG) else 'warn'}",

@@ -192,9 +192,15 @@ def _converted(converter: Any, schema: str, value: str) -> Any:
     convert = handles.filterArguments(convert, 0, parts)
     kind = methods.methodType(octets, jvm.java(record).class_)
     convert = handles.permuteArguments(convert, kind, [0, 0, 0])
+    charset = jvm.java("java.nio.charset.StandardCharsets").UTF_8
     decode = _lookup().findConstructor(
-        text, methods.methodType(jvm.java("java.lang.Void").TYPE, octets)
+        text,
+        methods.methodType(
+            jvm.java("java.lang.Void").TYPE,
+            [octets, jvm.java("java.nio.charset.Charset").class_],
+        ),
     )
+    decode = handles.insertArguments(decode, 1, charset)
     is_null = (
         _lookup()
         .findStatic(

@@ -67,7 +67,8 @@ class DebeziumSource(Source):
         try:
             connector = self._new_connector()
             with jvm.errors_as_ours(f"{self._settings.name}: the connector refuses its properties"):
-                values = connector.validate(jvm.java_map(self._properties(connector)))
+                given = self._properties(connector, self._bootstrap or "not:looked-at")
+                values = connector.validate(jvm.java_map(given))
         except HeadwaterError as error:
             return [error]
         return [
@@ -150,9 +151,9 @@ class DebeziumSource(Source):
             raise SourceRefused(f"{self._class} is no source connector of Kafka Connect")
         return connector
 
-    def _properties(self, connector: Any) -> dict[str, str]:
+    def _properties(self, connector: Any, bootstrap: str | None = None) -> dict[str, str]:
         known = {str(name) for name in connector.config().names()}
-        return properties(self._settings, known, self._bootstrap)
+        return properties(self._settings, known, bootstrap or self._bootstrap)
 
     def _transforms(self) -> Any:
         """The transforms that the options name, or None."""

@@ -1,0 +1,58 @@
+"""From a database behind Debezium into topics: the whole way."""
+
+from collections.abc import Iterator
+
+import pytest
+from capture_harness import read, replayed, running
+from debezium_reader import missing
+from postgres_server import Database
+
+from headwater.testing import InProcessBroker
+
+pytestmark = [
+    pytest.mark.java,
+    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
+]
+
+
+@pytest.fixture(scope="module")
+def bootstrap(tmp_path_factory) -> Iterator[str]:
+    with InProcessBroker.serving(str(tmp_path_factory.mktemp("broker"))) as broker:
+        yield broker.bootstrap
+
+
+def test_copy_and_changes_over_restarts(bootstrap: str, postgres: Database) -> None:
+    options = {
+        "database.hostname": "127.0.0.1",
+        "database.port": str(postgres.server.port),
+        "database.user": "postgres",
+        "database.password": "secret",
+        "database.dbname": postgres.name,
+        "slot.name": f"slot_{postgres.name}",
+    }
+    postgres.run("CREATE TABLE t (id int PRIMARY KEY, a int)")
+    postgres.run("INSERT INTO t SELECT g, 0 FROM generate_series(1, 1000) g")
+    topic = "shop.public.t"
+
+    def is_there() -> bool:
+        rows = {f'{{"id": {key}}}': {"id": key, "a": a} for key, a in postgres.run("TABLE t")}
+        return replayed(read(bootstrap, topic)) == rows
+
+    for number in range(1, 4):
+        with running(
+            bootstrap, "debezium:postgresql", tables=("public.*",), options=options
+        ) as capture:
+            capture.wait_until(is_there, "the table")
+            postgres.run("UPDATE t SET a = %s WHERE id <= 300", number)
+            postgres.transaction(
+                f"DELETE FROM t WHERE id = {900 + number}",
+                f"UPDATE t SET id = {2000 + number} WHERE id = {910 + number}",
+            )
+            capture.wait_until(is_there, "the changes")
+        postgres.run(
+            "UPDATE t SET a = a + 10 WHERE id BETWEEN 991 AND 1000"
+        )  # while nobody follows
+    seen = read(bootstrap, topic)
+    ops = [each.op for each in seen]
+    assert ops.count("r") == 1000  # copied once
+    assert ops.count("u") == 3 * 300 + 2 * 10  # and no change twice
