@@ -29,6 +29,7 @@ MAX_PACKET_BYTES: Final = 1 << 30  # max_allowed_packet cannot be larger, in bot
 _WHOLE_PACKET_BYTES: Final = 0xFFFFFF  # a packet of this size goes on in the next
 _RECEIVE_BYTES: Final = 256 * 1024
 
+_THIS_MACHINE: Final = (None, "localhost", "127.0.0.1", "::1")  # TLS only if it is asked for
 _TLS_FILES: Final = ("ssl_ca", "ssl_cert", "ssl_key")
 _ACCESS_DENIED: Final = (1044, 1045, 1698, 1130, 1129, 1862)
 _MISSING_RIGHT: Final = (1142, 1143, 1227, 1370)
@@ -74,7 +75,7 @@ class Address:
             password=unquote(parts.password or ""),
             database=unquote(parts.path.lstrip("/")),
             unix_socket=unix_socket,
-            tls=tls,
+            tls=tls or {"ssl_disabled": bool(unix_socket) or parts.hostname in _THIS_MACHINE},
         )
 
     def __str__(self) -> str:

@@ -130,7 +130,10 @@ class BinlogStream:
                 self._dump.waited()
                 continue
             try:
-                yield from self._handle(event)
+                if event.type in binlog.ROWS:
+                    yield from self._rows(event)
+                else:
+                    yield from self._handle(event)
             except (LookupError, ValueError, struct.error) as error:
                 detail = f"{type(error).__name__}: {error} (event type {event.type})"
                 raise self._dump.framing.malformed(event.end, detail) from error
@@ -321,7 +324,8 @@ class BinlogStream:
                 followed.failure = error
         return followed
 
-    def _rows(self, event: binlog.Event) -> Iterator[Event]:
+    def _rows(self, event: binlog.Event) -> list[Event]:
+        """What an event with rows becomes; a list, as generators in generators cost too much."""
         transaction = self._transaction
         if transaction is None:
             raise ValueError("rows outside of a transaction")
@@ -329,52 +333,51 @@ class BinlogStream:
         followed = self._maps.get(rows.table_id)
         if followed is None:
             if rows.at >= len(rows.data):  # MySQL ends a statement without rows like this
-                return
+                return []
             raise ValueError(f"rows of a table ({rows.table_id}) without a map")
-        first = transaction.ordinal
         if followed.table is None or transaction.is_whole:
             transaction.ordinal += self._count(followed, rows)
-        elif transaction.is_xa:
+            return []
+        if transaction.is_xa:
             transaction.ordinal += self._count(followed, rows)
-            yield from self._table_failed(followed.id, _xa(followed.id, self._settings))
-        else:
-            try:
-                decoded = self._decoder(followed, rows)(rows.data, rows.at)
-            except _BAD_BYTES as error:
-                transaction.ordinal += self._count(followed, rows)
-                place = f"{self._dump.framing.file}:{event.begin}"
-                yield from self._table_failed(
-                    followed.id, _undecodable(followed.id, place, error, self._settings)
-                )
-                return
-            yield from self._started(transaction)
-            transaction.touched.add(followed.id)
-            yield from self._changes(transaction, followed.table, rows.op, decoded, event.begin)
-            step = 2 if rows.op == "u" else 1
-            transaction.ordinal = first + len(decoded) // step
+            return list(self._table_failed(followed.id, _xa(followed.id, self._settings)))
+        try:
+            decoded = self._decoder(followed, rows)(rows.data, rows.at)
+        except _BAD_BYTES as error:
+            transaction.ordinal += self._count(followed, rows)
+            place = f"{self._dump.framing.file}:{event.begin}"
+            failure = _undecodable(followed.id, place, error, self._settings)
+            return list(self._table_failed(followed.id, failure))
+        transaction.touched.add(followed.id)
+        changes = self._changes(transaction, followed.table, rows.op, decoded, event.begin)
+        return [*self._started(transaction), *changes]
 
     def _changes(
         self, transaction: _Transaction, table: Table, op: str, decoded: list[Row], pos: int
-    ) -> Iterator[Event]:
-        first, query = transaction.ordinal, transaction.query
-        extra: dict[str, Any] = {} if query is None else {"query": query}
-        skip = max(transaction.skip - first, 0)
+    ) -> list[Change]:
+        first = transaction.ordinal
         if op == "c":
-            for row in range(skip, len(decoded)):
-                yield Change(
-                    table, "c", None, decoded[row], first + row, {"pos": pos, "row": row, **extra}
-                )
+            changes = [
+                Change(table, "c", None, row, first + number, {"pos": pos, "row": number})
+                for number, row in enumerate(decoded)
+            ]
         elif op == "d":
-            for row in range(skip, len(decoded)):
-                yield Change(
-                    table, "d", decoded[row], None, first + row, {"pos": pos, "row": row, **extra}
-                )
+            changes = [
+                Change(table, "d", row, None, first + number, {"pos": pos, "row": number})
+                for number, row in enumerate(decoded)
+            ]
         else:
-            for row in range(skip, len(decoded) // 2):
-                before, after = decoded[2 * row], decoded[2 * row + 1]
-                yield Change(
-                    table, "u", before, after, first + row, {"pos": pos, "row": row, **extra}
+            changes = [
+                Change(table, "u", before, after, first + number, {"pos": pos, "row": number})
+                for number, (before, after) in enumerate(
+                    zip(decoded[::2], decoded[1::2], strict=True)
                 )
+            ]
+        transaction.ordinal = first + len(changes)
+        if transaction.query is not None:
+            for change in changes:
+                change.source["query"] = transaction.query
+        return changes[transaction.skip - first :] if transaction.skip > first else changes
 
     def _decoder(self, followed: _Followed, rows: binlog.Rows) -> Any:
         key = (rows.op, rows.present, rows.present_after)

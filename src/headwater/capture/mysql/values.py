@@ -36,6 +36,17 @@ class _Days(dict[int, int | None]):
         return days
 
 
+class _TextDays(dict[bytes, int | None]):
+    """The same of b"2024-02-29"."""
+
+    def __missing__(self, text: bytes) -> int | None:
+        days = epoch_days(int(text[:4]), int(text[5:7]), int(text[8:10]))
+        if len(self) >= _CACHED_DAYS:
+            self.clear()
+        self[text] = days
+        return days
+
+
 class _Minutes(dict[int, str]):
     """2024-02-29T13:51: of a minute since 1970."""
 
@@ -49,6 +60,7 @@ class _Minutes(dict[int, str]):
 
 
 _days: Final = _Days()
+_text_days: Final = _TextDays()
 _minutes: Final = _Minutes()
 
 
@@ -186,8 +198,7 @@ def old_time(is_iso: bool) -> Decode:
 
 def text_date(zero: Any, is_iso: bool) -> Decode:
     def decode(text: bytes) -> Any:
-        packed = (int(text[:4]) * 13 + int(text[5:7])) << 5 | int(text[8:10])
-        days = _days[packed]
+        days = _text_days[text[:10]]
         if days is None:
             return zero
         return text.decode() if is_iso else days
@@ -199,8 +210,7 @@ def text_datetime(precision: int, zero: Any, is_iso: bool) -> Decode:
     unit_us = 1 if precision > 3 else 1000
 
     def decode(text: bytes) -> Any:
-        packed = (int(text[:4]) * 13 + int(text[5:7])) << 5 | int(text[8:10])
-        days = _days[packed]
+        days = _text_days[text[:10]]
         if days is None:
             return zero
         if is_iso:
@@ -273,6 +283,8 @@ def binary_decimal(precision: int, scale: int, form: str) -> Decode:
         if digits:
             shift -= 8 * group_bytes
             groups.append((shift, (1 << (8 * group_bytes)) - 1, 10**digits))
+    if form == "string":
+        return _decimal_text(sign, invert, groups, scale)
     write = decimal_writer(scale, form)
 
     def decode(data: bytes) -> Any:
@@ -285,6 +297,31 @@ def binary_decimal(precision: int, scale: int, form: str) -> Decode:
         return write(unscaled if is_positive else -unscaled)
 
     return decode
+
+
+def _decimal_text(sign: int, invert: int, groups: list[tuple[int, int, int]], scale: int) -> Decode:
+    """The most usual form, as code of its own: twice as quick as by way of the number."""
+    parts = [(f"(n >> {right} & {mask})", len(str(power)) - 1) for right, mask, power in groups]
+    fraction_groups = (scale + 8) // 9
+    whole, fraction = parts[: len(parts) - fraction_groups], parts[len(parts) - fraction_groups :]
+    number = "0"
+    for expression, digits in whole:
+        number = expression if number == "0" else f"({number} * {10**digits} + {expression})"
+    form = "%d" + ("." if scale else "") + "".join(f"%0{digits}d" for _, digits in fraction)
+    arguments = ", ".join([number, *(expression for expression, _ in fraction)])
+    source = (
+        "def decode(data):\n"
+        "    n = from_bytes(data, 'big')\n"
+        f"    if n & {sign}:\n"
+        f"        n ^= {sign}\n"
+        f"        return {form!r} % ({arguments},)\n"
+        f"    n ^= {invert}\n"
+        f"    return {'-' + form!r} % ({arguments},)\n"
+    )
+    namespace: dict[str, Any] = {"from_bytes": int.from_bytes}
+    exec(compile(source, "<decimal>", "exec"), namespace)  # noqa: S102
+    found: Decode = namespace["decode"]
+    return found
 
 
 def text_decimal(scale: int, form: str) -> Decode:
