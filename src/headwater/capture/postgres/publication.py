@@ -1,5 +1,6 @@
 """The publication: which tables' changes PostgreSQL sends, kept in step with the settings."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ class Synced:
     tables: list[Candidate]  # that are published, and so can be captured
     failed: dict[str, HeadwaterError] = field(default_factory=dict)
     added: list[Candidate] = field(default_factory=list)
+    held: list[Candidate] = field(default_factory=list)
 
 
 class Publication:
@@ -35,13 +37,13 @@ class Publication:
         self._address = address
         self._select = select
 
-    def sync(self, cursor: Any) -> Synced:
-        """Creates it if it is not there, and adds and takes out tables. What cannot be locked at
-        once is left for the next time.
+    def sync(self, cursor: Any, held: Collection[str] = ()) -> Synced:
+        """Creates it if it is not there, and adds and takes out tables, but does not add those that
+        are `held`. What cannot be locked at once is left for the next time.
         """
         cursor.execute("SELECT set_config('lock_timeout', %s, false)", (str(_LOCK_TIMEOUT_MS),))
         try:
-            return self._sync(cursor)
+            return self._sync(cursor, held)
         finally:
             if not cursor.connection.closed:
                 cursor.execute("SELECT set_config('lock_timeout', '0', false)")
@@ -50,7 +52,7 @@ class Publication:
         cursor.execute("SELECT FROM pg_publication WHERE pubname = %s", (self.name,))
         return cursor.fetchone() is not None
 
-    def _sync(self, cursor: Any) -> Synced:
+    def _sync(self, cursor: Any, held: Collection[str]) -> Synced:
         cursor.execute("SELECT puballtables FROM pg_publication WHERE pubname = %s", (self.name,))
         found = cursor.fetchone()
         if found is None:
@@ -67,7 +69,8 @@ class Publication:
             return Synced(identified, failed)
         synced = Synced([c for c in identified if c.published], failed)
         self._drop_others(cursor, [c.oid for c in identified])
-        missing = [c for c in identified if not c.published]
+        synced.held = [c for c in identified if not c.published and c.id in held]
+        missing = [c for c in identified if not c.published and c.id not in held]
         if missing:
             self._add(cursor, missing, synced)
         return synced

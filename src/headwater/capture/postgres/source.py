@@ -24,7 +24,7 @@ from headwater.capture.postgres.slot import Slot
 from headwater.capture.postgres.stream import OWN_PREFIX, ChangeStream
 from headwater.capture.postgres.typecatalog import TypeCatalog
 from headwater.capture.settings import CaptureSettings
-from headwater.errors import CaptureError, HeadwaterError
+from headwater.errors import HeadwaterError
 
 MIND_S: Final = 5.0  # how often new and changed tables are looked for
 _MAX_NAME: Final = 63
@@ -55,6 +55,9 @@ class PostgresSource(Source):
         self._catalog: Any = None  # the main thread's connection
         self._stream: ChangeStream | None = None
         self._known: dict[str, int] = {}  # published tables, with their oids
+        # Tables that are not published until all know that they were gone; the place behind which
+        # that is certain, None before they were told.
+        self._held: dict[str, int | None] = {}
         self._failed: dict[str, str] = {}  # tables that were reported, and as what
         self._later: list[tuple[int, Event]] = []  # events for when the stream has come to an LSN
         self._opened = False
@@ -72,7 +75,7 @@ class PostgresSource(Source):
             if after is not None:
                 self._find(cursor, after)
             # In this order: pgoutput looks the publication up as it was at each change's time.
-            synced = self._publication.sync(cursor)
+            synced = self._publication.sync(cursor, held=() if after is None else known)
             lsn, created = self._slot.open(cursor, after)
             if created:
                 self._chunks.settle(candidate.oid for candidate in synced.tables)
@@ -82,10 +85,8 @@ class PostgresSource(Source):
                 for table_id in known
                 if table_id not in self._known and not _exists(cursor, known[table_id])
             ]
-            if after is not None:
-                for candidate in synced.added:
-                    if candidate.id in known:
-                        synced.failed[candidate.id] = self._unpublished(candidate)
+            for candidate in synced.held:
+                self._hold(candidate.id, lsn)
             self._report_failed(synced, lsn)
         self._minded_at = self._heartbeat_at = time.monotonic()
         self._opened = True
@@ -179,6 +180,9 @@ class PostgresSource(Source):
             return []
         due = [event for lsn, event in self._later if lsn <= self._stream.seen]
         self._later = [(lsn, event) for lsn, event in self._later if lsn > self._stream.seen]
+        for event in due:
+            if isinstance(event, SchemaChange) and event.table_id in self._held:
+                self._held[event.table_id] = self._stream.seen
         return due
 
     def _find(self, cursor: Any, after: Position) -> None:
@@ -190,28 +194,42 @@ class PostgresSource(Source):
     def _mind(self, cursor: Any) -> Synced:
         """Looks at the tables, and notes what shall be told when the stream has come this far."""
         self._minded_at = time.monotonic()
-        synced = self._publication.sync(cursor)
+        self._release()
+        synced = self._publication.sync(cursor, held=self._known.keys() | self._held.keys())
         cursor.execute("SELECT pg_current_wal_lsn()::text")
         lsn = lsn_number(cursor.fetchone()[0]) - 1
         now = {candidate.id: candidate.oid for candidate in synced.tables}
+        held = {candidate.id for candidate in synced.held}
         news = [c for c in synced.tables if self._known.get(c.id) != c.oid]
         for table in self._describe(cursor, news):
-            if table.id in self._known:  # dropped and made anew between two looks
+            if table.id in self._known:  # made anew under a publication FOR ALL TABLES
                 self._later.append((lsn, SchemaChange(table.id, None)))
             self._later.append((lsn, SchemaChange(table.id, table)))
-        for table_id in self._known:
-            if table_id not in now and table_id not in synced.failed:
+        for table_id in self._known.keys() - now.keys() - synced.failed.keys():
+            if table_id in held:  # made anew, or taken out of the publication
+                self._hold(table_id, lsn)
+            else:
                 self._later.append((lsn, SchemaChange(table_id, None)))
         self._known = now
         self._report_failed(synced, lsn)
         return synced
 
-    def _unpublished(self, candidate: Candidate) -> CaptureError:
-        return CaptureError(
-            f"the table {candidate.id} was not in the publication for a while",
-            detail="it was made anew, or taken out: changes are missing in its topic",
-            hint=f"headwater capture snapshot {self._settings.name} --table {candidate.id}",
-        )
+    def _hold(self, table_id: str, lsn: int) -> None:
+        """A table that was followed and is no longer published (made anew, or taken out) has
+        changes that nobody will send. It is told as gone, and published as a new one, with a new
+        copy, only when that is stored: a crash between must not make it look as if it was followed
+        all the time.
+        """
+        self._held[table_id] = None
+        self._later.append((lsn, SchemaChange(table_id, None)))
+
+    def _release(self) -> None:
+        """Whatever is acknowledged behind the place where it was told was stored after it."""
+        if self._stream is not None and self._held:
+            done = self._stream.acknowledged
+            self._held = {t: told for t, told in self._held.items() if told is None or told >= done}
+            if self._held:
+                self._beat()  # so that there is a place behind it
 
     def _report_failed(self, synced: Synced, lsn: int) -> None:
         for table_id, error in synced.failed.items():

@@ -110,6 +110,11 @@ class ChangeStream:
         """
         self._acknowledged = max(self._acknowledged, lsn + 1)
 
+    @property
+    def acknowledged(self) -> int:
+        """The last place that was acknowledged."""
+        return self._acknowledged - 1
+
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
