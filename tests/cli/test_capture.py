@@ -249,7 +249,7 @@ def test_a_terminal_sees_bars_and_what_to_try(till):
     )
     os.close(theirs)
     try:
-        shown = _until(ours, "nothing waits")
+        shown = _until(ours, "rows copied")
         assert f"headwater consume {till.name}.SCHEMA.TABLE -o start" in shown
         process.send_signal(signal.SIGINT)
         assert "stopped; the next run" in _until(ours, "stopped; the next run")

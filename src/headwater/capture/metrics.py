@@ -2,6 +2,7 @@
 
 import threading
 import time
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ class CaptureState:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.owner = uuid.uuid4().hex  # names this process in the positions that it stores
+        self.is_owner = False  # whether it has stored one
         self.transactions = 0
         self.changes = 0
         self.size_bytes = 0
@@ -52,6 +55,7 @@ class CaptureState:
         the first of them was read; `ts_ms`: when the database committed the last one, if any.
         """
         with self._lock:
+            self.is_owner = True
             self.transactions += transactions
             self.changes += changes
             self.size_bytes += size_bytes

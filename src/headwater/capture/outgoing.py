@@ -66,6 +66,7 @@ class Outgoing:
             self.position,
             position=Position(self.transaction.at),
             ts_ms=self.transaction.ts_ms,
+            delay_ms=max(0, now_ms() - self.transaction.ts_ms),
             counts={},
         )
         self.transaction = None

@@ -1,8 +1,9 @@
 """How far each capture is, and its tables: the compacted topic `__headwater_positions`.
 
     key                        value (JSON)
-    shop                       {"at": place, "changes": n | null, "ts_ms", "written_ms", "signals",
-                                "counts": {…}, "lag": {"size_bytes", "retained_bytes"}}
+    shop                       {"at": place, "changes": n | null, "ts_ms", "delay_ms", "written_ms",
+                                "owner", "signals", "counts": {…},
+                                "lag": {"size_bytes", "retained_bytes"}}
     shop/public.orders         {"table": {…}, "snapshot": {…} | null, "failed": {…} | null}
 
 Both are written in the same Kafka transaction as the changes they speak of, as its last records:
@@ -32,7 +33,9 @@ class CapturePosition:
 
     position: Position
     ts_ms: int  # when the last transaction was committed, by the database's clock
+    delay_ms: int = 0  # how old it was when it was read
     written_ms: int = 0  # when this was written, by ours
+    owner: str = ""  # the process that wrote it
     signals: int = 0  # offset of the next signal
     counts: Mapping[str, int] = field(default_factory=dict)  # of a transaction that is not whole
     lag: Lag = field(default_factory=Lag)
@@ -85,7 +88,9 @@ def encode_capture(stored: CapturePosition) -> bytes:
             "at": stored.position.at,
             "changes": stored.position.changes,
             "ts_ms": stored.ts_ms,
+            "delay_ms": stored.delay_ms,
             "written_ms": stored.written_ms,
+            "owner": stored.owner,
             "signals": stored.signals,
             "counts": stored.counts,
             "lag": dataclasses.asdict(stored.lag),
@@ -120,7 +125,9 @@ def _capture(stored: Mapping[str, Any]) -> CapturePosition:
     return CapturePosition(
         Position(stored["at"], stored["changes"]),
         stored["ts_ms"],
+        stored["delay_ms"],
         stored["written_ms"],
+        stored["owner"],
         stored["signals"],
         stored["counts"],
         Lag(**stored["lag"]),

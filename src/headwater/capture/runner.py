@@ -11,6 +11,7 @@ snapshots read chunks; one measures the lag; one reads signals.
 """
 
 import contextlib
+import dataclasses
 import logging
 import threading
 import time
@@ -42,7 +43,7 @@ from headwater.capture.topics import Topics
 from headwater.capture.writer import Committed, Writer
 from headwater.client.compacted import read_committed_latest
 from headwater.client.transactions import TransactionalProducer
-from headwater.errors import CaptureError, HeadwaterError, TableRefused
+from headwater.errors import CaptureError, Fenced, HeadwaterError, PositionLost, TableRefused
 from headwater.settings import ClientSettings
 
 log = logging.getLogger(__name__)
@@ -70,11 +71,11 @@ def run(
         topics = Topics(settings, bootstrap, login)
         stack.callback(topics.close)
         topics.ensure_internal()
+        _stored(settings.name, bootstrap, login, state)  # before another process is fenced
         producer = TransactionalProducer(bootstrap, transactional_id(settings.name), login=login)
         stack.callback(producer.close)
         producer.fence()
-        records = read_committed_latest(bootstrap, login, positions.TOPIC)
-        stored = positions.decode(settings.name, records)
+        stored = _stored(settings.name, bootstrap, login, state)
         for problem in source.check():
             if not isinstance(problem, TableRefused):
                 raise problem
@@ -84,9 +85,32 @@ def run(
         key = positions.key_of(settings.name)
         writer = Writer(producer, key, lambda committed: _tell(state, committed))
         stack.callback(writer.close)
-        capture = Capture(settings, source, topics, writer, signals, stored, state)
+        try:
+            capture = Capture(settings, source, topics, writer, signals, stored, state)
+        except PositionLost:
+            if _stored(settings.name, bootstrap, login, state) != stored:
+                raise _taken_over(settings.name) from None
+            raise
         stack.callback(capture.close)
         capture.follow(stop)
+
+
+def _stored(capture: str, bootstrap: str, login: ClientSettings, state: CaptureState) -> Stored:
+    """Where the capture stands. Raises Fenced if another process has gone on from where this one
+    was: a run that began anew would fence it, and be fenced by its next run, and so on.
+    """
+    records = read_committed_latest(bootstrap, login, positions.TOPIC)
+    stored = positions.decode(capture, records)
+    if state.is_owner and (stored.capture is None or stored.capture.owner != state.owner):
+        raise _taken_over(capture)
+    return stored
+
+
+def _taken_over(capture: str) -> Fenced:
+    return Fenced(
+        f"another process has taken over capture {capture}, or has reset it",
+        hint="one process per capture; `headwater capture status` shows how far it is",
+    )
 
 
 def transactional_id(capture: str) -> str:
@@ -127,10 +151,11 @@ class Capture:
         after = stored.capture.position if stored.capture is not None else None
         place = source.open(after, known)
         start = CapturePosition(Position(place), now_ms(), signals=signals.offset)
-        self._outgoing = Outgoing(settings.name, writer, topics, stored.capture or start)
-        if stored.capture is None:
-            # The database keeps its log for us from here on; a crash must not forget where.
-            self._outgoing.store()
+        position = dataclasses.replace(stored.capture or start, owner=state.owner)
+        self._outgoing = Outgoing(settings.name, writer, topics, position)
+        # The database keeps its log for us from here on; a crash must not forget where. And
+        # whoever had the capture before shall know that it is ours now.
+        self._outgoing.store()
         self._shaper = Shaper(settings, source.connector, source.database)
         self._tables = Tables(
             settings, source, self._shaper, topics, self._outgoing, stored.tables, state

@@ -47,13 +47,13 @@ class Known:
 
     @property
     def lag_s(self) -> float | None:
-        """How old the last transaction was when it was in the topics."""
+        """How old the last transaction was when it was read."""
         capture = self.stored.capture
         if capture is None:
             return None
         if capture.lag.size_bytes == 0:
             return 0.0
-        return max(0.0, (capture.written_ms - capture.ts_ms) / 1000)
+        return capture.delay_ms / 1000
 
     @property
     def failed(self) -> list[str]:
