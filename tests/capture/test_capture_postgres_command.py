@@ -22,7 +22,7 @@ def test_from_doctor_to_reset(cli, postgres, tmp_path):
     source = postgres.url.replace(":secret@", "@")
     (tmp_path / "headwater.toml").write_text(
         f'[capture.shop]\nsource = "{source}"\npassword_file = "password"\n'
-        'tables = ["public.*"]\nheartbeat_s = 0.5\n'
+        'tables = ["public.*"]\nheartbeat_s = 30\n'
     )
 
     checks = [
@@ -53,7 +53,17 @@ def test_from_doctor_to_reset(cli, postgres, tmp_path):
     told = cli("capture", "snapshot", "shop", "--table", "public.plain", "--wait")
     assert told == "copied 2 rows of public.plain\n"
     cli("capture", "status", "shop")
-    assert stop(process) == 0
+
+    # PostgreSQL ends the connection of the first process; that must not make it come back.
+    second = cli.start("capture", "run", "shop", "--json")
+    assert process.wait(60) == 1
+    told = process.stderr.read().decode().splitlines()[-2:]
+    assert any("taken over" in line for line in told), told
+    postgres.run("INSERT INTO plain VALUES (3)")
+    wait_until(
+        lambda: b'"x":3' in cli.result("consume", "shop.public.plain", "-o", "start", "-e").stdout
+    )
+    assert stop(second) == 0
 
     checks = [
         each for each in cli.json("doctor", code=None)["checks"] if each["check"] == "capture shop"
