@@ -115,11 +115,31 @@ class _Lines(list[bytes]):
             raise _Full
 
 
-class ChunkReader:
-    """Used by several threads."""
+class _Spool:
+    """Where COPY writes a whole table, which may take long: `alive` is called again and again."""
 
-    def __init__(self, pool: Pool, shelf: Shelf, decimals: str, times: str) -> None:
+    def __init__(self, alive: Callable[[], None]) -> None:
+        self.file: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES)  # noqa: SIM115
+        self._alive = alive
+        self._rows = 0
+
+    def write(self, line: bytes) -> None:
+        self.file.write(line)
+        self._rows += 1
+        if self._rows % 10_000 == 0:
+            self._alive()
+
+
+class ChunkReader:
+    """Used by several threads. `alive` is called while a table without key is read: that is done by
+    the stream's thread, and PostgreSQL would take a stream from which it hears nothing for dead.
+    """
+
+    def __init__(
+        self, pool: Pool, shelf: Shelf, decimals: str, times: str, alive: Callable[[], None]
+    ) -> None:
         self._pool = pool
+        self._alive = alive
         self._shelf = shelf
         self._types = TypeCatalog(decimals, times)
         self._readers: dict[int, _Reader] = {}
@@ -193,14 +213,14 @@ class ChunkReader:
 
     def _read_all(self, cursor: Any, reader: _Reader, rows_from: str) -> Iterator[Row]:
         """Everything into a file first, so that neither transaction nor lock outlive the call."""
-        spool = tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES)  # noqa: SIM115
+        spool = _Spool(self._alive)
         try:
             cursor.copy_expert(_select(reader, rows_from, None, None), spool)
         except BaseException:
-            spool.close()
+            spool.file.close()
             raise
-        spool.seek(0)
-        return _rows_of(spool, reader.make_rows)
+        spool.file.seek(0)
+        return _rows_of(spool.file, reader.make_rows, self._alive)
 
     def _reader(self, cursor: Any, table: Table, oid: int) -> _Reader:
         described = describe(cursor, [oid])[oid]
@@ -248,6 +268,7 @@ class ChunkReader:
         # A table without key is read while the stream stands still: that must not be for long.
         deadline = time.monotonic() + (_WRITERS_WAIT_S if not table.key else math.inf)
         while writers and time.monotonic() < deadline and not self._stopped.wait(_WRITERS_POLL_S):
+            self._alive()
             cursor.execute(_WRITERS, {"oid": oid})
             writers &= set(cursor.fetchall())
         if writers:
@@ -309,9 +330,10 @@ def _unescaped(line: str) -> list[str]:
     ]
 
 
-def _rows_of(spool: IO[bytes], make_rows: MakeRows) -> Iterator[Row]:
+def _rows_of(spool: IO[bytes], make_rows: MakeRows, alive: Callable[[], None]) -> Iterator[Row]:
     with spool:
         while lines := spool.readlines(1 << 20):
+            alive()
             yield from make_rows(*_cells(b"".join(lines)))
 
 

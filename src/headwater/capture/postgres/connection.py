@@ -82,6 +82,8 @@ class Address:
         """The error in our words, without the password."""
         text = self.scrubbed(str(error)).strip()
         text = re.sub(r"\s*\n\s*", " ", re.sub(r"^(ERROR|FATAL|error):\s*", "", text))
+        if "no message from the libpq" in text:
+            text = "the connection was closed"
         state: str = error.pgcode or ""
         if not state:
             return _explained_connect(text, self._parts)

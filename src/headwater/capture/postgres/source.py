@@ -51,7 +51,9 @@ class PostgresSource(Source):
         self._shelf = Shelf()
         self._types = TypeCatalog(settings.decimals, settings.times)
         self._pool = Pool(self._address)
-        self._chunks = ChunkReader(self._pool, self._shelf, settings.decimals, settings.times)
+        self._chunks = ChunkReader(
+            self._pool, self._shelf, settings.decimals, settings.times, self._stay_connected
+        )
         self._catalog: Any = None  # the main thread's connection
         self._stream: ChangeStream | None = None
         self._known: dict[str, int] = {}  # published tables, with their oids
@@ -253,6 +255,10 @@ class PostgresSource(Source):
             self._shelf.same(make_table(c.schema, c.name, *described[c.oid], self._types))
             for c in candidates
         ]
+
+    def _stay_connected(self) -> None:
+        if self._stream is not None:
+            self._stream.stay_connected()
 
     def _connection(self) -> Any:
         if self._catalog is None or self._catalog.closed:

@@ -9,6 +9,7 @@ n. A commit record's own LSN is unique; that of a change, or the end of a commit
 
 import select
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -81,6 +82,7 @@ class ChangeStream:
         self._select = select_tables
         self._shelf = shelf
         self._connection: Any = None
+        self._thread = 0  # that reads
         self._cursor: Any = None
         self._relations: dict[bytes, Relation] = {}
         self._toast = ToastCache()
@@ -121,6 +123,7 @@ class ChangeStream:
 
     def events(self, after: Position, between: Callable[[], list[Event]]) -> Iterator[Event]:
         """`between` is called between transactions and now and then; its events are sent there."""
+        self._thread = threading.get_ident()
         read = self._cursor.read_message
         relations = self._relations
         toast = self._toast
@@ -326,6 +329,11 @@ class ChangeStream:
             full,
             not full and table is not None and bool(table.key) and set(table.key) <= set(identity),
         )
+
+    def stay_connected(self) -> None:
+        """For the thread that reads the stream, while it is long about something else."""
+        if threading.get_ident() == self._thread:
+            self._tell(idle=False)
 
     def _tell(self, *, idle: bool) -> None:
         now = time.monotonic()
