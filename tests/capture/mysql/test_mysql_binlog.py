@@ -92,7 +92,10 @@ class FakeSchemas(Schemas):
     def _current(self, pairs: Any) -> dict[str, Any]:
         return {}
 
-    def _read(self, pairs: Any, place: Any) -> tuple[dict[str, Any], set[str]]:
+    def _refuse_history(self, found: Any) -> None:
+        pass
+
+    def _read(self, *_: Any, **__: Any) -> tuple[dict[str, Any], set[str]]:
         return {}, set()
 
 

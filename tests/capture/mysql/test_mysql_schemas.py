@@ -7,7 +7,7 @@ from mariadb_server import MariaDbServer
 from mysql_capture import ShopCapture
 
 from headwater.capture.contract import Position
-from headwater.errors import CaptureError
+from headwater.errors import CaptureError, TableRefused
 
 TABLE = "CREATE TABLE t (id INT PRIMARY KEY, a INT, b INT)"
 
@@ -175,6 +175,18 @@ def test_statements_instead_of_rows_fail_their_table(capture: ShopCapture) -> No
     assert failed.table_id == f"{capture.database}.t"
     assert "SET GLOBAL binlog_format = ROW" in failed.error.hint
     assert "headwater capture snapshot shop --table" in failed.error.hint
+
+
+def test_system_versioned_tables_are_refused(capture: ShopCapture) -> None:
+    capture.execute("CREATE TABLE t (id INT PRIMARY KEY) WITH SYSTEM VERSIONING")
+    capture.execute("CREATE TABLE u (id INT PRIMARY KEY)")
+    [problem] = capture.source.check()
+    assert isinstance(problem, TableRefused)
+    reader = capture.begin()
+    assert [table.name for table in capture.source.tables()] == ["u"]
+    capture.execute("INSERT INTO t VALUES (1)", "INSERT INTO u VALUES (1)")
+    assert [change.table.name for change in capture.changes(1)] == ["u"]
+    assert [failed.table_id for failed in reader.failed] == [f"{capture.database}.t"]
 
 
 def test_xa_transactions_fail_their_tables(capture: ShopCapture) -> None:

@@ -15,7 +15,7 @@ _COLUMNS: Final = (
     "SELECT c.TABLE_SCHEMA, c.TABLE_NAME, c.COLUMN_NAME, c.COLUMN_TYPE, c.CHARACTER_SET_NAME,"
     " c.IS_NULLABLE FROM information_schema.COLUMNS c JOIN information_schema.TABLES t"
     " ON t.TABLE_SCHEMA = c.TABLE_SCHEMA AND t.TABLE_NAME = c.TABLE_NAME"
-    " WHERE t.TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') AND {}"
+    " WHERE t.TABLE_TYPE = 'BASE TABLE' AND {}"
     " ORDER BY c.TABLE_SCHEMA, c.TABLE_NAME, c.ORDINAL_POSITION"
 )
 _KEYS: Final = (
@@ -98,6 +98,18 @@ def engine(connection: Any, schema: str, table: str) -> str | None:
         (schema, table),
     )
     return str(rows[0][0]) if rows else None
+
+
+def is_versioned(connection: Any, schema: str, table: str) -> bool:
+    """MariaDB's tables WITH SYSTEM VERSIONING: the log has their history instead of their rows."""
+    return bool(
+        query(
+            connection,
+            "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+            " AND TABLE_TYPE = 'SYSTEM VERSIONED'",
+            (schema, table),
+        )
+    )
 
 
 def estimated_rows(connection: Any, schema: str, table: str) -> int | None:

@@ -149,18 +149,28 @@ def _rights(connection: Any, server: Server, address: Address) -> list[Headwater
     return wrong
 
 
+def versioned(table_id: str) -> TableRefused:
+    return TableRefused(
+        f"{table_id} is system-versioned, which is not supported",
+        detail="the binlog has the history of its rows, and no deletes",
+        hint="leave it out with `exclude`",
+    )
+
+
 def _tables(connection: Any, choice: Choice) -> list[HeadwaterError]:
     """Tables without a key are read whole; tables without transactions cannot be read at all."""
     wrong: list[HeadwaterError] = []
-    for schema, name, kind in query(
+    for schema, name, kind, table_type in query(
         connection,
-        "SELECT TABLE_SCHEMA, TABLE_NAME, ENGINE FROM information_schema.TABLES"
+        "SELECT TABLE_SCHEMA, TABLE_NAME, ENGINE, TABLE_TYPE FROM information_schema.TABLES"
         " WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') ORDER BY 1, 2",
     ):
         table_id = f"{schema}.{name}"
         if table_id not in choice:
             continue
-        if kind not in TRANSACTIONAL_ENGINES:
+        if table_type == "SYSTEM VERSIONED":
+            wrong.append(versioned(table_id))
+        elif kind not in TRANSACTIONAL_ENGINES:
             wrong.append(
                 TableRefused(
                     f"{table_id} cannot be read consistently",

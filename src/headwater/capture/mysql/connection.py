@@ -4,6 +4,7 @@ PyMySQL logs in; commands of replication and large results are then read from it
 because its packets cost more than the rows in them.
 """
 
+import ssl
 import struct
 import time
 from collections.abc import Iterator, Sequence
@@ -84,7 +85,7 @@ class Address:
 
 def connect(address: Address, **more: Any) -> Any:
     """A connection in UTC, with texts in utf8mb4, every statement its own transaction."""
-    with translated(address):
+    with translated(address), _readable(address):
         return pymysql.connect(
             host=address.host,
             port=address.port,
@@ -121,6 +122,17 @@ def variables(connection: Any, *names: str) -> dict[str, str]:
 
 
 @contextmanager
+def _readable(address: Address) -> Iterator[None]:
+    """PyMySQL stumbles over an answer that is none (of another protocol) in all kinds of ways."""
+    try:
+        yield
+    except (struct.error, LookupError, ValueError, TypeError, AttributeError) as error:
+        raise unreachable(address, f"its answer cannot be read: {error!r}") from error
+    except AssertionError as error:
+        raise unreachable(address, "its answer cannot be read") from error
+
+
+@contextmanager
 def translated(address: Address, *, is_in: bool = False) -> Iterator[None]:
     """Whatever the driver raises inside is raised as an error of ours."""
     try:
@@ -131,16 +143,6 @@ def translated(address: Address, *, is_in: bool = False) -> Iterator[None]:
         raise _in_our_words(error, address, is_in) from error
     except (OSError, EOFError) as error:
         raise unreachable(address, str(error)) from error
-    except (
-        struct.error,
-        IndexError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        AssertionError,
-    ) as error:
-        # PyMySQL, on an answer that is none (a closed connection, another protocol).
-        raise unreachable(address, f"its answer cannot be read: {error!r}") from error
 
 
 def unreachable(address: Address, detail: str) -> SourceUnreachable:
@@ -256,7 +258,7 @@ class PacketReader:
                 self._socket.settimeout(wait_s)
                 self._timeout_s = wait_s
             data = self._socket.recv(_RECEIVE_BYTES)
-        except (TimeoutError, BlockingIOError):
+        except (TimeoutError, BlockingIOError, ssl.SSLWantReadError):
             if time.monotonic() - self._last_heard_at > silence_s:
                 detail = f"nothing was heard for {silence_s:g} s"
                 raise unreachable(self._address, detail) from None

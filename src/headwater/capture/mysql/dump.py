@@ -75,6 +75,10 @@ class Dump:
             raise error_of(packet, self._address)
         raise unreachable(self._address, "it ended the binlog")
 
+    def place(self) -> dict[str, Any]:
+        """Behind the last event."""
+        return {"file": self.framing.file, "pos": self.position}
+
     def waited(self) -> None:
         self._packets.waited()
 

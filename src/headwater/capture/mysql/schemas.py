@@ -12,13 +12,15 @@ place where the log is read. So a definition is used for the log only while it i
 Otherwise the table fails, with what mends it; other tables go on.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from headwater.capture.contract import Place, Table
 from headwater.capture.mysql import binlog, ddl, places, table_map
-from headwater.capture.mysql.catalog import Choice, read_tables
+from headwater.capture.mysql.catalog import Choice, is_versioned, read_tables
 from headwater.capture.mysql.charsets import Charsets
+from headwater.capture.mysql.checks import versioned
 from headwater.capture.mysql.columns import ColumnDef, TableDef
 from headwater.capture.mysql.dump import Dump
 from headwater.capture.mysql.server import Server, log_end
@@ -28,6 +30,7 @@ from headwater.errors import CaptureError, HeadwaterError
 
 _READ_AGAIN: Final = 5  # times, while DDL keeps coming
 _WAIT_S: Final = 10.0
+_FAR_BYTES: Final = 64 * 1024 * 1024
 _REMEMBERED: Final = 10_000  # tables that are not ours
 
 
@@ -52,6 +55,8 @@ class Schemas:
         self._certain: dict[str, TableDef] = {}
         self._last: dict[str, TableDef] = {}  # as it once was: for words, not for names
         self._tables: dict[str, Table] = {}
+        self._searched: Place | None = None  # up to here the log was searched for DDL
+        self._ahead: dict[str, tuple[int, int]] = {}  # where DDL on a table was found last
         self._chosen: dict[str, bool] = {}
 
     def is_chosen(self, table_id: str) -> bool:
@@ -108,7 +113,7 @@ class Schemas:
                 self._last[old.id] = old
         if statement.kind == "drop":
             return [(f"{schema}.{name}", None) for schema, name in touched]
-        current, ahead = self._read(touched, place)
+        current, ahead = self._read(touched, place, is_urgent=False)
         changes: list[tuple[str, Table | None]] = []
         for schema, name in touched:
             table_id = f"{schema}.{name}"
@@ -131,6 +136,7 @@ class Schemas:
             current = self._current([(found.schema, found.name)])
             known = current.get(found.id, known)
         if known is None:
+            self._refuse_history(found)
             return told
         words = {column.name: column for column in known.columns}
         columns: list[ColumnDef] = []
@@ -158,6 +164,8 @@ class Schemas:
         definition = current.get(found.id)
         if definition is not None and found.id not in ahead and self._fits(definition, found):
             return definition
+        if definition is None:
+            self._refuse_history(found)
         why = (
             "it was altered again since, and the log does not say which columns it had"
             if found.id in ahead
@@ -165,7 +173,7 @@ class Schemas:
             if definition is None
             else "its columns in the log are not those that the catalog has"
         )
-        raise unknown_columns(found.id, why)
+        raise unknown_columns(found.id, why, self._settings.name)
 
     def _fits(self, definition: TableDef, found: TableMap) -> bool:
         return len(definition.columns) == len(found.types) and all(
@@ -175,43 +183,63 @@ class Schemas:
         )
 
     def _read(
-        self, pairs: Iterable[tuple[str, str]], place: Place
+        self, pairs: Sequence[tuple[str, str]], place: Place, *, is_urgent: bool = True
     ) -> tuple[dict[str, TableDef], set[str]]:
-        """The catalog's definitions, and which of them may be later than `place`."""
+        """The catalog's definitions, and which of them may be later than `place`. If it is not
+        urgent, a long stretch of log is not searched: all of them may be later.
+        """
         current = self._current(pairs)
         # Information_schema waits for DDL that is under way, and that is in the log when it ends.
         end = log_end(self._connection, self._server)
+        if not is_urgent and _is_far(place, end):
+            return current, {f"{schema}.{name}" for schema, name in pairs}
         return current, self._touched(place, end)
+
+    def _refuse_history(self, found: TableMap) -> None:
+        if is_versioned(self._connection, found.schema, found.name):
+            raise versioned(found.id)
 
     def _current(self, pairs: Iterable[tuple[str, str]]) -> dict[str, TableDef]:
         return read_tables(self._connection, self._choice, pairs)
 
     def _touched(self, place: Place, end: Place) -> set[str]:
-        """The tables on which there is DDL between two places."""
-        if places.order(place) >= places.order(end):
-            return set()
+        """The tables on which there is DDL between two places. No stretch of the log is searched
+        twice: what was found further ahead is kept until the stream is there.
+        """
+        here = places.order(place)
+        if self._searched is None or places.order(self._searched) < here:
+            self._searched, self._ahead = place, {}
+        self._ahead = {table: at for table, at in self._ahead.items() if at > here}
+        if places.order(self._searched) < places.order(end):
+            self._search(self._searched, end)
+            self._searched = end
+        return set(self._ahead)
+
+    def _search(self, place: Place, end: Place) -> None:
         dump = self._open_dump(place["file"], int(place.get("pos", place.get("begins", 4))))
-        touched: set[str] = set()
         try:
-            while places.order({"file": dump.framing.file, "pos": dump.position}) < places.order(
-                end
-            ):
+            while (at := places.order(dump.place())) < places.order(end):
                 event = dump.event(_WAIT_S)
                 if event is None:
-                    raise CaptureError("the binlog does not come to its end", detail=repr(end))
+                    raise CaptureError("the binlog does not come to its end", detail=f"{at}")
                 if event.type in (binlog.QUERY, binlog.QUERY_COMPRESSED):
                     query = binlog.read_query(event)
                     statement = ddl.parse(query.text, query.database)
                     if statement and statement.kind not in ("data", "truncate"):
-                        touched |= {f"{schema}.{name}" for schema, name in statement.tables}
-                        if statement.kind == "drop database":
-                            dropped = statement.tables[0][0]
-                            touched |= {t for t in self._tables if t.startswith(f"{dropped}.")}
-        except (IndexError, ValueError) as error:
-            raise binlog.malformed(f"{dump.framing.file}:{dump.position}", str(error)) from error
+                        for table_id in self._tables_of(statement):
+                            self._ahead[table_id] = places.order(dump.place())
+        except (LookupError, ValueError, struct.error) as error:
+            where = f"{dump.framing.file}:{dump.position}"
+            raise binlog.malformed(where, str(error)) from error
         finally:
             dump.close()
-        return touched
+
+    def _tables_of(self, statement: ddl.Ddl) -> list[str]:
+        if statement.kind == "drop database":
+            dropped = f"{statement.tables[0][0]}."
+            return [table_id for table_id in self._tables if table_id.startswith(dropped)]
+        found = [f"{schema}.{name}" for schema, name in statement.tables]
+        return [table_id for table_id in found if self.is_chosen(table_id)]
 
     def _handed_out(self, definition: TableDef) -> Table:
         """The same object for the same definition."""
@@ -223,10 +251,15 @@ class Schemas:
         return table
 
 
-def unknown_columns(table_id: str, why: str) -> HeadwaterError:
+def _is_far(place: Place, end: Place) -> bool:
+    here, there = places.order(place), places.order(end)
+    return there[0] > here[0] + 1 or (there[0] == here[0] and there[1] - here[1] > _FAR_BYTES)
+
+
+def unknown_columns(table_id: str, why: str, capture: str) -> HeadwaterError:
     return CaptureError(
         f"the columns of {table_id} are not known",
         detail=why,
         hint="SET GLOBAL binlog_row_metadata = FULL; then take a new snapshot of the table: "
-        f"headwater capture snapshot NAME --table {table_id}",
+        f"headwater capture snapshot {capture} --table {table_id}",
     )

@@ -38,6 +38,7 @@ class MySqlSource(Source):
         self._address = Address.parse(settings.source.reveal())
         self._choice = Choice.of(settings, self._address.database)
         self._server_id = _server_id(settings)
+        self._ahead_id = _derived_id(f"{settings.name} looking ahead")
         self._with_statements = settings.options.get("include_query", "").lower() == "true"
         self.database = self._address.database
         is_mariadb = settings.source.reveal().startswith("mariadb")
@@ -85,7 +86,7 @@ class MySqlSource(Source):
                 server = inspect(connection)
         finally:
             connection.close()
-        dump = self._dump_behind(after, server, self._gtids(after, server), self._server_id ^ 1)
+        dump = self._dump_behind(after, server, self._gtids(after, server), self._ahead_id)
         try:
             for _ in range(_FIRST_EVENTS):
                 if dump.event(_FIRST_EVENTS_S) is None:
@@ -115,6 +116,9 @@ class MySqlSource(Source):
                 yield from self._stream(after, server, schemas).events(self)
         except PositionLost as error:
             raise self._lost(error) from error
+        except CaptureError as error:
+            error.hint = error.hint.replace("NAME", self._settings.name)
+            raise
         finally:
             self._close_dump()
 
@@ -180,8 +184,7 @@ class MySqlSource(Source):
     def _look_ahead(self, file: str, position: int) -> Dump:
         """A second reader. The server would end the first if both had the same id."""
         assert self._server is not None
-        other_id = self._server_id ^ 1
-        return Dump(self._address, self._server, other_id, file=file, position=position)
+        return Dump(self._address, self._server, self._ahead_id, file=file, position=position)
 
     def acknowledge(self, place: Place) -> None:
         """The server does not ask its readers how far they are."""
@@ -266,7 +269,7 @@ def _server_id(settings: CaptureSettings) -> int:
     """The id under which we register, as a replica. Two readers must not have the same."""
     text = settings.options.get("server_id")
     if text is None:
-        return _OWN_IDS + 2 * (zlib.crc32(settings.name.encode()) % (_OWN_IDS // 2))
+        return _derived_id(settings.name)
     if not text.isdecimal() or not 0 < int(text) < 1 << 32:
         raise ConfigError(
             f"capture {settings.name}: options.server_id is no server id",
@@ -274,3 +277,7 @@ def _server_id(settings: CaptureSettings) -> int:
             hint="a number from 1 to 4294967295 that no other replica of the server has",
         )
     return int(text)
+
+
+def _derived_id(name: str) -> int:
+    return _OWN_IDS + zlib.crc32(name.encode()) % _OWN_IDS

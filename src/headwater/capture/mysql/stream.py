@@ -38,7 +38,7 @@ from headwater.capture.mysql.row_decoder import RowCode
 from headwater.capture.mysql.schemas import Schemas
 from headwater.capture.mysql.table_map import TableMap
 from headwater.capture.settings import CaptureSettings
-from headwater.errors import CaptureError, HeadwaterError, PositionLost
+from headwater.errors import CaptureError, HeadwaterError, PositionLost, TableRefused
 
 _AWAITED_S: Final = 0.005
 _PROGRESS_S: Final = 1.0
@@ -319,7 +319,10 @@ class BinlogStream:
             try:
                 followed.table, followed.columns = self._schemas.of_map(found, place)
             except CaptureError as error:
-                if type(error) is not CaptureError:  # unreachable, refused: of the whole capture
+                if type(error) not in (
+                    CaptureError,
+                    TableRefused,
+                ):  # unreachable, refused: of the whole capture
                     raise
                 followed.failure = error
         return followed
