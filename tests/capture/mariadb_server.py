@@ -13,6 +13,7 @@ from typing import Any
 
 import pymysql
 import pytest
+from certificates import Authority
 
 from bench.peers.process import free_port
 
@@ -45,7 +46,10 @@ class MariaDbServer:
         self.directory = Path(tempfile.mkdtemp(prefix="headwater-mariadb-"))
         self.data = self.directory / "data"
         self.port = free_port()
-        self.settings = {**SETTINGS, **(settings or {})}
+        self.ca = Authority(self.directory)
+        certificate, key = self.ca.issue("mariadb")
+        tls = {"ssl_ca": self.ca.ca, "ssl_cert": certificate, "ssl_key": key}
+        self.settings = {**SETTINGS, **tls, **(settings or {})}
         self._child: subprocess.Popen[bytes] | None = None
         self._run(
             "mariadb-install-db",
@@ -108,6 +112,7 @@ class MariaDbServer:
             database=database,
             charset="utf8mb4",
             autocommit=True,
+            ssl_disabled=True,
         )
 
     def execute(self, *statements: str, database: str | None = None) -> Sequence[tuple[Any, ...]]:

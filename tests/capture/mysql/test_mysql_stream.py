@@ -2,13 +2,19 @@
 
 import json
 import time
+from contextlib import closing
 from itertools import islice
 
 import pytest
 from mysql_capture import ShopCapture
+from source_contract import Reader
 
 from headwater.capture.contract import UNAVAILABLE, Position
+from headwater.capture.mysql import MySqlSource
+from headwater.capture.mysql.connection import Address, connect, query
+from headwater.capture.settings import CaptureSettings
 from headwater.errors import PositionLost, SourceUnreachable
+from headwater.settings import Secret
 
 TABLE = "CREATE TABLE t (id INT PRIMARY KEY, name VARCHAR(50), note TEXT)"
 
@@ -266,3 +272,26 @@ def test_idle_sources_keep_their_connection(capture: ShopCapture) -> None:
         assert reader.next() is None or reader.place
     capture.execute("INSERT INTO t VALUES (1, 'a', '')")
     assert [row["id"] for row in capture.rows(1) if row] == [1]
+
+
+def test_everything_goes_through_tls(capture: ShopCapture) -> None:
+    """A stream over TLS is read without waiting, too: there is nothing to see on its socket."""
+    capture.execute(TABLE)
+    url = f"{capture.server.url(capture.database)}?ssl_ca={capture.server.ca.ca}"
+    url += "&ssl_verify_identity=true"
+    address = Address.parse(url)
+    with closing(connect(address)) as connection:
+        assert query(connection, "SHOW STATUS LIKE 'Ssl_cipher'")[0][1]
+    settings = CaptureSettings("secret", Secret(url))
+    source = MySqlSource(settings)
+    reader = Reader(source, Position(source.open(None, {})))
+    for _ in range(3):
+        reader.next()
+    capture.execute("INSERT INTO t SELECT seq, 'x', REPEAT('y', 100) FROM seq_1_to_20000")
+    [transaction] = reader.changes(20000)
+    chunk = source.read_chunk(transaction.changes[0].table, None, 30000)
+    assert [change.after for change in transaction.changes] == chunk.rows
+    reader.close()
+    wrong = Secret(f"{capture.server.url()}?ssl_ca=/nowhere.pem")
+    [problem] = MySqlSource(CaptureSettings("secret", wrong)).check()
+    assert isinstance(problem, SourceUnreachable)
