@@ -8,8 +8,6 @@ import contextlib
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -19,80 +17,24 @@ import bank
 import psycopg2
 import pytest
 from capture_harness import read
-from confluent_kafka import Producer
+from killing import (
+    KILLS,
+    READY_S,
+    CaptureProcess,
+    HeadwaterBroker,
+    KafkaBroker,
+    ask_for_copies,
+    copies,
+    kill_at_random,
+    wait_for_copies,
+)
 from postgres_server import PostgresServer
 from wire import wait_until
 
 from bench.peers.kafka import kafka
-from bench.peers.process import BrokerProcess, free_port
 from bench.peers.provision import missing_tools
-from headwater.capture.positions import SIGNALS_TOPIC, TOPIC, Snapshot, decode
-from headwater.capture.signals import encode
-from headwater.client.compacted import read_committed_latest
-from headwater.errors import BrokerUnreachable
-from headwater.settings import ClientSettings
 
-KILLS = int(os.environ.get("HEADWATER_LONG", "50"))
 CLIENTS = 3
-READY_S = 60
-
-
-class HeadwaterBroker:
-    """Ours, as a process."""
-
-    def __init__(self, data_dir: Path) -> None:
-        self.data_dir = data_dir
-        self.bootstrap = f"127.0.0.1:{free_port()}"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "headwater.cli.main", "broker", "--listen", self.bootstrap,
-             "--data-dir", str(self.data_dir)],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-
-    def kill(self) -> None:
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
-
-
-class KafkaBroker:
-    """Apache Kafka, which is killed in the same way."""
-
-    def __init__(self, process: BrokerProcess) -> None:
-        self._process = process
-        self.bootstrap = process.address
-
-    def start(self) -> None:
-        with self._process.output.open("ab") as output:
-            self._process.child = subprocess.Popen(
-                self._process.child.args, stdout=output, stderr=output
-            )
-
-    def kill(self) -> None:
-        self._process.kill()
-
-
-class CaptureProcess:
-    def __init__(self, source: str, bootstrap: str, log: Path, chunk_rows: int = 20_000) -> None:
-        script = str(Path(__file__).with_name("capture_process.py"))
-        arguments = ["shop", source, bootstrap, str(chunk_rows), "public.*"]
-        self._command = [sys.executable, script, *arguments]
-        self.log = log
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
-
-    def kill(self) -> None:
-        assert self._process is not None
-        code = self._process.poll()
-        assert code is None, f"it ended by itself ({code}): {self.log.read_text()[-3000:]}"
-        self._process.kill()
-        self._process.wait()
 
 
 class Database:
@@ -131,19 +73,6 @@ def at_work(url: str) -> Iterator[list[bank.Client]]:
             client.stop()
 
 
-def kill_at_random(victims, count: int, rng: random.Random, between=lambda: None) -> None:
-    """`victims`: (weight, what can be killed and started). Some live long, some hardly begin."""
-    weights, targets = zip(*victims, strict=True)
-    for _ in range(count):
-        (target,) = rng.choices(targets, weights)
-        pause_s = rng.choice([rng.uniform(0, 0.3), rng.uniform(0.3, 1.0), rng.uniform(1.0, 2.0)])
-        threading.Event().wait(pause_s)
-        target.kill()
-        threading.Event().wait(rng.uniform(0, 0.1))
-        target.start()
-        between()
-
-
 def finished(url: str, bootstrap: str, topic: str = "shop.public.journal") -> int:
     """Waits until all that was committed is in the topics; how many entries the journal has."""
     with psycopg2.connect(url) as connection, connection.cursor() as cursor:
@@ -161,25 +90,6 @@ def finished(url: str, bootstrap: str, topic: str = "shop.public.journal") -> in
         threading.Event().wait(0.2)
 
 
-def copies(bootstrap: str) -> dict[str, Snapshot]:
-    with contextlib.suppress(BrokerUnreachable):
-        records = read_committed_latest(bootstrap, ClientSettings(), TOPIC, patience_s=5)
-        states = decode("shop", records).tables
-        return {each: state.snapshot for each, state in states.items() if state.snapshot}
-    return {}
-
-
-def wait_for_copies(bootstrap: str, tables: int = 2) -> None:
-    """The first copies are done: from then on the sum of balances is what it must be."""
-    wait_until(lambda: sum(each.is_done for each in copies(bootstrap).values()) == tables, READY_S)
-
-
-def ask_for_copies(bootstrap: str) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
-    producer.produce(SIGNALS_TOPIC, encode("x", ["public.accounts"]), "shop")
-    producer.flush(0.5)
-
-
 def prove(broker, directory: Path, kills: int, broker_weight: int) -> None:
     rng = random.Random(os.environ.get("HEADWATER_SEED", "11"))
     with bank_database() as server:
@@ -192,7 +102,7 @@ def prove(broker, directory: Path, kills: int, broker_weight: int) -> None:
 
                 def between() -> None:
                     if rng.random() < 0.2:
-                        ask_for_copies(broker.bootstrap)
+                        ask_for_copies(broker.bootstrap, "public.accounts")
 
                 victims = [(6, capture), (broker_weight, broker), (1, Database(server))]
                 kill_at_random(victims, kills, rng, between)
