@@ -11,7 +11,7 @@ from headwater.capture.contract import Column, SchemaChange, Table, TableFailed
 from headwater.capture.positions import SIGNALS_TOPIC
 from headwater.capture.signals import encode
 from headwater.client.transactions import TransactionalProducer
-from headwater.errors import CaptureError, Fenced, SourceUnreachable
+from headwater.errors import CaptureError, ConfigError, Fenced, SourceUnreachable
 from headwater.settings import ClientSettings
 from headwater.testing import InProcessBroker
 
@@ -59,7 +59,7 @@ def bootstrap(broker):
 @pytest.fixture
 def db(monkeypatch):
     db = MemoryDatabase()
-    monkeypatch.setattr(runner, "source_of", lambda settings: MemorySource(db))
+    monkeypatch.setattr(runner, "source_of", lambda *_: MemorySource(db))
     return db
 
 
@@ -195,7 +195,7 @@ def test_a_copy_goes_on_in_the_middle_after_a_crash(bootstrap, db, monkeypatch):
 
 def test_a_table_without_a_key(bootstrap, monkeypatch):
     db = MemoryDatabase(NOTES)
-    monkeypatch.setattr(runner, "source_of", lambda settings: MemorySource(db))
+    monkeypatch.setattr(runner, "source_of", lambda *_: MemorySource(db))
     for n in range(5):
         db.transact(("public.notes", "c", None, {"text": f"old {n}"}))
     with captured(bootstrap) as capture:
@@ -247,7 +247,7 @@ def test_a_changed_table_is_followed_and_told_in_the_schema_topic(bootstrap, db)
 def test_a_failed_table_does_not_stop_the_others_and_can_be_repaired(bootstrap, monkeypatch):
     other = Table("public", "orders", (Column("id", "int"),), ("id",))
     db = MemoryDatabase(ACCOUNTS, other)
-    monkeypatch.setattr(runner, "source_of", lambda settings: MemorySource(db))
+    monkeypatch.setattr(runner, "source_of", lambda *_: MemorySource(db))
     db.transact(created(1), created(2))
     with captured(bootstrap) as capture:
         capture.wait_for_copies("public.accounts", "public.orders")
@@ -304,6 +304,22 @@ def test_a_new_table_is_found_and_copied(bootstrap, db, monkeypatch):
         db.tables["public.orders"] = other
         capture.wait_for_copies("public.orders")
     assert [each.op for each in read(bootstrap, "shop.public.orders")] == ["r"]
+
+
+def test_a_rule_for_nothing_is_refused_at_first_and_told_later(bootstrap, db, caplog):
+    misspelt = {"public.accounts.balanse": "drop"}
+    with (
+        pytest.raises(ConfigError, match="balanse"),
+        captured(bootstrap, columns=misspelt) as capture,
+    ):
+        capture._thread.join(30)
+    assert capture.stored().capture is None
+    with captured(bootstrap) as capture:
+        capture.wait_for_copies("public.accounts")
+    with captured(bootstrap, columns=misspelt) as capture:
+        db.transact(created(1))
+        capture.wait_until(lambda: db.acknowledged == 1)
+    assert "balanse" in caplog.text
 
 
 def test_an_idle_capture_moves_its_position(bootstrap, db):

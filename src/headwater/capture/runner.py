@@ -43,7 +43,14 @@ from headwater.capture.topics import Topics
 from headwater.capture.writer import Committed, Writer
 from headwater.client.compacted import read_committed_latest
 from headwater.client.transactions import TransactionalProducer
-from headwater.errors import CaptureError, Fenced, HeadwaterError, PositionLost, TableRefused
+from headwater.errors import (
+    CaptureError,
+    ConfigError,
+    Fenced,
+    HeadwaterError,
+    PositionLost,
+    TableRefused,
+)
 from headwater.settings import ClientSettings
 
 log = logging.getLogger(__name__)
@@ -153,10 +160,11 @@ class Capture:
         start = CapturePosition(Position(place), now_ms(), signals=signals.offset)
         position = dataclasses.replace(stored.capture or start, owner=state.owner)
         self._outgoing = Outgoing(settings.name, writer, topics, position)
+        self._shaper = Shaper(settings, source.connector, source.database)
+        self._check_rules(is_first=stored.capture is None)
         # The database keeps its log for us from here on; a crash must not forget where. And
         # whoever had the capture before shall know that it is ours now.
         self._outgoing.store()
-        self._shaper = Shaper(settings, source.connector, source.database)
         self._tables = Tables(
             settings, source, self._shaper, topics, self._outgoing, stored.tables, state
         )
@@ -167,6 +175,18 @@ class Capture:
     def close(self) -> None:
         self._is_closed.set()
         self._tables.close()
+
+    def _check_rules(self, *, is_first: bool) -> None:
+        """A rule for a column that does not exist is most likely misspelt, and what it should have
+        hidden would be published: the first run refuses to. Later the column may have been dropped,
+        and that must not stop anything.
+        """
+        if self._source.snapshots_itself:
+            return
+        for problem in self._shaper.check(self._source.tables()):
+            if isinstance(problem, ConfigError) and is_first:
+                raise problem
+            log.warning("%s", problem)
 
     def follow(self, stop: threading.Event) -> None:
         threading.Thread(target=self._measure, name="lag", daemon=True).start()

@@ -56,7 +56,9 @@ def test_kills_of_clients_and_capture(tmp_path: Path):
             return process
 
         script, source = str(here.parent / "capture_process.py"), f"sqlite:///{path}"
-        capture = started("capture.log", script, "bank", source, broker.bootstrap, "20000", "main.*")
+        capture = started(
+            "capture.log", script, "bank", source, broker.bootstrap, "20000", "main.*"
+        )
         script = str(here / "sqlite_bank.py")
         clients = [started(f"client{n}.log", script, str(path), str(n)) for n in range(2)]
         wait_until(lambda: len(read(broker.bootstrap, "bank.main.journal")) > 20)
