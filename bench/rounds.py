@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from bench.clients.rdkafka import LoadFailedError
-from bench.peers import headwater, kafka, kfake
+from bench.peers import debezium, headwater, kafka, kfake
 from bench.peers.process import BrokerProcess
 from bench.peers.provision import WORK
 
@@ -18,6 +18,7 @@ BROKERS: dict[str, StartBroker] = {
     headwater.NAME: headwater.headwater,
     kafka.NAME: kafka.kafka,
     kfake.NAME: kfake.kfake,
+    debezium.NAME: debezium.kafka_for_debezium,
 }
 
 Measured = dict[str, float]
