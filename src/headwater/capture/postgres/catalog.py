@@ -31,7 +31,8 @@ SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relkind = 'p',
     ), true) ELSE (SELECT present FROM identity i WHERE i.oid = c.oid) END,
     EXISTS (SELECT FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
             WHERE r.prrelid = c.oid AND p.pubname = %s),
-    pg_has_role(c.relowner, 'USAGE'), has_table_privilege(c.oid, 'SELECT')
+    pg_get_userbyid(c.relowner)::text, pg_has_role(c.relowner, 'USAGE'),
+    has_table_privilege(c.oid, 'SELECT')
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND c.oid >= 16384
     AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%%'
@@ -69,7 +70,8 @@ class Candidate:
     ancestors: tuple[int, ...]
     identified: bool  # UPDATE and DELETE can tell which row
     published: bool
-    owned: bool
+    owner: str
+    owned: bool  # we have its owner's rights
     readable: bool
 
     @property

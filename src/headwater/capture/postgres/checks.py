@@ -171,7 +171,7 @@ def _tables(
             yield TableRefused(
                 f"only its owner can publish the table {candidate.id}",
                 detail=f"the role of the capture is {role}",
-                hint=f"as its owner: {publication.sql_to_add(candidate)};",
+                hint=publication.hint_to_publish(candidate),
             )
 
 

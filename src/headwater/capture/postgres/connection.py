@@ -66,6 +66,7 @@ class Address:
         self._parts.setdefault("keepalives_count", "4")
         self._parts["client_encoding"] = "UTF8"
         self._parts.setdefault("application_name", application)
+        self.user = self._parts.get("user", "")
         self.database = self._parts.get("dbname") or self._parts.get("user") or ""
 
     def connect(self, factory: Any = None) -> Any:

@@ -110,8 +110,15 @@ class Publication:
                 raise
             why = self._address.explained(error)
             why.what = f"the table {candidate.id} cannot be published"
-            why.hint = f"as its owner: {self.sql_to_add(candidate)};"
+            why.hint = self.hint_to_publish(candidate)
             synced.failed[candidate.id] = why
+
+    def hint_to_publish(self, candidate: Candidate) -> str:
+        """Who adds a table has to own both, the table and the publication."""
+        return (
+            f"GRANT {quoted(candidate.owner)} TO {quoted(self._address.user)}; "
+            f"(or as a superuser: {self.sql_to_add(candidate)};)"
+        )
 
     def sql_to_add(self, *candidates: Candidate) -> str:
         tables = ", ".join(
