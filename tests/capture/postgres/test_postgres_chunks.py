@@ -261,6 +261,7 @@ def test_estimate(postgres):
     postgres.run("CREATE TABLE t (id int PRIMARY KEY) PARTITION BY RANGE (id)")
     postgres.run("CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (10000)")
     postgres.run("INSERT INTO t SELECT generate_series(1, 5000)")
-    postgres.run("ANALYZE t")
     with capturing(postgres) as capture:
-        assert capture.source.estimate_rows(capture.table("t")) in (5000, 10000)
+        assert capture.source.estimate_rows(capture.table("t")) is None
+        postgres.run("ANALYZE t")
+        assert capture.source.estimate_rows(capture.table("t")) == 5000

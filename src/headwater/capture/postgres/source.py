@@ -134,11 +134,11 @@ class PostgresSource(Source):
     def estimate_rows(self, table: Table) -> int | None:
         rows = self._pool.rows(
             """SELECT sum(greatest(c.reltuples, 0))::int8 FROM pg_class c
-               WHERE c.oid = to_regclass(%(name)s)
-                  OR c.oid IN (SELECT relid FROM pg_partition_tree(to_regclass(%(name)s)))""",
+               WHERE c.relkind = 'r' AND (c.oid = to_regclass(%(name)s)
+                  OR c.oid IN (SELECT relid FROM pg_partition_tree(to_regclass(%(name)s))))""",
             {"name": quoted(table.schema, table.name)},
         )
-        return None if rows[0][0] is None else int(rows[0][0])
+        return int(rows[0][0]) if rows[0][0] else None  # 0: never analysed
 
     def lag(self, acknowledged: Place) -> Lag:
         rows = self._pool.rows(
