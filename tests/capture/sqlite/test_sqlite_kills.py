@@ -32,9 +32,13 @@ class Process:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
 
     def kill(self) -> None:
+        assert self.is_alive()
+        self.stop()
+
+    def is_alive(self) -> bool:
         code = self._process.poll()
         assert code is None, f"it ended by itself ({code}): {self._log.read_text()[-3000:]}"
-        self.stop()
+        return True
 
     def stop(self) -> None:
         self._process.kill()
@@ -56,12 +60,12 @@ def test_kills_of_clients_and_capture(tmp_path: Path):
             return process
 
         script, source = str(here.parent / "capture_process.py"), f"sqlite:///{path}"
-        capture = started(
-            "capture.log", script, "bank", source, broker.bootstrap, "20000", "main.*"
-        )
+        capture = started("capture.log", script, "bank", source, broker.bootstrap, "9", "main.*")
         script = str(here / "sqlite_bank.py")
         clients = [started(f"client{n}.log", script, str(path), str(n)) for n in range(2)]
-        wait_until(lambda: len(read(broker.bootstrap, "bank.main.journal")) > 20)
+        wait_until(
+            lambda: capture.is_alive() and len(read(broker.bootstrap, "bank.main.journal")) > 20
+        )
         for _ in range(KILLS):
             victim = rng.choice([capture, capture, *clients])
             threading.Event().wait(rng.uniform(0, 0.6))

@@ -297,6 +297,24 @@ def test_vacuum_changes_nothing(shop):
     assert not reader.schema_changes
 
 
+def test_a_change_of_other_tables_needs_no_write_lock(shop):
+    shop.execute("CREATE TABLE t (id INTEGER PRIMARY KEY)")
+    reader = shop.follow(exclude=("main.other",))
+    shop.execute("CREATE TABLE other (a)", "INSERT INTO t VALUES (1)", "VACUUM", "BEGIN IMMEDIATE")
+    assert len(flat(reader.changes(1))) == 1
+    shop.execute("ROLLBACK")
+
+
+def test_a_table_that_is_renamed_in_case_only(shop):
+    shop.execute("CREATE TABLE t (id INTEGER PRIMARY KEY)")
+    reader = shop.follow()
+    shop.execute("ALTER TABLE t RENAME TO other", "ALTER TABLE other RENAME TO T")
+    _wait(reader, lambda: len(reader.schema_changes) == 2)
+    assert [each.table_id for each in reader.schema_changes] == ["main.t", "main.T"]
+    shop.execute("INSERT INTO t VALUES (1)")
+    assert flat(reader.changes(1))[0].table.id == "main.T"
+
+
 def test_a_wide_table_widens_the_log_and_a_wider_one_is_refused(shop):
     shop.execute("CREATE TABLE t (id INTEGER PRIMARY KEY)")
     reader = shop.follow()

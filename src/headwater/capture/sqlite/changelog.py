@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from headwater.capture.contract import Table
 from headwater.capture.sqlite.catalog import Definition, quoted, read_definition, table_names
-from headwater.capture.sqlite.connection import write_transaction
+from headwater.capture.sqlite.connection import read_transaction, write_transaction
 from headwater.capture.sqlite.triggers import (
     KINDS,
     NOW,
@@ -87,19 +87,29 @@ class ChangeLog:
             self._follow(connection)
 
     def follow(self, connection: sqlite3.Connection) -> None:
-        """To be called when the schema's version is another than at the last look."""
+        """To be called when the schema's version is another than at the last look. Takes the write
+        lock only if that concerns our tables (VACUUM and tables of no interest do not).
+        """
+        with read_transaction(connection):
+            schema_version = _schema_version(connection)
+            if self._is_in_step(connection):
+                self.schema_version = schema_version
+                self.clean_id = self.last_id(connection)
+                return
         with write_transaction(connection):
             self._follow(connection)
+
+    def _is_in_step(self, connection: sqlite3.Connection) -> bool:
+        found, current = self._definitions(connection), self._current(connection)
+        return found.keys() == current.keys() and all(
+            self._inspect(connection, definition, current[name])[1]
+            for name, definition in found.items()
+        )
 
     def _follow(self, connection: sqlite3.Connection) -> None:
         found = self._definitions(connection)
         self._widen(connection, 2 * _widest(found))
-        current = {
-            str(name).lower(): int(number)
-            for number, name in connection.execute(
-                f"SELECT t, name FROM {self.names.versions} WHERE is_current"
-            )
-        }
+        current = self._current(connection)
         for name, number in current.items():
             if name not in found:
                 self._retire(connection, number)
@@ -111,6 +121,11 @@ class ChangeLog:
         self.schema_version = _schema_version(connection)
         self._set_state(connection, "schema_version", self.schema_version)
         self.clean_id = self.last_id(connection)
+
+    def _current(self, connection: sqlite3.Connection) -> dict[str, int]:
+        """The tables that have triggers, with the number of their version."""
+        sql = f"SELECT name, t FROM {self.names.versions} WHERE is_current"
+        return {str(name).lower(): int(number) for name, number in connection.execute(sql)}
 
     def _definitions(self, connection: sqlite3.Connection) -> dict[str, Definition]:
         found: dict[str, Definition] = {}
@@ -130,10 +145,12 @@ class ChangeLog:
             self._mark(connection, self._install(connection, definition), "s")
             return
         is_whole, is_intact = self._inspect(connection, definition, number)
-        table = self.version(connection, number).table
-        if is_intact and table == definition.as_table():
+        if is_intact:
             return
+        table = self.version(connection, number).table
         self._retire(connection, number)
+        if table.name != definition.name:  # in case only: for SQLite it is the same
+            self._mark(connection, number, "x")
         new = self._install(connection, definition)
         if not is_whole:
             why = "its triggers were dropped, as when a table is rebuilt: changes were not seen"
@@ -154,8 +171,8 @@ class ChangeLog:
     def _inspect(
         self, connection: sqlite3.Connection, definition: Definition, number: int
     ) -> tuple[bool, bool]:
-        """Whether all triggers of a version are on this table, and whether they are as they would
-        be made now, and younger than a user's.
+        """Whether all triggers of a version are on this table, and whether they also know it as it
+        is, are as they would be made now, and younger than a user's.
         """
         wanted = triggers(self.names, definition, number)
         rows = connection.execute(
@@ -169,7 +186,8 @@ class ChangeLog:
         first = min((rowid for rowid, name, _ in rows if name in own_names), default=0)
         # Another capture's triggers change no rows of the user's, so their order does not matter.
         is_younger = all(rowid < first or name.startswith(PREFIX) for rowid, name, _ in rows)
-        return is_whole, is_whole and ours == wanted and is_younger
+        is_known = self.version(connection, number).table == definition.as_table()
+        return is_whole, is_whole and is_known and ours == wanted and is_younger
 
     def _install(self, connection: sqlite3.Connection, definition: Definition) -> int:
         number = connection.execute(

@@ -118,12 +118,12 @@ class SqliteSource(Source):
         with in_our_words(self._path):
             if after is not None:
                 self._refuse_lost_position(connection, after)
-            self._log.open(connection, after.at["id"] if after else None)
+            self._log.open(connection, _sent_id(after) if after is not None else None)
             connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
             if after is not None:
                 self._refuse_other_log(after)
                 return after.at
-            return self._place(self._log.last_id(connection))
+            return self._place(self._log.clean_id)
 
     def check_position(self, after: Position) -> bool:
         with closing(connect(self._path)) as connection, in_our_words(self._path):
@@ -140,8 +140,7 @@ class SqliteSource(Source):
         first, last = connection.execute(
             f"SELECT min(id), max(id) FROM {self._log.names.log}"
         ).fetchone()
-        wanted = after.at["id"] + 1 if after.changes is None else after.at["first"]
-        if last is None or last < after.at["id"] or first > wanted:
+        if last is None or last < after.at["id"] or first > _sent_id(after) + 1:
             raise self._lost(
                 f"the log has {first} to {last}, the capture stands at {after.at['id']}"
             )
@@ -206,25 +205,28 @@ class SqliteSource(Source):
         the database.
         """
         connection = self._open_connection()
+        if not self._looking.acquire(timeout=IDLE_S / 2):  # a chunk's read waits for a writer
+            return None
         try:
-            with self._looking:
-                schema_version, end_id = connection.execute(
-                    f"SELECT schema_version, (SELECT max(id) FROM {self._log.names.log})"
-                    " FROM pragma_schema_version"
-                ).fetchone()
-                if schema_version != self._log.schema_version:
-                    self._log.follow(connection)
-                    end_id = self._log.last_id(connection)
-                else:
-                    self._log.clean_id = end_id
-                self._chunk_ends = [each for each in self._chunk_ends if each > last_id]
-                end_id = min([end_id, *self._chunk_ends])
+            schema_version, end_id = connection.execute(
+                f"SELECT schema_version, (SELECT max(id) FROM {self._log.names.log})"
+                " FROM pragma_schema_version"
+            ).fetchone()
+            if schema_version != self._log.schema_version:
+                self._log.follow(connection)
+                end_id = self._log.last_id(connection)
+            else:
+                self._log.clean_id = end_id
+            self._chunk_ends = [each for each in self._chunk_ends if each > last_id]
+            end_id = min([end_id, *self._chunk_ends])
         except sqlite3.OperationalError as error:
             if is_busy(error):
                 return None
             if not self._log.exists(connection):
                 raise self._lost("the change log is not in the database any more") from error
             raise
+        finally:
+            self._looking.release()
         if end_id < last_id:
             raise self._lost(f"the log ends at {end_id}, the capture stands at {last_id}")
         return int(end_id)
@@ -290,6 +292,11 @@ class SqliteSource(Source):
         if self._connection is None:
             raise CaptureError("the source is closed", detail=self._path)
         return self._connection
+
+
+def _sent_id(after: Position) -> int:
+    """Up to which id the log is surely in the topics."""
+    return int(after.at["id"] if after.changes is None else after.at["first"] - 1)
 
 
 def _too_wide(table_id: str, columns: int) -> TableRefused:
