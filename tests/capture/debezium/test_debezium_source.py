@@ -215,6 +215,26 @@ def test_what_is_wrong_is_told_by_check(postgres: Database, options: dict[str, s
     assert "database.user" in str(DebeziumSource(settings_of(without)).check()[0])
 
 
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("cassandra", None),
+        ("db2", "database.hostname"),
+        ("mongodb", "mongodb.connection.string"),
+        ("mysql", "database.hostname"),
+        ("oracle", "database.hostname"),
+        ("spanner", "gcp.spanner.project.id"),
+        ("sqlserver", "database.hostname"),
+        ("vitess", "vitess.keyspace"),
+    ],
+)
+def test_connectors_of_other_databases_say_what_they_miss(name: str, wanted: str | None) -> None:
+    errors = DebeziumSource(settings_of({}, source=Secret(f"debezium:{name}"))).check()
+    if wanted is not None:
+        assert wanted in {error.what.removeprefix("legacy: ") for error in errors}
+    assert all(isinstance(error, SourceRefused) for error in errors)
+
+
 def test_a_connector_that_no_jar_has_is_refused(options: dict[str, str]) -> None:
     source = DebeziumSource(settings_of(options, source=Secret("debezium:informix")))
     (error,) = source.check()
