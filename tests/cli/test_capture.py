@@ -15,10 +15,9 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from headwater.capture.settings import CaptureSettings
-from headwater.cli.capture_positions import stored_of
-from headwater.cli.capture_state import Known
+from headwater.cli.capture_state import Known, stored_of
 from headwater.cli.cluster import Cluster, Partition
-from headwater.settings import Secret
+from headwater.settings import ClientSettings, Secret
 
 from .conftest import COMMAND, TIMEOUT_S, read_line, stop, unique, wait_until
 
@@ -44,7 +43,9 @@ class Till:
         )
 
     def insert(self, count, item="tea"):
+        self.db.execute("BEGIN")
         self.db.executemany("INSERT INTO orders (item) VALUES (?)", [(item,)] * count)
+        self.db.execute("COMMIT")
 
     @contextlib.contextmanager
     def running(self):
@@ -59,7 +60,7 @@ class Till:
     def state(self):
         """What status tells, asked in this process: quicker than by a command."""
         settings = CaptureSettings(self.name, Secret("sqlite:///x"), heartbeat_s=0.5)
-        stored = stored_of(Cluster(self.cli.bootstrap), self.name)
+        stored = stored_of(self.name, self.cli.bootstrap, ClientSettings())
         return Known(self.name, settings, stored).as_json()
 
     def copied(self, table="main.orders"):

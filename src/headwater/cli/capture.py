@@ -5,25 +5,25 @@ list and status read the log only, so they work from any machine that reaches th
 
 import argparse
 import time
-from collections.abc import Mapping
 
 from headwater import config
 from headwater.capture import positions
-from headwater.capture.settings import CaptureSettings
 from headwater.cli import capture_reset, capture_run, capture_snapshot
-from headwater.cli.capture_positions import read_positions
 from headwater.cli.capture_state import (
     FOLLOWING,
     NEW,
     Known,
+    client_options,
+    connected,
     known_captures,
+    load,
     no_capture,
     shown_lag,
     shown_tables,
 )
-from headwater.cli.cluster import Cluster
 from headwater.cli.output import count, duration, note, print_json, say, size, styled, table
-from headwater.cli.parser import Command, Parser, client_options
+from headwater.cli.parser import Command, Parser
+from headwater.client.compacted import read_committed_latest
 
 _STYLES = {FOLLOWING: "green", NEW: "dim"}
 
@@ -33,8 +33,7 @@ def _configure_list(parser: Parser) -> None:
 
 
 def _list(args: argparse.Namespace) -> int:
-    captures = config.load(path=args.config).captures
-    known = _known(Cluster.of(args), captures)
+    known = _known(load(args))
     if args.json:
         print_json([each.as_json() for each in known])
     elif known:
@@ -56,8 +55,7 @@ def _configure_status(parser: Parser) -> None:
 
 
 def _status(args: argparse.Namespace) -> int:
-    captures = config.load(path=args.config).captures
-    known = {each.name: each for each in _known(Cluster.of(args), captures)}
+    known = {each.name: each for each in _known(load(args))}
     for name in args.names:
         if name not in known:
             raise no_capture(name, list(known))
@@ -123,11 +121,12 @@ def _table_rows(known: Known) -> list[tuple[str, ...]]:
     return rows
 
 
-def _known(cluster: Cluster, captures: Mapping[str, CaptureSettings]) -> list[Known]:
-    records = read_positions(cluster)
-    names = {*captures, *positions.captures_in(records)}
+def _known(loaded: config.Config) -> list[Known]:
+    connected(loaded)
+    records = read_committed_latest(loaded.bootstrap(), loaded.client, positions.TOPIC)
+    names = {*loaded.captures, *positions.captures_in(records)}
     return known_captures(
-        captures, {name: positions.decode(name, records) for name in sorted(names)}
+        loaded.captures, {name: positions.decode(name, records) for name in sorted(names)}
     )
 
 

@@ -2,6 +2,7 @@
 For `headwater doctor`; changes nothing.
 """
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 
 from headwater import config
@@ -11,11 +12,10 @@ from headwater.capture.positions import Stored
 from headwater.capture.settings import CaptureSettings, with_password
 from headwater.capture.shaping import Shaper
 from headwater.capture.sources import source_of
-from headwater.cli.capture_positions import read_positions, stored_of
-from headwater.cli.cluster import Cluster
+from headwater.cli.capture_state import connected, stored_of
 from headwater.cli.doctor import Finding
 from headwater.cli.output import plural
-from headwater.client import login
+from headwater.client.compacted import read_committed_latest
 from headwater.errors import HeadwaterError, PositionLost, TableRefused
 from headwater.settings import ClientSettings
 
@@ -23,19 +23,19 @@ from headwater.settings import ClientSettings
 def check_captures(read: config.Config, client: ClientSettings) -> Iterator[Finding]:
     """`client`: as whom to ask the broker for their positions."""
     records: Mapping[bytes, bytes] = {}
-    cluster = Cluster(read.bootstrap(), login.properties_of(client))
+    loaded = dataclasses.replace(read, client=client)
     try:
-        cluster.require_listener()
-        records = read_positions(cluster)
+        connected(loaded)
+        records = read_committed_latest(loaded.bootstrap(), client, positions.TOPIC)
     except HeadwaterError as error:
         found = f"their positions cannot be read: {error}"
         yield Finding("warning", "captures", found, error.hint)
     for name, settings in read.captures.items():
-        yield from _check_capture(cluster, settings, positions.decode(name, records))
+        yield from _check_capture(loaded, settings, positions.decode(name, records))
 
 
 def _check_capture(
-    cluster: Cluster, settings: CaptureSettings, stored: Stored
+    loaded: config.Config, settings: CaptureSettings, stored: Stored
 ) -> Iterator[Finding]:
     check = f"capture {settings.name}"
     try:
@@ -48,7 +48,7 @@ def _check_capture(
         yield from (_finding(check, problem) for problem in problems)
         if all(isinstance(problem, TableRefused) for problem in problems):
             yield from _check_tables(check, settings, source)
-            yield from _check_position(check, cluster, settings.name, stored, source)
+            yield from _check_position(check, loaded, settings.name, stored, source)
     except HeadwaterError as error:
         yield _finding(check, error)
     finally:
@@ -60,7 +60,7 @@ def _check_capture(
 
 
 def _check_position(
-    check: str, cluster: Cluster, name: str, stored: Stored, source: Source
+    check: str, loaded: config.Config, name: str, stored: Stored, source: Source
 ) -> Iterator[Finding]:
     if stored.capture is None:
         return
@@ -68,7 +68,7 @@ def _check_position(
         is_known = source.check_position(stored.capture.position)
     except PositionLost:
         # A running capture may have moved on, and the database have forgotten, since it was read.
-        now = stored_of(cluster, name).capture
+        now = stored_of(name, loaded.bootstrap(), loaded.client).capture
         if now is None or now.position == stored.capture.position:
             raise
         is_known = True

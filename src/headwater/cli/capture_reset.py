@@ -9,17 +9,16 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 
-from headwater import config
 from headwater.capture import positions
 from headwater.capture.runner import transactional_id
 from headwater.capture.settings import CaptureSettings
 from headwater.capture.sources import source_of
-from headwater.cli.capture_positions import read_positions
-from headwater.cli.capture_state import named
+from headwater.cli.capture_state import client_options, connected, load, named
 from headwater.cli.cluster import Cluster, refused
 from headwater.cli.output import note, plural, print_json, say
-from headwater.cli.parser import Command, Parser, client_options
+from headwater.cli.parser import Command, Parser
 from headwater.cli.topic import confirmed
+from headwater.client.compacted import read_committed_latest
 
 _TIMEOUT_S: Final = 60.0
 
@@ -31,12 +30,13 @@ def _configure(parser: Parser) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    settings = named(config.load(path=args.config), args.name)
-    cluster = Cluster.of(args)
+    loaded = load(args)
+    settings = named(loaded, args.name)
+    cluster = connected(loaded)
     name = settings.name
     keys = [
         key
-        for key in read_positions(cluster)
+        for key in read_committed_latest(loaded.bootstrap(), loaded.client, positions.TOPIC)
         if key == positions.key_of(name) or key.startswith(positions.key_of(name, ""))
     ]
     if not args.yes:

@@ -7,7 +7,6 @@ process that took over) ends the command. Everything else is tried again if it w
 """
 
 import argparse
-import dataclasses
 import json
 import os
 import signal
@@ -20,11 +19,9 @@ from headwater import config
 from headwater.capture.metrics import CaptureState
 from headwater.capture.settings import CaptureSettings
 from headwater.cli.capture_display import Display
-from headwater.cli.capture_state import named
-from headwater.cli.cluster import Cluster
+from headwater.cli.capture_state import client_options, connected, load, named
 from headwater.cli.output import say, styled
-from headwater.cli.parser import Command, Parser, common_options
-from headwater.client import login
+from headwater.cli.parser import Command, Parser
 from headwater.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
@@ -47,18 +44,11 @@ _FINAL: Final = (
 
 def _configure(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME", help="capture: [capture.NAME] in headwater.toml")
-    parser.add_argument(
-        "-b",
-        "--bootstrap",
-        metavar="HOST:PORT[,...]",
-        help="brokers to talk to (broker.bootstrap, else broker.advertise, else broker.listen)",
-    )
-    common_options(parser, json_help="write one JSON object at the start, and the log as JSON")
+    client_options(parser, json_help="write one JSON object at the start, and the log as JSON")
 
 
 def _run(args: argparse.Namespace) -> int:
-    loaded = config.load({"broker.bootstrap": args.bootstrap}, path=args.config)
-    loaded = dataclasses.replace(loaded, client=login.with_password(loaded.client))
+    loaded = load(args)
     settings = named(loaded, args.name)
     state = CaptureState(settings.name)
     stop = _stop_on_signals()
@@ -86,7 +76,7 @@ def run_until_stopped(
     has_followed = False
     while not stop.is_set():
         try:
-            Cluster(loaded.bootstrap(), login.properties_of(loaded.client)).require_listener()
+            connected(loaded)
             runner.run(settings, loaded.bootstrap(), loaded.client, state, stop)
             return
         except HeadwaterError as error:

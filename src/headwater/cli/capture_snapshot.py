@@ -18,12 +18,19 @@ from headwater.capture.positions import SIGNALS_TOPIC, Stored
 from headwater.capture.settings import CaptureSettings
 from headwater.capture.sources import source_of
 from headwater.capture.topics import Topics
-from headwater.cli.capture_positions import stored_of
-from headwater.cli.capture_state import FOLLOWING, Known, named
+from headwater.cli.capture_state import (
+    FOLLOWING,
+    Known,
+    client_options,
+    connected,
+    load,
+    named,
+    stored_of,
+)
 from headwater.cli.cluster import REQUEST_TIMEOUT_S, Cluster, refused
 from headwater.cli.interrupt import Interrupt
 from headwater.cli.output import note, plural, print_json, say
-from headwater.cli.parser import Command, Parser, client_options
+from headwater.cli.parser import Command, Parser
 from headwater.cli.progress import Progress
 from headwater.errors import HeadwaterError, NotReady, UsageError
 
@@ -46,10 +53,10 @@ def _configure(parser: Parser) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    loaded = config.load(path=args.config)
+    loaded = load(args)
     settings = named(loaded, args.name)
-    cluster = Cluster.of(args)
-    stored = stored_of(cluster, settings.name)
+    cluster = connected(loaded)
+    stored = stored_of(settings.name, loaded.bootstrap(), loaded.client)
     _check_tables(settings, stored, args.tables)
     if stored.capture is None:
         Topics(settings, cluster.bootstrap, loaded.client).ensure_internal()
@@ -61,7 +68,7 @@ def _run(args: argparse.Namespace) -> int:
             f" `headwater capture run {settings.name}`"
         )
     if args.wait:
-        return _wait(cluster, settings.name, args.tables, offset, as_json=args.json)
+        return _wait(loaded, settings.name, args.tables, offset, as_json=args.json)
     if args.json:
         print_json({"capture": settings.name, "tables": args.tables, "signal_offset": offset})
     else:
@@ -113,12 +120,14 @@ def _send(cluster: Cluster, name: str, tables: list[str]) -> int:
     return offset
 
 
-def _wait(cluster: Cluster, name: str, tables: list[str], offset: int, *, as_json: bool) -> int:
+def _wait(
+    loaded: config.Config, name: str, tables: list[str], offset: int, *, as_json: bool
+) -> int:
     interrupted = Interrupt()
     progress = Progress(f"copying {', '.join(tables)}", quiet=as_json)
     try:
         while True:
-            stored = stored_of(cluster, name)
+            stored = stored_of(name, loaded.bootstrap(), loaded.client)
             if stored.capture is not None and stored.capture.signals > offset:
                 _raise_failure(stored, tables)
                 rows = _copied_rows(stored, tables)

@@ -1,16 +1,24 @@
 """What is known of a capture: its settings here, its position in the log, its process's word."""
 
+import argparse
+import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from headwater import config
+from headwater.capture import positions
 from headwater.capture.plan import topic_name
 from headwater.capture.positions import Stored, TableState
 from headwater.capture.settings import CaptureSettings, with_password
+from headwater.cli.cluster import Cluster
 from headwater.cli.output import count, duration, plural, size
+from headwater.cli.parser import Parser, common_options
+from headwater.client import login
+from headwater.client.compacted import read_committed_latest
 from headwater.errors import UsageError
+from headwater.settings import ClientSettings
 
 _METRICS_TIMEOUT_S: Final = 1.0
 _HEARTBEATS_MISSED: Final = 3
@@ -152,6 +160,36 @@ def known_captures(
         Known(name, captures.get(name), stored.get(name, nothing), asked(captures.get(name)))
         for name in names
     ]
+
+
+def client_options(parser: Parser, *, json_help: str = "write JSON, for machines") -> None:
+    """What the commands of captures take. No librdkafka properties: a capture writes by a client of
+    our own, which [client] tells how to log in.
+    """
+    parser.add_argument(
+        "-b",
+        "--bootstrap",
+        metavar="HOST:PORT[,...]",
+        help="brokers to talk to (broker.bootstrap, else broker.advertise, else broker.listen)",
+    )
+    common_options(parser, json_help=json_help)
+
+
+def load(args: argparse.Namespace) -> config.Config:
+    """The configuration, with a password for the broker that was asked for if it is nowhere."""
+    loaded = config.load({"broker.bootstrap": args.bootstrap}, path=args.config)
+    return dataclasses.replace(loaded, client=login.with_password(loaded.client))
+
+
+def connected(loaded: config.Config) -> Cluster:
+    """The broker. Raises BrokerUnreachable at once if nobody listens there."""
+    cluster = Cluster(loaded.bootstrap(), login.properties_of(loaded.client))
+    cluster.require_listener()
+    return cluster
+
+
+def stored_of(name: str, bootstrap: str, client: ClientSettings) -> Stored:
+    return positions.decode(name, read_committed_latest(bootstrap, client, positions.TOPIC))
 
 
 def named(loaded: config.Config, name: str) -> CaptureSettings:
