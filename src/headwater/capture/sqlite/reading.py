@@ -1,6 +1,5 @@
-"""Log rows as events; when there may be new ones; and taking away those that are in the topics."""
+"""Log rows as events."""
 
-import os
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ from headwater.capture.sqlite.values import (
     lenient_text,
     row_maker,
 )
-from headwater.errors import CaptureError, SourceUnreachable
+from headwater.errors import CaptureError
 
 _MARKS: Final = frozenset("sxfo")
 _CELLS: Final = 3  # where they begin: behind id, t, op
@@ -166,113 +165,3 @@ def _refreshed(
         for name, value in zip(version.table.key, row[_CELLS:], strict=False)
     }
     return Change(version.table, "d", key, None, ordinal, source)
-
-
-class Watch:
-    """Whether another connection has committed since the last look.
-
-    The files are looked at first, which no writer notices. Only if they were touched SQLite is
-    asked, for in rollback-journal mode that takes a lock for a moment, and a writer without a busy
-    timeout fails on it.
-    """
-
-    # File times move in steps of some milliseconds: a file touched just now may be touched again
-    # without a trace.
-    _SETTLED_S: Final = 0.05
-
-    def __init__(self, path: str, connection: sqlite3.Connection) -> None:
-        self._path = path
-        self._connection = connection
-        self._inode = os.stat(path).st_ino
-        self._touched: tuple[int, ...] = ()
-        self._data_version = -1
-
-    def look_again(self) -> None:
-        self._data_version = -1
-
-    def is_changed(self) -> bool:
-        touched = self._stamps()
-        is_settled = time.time() - touched[0] / 1e9 > self._SETTLED_S
-        if touched == self._touched and is_settled and self._data_version >= 0:
-            return False
-        try:
-            (data_version,) = self._connection.execute("PRAGMA data_version").fetchone()
-        except sqlite3.OperationalError as error:
-            if is_busy(error):
-                return False
-            raise
-        self._touched = touched
-        is_changed = bool(data_version != self._data_version)
-        self._data_version = data_version
-        return is_changed
-
-    def _stamps(self) -> tuple[int, ...]:
-        """When the files were written to last, and what else shows that they were."""
-        try:
-            database = os.stat(self._path)
-        except FileNotFoundError:
-            raise SourceUnreachable("the SQLite database is gone", detail=self._path) from None
-        if database.st_ino != self._inode:
-            raise SourceUnreachable("the SQLite database was replaced", detail=self._path)
-        try:
-            wal = os.stat(self._path + "-wal")
-        except FileNotFoundError:
-            wal = database
-        latest_ns = max(database.st_mtime_ns, wal.st_mtime_ns)
-        return latest_ns, database.st_mtime_ns, database.st_size, wal.st_size
-
-
-class Forgetting:
-    """Deletes log rows that are in the topics: a few at a time, so that a writer waits for
-    milliseconds at most, and now and then, for each time takes the write lock once.
-    """
-
-    _ROWS: Final = 2_000
-    _PAUSE_S: Final = 0.5
-    _PAUSE_BEHIND_S: Final = 0.05
-    _FOR_S: Final = 0.05
-
-    def __init__(self, log: ChangeLog) -> None:
-        self._log = log
-        self._to_id = 0
-        self._first_id: int | None = None
-        self._next_s = 0.0
-
-    def up_to(self, last_id: int) -> None:
-        self._to_id = max(self._to_id, last_id)
-
-    def go_on(self, connection: sqlite3.Connection) -> None:
-        now_s = time.monotonic()
-        if now_s < self._next_s or (self._first_id or 0) >= self._to_id:
-            return
-        log = self._log.names.log
-        try:
-            if self._first_id is None:
-                (first,) = connection.execute(f"SELECT min(id) FROM {log}").fetchone()
-                self._first_id = int(first)
-            while self._first_id < self._to_id and time.monotonic() - now_s < self._FOR_S:
-                # Up to, and without, the last that may go: the highest row of the log must stay, or
-                # its id would be given again.
-                end_id = min(self._first_id + self._ROWS, self._to_id)
-                connection.execute(f"DELETE FROM {log} WHERE id < ?", (end_id,))
-                self._first_id = end_id
-        except sqlite3.OperationalError as error:
-            if not is_busy(error):
-                raise
-        is_behind = self._to_id - (self._first_id or 0) > self._ROWS
-        self._next_s = time.monotonic() + (self._PAUSE_BEHIND_S if is_behind else self._PAUSE_S)
-
-
-def log_extent(connection: sqlite3.Connection, log: ChangeLog) -> tuple[int, int, int]:
-    """First and last id, and about how many bytes a row takes."""
-    rows = connection.execute(
-        f"SELECT * FROM {log.names.log} ORDER BY id DESC LIMIT 100"
-    ).fetchall()
-    (first,) = connection.execute(f"SELECT min(id) FROM {log.names.log}").fetchone()
-    size = sum(
-        len(value) if isinstance(value, bytes | str) else 8
-        for row in rows
-        for value in row
-        if value is not None
-    )
-    return int(first), int(rows[0][0]), size // len(rows)

@@ -42,8 +42,10 @@ from headwater.capture.sqlite.connection import (
     read_transaction,
     write_transaction,
 )
-from headwater.capture.sqlite.reading import Forgetting, LogReader, Watch, log_extent
+from headwater.capture.sqlite.forgetting import Forgetting, log_extent
+from headwater.capture.sqlite.reading import LogReader
 from headwater.capture.sqlite.values import is_undecodable, lenient_text
+from headwater.capture.sqlite.watching import Watch
 from headwater.errors import (
     CaptureError,
     HeadwaterError,
