@@ -19,6 +19,7 @@ from typing import Any, Final
 import orjson
 
 from headwater.capture.contract import Column, Lag, Position, Table
+from headwater.errors import CaptureError
 
 TOPIC: Final = "__headwater_positions"
 TOPIC_CONFIG: Final = {"cleanup.policy": "compact"}
@@ -103,22 +104,32 @@ def encode_table(state: TableState) -> bytes:
 
 
 def decode(capture: str, records: Mapping[bytes, bytes]) -> Stored:
-    """What is stored of `capture` in the topic's latest records by key."""
+    """What is stored of `capture` in the topic's latest records by key. Raises CaptureError if
+    that is nothing we wrote.
+    """
     value = records.get(key_of(capture))
     prefix = key_of(capture, "")
-    return Stored(
-        _capture(orjson.loads(value)) if value is not None else None,
-        {
-            key.removeprefix(prefix).decode(): _table_state(orjson.loads(value))
-            for key, value in records.items()
-            if key.startswith(prefix)
-        },
-    )
+    try:
+        return Stored(
+            _capture(orjson.loads(value)) if value is not None else None,
+            {
+                key.removeprefix(prefix).decode(): _table_state(orjson.loads(value))
+                for key, value in records.items()
+                if key.startswith(prefix)
+            },
+        )
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise CaptureError(
+            f"the stored position of capture {capture} cannot be read",
+            detail=f"{TOPIC}: {type(error).__name__}: {error}",
+            hint="was it written by another version, or by somebody else?"
+            f" `headwater capture reset {capture}` forgets it",
+        ) from error
 
 
 def captures_in(records: Mapping[bytes, bytes]) -> list[str]:
     """The names of all captures that ever stored a position."""
-    return sorted(key.decode() for key in records if b"/" not in key)
+    return sorted(key.decode(errors="replace") for key in records if b"/" not in key)
 
 
 def _capture(stored: Mapping[str, Any]) -> CapturePosition:

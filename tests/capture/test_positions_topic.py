@@ -1,0 +1,37 @@
+"""What is stored of captures, and what somebody else may have written there."""
+
+import pytest
+
+from headwater.capture import positions
+from headwater.capture.contract import Column, Lag, Position, Table
+from headwater.capture.positions import CapturePosition, Failure, Snapshot, TableState
+from headwater.errors import CaptureError
+
+TABLE = Table(
+    "public", "orders", (Column("id", "int4", {"type": "int32"}, optional=False),), ("id",)
+)
+
+
+def test_what_is_stored_is_read_again():
+    capture = CapturePosition(
+        Position({"lsn": 7}, 3), 1000, 20, 1020, "me", 5, {"public.orders": 2}, Lag(1, 2)
+    )
+    table = TableState(TABLE, Snapshot("true", [5], 5, 10), Failure("odd", "why", "mend it"))
+    records = {
+        b"shop": positions.encode_capture(capture),
+        b"shop/public.orders": positions.encode_table(table),
+        b"shop-2": b"not ours",
+    }
+    stored = positions.decode("shop", records)
+    assert stored.capture == capture
+    assert stored.tables == {"public.orders": table}
+    assert positions.captures_in(records) == ["shop", "shop-2"]
+    assert positions.decode("elsewhere", records) == positions.Stored(None, {})
+
+
+@pytest.mark.parametrize("value", [b"", b"\xff", b"7", b"{}", b"null", b'{"at": {}}', b"[1]"])
+@pytest.mark.parametrize("key", [b"shop", b"shop/public.orders"])
+def test_what_nobody_of_us_wrote(key, value):
+    with pytest.raises(CaptureError, match="cannot be read") as caught:
+        positions.decode("shop", {key: value})
+    assert "headwater capture reset shop" in caught.value.hint
