@@ -2,7 +2,8 @@
 
 Of a transaction: {"server", "file", "begins", "gtids", "gtid"}: where its first event begins,
 and the ids of all in front of it. Of a point between two: {"server", "file", "pos", "gtids"}.
-`gtids` and `gtid` are absent on a MySQL server without GTIDs.
+`gtids` and `gtid` are absent on a MySQL server without GTIDs. "uncertain" names tables whose
+columns behind this place are not known yet (schemas.py).
 
 Within one server's log, file and position give the order. On another server (after a failover) only
 the ids mean something; nothing is compared across servers.

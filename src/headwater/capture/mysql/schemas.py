@@ -54,6 +54,9 @@ class Schemas:
         self._open_dump = open_dump
         self._certain: dict[str, TableDef] = {}
         self._last: dict[str, TableDef] = {}  # as it once was: for words, not for names
+        # Altered, and not yet known how. Places have them, so that one who resumes there does not
+        # take the tables that were stored last for certain.
+        self.uncertain: set[str] = set()
         self._tables: dict[str, Table] = {}
         self._searched: Place | None = None  # up to here the log was searched for DDL
         self._ahead: dict[str, tuple[int, int]] = {}  # where DDL on a table was found last
@@ -78,16 +81,22 @@ class Schemas:
         self._certain = dict(tables)
         return place
 
-    def begin_with(self, known: Mapping[str, Table]) -> None:
-        """The tables as they were. One without columns is one that was not certain then."""
-        self._certain = {
+    def begin_with(self, known: Mapping[str, Table], place: Place) -> None:
+        """The tables as they were at `place`."""
+        self.uncertain = set(place.get("uncertain", ()))
+        definitions = {
             table_id: TableDef.of(table)
             for table_id, table in known.items()
             if table.columns and table_id in self._choice
         }
+        self._last = {each.id: each for each in definitions.values() if each.id in self.uncertain}
+        self._certain = {
+            each.id: each for each in definitions.values() if each.id not in self.uncertain
+        }
 
-    def certain(self, table_id: str) -> Table | None:
-        definition = self._certain.get(table_id)
+    def known(self, table_id: str) -> Table | None:
+        """The table as it is, or was when it was last certain."""
+        definition = self._certain.get(table_id) or self._last.get(table_id)
         return self._handed_out(definition) if definition else None
 
     def of_map(self, found: TableMap, place: Place) -> tuple[Table, tuple[ColumnDef, ...]]:
@@ -95,6 +104,7 @@ class Schemas:
         is_full = found.is_full
         definition = self._from_map(found) if is_full else self._from_catalog(found, place)
         self._certain[found.id] = definition
+        self.uncertain.discard(found.id)
         return self._handed_out(definition), definition.columns
 
     def changed(self, statement: ddl.Ddl, place: Place) -> list[tuple[str, Table | None]]:
@@ -111,6 +121,7 @@ class Schemas:
         for schema, name in touched:
             if old := self._certain.pop(f"{schema}.{name}", None):
                 self._last[old.id] = old
+            self.uncertain.discard(f"{schema}.{name}")
         if statement.kind == "drop":
             return [(f"{schema}.{name}", None) for schema, name in touched]
         current, ahead = self._read(touched, place, is_urgent=False)
@@ -118,7 +129,9 @@ class Schemas:
         for schema, name in touched:
             table_id = f"{schema}.{name}"
             if table_id in ahead:
-                changes.append((table_id, Table(schema, name, (), ())))
+                self.uncertain.add(table_id)
+                if before := self._last.get(table_id):  # its rows will show what it is now
+                    changes.append((table_id, self._handed_out(before)))
                 continue
             definition = current.get(table_id)
             if definition is not None:

@@ -75,7 +75,7 @@ class MySqlSource(Source):
             )
             if after is None:
                 return self._schemas.begin_now()
-            self._schemas.begin_with(known)
+            self._schemas.begin_with(known, after.at)
             return after.at
 
     def check_position(self, after: Position) -> bool:

@@ -115,6 +115,8 @@ class BinlogStream:
         place["pos"] = self._position
         if self._gtids is not None:
             place["gtids"] = str(self._gtids)
+        if self._schemas.uncertain:
+            place["uncertain"] = sorted(self._schemas.uncertain)
         return place
 
     def events(self, source: Any) -> Iterator[Event]:
@@ -198,8 +200,13 @@ class BinlogStream:
 
     def _between(self, event: binlog.Event) -> None:
         """Something that is no part of a transaction: the log goes on behind it."""
-        if self._transaction is None and (event.type == binlog.ROTATE or not event.is_artificial):
+        if self._transaction is not None:
+            return
+        if event.type == binlog.ROTATE or not event.is_artificial:
             self._move_to(self._dump.framing.file, self._dump.position)
+        elif event.type == binlog.GTID_LIST and event.end:
+            # MariaDB, asked by GTID: everything up to here was behind us, and is passed over.
+            self._move_to(self._dump.framing.file, event.end)
 
     def _heartbeat(self, event: binlog.Event) -> None:
         """The server has nothing more; it says where its log ends."""
@@ -232,6 +239,8 @@ class BinlogStream:
             place["gtids"] = str(self._gtids)
         if gtid.text is not None:
             place["gtid"] = gtid.text
+        if self._schemas.uncertain:
+            place["uncertain"] = sorted(self._schemas.uncertain)
         ts_ms = gtid.committed_us // 1000 if gtid.committed_us else event.timestamp_s * 1000
         source: dict[str, Any] = {"server_id": event.server_id, "gtid": gtid.text, "file": file}
         transaction_id = gtid.text or f"file={file},pos={event.begin}"
@@ -484,13 +493,23 @@ class BinlogStream:
         if statement.kind == "truncate":
             yield from self._truncate(transaction, statement, event)
             return
-        place = {"file": self._dump.framing.file, "pos": event.end}
-        for table_id, table in self._schemas.changed(statement, place):
+        changed = self._schemas.changed(statement, self._dump.place())
+        for schema, name in statement.tables:
+            self._forget(f"{schema}.{name}")
+        self._mark_uncertain(transaction)
+        for table_id, table in changed:
             self._forget(table_id)
-            if transaction.is_whole:
-                continue
-            yield from self._started(transaction)
-            yield SchemaChange(table_id, table, query.text)
+            if not transaction.is_whole:
+                yield from self._started(transaction)
+                yield SchemaChange(table_id, table, query.text)
+
+    def _mark_uncertain(self, transaction: _Transaction) -> None:
+        """Who resumes behind this transaction has its place, and needs what is so behind it."""
+        place = dict(transaction.begin.at)
+        place.pop("uncertain", None)
+        if self._schemas.uncertain:
+            place["uncertain"] = sorted(self._schemas.uncertain)
+        transaction.begin.at = place
 
     def _truncate(
         self, transaction: _Transaction, statement: ddl.Ddl, event: binlog.Event
@@ -502,7 +521,9 @@ class BinlogStream:
         transaction.ordinal += 1
         if transaction.is_whole or ordinal < transaction.skip:
             return
-        table = self._schemas.certain(f"{schema}.{name}") or Table(schema, name, (), ())
+        table = self._schemas.known(f"{schema}.{name}")
+        if table is None:  # nothing of it was ever sent
+            return
         yield from self._started(transaction)
         source = {"pos": event.begin, "row": 0}
         yield Change(table, "t", None, None, ordinal, source)
@@ -511,7 +532,7 @@ class BinlogStream:
         """A statement that changed rows, in the log as text (binlog_format is not ROW)."""
         for schema, name in statement.tables:
             table_id = f"{schema}.{name}"
-            if self._schemas.is_chosen(table_id) and self._schemas.certain(table_id):
+            if self._schemas.is_chosen(table_id) and self._schemas.known(table_id):
                 error = CaptureError(
                     f"the log has changes of {table_id} as statements, without the rows",
                     detail=f"at {self._dump.framing.file}:{self._dump.position}",
