@@ -8,7 +8,17 @@ import time
 import pytest
 from broker_process import BrokerProcess
 from cutting_proxy import cutting
-from written import NOBODY, batch, committed, eventually_committed, messages, new_topic, producer
+from written import (
+    NOBODY,
+    batch,
+    committed,
+    committed_exactly,
+    eventually_committed,
+    messages,
+    new_topic,
+    producer,
+    write_somehow,
+)
 
 from headwater.broker.api import api_versions
 from headwater.client import cluster
@@ -179,34 +189,9 @@ def test_connections_cut_at_random_lose_and_repeat_nothing(
     rng = random.Random(seed)
     with cutting(monkeypatch, seed, odds=0.06) as proxy, producer(address) as writer:
         for number in range(60):
-            _write_somehow(writer, topic, rng, number, expected)
+            write_somehow(writer, topic, rng, number, expected)
     assert proxy.cuts > 10
-    for partition, values in expected.items():
-        eventually_committed(address, topic, values, partition)
-
-
-def _write_somehow(
-    writer: TransactionalProducer,
-    topic: str,
-    rng: random.Random,
-    number: int,
-    expected: dict[int, list[bytes]],
-) -> None:
-    """One transaction of a few sends, most of them committed."""
-    written: dict[int, list[bytes]] = {0: [], 1: [], 2: []}
-    for part in range(rng.randint(1, 3)):
-        sent = {}
-        for partition in rng.sample(range(3), rng.randint(1, 3)):
-            values = [b"%d.%d.%d" % (number, part, n) for n in range(rng.randint(1, 8))]
-            written[partition] += values
-            sent[topic, partition] = [batch(value) for value in values]
-        writer.send(sent)
-    if rng.random() < 0.2:
-        writer.abort()
-        return
-    writer.commit()
-    for partition, values in written.items():
-        expected[partition] += values
+    committed_exactly(address, topic, expected)
 
 
 def test_a_broker_that_is_killed_loses_and_repeats_nothing(tmp_path) -> None:
@@ -231,13 +216,12 @@ def test_a_broker_that_is_killed_loses_and_repeats_nothing(tmp_path) -> None:
                 rng = random.Random(6)
                 number = 0
                 while kills < 4:
-                    _write_somehow(writer, topic, rng, number, expected)
+                    write_somehow(writer, topic, rng, number, expected)
                     number += 1
         finally:
             is_over.set()
             killer.join()
-        for partition, values in expected.items():
-            eventually_committed(broker.address, topic, values, partition)
+        committed_exactly(broker.address, topic, expected)
 
 
 @pytest.fixture
@@ -255,18 +239,17 @@ def test_transactions_from_before_kip_890(older_address: str, monkeypatch) -> No
     with producer(older_address, "older") as writer:
         assert not writer._has_own_epoch
         for number in range(20):
-            _write_somehow(writer, topic, rng, number, expected)
+            write_somehow(writer, topic, rng, number, expected)
     with cutting(monkeypatch, 9, odds=0.05), producer(older_address, "older") as writer:
         for number in range(20, 40):
-            _write_somehow(writer, topic, rng, number, expected)
+            write_somehow(writer, topic, rng, number, expected)
     with (
         producer(older_address, "older") as zombie,
         producer(older_address, "older"),
         pytest.raises(Fenced),
     ):
         zombie.send({(topic, 0): [batch(b"zombie")]})
-    for partition, values in expected.items():
-        assert committed(older_address, topic, partition) == values
+    committed_exactly(older_address, topic, expected)
 
 
 def test_before_kip_890_an_abort_after_an_error_leaves_the_producer_of_use(older_address) -> None:
@@ -310,9 +293,8 @@ def test_an_epoch_for_each_transaction_until_they_are_used_up(tmp_path, monkeypa
             writer._cluster.close()  # so that the proxy is in the way
             rng = random.Random(4)
             for number in range(40):
-                _write_somehow(writer, topic, rng, number, expected)
+                write_somehow(writer, topic, rng, number, expected)
             assert writer._producer_id != first_id
             assert writer._epoch < 40
         assert proxy.cuts > 5
-        for partition, values in expected.items():
-            assert committed(broker.bootstrap, topic, partition) == values
+        committed_exactly(broker.bootstrap, topic, expected)

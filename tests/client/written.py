@@ -1,5 +1,6 @@
 """What the tests of writing share: filled batches, and what readers find."""
 
+import random
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -79,3 +80,32 @@ def eventually_committed(
     while (found := committed(address, topic, partition)) != expected:
         assert len(found) <= len(expected), f"{len(found)} found of {len(expected)}"
         assert time.monotonic() < deadline_s, f"{len(found)} found of {len(expected)}"
+
+
+def committed_exactly(address: str, topic: str, expected: dict[int, list[bytes]]) -> None:
+    for partition, values in expected.items():
+        eventually_committed(address, topic, values, partition)
+
+
+def write_somehow(
+    writer: TransactionalProducer,
+    topic: str,
+    rng: random.Random,
+    number: int,
+    expected: dict[int, list[bytes]],
+) -> None:
+    """One transaction of a few sends, most of them committed."""
+    written: dict[int, list[bytes]] = {0: [], 1: [], 2: []}
+    for part in range(rng.randint(1, 3)):
+        sent = {}
+        for partition in rng.sample(range(3), rng.randint(1, 3)):
+            values = [b"%d.%d.%d" % (number, part, n) for n in range(rng.randint(1, 8))]
+            written[partition] += values
+            sent[topic, partition] = [batch(value) for value in values]
+        writer.send(sent)
+    if rng.random() < 0.2:
+        writer.abort()
+        return
+    writer.commit()
+    for partition, values in written.items():
+        expected[partition] += values
