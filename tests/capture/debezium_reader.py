@@ -41,7 +41,7 @@ class Store:
         return Position(json.loads(row[0])) if row else None
 
     def count(self) -> int:
-        return self.database.execute("SELECT count(value) FROM records").fetchone()[0]
+        return self.database.execute("SELECT coalesce(max(number), 0) FROM records").fetchone()[0]
 
     def write(self, records: list[Record], at: object) -> None:
         self.last += 1
