@@ -30,7 +30,7 @@ from headwater.capture.contract import (
     Table,
     TableFailed,
 )
-from headwater.capture.mysql import binlog, ddl, places, table_map
+from headwater.capture.mysql import binlog, ddl, failures, places, table_map
 from headwater.capture.mysql.columns import ColumnDef
 from headwater.capture.mysql.dump import Dump
 from headwater.capture.mysql.gtids import MariaDbGtids, MySqlGtids
@@ -319,7 +319,7 @@ class BinlogStream:
         except table_map.UnknownType as error:
             followed = _Followed(error.table_id, None)
             if self._schemas.is_chosen(error.table_id):
-                followed.failure = _unknown_type(error)
+                followed.failure = failures.unknown_type(error)
             return followed
         followed = _Followed(found.id, found)
         if self._schemas.is_chosen(found.id):
@@ -352,13 +352,13 @@ class BinlogStream:
             return []
         if transaction.is_xa:
             transaction.ordinal += self._count(followed, rows)
-            return list(self._table_failed(followed.id, _xa(followed.id, self._settings)))
+            return list(self._table_failed(followed.id, failures.xa(followed.id, self._settings)))
         try:
             decoded = self._decoder(followed, rows)(rows.data, rows.at)
         except _BAD_BYTES as error:
             transaction.ordinal += self._count(followed, rows)
             place = f"{self._dump.framing.file}:{event.begin}"
-            failure = _undecodable(followed.id, place, error, self._settings)
+            failure = failures.undecodable(followed.id, place, error, self._settings)
             return list(self._table_failed(followed.id, failure))
         transaction.touched.add(followed.id)
         changes = self._changes(transaction, followed.table, rows.op, decoded, event.begin)
@@ -431,12 +431,8 @@ class BinlogStream:
         transaction.ordinal += 1
         followed = self._maps.get(table_id)
         if followed is not None and self._schemas.is_chosen(followed.id):
-            error = CaptureError(
-                f"the log has only differences of JSON values in {followed.id}",
-                detail=f"{self._dump.framing.file}:{event.begin}: a partial update",
-                hint="SET GLOBAL binlog_row_value_options = ''; then take a new snapshot of the "
-                f"table: headwater capture snapshot {self._settings.name} --table {followed.id}",
-            )
+            place = f"{self._dump.framing.file}:{event.begin}"
+            error = failures.partial_update(followed.id, place, self._settings)
             yield from self._table_failed(followed.id, error)
 
     # --- statements ---
@@ -533,13 +529,8 @@ class BinlogStream:
         for schema, name in statement.tables:
             table_id = f"{schema}.{name}"
             if self._schemas.is_chosen(table_id) and self._schemas.known(table_id):
-                error = CaptureError(
-                    f"the log has changes of {table_id} as statements, without the rows",
-                    detail=f"at {self._dump.framing.file}:{self._dump.position}",
-                    hint="SET GLOBAL binlog_format = ROW; (sessions that are open keep the old "
-                    "one), then take a new snapshot of the table: headwater capture snapshot "
-                    f"{self._settings.name} --table {table_id}",
-                )
+                place = f"{self._dump.framing.file}:{self._dump.position}"
+                error = failures.statements(table_id, place, self._settings)
                 yield from self._table_failed(table_id, error)
 
     def _load(self, event: binlog.Event) -> Iterator[Event]:
@@ -553,13 +544,8 @@ class BinlogStream:
         Its rows have been sent by now.
         """
         for table_id in sorted(transaction.touched):
-            error = CaptureError(
-                f"a transaction that changed {table_id} was taken back in the log",
-                detail=f"at {self._dump.framing.file}:{event.end}; it also changed tables "
-                "without transactions",
-                hint="do not mix both kinds in one transaction; take a new snapshot of the table: "
-                f"headwater capture snapshot {self._settings.name} --table {table_id}",
-            )
+            place = f"{self._dump.framing.file}:{event.end}"
+            error = failures.taken_back(table_id, place, self._settings)
             yield from self._table_failed(table_id, error)
 
     def _xa(self, transaction: _Transaction, event: binlog.Event, text: str) -> Iterator[Event]:
@@ -591,31 +577,3 @@ def _data(query: binlog.Query) -> ddl.Ddl:
 
 def _name(place: Any) -> str:
     return f"{place.get('gtid', '')} at {place.get('file')}:{place.get('begins')}".strip()
-
-
-def _unknown_type(error: table_map.UnknownType) -> HeadwaterError:
-    return CaptureError(
-        f"{error.table_id} has a column of a type that is not supported",
-        detail=f"type {error.code} in the binlog",
-        hint="leave the table out with `exclude`",
-    )
-
-
-def _undecodable(
-    table_id: str, place: str, error: Exception, settings: CaptureSettings
-) -> HeadwaterError:
-    return CaptureError(
-        f"rows of {table_id} cannot be read",
-        detail=f"{place}: {type(error).__name__}: {error}",
-        hint="SET GLOBAL binlog_row_metadata = FULL; then take a new snapshot of the table: "
-        f"headwater capture snapshot {settings.name} --table {table_id}",
-    )
-
-
-def _xa(table_id: str, settings: CaptureSettings) -> HeadwaterError:
-    return CaptureError(
-        f"{table_id} was changed by an XA transaction, which is not supported",
-        detail="the log has its rows when it is prepared, not when it is committed",
-        hint="take a new snapshot of the table: "
-        f"headwater capture snapshot {settings.name} --table {table_id}",
-    )
