@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -39,11 +38,11 @@ _DATABASES = iter(range(1, 1_000_000))
 class MariaDbServer:
     """`root` has no password; each test makes databases of its own."""
 
-    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
         for tool in ("mariadbd", "mariadb-install-db"):
             if shutil.which(tool, path=_path()) is None:
                 pytest.skip(f"{tool} is missing: apt-get install mariadb-server-core")
-        self.directory = Path(tempfile.mkdtemp(prefix="headwater-mariadb-"))
+        self.directory = directory
         self.data = self.directory / "data"
         self.port = free_port()
         self.ca = Authority(self.directory)
@@ -154,8 +153,8 @@ def _as_root() -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def mariadb_server() -> Iterator[MariaDbServer]:
-    server = MariaDbServer()
+def mariadb_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDbServer]:
+    server = MariaDbServer(tmp_path_factory.mktemp("mariadb"))
     try:
         server.start()
         yield server
