@@ -4,9 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 from capture_harness import read, replayed, running
-from debezium_reader import missing
+from debezium_reader import missing, settings_of
 from postgres_server import Database
 
+from headwater.capture.debezium import jvm
+from headwater.capture.debezium.properties import properties
 from headwater.testing import InProcessBroker
 
 pytestmark = [
@@ -56,3 +58,27 @@ def test_copy_and_changes_over_restarts(bootstrap: str, postgres: Database) -> N
     ops = [each.op for each in seen]
     assert ops.count("r") == 1000  # copied once
     assert ops.count("u") == 3 * 300 + 2 * 10  # and no change twice
+
+
+def test_a_schema_history_is_kept_on_our_broker(bootstrap: str) -> None:
+    """As the connectors of MySQL, SQL Server and Oracle keep it, with the properties they get."""
+    given = properties(settings_of({}), {"schema.history.internal"}, bootstrap)
+    jvm.start({})
+    for is_first in (True, False):
+        history = jvm.java("io.debezium.storage.kafka.history.KafkaSchemaHistory")()
+        configuration = jvm.java("io.debezium.config.Configuration").from_(jvm.java_map(given))
+        comparator = jvm.java("io.debezium.relational.history.HistoryRecordComparator").INSTANCE
+        listener = jvm.java("io.debezium.relational.history.SchemaHistoryListener").NOOP
+        subset = configuration.subset("schema.history.internal.", False)
+        history.configure(subset, comparator, listener, True)
+        history.start()
+        assert history.storageExists() != is_first
+        assert history.exists() != is_first
+        if is_first:
+            history.initializeStorage()
+            position = jvm.java_map({"file": "binlog.1", "pos": 4})
+            history.record(jvm.java_map({"server": "legacy"}), position, "shop", "CREATE TABLE t")
+        history.stop()
+    (record,) = read(bootstrap, "__headwater_schema_history.legacy")
+    assert record.value["ddl"] == "CREATE TABLE t"
+    assert record.value["position"] == {"file": "binlog.1", "pos": 4}

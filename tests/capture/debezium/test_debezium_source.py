@@ -267,3 +267,14 @@ def test_a_slot_that_was_made_anew_is_a_lost_position(
     postgres.run("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", options["slot.name"])
     with pytest.raises(PositionLost), following(options, Position(begin.at)) as follower:
         follower.groups(1)
+
+
+def test_the_slot_can_be_removed(postgres: Database, options: dict[str, str]) -> None:
+    postgres.run("CREATE TABLE t (id int PRIMARY KEY)")
+    postgres.run("INSERT INTO t VALUES (1)")
+    with following(options) as follower:
+        follower.groups(1)
+    slots = "SELECT slot_name FROM pg_replication_slots WHERE database = %s"
+    assert postgres.run(slots, postgres.name) != []
+    DebeziumSource(settings_of(options)).remove()
+    wait_until(lambda: postgres.run(slots, postgres.name) == [], what="the end of the slot")

@@ -136,11 +136,14 @@ class DebeziumSource(Source):
                 _log.warning("%s", error)
 
     def remove(self) -> None:
-        raise SourceRefused(
-            f"{self._settings.name}: Debezium has no way to remove what it made in the database",
-            hint="PostgreSQL: SELECT pg_drop_replication_slot('headwater_"
-            f"{self._settings.name}'); DROP PUBLICATION headwater_{self._settings.name};",
-        )
+        """PostgreSQL's slot, which the connector drops when it ends. Of other databases Debezium
+        removes nothing; what it needs there was made by hand.
+        """
+        if "slot.drop.on.stop" in _known(self._new_connector()):
+            self._start({}, {"slot.drop.on.stop": "true", "snapshot.mode": "no_data"})
+            with jvm.errors_as_ours(f"{self._settings.name}: the connector ended"):
+                self._task.poll()
+            self.close()
 
     def _new_connector(self) -> Any:
         options = revealed(self._settings)
@@ -152,8 +155,7 @@ class DebeziumSource(Source):
         return connector
 
     def _properties(self, connector: Any, bootstrap: str | None = None) -> dict[str, str]:
-        known = {str(name) for name in connector.config().names()}
-        return properties(self._settings, known, bootstrap or self._bootstrap)
+        return properties(self._settings, _known(connector), bootstrap or self._bootstrap)
 
     def _transforms(self) -> Any:
         """The transforms that the options name, or None."""
@@ -165,14 +167,15 @@ class DebeziumSource(Source):
                 configuration.from_(jvm.java_map(self._properties(self._connector)))
             )
 
-    def _start(self, offsets: Offsets) -> None:
+    def _start(self, offsets: Offsets, instead: Mapping[str, str] | None = None) -> None:
         """As the worker of Kafka Connect does."""
         import jpype
 
         self.close()
         connector = self._connector = self._new_connector()
         self._stored = _StoredOffsets(offsets)
-        context = _Context(self._properties(connector), self._stored)
+        given = {**self._properties(connector), **(instead or {})}
+        context = _Context(given, self._stored)
         connect = "org.apache.kafka.connect.source"
         with jvm.errors_as_ours(f"{self._settings.name}: the connector does not start"):
             connector.initialize(jpype.JProxy(f"{connect}.SourceConnectorContext", inst=context))
@@ -255,6 +258,11 @@ class _StoredOffsets:
         for partition in partitions:
             found.put(partition, self.offset(partition))
         return found
+
+
+def _known(connector: Any) -> set[str]:
+    """The properties that it documents."""
+    return {str(name) for name in connector.config().names()}
 
 
 def _is_exact(connector: Any, given: Mapping[str, str]) -> bool:
