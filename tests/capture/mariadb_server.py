@@ -43,6 +43,7 @@ class MariaDbServer:
             if shutil.which(tool, path=_path()) is None:
                 pytest.skip(f"{tool} is missing: apt-get install mariadb-server-core")
         self.directory = directory
+        directory.mkdir(exist_ok=True)
         self.data = self.directory / "data"
         self.port = free_port()
         self.ca = Authority(self.directory)

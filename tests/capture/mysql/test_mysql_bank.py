@@ -110,7 +110,7 @@ class Database:
 def test_kills_of_capture_broker_and_database(tmp_path):
     rng = random.Random(3)
     kills = max(KILLS // 3, 15)
-    server = MariaDbServer(DURABLE)
+    server = MariaDbServer(tmp_path / "mariadb", DURABLE)
     broker = HeadwaterBroker(tmp_path / "data")
     try:
         server.start()
