@@ -278,3 +278,37 @@ def _acknowledge_all(capture):
     for event in capture.stream:
         if isinstance(event, Progress):
             capture.source.acknowledge(event.at)
+
+
+def test_the_slot_never_moves_in_front_of_what_was_acknowledged(postgres):
+    """Of a quiet database, whose log goes on with what is not ours."""
+    postgres.run("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE other (id int)")
+    quiet = source(postgres.url, tables=("public.t",))
+    try:
+        start = Position(quiet.open(None, {}))
+        quiet.is_awaited = True  # so that it tells and asks all the time
+        stored = start.at["lsn"]
+        deadline_s = time.monotonic() + 10
+        passed = 0
+        for event in quiet.changes(start):
+            assert _confirmed(postgres) <= stored + 1
+            postgres.run("INSERT INTO other VALUES (1)")
+            if isinstance(event, Progress) and event.at["lsn"] > stored:
+                passed += 1
+                if passed == 3:  # all of it was stored, and the stream is idle again
+                    stored = event.at["lsn"]
+                    quiet.acknowledge(event.at)
+            if passed > 5 and _confirmed(postgres) == stored + 1:
+                break
+            assert time.monotonic() < deadline_s
+        quiet.close()
+        again = source(postgres.url, tables=("public.t",))
+        again.open(Position({"lsn": stored}), {})
+        again.close()
+    finally:
+        quiet.close()
+
+
+def _confirmed(postgres) -> int:
+    rows = postgres.run("SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots")
+    return int(rows[0][0])

@@ -121,6 +121,7 @@ class PostgresSource(Source):
             lambda: self.is_awaited,
         )
         self._stream = stream
+        self._beat()  # so that a message comes soon: see feedback.py
         stream.start(self._slot.name, self._publication.name, after)
         yield from stream.events(after, self._between)
 

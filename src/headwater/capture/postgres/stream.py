@@ -35,6 +35,7 @@ from headwater.capture.contract import (
 from headwater.capture.postgres import pgoutput
 from headwater.capture.postgres.catalog import RawColumn, Selection, Shelf, describe, make_table
 from headwater.capture.postgres.connection import Address, literal, lsn_text, quoted
+from headwater.capture.postgres.feedback import send_status
 from headwater.capture.postgres.toast import LARGE_ROW_BYTES, ToastCache
 from headwater.capture.postgres.typecatalog import TypeCatalog
 from headwater.errors import CaptureError, PositionLost, SourceUnreachable
@@ -342,13 +343,7 @@ class ChangeStream:
         asks = idle and now - self._told_at > _AWAITED_S and self._is_awaited()
         if due or asks or now - self._told_at > _KEEPALIVE_S:
             self._told, self._told_at = self._acknowledged, now
-            lsn = self._told
-            try:
-                self._cursor.send_feedback(
-                    write_lsn=lsn, flush_lsn=lsn, apply_lsn=lsn, reply=asks, force=True
-                )
-            except psycopg2.Error as error:
-                raise self._broken(error) from None
+            send_status(self._connection, self._told, asks=asks)
 
     def _wait(self) -> bool:
         try:
