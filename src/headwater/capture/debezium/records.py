@@ -86,10 +86,11 @@ class BatchReader:
 
     def _headers(self, record: Any) -> Sequence[tuple[str, bytes | None]]:
         topic, convert = record.topic(), self._key_converter.fromConnectHeader
-        return [
-            (str(each.key()), bytes(convert(topic, each.key(), each.schema(), each.value())))
-            for each in record.headers()
-        ]
+        found: list[tuple[str, bytes | None]] = []
+        for each in record.headers():
+            value = convert(topic, each.key(), each.schema(), each.value())
+            found.append((str(each.key()), None if value is None else bytes(value)))
+        return found
 
     def _transformed(self, records: Any) -> Batch:
         """The records stay those of the connector, for their offsets count."""
