@@ -6,6 +6,7 @@
     ├── NotReady                  not yet, or not equal: asking again may help   (exit code 3)
     ├── BrokerUnreachable         no broker answers at that address
     ├── RequestRefused            the broker answered with an error code
+    │   └── TopicRefused          one topic does not take records; others would
     ├── DataDirectoryInUse        another process holds the data directory
     ├── LogError                  the log on disk
     │   ├── StorageFailed         the disk refused a write or a sync
@@ -69,6 +70,14 @@ class BrokerUnreachable(HeadwaterError):
 
 class RequestRefused(HeadwaterError):
     """The broker answered a request with an error."""
+
+
+class TopicRefused(RequestRefused):
+    """The broker does not take records for one topic; it would take those for others."""
+
+    def __init__(self, topic: str, what: str, *, detail: str = "", hint: str = "") -> None:
+        super().__init__(what, detail=detail, hint=hint)
+        self.topic = topic
 
 
 class DataDirectoryInUse(HeadwaterError):

@@ -104,8 +104,9 @@ class MemorySource(Source):
         return []
 
     def open(self, after, known):
+        place = after.at if after is not None else {"n": len(self._db.log)}
         self._db.opened += 1
-        return after.at if after is not None else {"n": len(self._db.log)}
+        return place
 
     def tables(self):
         return list(self._db.tables.values())

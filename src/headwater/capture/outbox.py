@@ -23,6 +23,7 @@ from headwater.capture.envelope import Headers, Shaped
 from headwater.errors import TableRefused
 
 _COLUMNS: Final = ("id", "aggregatetype", "aggregateid", "type", "payload")
+TOPICS: Final = "outbox.event."
 _TOPIC: Final = re.compile(r"outbox\.event\.[a-zA-Z0-9._-]{1,236}")  # 249 characters in all
 
 logger = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ class Outbox:
         if self._table.documents:
             row = _columns_of(row)
             extra = [name for name in row if name not in _COLUMNS]
-        topic = "outbox.event." + self._text(row, "aggregatetype")
+        topic = TOPICS + self._text(row, "aggregatetype")
         if _TOPIC.fullmatch(topic) is None:
             raise self._malformed(row, "aggregatetype", "is no name for a topic")
         headers: Headers = (

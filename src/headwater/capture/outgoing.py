@@ -86,7 +86,9 @@ class Outgoing:
         self.open()
 
     def moved(self, place: Place) -> None:
-        """Nothing happened up to there."""
+        """Nothing happened up to there. A transaction that is half done is where we are still."""
+        if self.position.position.changes is not None:
+            return
         self.position = replace(self.position, position=Position(place))
 
     def saw_signal(self, offset: int) -> None:

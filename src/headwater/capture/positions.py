@@ -14,12 +14,14 @@ starts never waits for another one's long transaction (a `read_committed` reader
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import orjson
 
 from headwater.capture.contract import Column, Lag, Position, Table
-from headwater.errors import CaptureError
+from headwater.errors import PositionLost
+
+_Kind = TypeVar("_Kind")
 
 TOPIC: Final = "__headwater_positions"
 TOPIC_CONFIG: Final = {"cleanup.policy": "compact"}
@@ -104,8 +106,8 @@ def encode_table(state: TableState) -> bytes:
 
 
 def decode(capture: str, records: Mapping[bytes, bytes]) -> Stored:
-    """What is stored of `capture` in the topic's latest records by key. Raises CaptureError if
-    that is nothing we wrote.
+    """What is stored of `capture` in the topic's latest records by key. What a later version adds
+    is passed over; what an earlier one lacks is as if it had just begun.
     """
     value = records.get(key_of(capture))
     prefix = key_of(capture, "")
@@ -119,7 +121,7 @@ def decode(capture: str, records: Mapping[bytes, bytes]) -> Stored:
             },
         )
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise CaptureError(
+        raise PositionLost(
             f"the stored position of capture {capture} cannot be read",
             detail=f"{TOPIC}: {type(error).__name__}: {error}",
             hint="was it written by another version, or by somebody else?"
@@ -133,28 +135,26 @@ def captures_in(records: Mapping[bytes, bytes]) -> list[str]:
 
 
 def _capture(stored: Mapping[str, Any]) -> CapturePosition:
-    return CapturePosition(
-        Position(stored["at"], stored["changes"]),
-        stored["ts_ms"],
-        stored["delay_ms"],
-        stored["written_ms"],
-        stored["owner"],
-        stored["signals"],
-        stored["counts"],
-        Lag(**stored["lag"]),
-    )
+    position = Position(stored["at"], stored["changes"])
+    lag = _made(Lag, stored.get("lag") or {})
+    return _made(CapturePosition, {**stored, "position": position, "lag": lag})
 
 
 def _table_state(stored: Mapping[str, Any]) -> TableState:
     snapshot, failed = stored["snapshot"], stored["failed"]
     return TableState(
         table_from(stored["table"]),
-        Snapshot(**snapshot) if snapshot is not None else None,
-        Failure(**failed) if failed is not None else None,
+        _made(Snapshot, snapshot) if snapshot is not None else None,
+        _made(Failure, failed) if failed is not None else None,
     )
 
 
 def table_from(stored: Mapping[str, Any]) -> Table:
     """The table that `dataclasses.asdict` took apart."""
-    columns = tuple(Column(**column) for column in stored["columns"])
-    return Table(stored["schema"], stored["name"], columns, tuple(stored["key"]))
+    columns = tuple(_made(Column, column) for column in stored["columns"])
+    return _made(Table, {**stored, "columns": columns, "key": tuple(stored["key"])})
+
+
+def _made(kind: type[_Kind], stored: Mapping[str, Any]) -> _Kind:
+    names = [each.name for each in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    return kind(**{name: stored[name] for name in names if name in stored})

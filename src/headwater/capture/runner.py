@@ -40,16 +40,17 @@ from headwater.capture.signals import SignalReader
 from headwater.capture.sources import source_of
 from headwater.capture.tables import Tables
 from headwater.capture.topics import Topics
-from headwater.capture.writer import Committed, Writer
+from headwater.capture.writer import Committed, Stopped, Writer
+from headwater.client.batches import BatchBuilder
 from headwater.client.compacted import read_committed_latest
 from headwater.client.transactions import TransactionalProducer
 from headwater.errors import (
-    CaptureError,
     ConfigError,
     Fenced,
     HeadwaterError,
     PositionLost,
     TableRefused,
+    TopicRefused,
 )
 from headwater.settings import ClientSettings
 
@@ -60,6 +61,7 @@ SPLIT_LOOK: Final = 1 << 10  # changes between two looks at that
 TABLES_S: Final = 5.0  # how often new tables are looked for
 LAG_S: Final = 2.0
 END_S: Final = 10.0  # how long an orderly end waits for what is on its way
+CLOSE_S: Final = 5.0
 
 
 def run(
@@ -72,6 +74,18 @@ def run(
     """Follows the database until `stop`, then returns with everything committed. Raises what made
     it fail; SourceUnreachable and BrokerUnreachable are worth another try.
     """
+    while not _run(settings, bootstrap, login, state, stop):
+        log.info("%s: goes on without the table that has failed", settings.name)
+
+
+def _run(
+    settings: CaptureSettings,
+    bootstrap: str,
+    login: ClientSettings,
+    state: CaptureState,
+    stop: threading.Event,
+) -> bool:
+    """False: a table had to be given up, and the others are to be followed by another run."""
     with contextlib.ExitStack() as stack:
         source = source_of(settings, bootstrap)
         stack.callback(source.close)
@@ -90,7 +104,7 @@ def run(
         signals = SignalReader(settings.name, bootstrap, login, offset)
         stack.callback(signals.close)
         key = positions.key_of(settings.name)
-        writer = Writer(producer, key, lambda committed: _tell(state, committed))
+        writer = Writer(producer, key, lambda committed: _tell(state, committed), stop)
         stack.callback(writer.close)
         try:
             capture = Capture(settings, source, topics, writer, signals, stored, state)
@@ -99,7 +113,20 @@ def run(
                 raise _taken_over(settings.name) from None
             raise
         stack.callback(capture.close)
-        capture.follow(stop)
+        try:
+            capture.follow(stop)
+        except TopicRefused as error:
+            capture.close()
+            writer.close()
+            failed = capture.without(error.topic, error)
+            if failed is None:
+                raise
+            # From the stored position on, so that it is not refused again and again.
+            producer.abort()
+            producer.send({(positions.TOPIC, 0): [failed]})
+            producer.commit()
+            return False
+        return True
 
 
 def _stored(capture: str, bootstrap: str, login: ClientSettings, state: CaptureState) -> Stored:
@@ -170,11 +197,24 @@ class Capture:
         )
         self._acknowledged: CapturePosition | None = None
         self._is_closed = threading.Event()
+        self._lag = threading.Thread(target=self._measure, name="lag", daemon=True)
         self._looked_s = 0.0
 
     def close(self) -> None:
         self._is_closed.set()
         self._tables.close()
+        if self._lag.ident is not None:
+            self._lag.join(CLOSE_S)
+
+    def without(self, topic: str, error: HeadwaterError) -> BatchBuilder | None:
+        """The record that marks the table of this topic as failed; None if there is none."""
+        failed = self._tables.failed_by(topic, error)
+        if failed is None:
+            return None
+        key = positions.key_of(self._settings.name, failed.table.id)
+        batch = BatchBuilder()
+        batch.append(key, positions.encode_table(failed), (), now_ms())
+        return batch
 
     def _check_rules(self, *, is_first: bool) -> None:
         """A rule for a column that does not exist is most likely misspelt, and what it should have
@@ -189,7 +229,12 @@ class Capture:
             log.warning("%s", problem)
 
     def follow(self, stop: threading.Event) -> None:
-        threading.Thread(target=self._measure, name="lag", daemon=True).start()
+        self._lag.start()
+        with contextlib.suppress(Stopped):
+            self._follow(stop)
+        self._end_in_order()
+
+    def _follow(self, stop: threading.Event) -> None:
         self._look()
         outgoing, shape = self._outgoing, self._shaper.change
         append, partitions = self._writer.append, outgoing.partitions
@@ -197,17 +242,16 @@ class Capture:
         ts_ms = 0
         for event in self._source.changes(outgoing.position.position):
             if isinstance(event, Change):
-                followed = tables.get(id(event.table)) or self._tables.follow(event.table)
-                if not followed.is_plain and not self._tables.is_wanted(followed, event):
-                    continue
-                outgoing.open()
-                try:
-                    for topic, key, value, headers in shape(event):
-                        append(topic, partitions[topic], key, value, headers, ts_ms)
-                except CaptureError as error:
-                    self._tables.fail(event.table.id, error)
                 if not event.ordinal % SPLIT_LOOK and self._writer.transaction_bytes > SPLIT_BYTES:
-                    outgoing.split(event.ordinal + 1, self._shaper.counts)
+                    outgoing.split(event.ordinal, self._shaper.counts)
+                followed = tables.get(id(event.table)) or self._tables.follow(event.table)
+                if followed.is_plain or self._tables.is_wanted(followed, event):
+                    outgoing.open()
+                    try:
+                        for topic, key, value, headers in shape(event):
+                            append(topic, partitions[topic], key, value, headers, ts_ms)
+                    except TableRefused as error:
+                        self._tables.fail(event.table.id, error)
             elif isinstance(event, Begin):
                 ts_ms = event.ts_ms
                 self._begin(event)
@@ -218,7 +262,6 @@ class Capture:
                 self._rare(event)
             if stop.is_set():
                 break
-        self._end_in_order()
 
     def _begin(self, event: Begin) -> None:
         outgoing = self._outgoing
@@ -262,7 +305,9 @@ class Capture:
         for signal in self._signals.received():
             self._outgoing.saw_signal(signal.offset)
             self._tables.copy_again(signal.tables)
-        self._tables.publish_copies(self._outgoing.position.position.at)
+        position = self._outgoing.position.position
+        if position.changes is None:  # else the rest of that transaction comes first
+            self._tables.publish_copies(position.at)
         if time.monotonic() - self._outgoing.written_s > self._settings.heartbeat_s:
             # Nothing of ours happened, but the database's log went on: it need not be kept.
             self._outgoing.store()

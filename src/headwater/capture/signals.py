@@ -20,6 +20,7 @@ import orjson
 
 from headwater.capture.positions import SIGNALS_TOPIC
 from headwater.client.login import properties_of
+from headwater.errors import BrokerUnreachable, RequestRefused
 from headwater.settings import ClientSettings
 
 log = logging.getLogger(__name__)
@@ -56,12 +57,26 @@ class SignalReader:
             }
         )
         if offset is None:
-            partition = TopicPartition(SIGNALS_TOPIC, 0)
-            _, offset = self._consumer.get_watermark_offsets(partition, timeout=END_TIMEOUT_S)
+            offset = self._end()
         self.offset = offset
         self._consumer.assign([TopicPartition(SIGNALS_TOPIC, 0, offset)])
         self._thread = threading.Thread(target=self._run, name="signals", daemon=True)
         self._thread.start()
+
+    def _end(self) -> int:
+        from confluent_kafka import KafkaException, TopicPartition
+
+        partition = TopicPartition(SIGNALS_TOPIC, 0)
+        try:
+            _, end = self._consumer.get_watermark_offsets(partition, timeout=END_TIMEOUT_S)
+        except KafkaException as error:
+            self._consumer.close()
+            reason, what = error.args[0], f"topic {SIGNALS_TOPIC} cannot be read"
+            if reason.retriable() or reason.code() < 0:  # the client's own: no answer
+                raise BrokerUnreachable(what, detail=reason.str()) from error
+            hint = f"`headwater acl add USER --allow read --topic {SIGNALS_TOPIC}` grants it"
+            raise RequestRefused(what, detail=reason.str(), hint=hint) from error
+        return int(end)
 
     def received(self) -> list[Signal]:
         """What came since the last call."""

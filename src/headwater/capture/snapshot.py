@@ -15,6 +15,7 @@ of them it is read again.
 Memory: MAX_WAITING chunks of about CHUNK_BYTES.
 """
 
+import contextlib
 import queue
 import threading
 from collections import deque
@@ -28,12 +29,15 @@ from headwater.capture.contract import Begin, Chunk, Place, Row, Source, Table
 from headwater.errors import HeadwaterError
 
 CHUNK_BYTES: Final = 3 << 20  # of JSON
-FIRST_CHUNK_ROWS: Final = 1_000
+FIRST_CHUNK_ROWS: Final = 50  # nothing is known of how large they are
+GROWTH: Final = 20  # the next chunk has at most so many times the rows
+AGAIN_S: Final = 0.1  # pause before what could not be published is read again
 SAMPLE_ROWS: Final = 20
 MAX_WAITING: Final = 3
 READERS: Final = 2
 RECENT_TRANSACTIONS: Final = 4_096
-MAX_TOUCHED: Final = 200_000  # keys; a chunk during whose time more are touched is read again
+MAX_TOUCHED_BYTES: Final = 16 << 20  # of keys; with more of them a chunk is read again
+KEY_BYTES: Final = 80  # that Python needs for each besides
 EVERYTHING: Final = b"\0everything"  # stands for all keys: the table was truncated
 
 
@@ -43,15 +47,19 @@ class Tracker:
     def __init__(self) -> None:
         self.recent: tuple[Begin, ...] = ()  # transactions that began before
         self.touched: set[bytes] = set()
+        self._size_bytes = 0
 
     @property
     def is_full(self) -> bool:
-        return len(self.touched) > MAX_TOUCHED
+        return self._size_bytes > MAX_TOUCHED_BYTES
 
     def touch(self, keys: Iterable[bytes]) -> None:
         """(runner)"""
         if not self.is_full:
-            self.touched.update(keys)
+            for key in keys:
+                if key not in self.touched:
+                    self.touched.add(key)
+                    self._size_bytes += len(key) + KEY_BYTES
 
 
 @dataclass(slots=True)
@@ -103,7 +111,7 @@ class Snapshots:
         self._jobs: queue.SimpleQueue[Copy | None] = queue.SimpleQueue()
         self._read: queue.SimpleQueue[ReadChunk | FailedCopy | BaseException] = queue.SimpleQueue()
         self._waiting: deque[ReadChunk] = deque()
-        self._is_closed = False
+        self._is_closed = threading.Event()
         self.copies: dict[str, Copy] = {}  # under way, by table
         self._threads: list[threading.Thread] = []
 
@@ -157,7 +165,7 @@ class Snapshots:
 
     def close(self) -> None:
         """Ends the threads, after the chunk that each is reading."""
-        self._is_closed = True
+        self._is_closed.set()
         for _ in self._threads:
             self._jobs.put(None)
             self._room.release()
@@ -186,11 +194,15 @@ class Snapshots:
     def _copy(self, copy: Copy) -> None:
         """(reader) Reads to the end of the table, or until the runner says to go back."""
         generation, after, limit_rows = copy.generation, copy.after, FIRST_CHUNK_ROWS
-        if copy.total is None:
+        if generation and self._is_closed.wait(AGAIN_S):
+            return
+        if copy.total is None and not self._is_closed.is_set():
             copy.total = self._source.estimate_rows(copy.table)
-        while not self._is_closed and not copy.is_cancelled and copy.generation == generation:
+        while (
+            not self._is_closed.is_set() and not copy.is_cancelled and copy.generation == generation
+        ):
             self._room.acquire()
-            if self._is_closed:
+            if self._is_closed.is_set():
                 return
             tracker = Tracker()
             # First the tracker, then the transactions before it: one that begins between is both.
@@ -202,14 +214,15 @@ class Snapshots:
                 )
                 rows = list(chunk.rows)
             except BaseException:
-                copy.trackers.remove(tracker)
+                with contextlib.suppress(ValueError):  # cancelled meanwhile: they are cleared
+                    copy.trackers.remove(tracker)
                 self._room.release()
                 raise
             self._read.put(ReadChunk(copy, generation, after, chunk, tracker, rows))
             if chunk.after is None:
                 return
             after = chunk.after
-            limit_rows = _rows_of(CHUNK_BYTES, rows)
+            limit_rows = min(_rows_of(CHUNK_BYTES, rows), GROWTH * max(1, len(rows)))
 
 
 def _rows_of(size_bytes: int, rows: list[Row]) -> int:
@@ -217,4 +230,8 @@ def _rows_of(size_bytes: int, rows: list[Row]) -> int:
     sample = rows[:: max(1, len(rows) // SAMPLE_ROWS)]
     if not sample:
         return FIRST_CHUNK_ROWS
-    return max(10, size_bytes * len(sample) // len(orjson.dumps(sample, default=str)))
+    try:
+        sample_bytes = len(orjson.dumps(sample, default=str))
+    except TypeError:  # such a row is told of by who publishes it
+        return FIRST_CHUNK_ROWS
+    return max(1, size_bytes * len(sample) // sample_bytes)

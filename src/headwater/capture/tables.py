@@ -20,7 +20,9 @@ from headwater.capture.contract import (
     Table,
 )
 from headwater.capture.metrics import CaptureState
+from headwater.capture.outbox import TOPICS as OUTBOX_TOPICS
 from headwater.capture.outgoing import Outgoing, now_ms
+from headwater.capture.plan import topic_name
 from headwater.capture.positions import INCREMENTAL, INITIAL, Failure, Snapshot, TableState
 from headwater.capture.settings import CaptureSettings
 from headwater.capture.shaping import Shaper
@@ -34,7 +36,14 @@ from headwater.capture.snapshot import (
     Tracker,
 )
 from headwater.capture.topics import Topics
-from headwater.errors import CaptureError, HeadwaterError, SourceUnreachable
+from headwater.errors import (
+    CaptureError,
+    Fenced,
+    HeadwaterError,
+    RequestRefused,
+    SourceUnreachable,
+    TableRefused,
+)
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +108,10 @@ class Tables:
                 self.follow(table)
             elif self._is_to_copy(state) and not self._is_copying(table.id):
                 assert state.snapshot is not None
-                self._copy(table, state.snapshot)
+                if state.table.key == table.key:
+                    self._copy(table, state.snapshot)
+                else:
+                    self.follow(table)
         self._outgoing.settle()
 
     def follow(self, table: Table, ddl: str | None = None) -> Followed:
@@ -122,12 +134,18 @@ class Tables:
             is_new = self._topics.ensure(self._shaper.topic_of(table))
             before = state.table if state is not None else None
             records = self._shaper.schema_change(SchemaChange(table.id, table, ddl), before)
-        except CaptureError as error:
+        except (TableRefused, RequestRefused) as error:
             self.fail(table.id, error, table)
             return followed
         self._outgoing.append(records)
         if state is not None:
             self._put(replace(state, table=table))
+            if self._is_to_copy(state) and state.table.key != table.key:
+                # What was copied has other keys, and where the copy was is no place among the new.
+                self._begin_anew(table)
+                self._put(TableState(table, Snapshot(INCREMENTAL)))
+                self._stop_copying(table.id)
+                self._copy(table, Snapshot(INCREMENTAL))
             return followed
         log.info("%s: follows %s", self._settings.name, table.id)
         is_wanted = self._settings.snapshot == "initial" and not self._source.snapshots_itself
@@ -149,7 +167,7 @@ class Tables:
         try:
             before = state.table if state is not None else None
             self._outgoing.append(self._shaper.schema_change(event, before))
-        except CaptureError as error:
+        except TableRefused as error:
             self.fail(event.table_id, error)
         if event.table is None and state is not None:
             self._forget(event.table_id)
@@ -168,20 +186,35 @@ class Tables:
         state = self._states.get(table_id)
         if state is not None and state.failed is not None:
             return
-        log.error("%s: %s is no longer followed: %s", self._settings.name, table_id, error)
         self._told.table_failed(table_id, error)
         self._stop_copying(table_id)
         followed = self._by_id.get(table_id)
         if followed is not None:
             followed.is_dropped = True
             table = table or followed.table
+        self._put(self._failed(table_id, error, table))
+
+    def failed_by(self, topic: str, error: HeadwaterError) -> TableState | None:
+        """A topic does not take records: its table as it is to be stored, None if it has none."""
+        for table_id, state in self._states.items():
+            is_outbox = table_id == self._settings.outbox and topic.startswith(OUTBOX_TOPICS)
+            if is_outbox or (
+                not state.failed and topic_name(self._settings.name, state.table) == topic
+            ):
+                self._told.table_failed(table_id, error)
+                return self._failed(table_id, error, state.table)
+        return None
+
+    def _failed(self, table_id: str, error: HeadwaterError, table: Table | None) -> TableState:
+        log.error("%s: %s is no longer followed: %s", self._settings.name, table_id, error)
+        state = self._states.get(table_id)
         if table is None:
             schema, _, name = table_id.partition(".")
             table = state.table if state is not None else Table(schema, name, (), ())
         again = f"`headwater capture snapshot {self._settings.name} --table {table_id}` begins anew"
         hint = f"{error.hint}; then {again}" if error.hint else again
         failure = Failure(error.what, error.detail, hint)
-        self._put(TableState(table, state.snapshot if state is not None else None, failure))
+        return TableState(table, state.snapshot if state is not None else None, failure)
 
     def is_wanted(self, followed: Followed, event: Change) -> bool:
         """Whether a change of a table that is not plain is published; notes what it touches."""
@@ -192,7 +225,11 @@ class Tables:
         if followed.passing is not None and followed.passing.contains(transaction):
             return False
         if followed.trackers:
-            keys = {EVERYTHING} if event.op == "t" else set(self._keys(event))
+            try:
+                keys = {EVERYTHING} if event.op == "t" else set(self._keys(event))
+            except TableRefused as error:
+                self.fail(event.table.id, error)
+                return False
             for tracker in tuple(followed.trackers):
                 tracker.touch(keys)
         return True
@@ -238,12 +275,22 @@ class Tables:
                 log.warning("%s: there is no table %s to copy", self._settings.name, table_id)
                 continue
             log.info("%s: copies %s again", self._settings.name, table_id)
-            has_failed = table_id in self._states and self._states[table_id].failed is not None
-            self._put(TableState(table, Snapshot(INCREMENTAL)))
-            followed = self._by_id.get(table_id) or self.follow(table)
+            state = self._states.get(table_id)
+            has_failed = state is not None and state.failed is not None
+            if state is not None and has_failed:
+                self._states[table_id] = replace(state, failed=None)
+            self._stop_copying(table_id)
+            followed = self.follow(table)
+            if self._states[table_id].failed is not None:
+                continue
+            try:
+                if has_failed and table.key:
+                    self._begin_anew(table)  # what was deleted meanwhile is in no copy
+            except TableRefused as error:
+                self.fail(table_id, error)
+                continue
             followed.is_dropped = False
-            if has_failed and table.key:
-                self._begin_anew(table)  # what was deleted meanwhile is in no copy
+            self._put(TableState(table, Snapshot(INCREMENTAL)))
             self._copy(table, Snapshot(INCREMENTAL))
         self._outgoing.settle()
 
@@ -270,13 +317,13 @@ class Tables:
         """A chunk that the stream has passed."""
         table, copy = read.chunk.table, read.copy
         touched, rows = read.tracker.touched, read.rows
-        if EVERYTHING in touched:
-            rows = []
-        elif touched:
-            rows = [row for row in rows if self._shaper.key_of(table, row) not in touched]
         try:
+            if EVERYTHING in touched:
+                rows = []
+            elif touched:
+                rows = [row for row in rows if self._shaper.key_of(table, row) not in touched]
             self._append_rows(table, rows, copy.kind)
-        except CaptureError as error:
+        except TableRefused as error:
             self.fail(table.id, error)
             return
         self._snapshots.published(read)
@@ -313,7 +360,7 @@ class Tables:
                 chunk.rows, lambda rows: self._told.snapshot(table.id, rows, total, is_done=False)
             )
             self._append_rows(chunk.table, counted, state.snapshot.kind)
-        except SourceUnreachable:
+        except (SourceUnreachable, Fenced):
             raise
         except CaptureError as error:
             self.fail(table.id, error)

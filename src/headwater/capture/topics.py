@@ -6,6 +6,7 @@ from headwater.capture import positions
 from headwater.capture.settings import CaptureSettings
 from headwater.client.cluster import Cluster
 from headwater.client.topics import NewTopic, ensure_topics
+from headwater.errors import RequestRefused, TableRefused
 from headwater.settings import ClientSettings
 
 # A captured table is kept whole: from its topic every derived store can be rebuilt at any time.
@@ -24,6 +25,8 @@ class Topics:
         self._bootstrap = bootstrap
         self._login = login
         self._cluster = Cluster(bootstrap, login)
+        name = settings.name
+        self.of_all_tables = {f"{name}.schema", f"{name}.transaction", f"{name}.message"}
         self.partitions = _Partitions(self)
 
     def ensure_internal(self) -> None:
@@ -54,5 +57,11 @@ class _Partitions(dict[str, int]):
         self._topics = topics
 
     def __missing__(self, topic: str) -> int:
-        self._topics.ensure(topic)
+        """Raises TableRefused if it is refused, for the table whose record it would be."""
+        try:
+            self._topics.ensure(topic)
+        except RequestRefused as error:
+            if topic in self._topics.of_all_tables:
+                raise
+            raise TableRefused(error.what, detail=error.detail, hint=error.hint) from error
         return self[topic]

@@ -11,9 +11,11 @@ waits, and so the source is read no faster than the broker writes. A source tran
 PART_BYTES is sent in parts of one open Kafka transaction.
 
 The first failure of the sending thread is raised by every later call: what was not committed is
-read again from the source by the next run.
+read again from the source by the next run. Once the run is to stop, nobody waits for a broker that
+does not answer: `Stopped` is raised instead.
 """
 
+import contextlib
 import dataclasses
 import threading
 import time
@@ -23,13 +25,19 @@ from typing import Final, Protocol
 
 from headwater.capture.positions import TOPIC, CapturePosition, encode_capture
 from headwater.client.batches import BatchBuilder, partition_of
+from headwater.errors import HeadwaterError, RequestRefused
 
 GROUP_BYTES: Final = 8 << 20
 PART_BYTES: Final = 12 << 20
 CLOSE_S: Final = 5.0
+STOP_S: Final = 10.0  # how long it is waited for room after a stop
 BATCH_BYTES: Final = 1_000_000  # below Kafka's default for max.message.bytes
 
 Batches = Mapping[tuple[str, int], list[BatchBuilder]]
+
+
+class Stopped(Exception):
+    """The run shall stop, and what is not committed can wait for the next one."""
 
 
 class Producer(Protocol):
@@ -72,8 +80,10 @@ class Writer:
         producer: Producer,
         capture_key: bytes,
         on_committed: Callable[[Committed], None],
+        stop: threading.Event | None = None,
     ) -> None:
         self._producer = producer
+        self._stop = stop or threading.Event()
         self._capture_key = capture_key
         self._on_committed = on_committed
         self._changed = threading.Condition()
@@ -111,8 +121,10 @@ class Writer:
             self._new_builder(place).append(key, value, headers, timestamp_ms)
         group = self._group
         group.records += 1
-        # 100 for the key, the headers and what Python needs.
+        # 100 for a usual key and what Python needs.
         group.size_bytes += 100 if value is None else len(value) + 100
+        if headers or (key is not None and len(key) > 100):
+            group.size_bytes += _more_bytes(key, headers)
         if group.size_bytes >= PART_BYTES:
             self._hand_over_part()
 
@@ -130,10 +142,11 @@ class Writer:
             group.transactions += transactions
             self._is_whole = True
             if group.size_bytes >= GROUP_BYTES or self._sent_bytes:
-                self._wait_for_room()
+                # The sender may take it by itself; then what comes next can gather.
+                self._wait(lambda: self._inbox is None or self._group is not group)
             # Handed over here, because the sender finds no moment between two transactions of a
             # source that is never idle.
-            if self._inbox is None:
+            if self._inbox is None and self._group is group:
                 self._hand_over_whole()
 
     def wait_until_durable(self, timeout_s: float) -> bool:
@@ -166,14 +179,24 @@ class Writer:
         self._group.batches.setdefault(place, []).append(builder)
         return builder
 
-    def _wait_for_room(self) -> None:
-        self._changed.wait_for(lambda: self._failure is not None or self._inbox is None)
+    def _wait(self, is_possible: Callable[[], bool]) -> None:
+        """(runner) With the lock held, which is free meanwhile."""
+        stopped_s: float | None = None
+        while not self._changed.wait_for(
+            lambda: self._failure is not None or is_possible(), STOP_S / 20
+        ):
+            if self._stop.is_set():
+                stopped_s = stopped_s or time.monotonic()
+                if time.monotonic() - stopped_s > STOP_S:
+                    raise Stopped
         self._raise_failure()
 
     def _hand_over_part(self) -> None:
         """(runner) In the midst of a transaction: what goes before it is committed with it."""
         with self._changed:
-            self._wait_for_room()
+            self._wait(lambda: self._inbox is None)
+            if self._stop.is_set():
+                raise Stopped  # it would be aborted anyway
             part = self._group
             self._group = _Group(
                 states=part.states, transactions=part.transactions, began_s=part.began_s
@@ -216,6 +239,10 @@ class Writer:
             with self._changed:
                 self._failure = error
                 self._changed.notify_all()
+            if isinstance(error, RequestRefused):
+                # The broker is there: no reader shall wait for the end of what was sent before.
+                with contextlib.suppress(HeadwaterError):
+                    self._producer.abort()
 
     def _next(self) -> _Group | None:
         """(sender) What was handed over, else the whole transactions that have gathered."""
@@ -252,3 +279,7 @@ class Writer:
                 time.monotonic() - group.began_s,
             )
         )
+
+
+def _more_bytes(key: bytes | None, headers: Sequence[tuple[str, bytes | None]]) -> int:
+    return len(key or b"") + sum(len(name) + len(value or b"") + 100 for name, value in headers)

@@ -9,7 +9,13 @@ from typing import Any, Final, TypeVar
 
 from headwater.client.connection import Connection
 from headwater.client.login import properties_of
-from headwater.errors import BrokerUnreachable, HeadwaterError, MalformedMessage, RequestRefused
+from headwater.errors import (
+    BrokerUnreachable,
+    HeadwaterError,
+    MalformedMessage,
+    RequestRefused,
+    TopicRefused,
+)
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.find_coordinator import (
     FindCoordinatorRequest,
@@ -122,9 +128,12 @@ class Cluster:
         self._leaders: dict[str, list[int]] = {}  # of a topic's partitions; -1: none
         self._coordinators: dict[str, str] = {}  # address, by transactional id
         self._connections: dict[str, Connection] = {}
+        self._is_closed = False
 
     def close(self) -> None:
-        for connection in self._connections.values():
+        """For good. A thread that still waits for a broker is not left waiting, nor connected."""
+        self._is_closed = True
+        for connection in list(self._connections.values()):
             connection.close()
         self._connections.clear()
 
@@ -135,6 +144,8 @@ class Cluster:
 
     def connection(self, address: str) -> Connection:
         """Raises what LOST has, and RequestRefused if the login fails."""
+        if self._is_closed:
+            raise BrokerUnreachable("the connections to the broker have been closed")
         found = self._connections.get(address)
         if found is None:
             try:
@@ -142,6 +153,9 @@ class Cluster:
             except ValueError as error:  # an address that is none, as a broker may advertise
                 raise MalformedMessage(f"no address: {address}") from error
             self._connections[address] = found
+            if self._is_closed:
+                self.lose(found)
+                return self.connection(address)
         return found
 
     def lose(self, connection: Connection) -> None:
@@ -331,12 +345,13 @@ def refused_topic(code: int, topic: str, message: str | None = None) -> Headwate
             f"there is no topic {topic}", hint=f"`headwater topic create {topic}` makes it"
         )
     if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-        return RequestRefused(
+        return TopicRefused(
+            topic,
             f"no right to write to topic {topic}",
             detail=detail,
             hint=f"`headwater acl add USER --producer --topic {topic}` grants it",
         )
-    return RequestRefused(f"topic {topic} does not take the records", detail=detail)
+    return TopicRefused(topic, f"topic {topic} does not take the records", detail=detail)
 
 
 def refused_id(code: int, transactional_id: str, message: str | None = None) -> HeadwaterError:

@@ -1,5 +1,6 @@
 """One socket to one broker: requests out, answers in, in the order of the requests."""
 
+import contextlib
 import socket
 import struct
 import time
@@ -67,6 +68,9 @@ class Connection:
         self.close()
 
     def close(self) -> None:
+        """Whoever waits for an answer, in whichever thread, is told so at once."""
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
         self._socket.close()
 
     # One question, one answer

@@ -21,7 +21,7 @@ from headwater.client.cluster import (
     refused_topic,
 )
 from headwater.client.connection import Connection
-from headwater.errors import Fenced, HeadwaterError, RequestRefused
+from headwater.errors import Fenced, HeadwaterError, RequestRefused, TopicRefused
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.produce import (
     ProduceRequest,
@@ -281,7 +281,8 @@ class _Round:
             return refused_id(code, self._producer.transactional_id, result.error_message)
         if code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
             size_bytes = len(batch.built or b"")
-            return RequestRefused(
+            return TopicRefused(
+                topic,
                 f"topic {topic} does not take {size_bytes} bytes in one batch",
                 detail=f"{batch.builder.count} records, {batch.builder.size_bytes} bytes before"
                 f" compression; {result.error_message or error_name(code)}",
