@@ -18,6 +18,7 @@ from test_runner import (
     db,
     table_of,
 )
+from wire import wait_until
 
 from headwater.capture import runner, snapshot
 from headwater.capture.contract import Column, Position, Progress, SchemaChange, Table
@@ -51,8 +52,7 @@ def _no_threads_are_left():
     """Neither of a run that was stopped nor of one that failed."""
     names = ("lag", "writer", "signals", "snapshot-0", "snapshot-1")
     yield
-    left = [each for each in threading.enumerate() if each.name in names]
-    assert not left
+    wait_until(lambda: not [each for each in threading.enumerate() if each.name in names], 3)
 
 
 def test_a_record_that_its_topic_does_not_take_fails_its_table_only(bootstrap, two):
@@ -237,7 +237,8 @@ def test_a_stop_while_the_broker_is_away(tmp_path, db, monkeypatch):
     monkeypatch.setattr("headwater.capture.writer.CLOSE_S", 0.5)
     monkeypatch.setattr("headwater.capture.writer.GROUP_BYTES", 1_000)
     with InProcessBroker.serving(str(tmp_path)) as broker:
-        capture = captured(broker.bootstrap, snapshot="never").__enter__()
+        running = captured(broker.bootstrap, snapshot="never")
+        capture = running.__enter__()
         capture.wait_until(lambda: db.opened == 1)
         db.transact(created(1))
         capture.wait_until(lambda: db.acknowledged == 1)
@@ -245,7 +246,7 @@ def test_a_stop_while_the_broker_is_away(tmp_path, db, monkeypatch):
         db.transact(created(number), created(1000 + number))
     time.sleep(0.3)  # it may be anywhere in what it does then
     began_s = time.monotonic()
-    capture.stop()
+    running.__exit__(None, None, None)
     assert time.monotonic() - began_s < 10
 
 

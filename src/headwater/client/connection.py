@@ -70,7 +70,7 @@ class Connection:
     def close(self) -> None:
         """Whoever waits for an answer, in whichever thread, is told so at once."""
         with contextlib.suppress(OSError):
-            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
     # One question, one answer
