@@ -9,8 +9,8 @@ import pytest
 from broker_under_test import Broker, running_broker
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from kafka_tools import run_tool
 
-from bench.peers.kafka import run_tool
 from bench.peers.provision import missing_tools
 
 pytestmark = [

@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from kafka_tools import run_tool
 from rights import GuardedBroker, guarded_broker
 
-from bench.peers.kafka import TOOLS, run_tool
+from bench.peers.kafka import TOOLS
 from bench.peers.provision import missing_tools
 from headwater.broker.security.acls import Operation, ResourceType
 
@@ -30,7 +31,7 @@ def tool(guarded: GuardedBroker, tmp_path: Path) -> Tool:
     """Runs a tool as a user; all it said, whether it succeeded or not."""
 
     def run(name: str, user: str, *args: str, option: str = "--command-config",
-            stdin: str | None = None, **properties: str) -> str:  # fmt: skip
+            stdin: str = "", **properties: str) -> str:  # fmt: skip
         config = guarded.java_properties(tmp_path, user, **properties)
         where = ("--bootstrap-server", guarded.address, option, config)
         done = run_tool(name, *where, *args, stdin=stdin)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -23,9 +24,10 @@ from confluent_kafka.admin import (
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
+from kafka_tools import run_tool
 from secured import AUDIENCE, ISSUER, Issuer
 
-from bench.peers.kafka import run_tool
+from bench.peers import kafka
 from bench.peers.provision import missing_tools
 
 with warnings.catch_warnings():  # importing it reads files in a deprecated way
@@ -366,23 +368,28 @@ def java_properties(broker, directory, mechanism, password=PASSWORD) -> str:
     return str(path)
 
 
-def jvm(directory) -> list[str]:
-    """OAuth's token file must be allowed by name."""
-    allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls=file://{directory / 'token'}"
-    files = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.files={directory / 'token'}"
-    return ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m", allowed, files]
+@java
+@pytest.mark.java
+@pytest.mark.parametrize("mechanism", PASSWORD_MECHANISMS)
+def test_java(secured, topic, tmp_path, mechanism):
+    perform(run_tool, secured, topic, java_properties(secured, tmp_path, mechanism))
 
 
 @java
 @pytest.mark.java
-@pytest.mark.parametrize("mechanism", [*PASSWORD_MECHANISMS, "OAUTHBEARER"])
-def test_java(secured, topic, tmp_path, mechanism):
-    conf = java_properties(secured, tmp_path, mechanism)
-    done = run_tool(
+def test_java_with_a_token(secured, topic, tmp_path):
+    """In a JVM of its own: OAuth's token file must be allowed by name."""
+    allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls=file://{tmp_path / 'token'}"
+    files = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.files={tmp_path / 'token'}"
+    run = partial(kafka.run_tool, jvm=[*kafka.TOOL_JVM, allowed, files])
+    perform(run, secured, topic, java_properties(secured, tmp_path, "OAUTHBEARER"))
+
+
+def perform(run, secured, topic, conf) -> None:
+    done = run(
         "ProducerPerformance",
         *("--bootstrap-server", secured.address, "--topic", topic, "--command-config", conf),
         *("--num-records", "1000", "--record-size", "1000", "--throughput", "-1"),
-        jvm=jvm(tmp_path),
     )
     assert "1000 records sent" in done.stdout, done.stdout + done.stderr
 

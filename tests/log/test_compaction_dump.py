@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from compaction_harness import CompactedLog
+from kafka_tools import run_tool
 
-from bench.peers.kafka import run_tool
 from bench.peers.provision import missing_tools
 from headwater.protocol import compression
 from headwater.protocol.records import TRANSACTIONAL
