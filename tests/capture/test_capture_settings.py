@@ -7,6 +7,7 @@ import pytest
 
 from headwater import config
 from headwater.capture.settings import CaptureSettings, with_password
+from headwater.capture.sources import source_of
 from headwater.errors import ConfigError
 from headwater.settings import Secret
 
@@ -246,3 +247,21 @@ def test_reading_the_configuration_needs_nothing_from_outside(tmp_path):
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["headwater"]
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "mysql"])
+def test_an_option_that_nobody_knows_is_refused(scheme):
+    source = Secret(f"{scheme}://u@127.0.0.1/shop")
+    option = "publicatoin" if scheme == "postgresql" else "serverid"
+    with pytest.raises(ConfigError, match=f"no option {option}") as raised:
+        source_of(CaptureSettings("shop", source, options={option: "x"}))
+    assert raised.value.hint in ("did you mean publication?", "did you mean server_id?")
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "mysql"])
+def test_a_password_that_is_not_encoded_is_told_without_being_shown(scheme):
+    source = Secret(f"{scheme}://u:ge@heim:ge/heim#1@127.0.0.1/shop")
+    with pytest.raises(ConfigError) as raised:
+        source_of(CaptureSettings("shop", source))
+    assert "password_file" in raised.value.hint
+    assert "heim" not in str(raised.value) + raised.value.hint

@@ -5,6 +5,7 @@ from typing import Final, cast
 
 from headwater.capture.contract import Source
 from headwater.capture.settings import CaptureSettings
+from headwater.config import nearest
 from headwater.errors import ConfigError
 
 # scheme: module in this package, class. Imported when used: each brings its driver.
@@ -19,6 +20,13 @@ _SOURCES: Final = {
     "debezium": ("debezium.source", "DebeziumSource"),
 }
 SCHEMES: Final = tuple(_SOURCES)
+_OPTIONS: Final = {
+    "postgres.source": ("slot", "publication"),
+    "mysql.source": ("server_id", "include_query"),
+    "sqlite.source": (),
+    "mongo.source": (),
+}  # Debezium's connectors have their own
+_OPTIONS_OF_ALL: Final = ("hash_salt",)
 
 
 def source_of(settings: CaptureSettings, bootstrap: str | None = None) -> Source:
@@ -32,6 +40,21 @@ def source_of(settings: CaptureSettings, bootstrap: str | None = None) -> Source
             hint="source begins with one of " + ", ".join(f"{each}:" for each in SCHEMES),
         )
     module, name = _SOURCES[scheme]
+    _check_options(settings, scheme, module)
     source = getattr(import_module(f"headwater.capture.{module}"), name)
     arguments = (settings, bootstrap) if scheme == "debezium" else (settings,)
     return cast("Source", source(*arguments))
+
+
+def _check_options(settings: CaptureSettings, scheme: str, module: str) -> None:
+    """One that nobody knows does nothing, and its author believes that it does."""
+    if module not in _OPTIONS:
+        return
+    known = (*_OPTIONS[module], *_OPTIONS_OF_ALL)
+    for option in settings.options:
+        if option not in known:
+            meant = nearest(option, known)
+            raise ConfigError(
+                f"capture {settings.name}: {scheme} has no option {option}",
+                hint=f"did you mean {meant}?" if meant else "there are " + ", ".join(known),
+            )

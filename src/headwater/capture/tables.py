@@ -206,13 +206,13 @@ class Tables:
         return None
 
     def _failed(self, table_id: str, error: HeadwaterError, table: Table | None) -> TableState:
-        log.error("%s: %s is no longer followed: %s", self._settings.name, table_id, error)
         state = self._states.get(table_id)
         if table is None:
             schema, _, name = table_id.partition(".")
             table = state.table if state is not None else Table(schema, name, (), ())
         again = f"`headwater capture snapshot {self._settings.name} --table {table_id}` begins anew"
-        hint = f"{error.hint}; then {again}" if error.hint else again
+        hint = f"{error.hint.rstrip(';')}; then {again}" if error.hint else again
+        log.error("%s: %s is not followed: %s; %s", self._settings.name, table_id, error, hint)
         failure = Failure(error.what, error.detail, hint)
         return TableState(table, state.snapshot if state is not None else None, failure)
 

@@ -64,7 +64,8 @@ class Display(logging.Handler):
 
     def retrying(self, error: HeadwaterError, pause_s: float) -> None:
         reason = str(error).replace("\n", "; ")
-        log.warning("%s; trying again in %s", reason, duration(pause_s))
+        hint = f" (hint: {error.hint})" if error.hint else ""
+        log.warning("%s; trying again in %s%s", reason, duration(pause_s), hint)
 
     def _run(self) -> None:
         while not self._stop.wait(_REDRAW_S if self._bars is not None else _LINE_S):
@@ -170,7 +171,7 @@ class Bars:
         more = len(copying) - _MAX_BARS
         rest = [Text(f"and {count(more)} tables more")] if more > 0 else []
         failed = [
-            Text(f"{table} is no longer followed: {error.what}", style="red")
+            Text(f"{table} is not followed: {error.what}", style="red")
             for table, error in list(state.failed_tables.items())[:_MAX_BARS]
         ]
         rate = self._rates.of("", state.changes)

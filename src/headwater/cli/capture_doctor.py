@@ -55,7 +55,7 @@ def _check_capture(
         source.close()
     for table, state in stored.tables.items():
         if state.failed is not None:
-            found = f"{table} is no longer followed: {state.failed.what}"
+            found = f"{table} is not followed: {state.failed.what}"
             yield Finding("broken", check, found, state.failed.hint)
 
 

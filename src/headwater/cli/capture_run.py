@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from types import FrameType
 from typing import Final
 
@@ -75,6 +76,7 @@ def run_until_stopped(
     pause_s = _FIRST_PAUSE_S
     has_followed = False
     while not stop.is_set():
+        began_s, records = time.monotonic(), state.changes
         try:
             connected(loaded)
             runner.run(settings, loaded.bootstrap(), loaded.client, state, stop)
@@ -83,7 +85,8 @@ def run_until_stopped(
             if stop.is_set() and isinstance(error, _AWAY):
                 return  # it cannot say goodbye; the position in the log says where it was
             has_followed = has_followed or state.is_following
-            pause_s = _FIRST_PAUSE_S if state.is_following else pause_s
+            if state.changes > records or time.monotonic() - began_s > _LONGEST_PAUSE_S:
+                pause_s = _FIRST_PAUSE_S  # it went well until now
             state.error(error)
             if isinstance(error, _FINAL) or not (has_followed or isinstance(error, _AWAY)):
                 raise

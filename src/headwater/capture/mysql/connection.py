@@ -56,8 +56,12 @@ class Address:
         try:
             parts = urlsplit(url)
             port = parts.port or 3306
-        except ValueError as error:
-            raise ConfigError("the source's address cannot be read", detail=str(error)) from None
+        except ValueError:  # its text may hold a part of the password
+            raise ConfigError(
+                "the source is no address of MySQL or MariaDB",
+                hint="mysql://user@host:3306/database, and the password in `password_file` (within"
+                " the address its special characters are %-encoded)",
+            ) from None
         options = dict(parse_qsl(parts.query))
         unix_socket = options.pop("unix_socket", None)
         tls: dict[str, Any] = {name: options.pop(name) for name in _TLS_FILES if name in options}

@@ -55,7 +55,8 @@ class Address:
         except psycopg2.ProgrammingError:  # its text holds the address, password and all
             raise ConfigError(
                 "the source is no address of PostgreSQL",
-                hint="postgresql://user:password@host:5432/database",
+                hint="postgresql://user@host:5432/database, and the password in `password_file`"
+                " (within the address its special characters are %-encoded)",
             ) from None
         options = " ".join(f"-c {name}={value}" for name, value in SESSION.items())
         self._parts["options"] = f"{self._parts.get('options', '')} {options}".strip()
@@ -203,5 +204,12 @@ def _explained_connect(text: str, parts: dict[str, str]) -> CaptureError:
             "the role may not replicate",
             detail=user,
             hint=f"ALTER ROLE {quoted(user)} REPLICATION;",
+        )
+    if re.search("sslmode|does not support SSL|certificate", text):
+        return SourceRefused(
+            "PostgreSQL and `source` do not agree about TLS",
+            detail=text,
+            hint="?sslmode=verify-full&sslrootcert=FILE in `source` names the authority that"
+            " signed the server's certificate; ?sslmode=prefer takes what the server has",
         )
     return SourceUnreachable("PostgreSQL does not answer", detail=text)
