@@ -40,6 +40,13 @@ def source_of(settings: CaptureSettings, bootstrap: str | None = None) -> Source
             hint="source begins with one of " + ", ".join(f"{each}:" for each in SCHEMES),
         )
     module, name = _SOURCES[scheme]
+    if scheme != "sqlite" and settings.source.reveal().partition("?")[0].count("@") > 1:
+        # Drivers would take a part of the password for the host, and show it.
+        raise ConfigError(
+            f"capture {settings.name}: the source has more than one @",
+            hint=f"{scheme}://user@host/database, and the password in `password_file` (within the"
+            " address its special characters are %-encoded)",
+        )
     _check_options(settings, scheme, module)
     source = getattr(import_module(f"headwater.capture.{module}"), name)
     arguments = (settings, bootstrap) if scheme == "debezium" else (settings,)
