@@ -187,6 +187,7 @@ class Everything:
         end = self.client._fetched("left", 0).last_stable_offset
         wait_until(lambda: self._is_copied(end), 60, "all of left is copied")
         wait_until(self._is_queue_empty, 60, "every job is settled")
+        wait_until(self._is_buried, 60, "every rejected job has its dead letter")
         for worker in self.workers:
             worker.over.set()
         for worker in self.workers:
@@ -203,6 +204,11 @@ class Everything:
         settled = {*self.book.accepted, *self.book.rejected, *self._letters()}
         left = {offset for _, offset in self.jobs.acknowledged} - settled
         return not left - self.book.tried_to_accept
+
+    def _is_buried(self) -> bool:
+        """A rejection is durable when it is answered; its dead letter is copied afterwards."""
+        self.assert_well()
+        return set(self.book.rejected) <= set(self._letters())
 
     def _letters(self) -> list[int]:
         """The offsets of the jobs that have dead letters."""

@@ -1,6 +1,9 @@
 """The public in-process broker: its clock, and a start that fails."""
 
+import gc
 import socket
+import sys
+from contextlib import ExitStack
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -28,6 +31,20 @@ def test_retention_follows_the_brokers_clock(tmp_path):
             what="the deletion of a record that is older than a week",
         )
         consumer.close()
+
+
+def test_who_connects_while_it_stops_is_not_left_to_the_garbage_collector(tmp_path, monkeypatch):
+    left = []
+    monkeypatch.setattr(sys, "unraisablehook", left.append)  # a warning about an open socket
+    with ExitStack() as clients, InProcessBroker.serving(str(tmp_path)) as broker:
+        host, _, port = broker.bootstrap.rpartition(":")
+        for _ in range(300):
+            client = socket.socket()
+            clients.callback(client.close)
+            client.setblocking(False)
+            client.connect_ex((host, int(port)))
+    gc.collect()
+    assert left == []
 
 
 def test_a_start_that_fails_leaves_the_log_cleanly_closed(tmp_path, caplog):

@@ -23,6 +23,8 @@ from headwater.broker.security.authentication import (
 )
 
 if TYPE_CHECKING:
+    import socket
+
     from headwater.broker.api.registry import ClientConnection
     from headwater.broker.broker import Broker
     from headwater.broker.security.tls import TlsContext
@@ -100,6 +102,11 @@ class Server:
         )
         bound = self._server.sockets[0].getsockname()
         return bound[0], bound[1]
+
+    @property
+    def sockets(self) -> tuple["socket.socket", ...]:
+        """Those that listen."""
+        return () if self._server is None else self._server.sockets
 
     async def serve(self) -> None:
         """Begins to accept."""

@@ -99,6 +99,7 @@ class InProcessBroker:
     async def _until_stopped(self) -> None:
         assert self.running is not None
         await self._stop.wait()
+        await self._accept_no_more()
         if self._crash:
             await self.running.server.close()
             await self.running.broker.abandon()
@@ -106,6 +107,18 @@ class InProcessBroker:
                 await self.running.http.close()
         else:
             await self.running.stop()
+
+    async def _accept_no_more(self) -> None:
+        """Asyncio forgets a socket that it accepted but has no transport for when it closes.
+
+        It would be found by the garbage collector, in the middle of somebody's next test.
+        """
+        assert self.running is not None
+        loop = asyncio.get_running_loop()
+        for listening in self.running.server.sockets:
+            loop.remove_reader(listening.fileno())
+        for _ in range(3):  # until what was accepted has come to its protocol
+            await asyncio.sleep(0)
 
     def _end(self, *, crash: bool) -> None:
         if self._thread is None or self._loop is None:
