@@ -1,17 +1,25 @@
 """A capture of PostgreSQL as its users see it: doctor, run, status, failed tables, reset."""
 
 import json
+import signal
+import subprocess
+import time
 
 import pytest
 from cli.conftest import Cli, read_line, running_broker, stop, wait_until
 
 
 @pytest.fixture
-def cli(tmp_path):
-    with running_broker(tmp_path) as (_, ready):
-        cli = Cli(ready["listen"], tmp_path)
-        yield cli
-        cli.close()
+def broker(tmp_path):
+    with running_broker(tmp_path) as broker:
+        yield broker
+
+
+@pytest.fixture
+def cli(broker, tmp_path):
+    cli = Cli(broker[1]["listen"], tmp_path)
+    yield cli
+    cli.close()
 
 
 def test_from_doctor_to_reset(cli, postgres, tmp_path):
@@ -74,3 +82,50 @@ def test_from_doctor_to_reset(cli, postgres, tmp_path):
     assert postgres.run(slots) == []
     assert postgres.run("SELECT pubname FROM pg_publication") == []
     assert cli.json("capture", "status", "shop", code=3)[0]["state"] == "never ran"
+
+
+def test_it_stops_at_once_whatever_hangs(cli, broker, postgres, tmp_path):
+    """A broker that takes nothing, then a database that does not answer."""
+    postgres.run("CREATE TABLE orders (id int PRIMARY KEY, item text)")
+    (tmp_path / "headwater.toml").write_text(
+        f'[capture.shop]\nsource = "{postgres.url}"\ntables = ["public.*"]\n'
+    )
+
+    def follow(number):
+        process = cli.start("capture", "run", "shop", "--json")
+        read_line(process)
+        postgres.run(f"INSERT INTO orders VALUES ({number})")
+        wait_until(lambda: f'"id":{number},' in consumed())
+        return process
+
+    def consumed():
+        read = cli.result("consume", "shop.public.orders", "-o", "start", "-e", code=None)
+        return read.stdout.decode()
+
+    def stopped(process):
+        began_s = time.monotonic()
+        assert stop(process) == 0
+        assert time.monotonic() - began_s < 12
+
+    process = follow(1)
+    broker[0].send_signal(signal.SIGSTOP)
+    try:
+        postgres.run(
+            "INSERT INTO orders SELECT i, repeat('x', 200) FROM generate_series(3, 90000) i"
+        )
+        slots = "SELECT wait_event FROM pg_stat_activity WHERE backend_type = 'walsender'"
+        wait_until(lambda: postgres.run(slots) == [("WalSenderWriteData",)])
+        stopped(process)
+    finally:
+        broker[0].send_signal(signal.SIGCONT)
+
+    process = follow(2)
+    assert '"id":90000,' in consumed()  # what was cut short came whole
+    backends = postgres.run(
+        "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'headwater%%'"
+    )
+    subprocess.run(["kill", "-STOP", *(str(pid) for (pid,) in backends)], check=True)
+    try:
+        stopped(process)
+    finally:
+        subprocess.run(["kill", "-CONT", *(str(pid) for (pid,) in backends)], check=True)

@@ -191,3 +191,23 @@ def test_the_failure_of_the_sender_reaches_the_runner(writer, broker):
     with pytest.raises(OSError, match="gone"):
         writer.check()
     assert writer.durable is None
+
+
+def test_whoever_waits_for_room_says_so(broker, committed):
+    waited = []
+    writer = Writer(broker, b"shop", committed.append, while_waiting=lambda: waited.append(1))
+    broker.may_go.clear()
+
+    def let_go() -> None:
+        wait_until(lambda: waited)
+        broker.may_go.set()
+
+    helper = threading.Thread(target=let_go)
+    helper.start()
+    try:
+        for number in range(300):
+            transaction(writer, number, [b"x" * 100_000])
+    finally:
+        helper.join()
+        writer.close()
+    assert waited

@@ -251,6 +251,12 @@ class Source(ABC):
     def acknowledge(self, place: Place) -> None:
         """Everything up to here is durable in the topics: the database may forget it."""
 
+    def stay_connected(self) -> None:
+        """Called now and then by the thread that reads `changes` while the topics keep it waiting,
+        for databases that take whoever is silent for dead.
+        """
+        return
+
     @abstractmethod
     def read_chunk(self, table: Table, after: Any, limit_rows: int) -> Chunk:
         """The next rows of a table in the order of its key, behind `after` (None: from the start).

@@ -60,8 +60,8 @@ SPLIT_BYTES: Final = 1 << 30  # a source transaction larger than this becomes se
 SPLIT_LOOK: Final = 1 << 10  # changes between two looks at that
 TABLES_S: Final = 5.0  # how often new tables are looked for
 LAG_S: Final = 2.0
-END_S: Final = 10.0  # how long an orderly end waits for what is on its way
-CLOSE_S: Final = 5.0
+END_S: Final = 5.0  # how long an orderly end waits for what is on its way
+CLOSE_S: Final = 2.0
 
 
 def run(
@@ -104,7 +104,9 @@ def _run(
         signals = SignalReader(settings.name, bootstrap, login, offset)
         stack.callback(signals.close)
         key = positions.key_of(settings.name)
-        writer = Writer(producer, key, lambda committed: _tell(state, committed), stop)
+        writer = Writer(
+            producer, key, lambda committed: _tell(state, committed), stop, source.stay_connected
+        )
         stack.callback(writer.close)
         try:
             capture = Capture(settings, source, topics, writer, signals, stored, state)

@@ -18,6 +18,7 @@ Memory: MAX_WAITING chunks of about CHUNK_BYTES.
 import contextlib
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -35,6 +36,7 @@ AGAIN_S: Final = 0.1  # pause before what could not be published is read again
 SAMPLE_ROWS: Final = 20
 MAX_WAITING: Final = 3
 READERS: Final = 2
+CLOSE_S: Final = 2.0
 RECENT_TRANSACTIONS: Final = 4_096
 MAX_TOUCHED_BYTES: Final = 16 << 20  # of keys; with more of them a chunk is read again
 KEY_BYTES: Final = 80  # that Python needs for each besides
@@ -164,13 +166,16 @@ class Snapshots:
             read.copy.trackers.clear()
 
     def close(self) -> None:
-        """Ends the threads, after the chunk that each is reading."""
+        """Ends the threads, after the chunk that each is reading; one that takes long is not waited
+        for.
+        """
         self._is_closed.set()
         for _ in self._threads:
             self._jobs.put(None)
             self._room.release()
+        until_s = time.monotonic() + CLOSE_S
         for thread in self._threads:
-            thread.join(timeout=5)
+            thread.join(max(0.0, until_s - time.monotonic()))
 
     def _is_current(self, read: ReadChunk) -> bool:
         return not read.copy.is_cancelled and read.generation == read.copy.generation

@@ -12,7 +12,7 @@ PART_BYTES is sent in parts of one open Kafka transaction.
 
 The first failure of the sending thread is raised by every later call: what was not committed is
 read again from the source by the next run. Once the run is to stop, nobody waits for a broker that
-does not answer: `Stopped` is raised instead.
+does not answer: `Stopped` is raised instead. Whoever waits calls `while_waiting` now and then.
 """
 
 import contextlib
@@ -29,8 +29,9 @@ from headwater.errors import HeadwaterError, RequestRefused
 
 GROUP_BYTES: Final = 8 << 20
 PART_BYTES: Final = 12 << 20
-CLOSE_S: Final = 5.0
-STOP_S: Final = 10.0  # how long it is waited for room after a stop
+CLOSE_S: Final = 2.0
+WAIT_S: Final = 0.25  # how often the source hears that it is waited
+STOP_S: Final = 3.0  # how long it is waited for room after a stop
 BATCH_BYTES: Final = 1_000_000  # below Kafka's default for max.message.bytes
 
 Batches = Mapping[tuple[str, int], list[BatchBuilder]]
@@ -81,8 +82,10 @@ class Writer:
         capture_key: bytes,
         on_committed: Callable[[Committed], None],
         stop: threading.Event | None = None,
+        while_waiting: Callable[[], None] = lambda: None,
     ) -> None:
         self._producer = producer
+        self._while_waiting = while_waiting
         self._stop = stop or threading.Event()
         self._capture_key = capture_key
         self._on_committed = on_committed
@@ -183,8 +186,9 @@ class Writer:
         """(runner) With the lock held, which is free meanwhile."""
         stopped_s: float | None = None
         while not self._changed.wait_for(
-            lambda: self._failure is not None or is_possible(), STOP_S / 20
+            lambda: self._failure is not None or is_possible(), WAIT_S
         ):
+            self._while_waiting()
             if self._stop.is_set():
                 stopped_s = stopped_s or time.monotonic()
                 if time.monotonic() - stopped_s > STOP_S:

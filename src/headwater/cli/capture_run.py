@@ -8,6 +8,7 @@ process that took over) ends the command. Everything else is tried again if it w
 
 import argparse
 import json
+import logging
 import os
 import signal
 import sys
@@ -35,8 +36,11 @@ from headwater.errors import (
     UsageError,
 )
 
+log = logging.getLogger(__name__)
+
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
+_STOP_S: Final = 9.0  # what has not ended by then (a database that hangs) is left as it is
 _AWAY: Final = (SourceUnreachable, BrokerUnreachable)
 _FINAL: Final = (
     AuthenticationFailed, ConfigError, Fenced, PositionLost, SourceRefused, UsageError
@@ -104,10 +108,19 @@ def _stop_on_signals() -> threading.Event:
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, signal.SIG_DFL)
         stop.set()
+        threading.Thread(target=_end_anyway, name="end", daemon=True).start()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, ask)
     return stop
+
+
+def _end_anyway() -> None:
+    """An end that is not orderly loses nothing: the next run goes on from the stored position."""
+    time.sleep(_STOP_S)
+    log.warning("stopped, though something did not answer")
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _serve_metrics(settings: CaptureSettings, state: CaptureState) -> str | None:

@@ -1,5 +1,6 @@
 """Slots, rights, breaks: what goes wrong with PostgreSQL is told with what mends it."""
 
+import os
 import signal
 import threading
 import time
@@ -9,7 +10,7 @@ from postgres_capture import Capture, capturing
 from postgres_server import PostgresServer
 
 from headwater.capture.contract import Position, Progress
-from headwater.capture.postgres import PostgresSource, slot
+from headwater.capture.postgres import PostgresSource, slot, stream
 from headwater.capture.settings import CaptureSettings
 from headwater.errors import ConfigError, PositionLost, SourceRefused, SourceUnreachable
 from headwater.settings import Secret
@@ -312,3 +313,36 @@ def test_the_slot_never_moves_in_front_of_what_was_acknowledged(postgres):
 def _confirmed(postgres) -> int:
     rows = postgres.run("SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots")
     return int(rows[0][0])
+
+
+def test_a_database_that_falls_silent_is_taken_for_gone(postgres, monkeypatch):
+    monkeypatch.setattr(stream, "_KEEPALIVE_S", 0.2)
+    monkeypatch.setattr(stream, "_SILENCE_S", 1.5)
+    postgres.run("CREATE TABLE t (id int PRIMARY KEY)")
+    with capturing(postgres) as capture:
+        until_s = time.monotonic() + 2.5  # a quiet one answers
+        capture.until(lambda _: time.monotonic() > until_s)
+        (holder,) = postgres.run(
+            "SELECT active_pid FROM pg_replication_slots WHERE database = current_database()"
+        )[0]
+        os.kill(holder, signal.SIGSTOP)
+        try:
+            with pytest.raises(SourceUnreachable, match="does not answer"):
+                capture.transactions(1)
+        finally:
+            os.kill(holder, signal.SIGCONT)
+
+
+def test_a_stream_that_has_to_wait_stays_connected(postgres):
+    """PostgreSQL ends a stream from which it hears nothing, however long the topics take."""
+    postgres.run("CREATE TABLE t (id int PRIMARY KEY)")
+    postgres.run(f"ALTER DATABASE {postgres.name} SET wal_sender_timeout = '1s'")
+    with capturing(postgres) as capture:
+        postgres.run("INSERT INTO t VALUES (1)")
+        assert len(capture.changes(1)) == 1
+        until_s = time.monotonic() + 3
+        while time.monotonic() < until_s:
+            capture.source.stay_connected()
+            time.sleep(0.05)
+        postgres.run("INSERT INTO t VALUES (2)")
+        assert len(capture.changes(1)) == 1

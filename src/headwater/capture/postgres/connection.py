@@ -65,6 +65,9 @@ class Address:
         self._parts.setdefault("keepalives_idle", "10")
         self._parts.setdefault("keepalives_interval", "5")
         self._parts.setdefault("keepalives_count", "4")
+        self._parts.setdefault(
+            "tcp_user_timeout", "30000"
+        )  # the same while something is unanswered
         self._parts["client_encoding"] = "UTF8"
         self._parts.setdefault("application_name", application)
         self.user = self._parts.get("user", "")

@@ -52,7 +52,7 @@ class PostgresSource(Source):
         self._types = TypeCatalog(settings.decimals, settings.times)
         self._pool = Pool(self._address)
         self._chunks = ChunkReader(
-            self._pool, self._shelf, settings.decimals, settings.times, self._stay_connected
+            self._pool, self._shelf, settings.decimals, settings.times, self.stay_connected
         )
         self._catalog: Any = None  # the main thread's connection
         self._stream: ChangeStream | None = None
@@ -128,6 +128,10 @@ class PostgresSource(Source):
     def acknowledge(self, place: Place) -> None:
         if self._stream is not None:
             self._stream.acknowledge(int(place["lsn"]))
+
+    def stay_connected(self) -> None:
+        if self._stream is not None:
+            self._stream.stay_connected()
 
     def read_chunk(self, table: Table, after: Any, limit_rows: int) -> Chunk:
         return self._chunks.read(table, after, limit_rows)
@@ -256,10 +260,6 @@ class PostgresSource(Source):
             self._shelf.same(make_table(c.schema, c.name, *described[c.oid], self._types))
             for c in candidates
         ]
-
-    def _stay_connected(self) -> None:
-        if self._stream is not None:
-            self._stream.stay_connected()
 
     def _connection(self) -> Any:
         if self._catalog is None or self._catalog.closed:

@@ -44,7 +44,9 @@ OWN_PREFIX: Final = "headwater."  # of logical messages that are ours and not pu
 _FEEDBACK_S: Final = 0.2  # at most this often while transactions keep coming
 _SKIPPED_PER_SIGN: Final = 1000  # changes that are not ours, or known
 _AWAITED_S: Final = 0.003
-_KEEPALIVE_S: Final = 10.0  # at least this often (wal_sender_timeout is a minute)
+_KEEPALIVE_S: Final = 10.0  # at least this often (wal_sender_timeout is a minute, unless told)
+_SILENCE_S: Final = 40.0  # without an answer PostgreSQL is taken for gone
+_TIMEOUT: Final = "SELECT setting::int FROM pg_settings WHERE name = 'wal_sender_timeout'"
 _FORMATS: Final = """SELECT format_type(t, m) FROM unnest(%s::oid[], %s::int4[])
     WITH ORDINALITY u(t, m, i) ORDER BY i"""
 
@@ -90,6 +92,8 @@ class ChangeStream:
         self._acknowledged = 0  # LSN that may be told as flushed
         self._told = 0
         self._told_at = 0.0
+        self._keepalive_s = _KEEPALIVE_S
+        self._asked_at: float | None = None  # since when PostgreSQL owes us an answer
         self.seen = 0  # all commits at or before it have been sent
 
     def start(self, slot: str, publication: str, after: Position) -> None:
@@ -106,6 +110,11 @@ class ChangeStream:
             )
         except psycopg2.Error as error:
             raise self._broken(error) from None
+        with self._address.errors(), self._catalog.cursor() as cursor:
+            cursor.execute(_TIMEOUT)
+            timeout_s = cursor.fetchone()[0] / 1000
+        if timeout_s:  # 0: never
+            self._keepalive_s = min(_KEEPALIVE_S, timeout_s / 4)
 
     def acknowledge(self, lsn: int) -> None:
         """Told to PostgreSQL by the thread that reads. Commits in front of the LSN that we tell
@@ -338,12 +347,26 @@ class ChangeStream:
 
     def _tell(self, *, idle: bool) -> None:
         now = time.monotonic()
+        if idle and self._asked_at is not None:
+            self._hear(now)
         due = self._acknowledged > self._told and (idle or now - self._told_at > _FEEDBACK_S)
         # Asked to reply, PostgreSQL tells how far it is at once.
-        asks = idle and now - self._told_at > _AWAITED_S and self._is_awaited()
-        if due or asks or now - self._told_at > _KEEPALIVE_S:
+        is_late = now - self._told_at > self._keepalive_s
+        asks = idle and (is_late or (now - self._told_at > _AWAITED_S and self._is_awaited()))
+        if due or asks or is_late:
+            if asks and self._asked_at is None:
+                self._asked_at = now
             self._told, self._told_at = self._acknowledged, now
             send_status(self._connection, self._told, asks=asks)
+
+    def _hear(self, now: float) -> None:
+        """A connection whose other end is gone without a word looks like a quiet database."""
+        if self._cursor.io_timestamp > self._cursor.feedback_timestamp:
+            self._asked_at = None
+        elif self._asked_at is not None and now - self._asked_at > _SILENCE_S:
+            raise SourceUnreachable(
+                "PostgreSQL does not answer", detail=f"nothing came for {_SILENCE_S:g} s"
+            )
 
     def _wait(self) -> bool:
         try:
