@@ -58,7 +58,11 @@ log = logging.getLogger(__name__)
 
 SPLIT_BYTES: Final = 1 << 30  # a source transaction larger than this becomes several of Kafka's
 SPLIT_LOOK: Final = 1 << 10  # changes between two looks at that
-TABLES_S: Final = 5.0  # how often new tables are looked for
+# How often new tables are looked for. The stream stands still meanwhile, and a look at thousands of
+# tables takes a while: it is then done more rarely.
+TABLES_S: Final = 5.0
+LONGEST_TABLES_S: Final = 30.0
+LOOK_SHARE: Final = 0.01  # of the time
 LAG_S: Final = 2.0
 END_S: Final = 5.0  # how long an orderly end waits for what is on its way
 CLOSE_S: Final = 2.0
@@ -200,7 +204,7 @@ class Capture:
         self._acknowledged: CapturePosition | None = None
         self._is_closed = threading.Event()
         self._lag = threading.Thread(target=self._measure, name="lag", daemon=True)
-        self._looked_s = 0.0
+        self._look_due_s = 0.0
 
     def close(self) -> None:
         self._is_closed.set()
@@ -302,7 +306,7 @@ class Capture:
         """What is due while no source transaction is under way."""
         self._writer.check()
         self._acknowledge()
-        if time.monotonic() - self._looked_s > TABLES_S:
+        if time.monotonic() > self._look_due_s:
             self._look()
         for signal in self._signals.received():
             self._outgoing.saw_signal(signal.offset)
@@ -315,8 +319,11 @@ class Capture:
             self._outgoing.store()
 
     def _look(self) -> None:
-        self._looked_s = time.monotonic()
+        began_s = time.monotonic()
         self._tables.look()
+        ended_s = time.monotonic()
+        pause_s = max(TABLES_S, min((ended_s - began_s) / LOOK_SHARE, LONGEST_TABLES_S))
+        self._look_due_s = ended_s + pause_s
 
     def _acknowledge(self) -> None:
         durable = self._writer.durable

@@ -26,7 +26,11 @@ from headwater.capture.postgres.typecatalog import TypeCatalog
 from headwater.capture.settings import CaptureSettings
 from headwater.errors import HeadwaterError
 
-MIND_S: Final = 5.0  # how often new and changed tables are looked for
+# How often new and changed tables are looked for. The stream stands still meanwhile, and thousands
+# of tables take a while: it is then done more rarely.
+MIND_S: Final = 5.0
+_LONGEST_MIND_S: Final = 30.0
+_MIND_SHARE: Final = 0.01  # of the time
 _MAX_NAME: Final = 63
 
 
@@ -63,7 +67,7 @@ class PostgresSource(Source):
         self._failed: dict[str, str] = {}  # tables that were reported, and as what
         self._later: list[tuple[int, Event]] = []  # events for when the stream has come to an LSN
         self._opened = False
-        self._minded_at = 0.0
+        self._mind_due = 0.0
         self._heartbeat_at = 0.0
 
     def check(self) -> list[HeadwaterError]:
@@ -90,7 +94,8 @@ class PostgresSource(Source):
             for candidate in synced.held:
                 self._hold(candidate.id, lsn)
             self._report_failed(synced, lsn)
-        self._minded_at = self._heartbeat_at = time.monotonic()
+        self._heartbeat_at = time.monotonic()
+        self._mind_due = self._heartbeat_at + MIND_S
         self._opened = True
         return {"lsn": lsn}
 
@@ -177,7 +182,7 @@ class PostgresSource(Source):
         """
         assert self._stream is not None
         now = time.monotonic()
-        if now - self._minded_at > MIND_S:
+        if now > self._mind_due:
             with self._address.errors(), self._connection().cursor() as cursor:
                 self._mind(cursor)
         if now - self._heartbeat_at > self._settings.heartbeat_s:
@@ -200,7 +205,7 @@ class PostgresSource(Source):
 
     def _mind(self, cursor: Any) -> Synced:
         """Looks at the tables, and notes what shall be told when the stream has come this far."""
-        self._minded_at = time.monotonic()
+        began = time.monotonic()
         self._release()
         synced = self._publication.sync(cursor, held=self._known.keys() | self._held.keys())
         cursor.execute("SELECT pg_current_wal_lsn()::text")
@@ -219,6 +224,9 @@ class PostgresSource(Source):
                 self._later.append((lsn, SchemaChange(table_id, None)))
         self._known = now
         self._report_failed(synced, lsn)
+        ended = time.monotonic()
+        pause_s = max(MIND_S, min((ended - began) / _MIND_SHARE, _LONGEST_MIND_S))
+        self._mind_due = ended + pause_s
         return synced
 
     def _hold(self, table_id: str, lsn: int) -> None:

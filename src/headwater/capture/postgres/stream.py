@@ -94,6 +94,7 @@ class ChangeStream:
         self._told_at = 0.0
         self._keepalive_s = _KEEPALIVE_S
         self._asked_at: float | None = None  # since when PostgreSQL owes us an answer
+        self._heard: Any = None  # when it was heard the last time before that
         self.seen = 0  # all commits at or before it have been sent
 
     def start(self, slot: str, publication: str, after: Position) -> None:
@@ -355,13 +356,14 @@ class ChangeStream:
         asks = idle and (is_late or (now - self._told_at > _AWAITED_S and self._is_awaited()))
         if due or asks or is_late:
             if asks and self._asked_at is None:
-                self._asked_at = now
+                self._asked_at, self._heard = now, self._cursor.io_timestamp
             self._told, self._told_at = self._acknowledged, now
             send_status(self._connection, self._told, asks=asks)
 
     def _hear(self, now: float) -> None:
         """A connection whose other end is gone without a word looks like a quiet database."""
-        if self._cursor.io_timestamp > self._cursor.feedback_timestamp:
+        # psycopg2 notes there too when it sent something by itself.
+        if self._cursor.io_timestamp not in (self._heard, self._cursor.feedback_timestamp):
             self._asked_at = None
         elif self._asked_at is not None and now - self._asked_at > _SILENCE_S:
             raise SourceUnreachable(
