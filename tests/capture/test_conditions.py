@@ -293,3 +293,19 @@ def test_a_value_that_the_log_left_out_decides_nothing():
         large(ORDER | {"note": UNAVAILABLE})
     known = Condition("note is not null", "public.orders", "postgresql").bind(ORDERS)
     assert known(ORDER | {"note": UNAVAILABLE}) is True
+
+
+def test_blanks_at_the_end_of_a_padded_text_do_not_count():
+    table = Table("public", "t", (Column("c", "character(5)"), Column("t", "text")), ())
+    row = {"c": "DE   ", "t": "DE "}
+    assert Condition("c = 'DE' and length(c) = 2", "t", "postgresql").bind(table)(row) is True
+    assert Condition("t = 'DE'", "t", "postgresql").bind(table)(row) is False
+
+
+def test_an_error_does_not_tell_the_value():
+    """It may be of a column that a rule hides."""
+    table = Table("main", "t", (Column("f", "double", {"type": "double"}),), ())
+    with pytest.raises(TableRefused) as refused:
+        Condition("f > 1", "t", "sqlite").bind(table)({"f": 'it\'s "secret"'})
+    assert "secret" not in str(refused.value)
+    assert "could not convert string to float" in refused.value.detail

@@ -1,5 +1,7 @@
 """What is stored of captures, and what somebody else may have written there."""
 
+from dataclasses import replace
+
 import pytest
 
 from headwater.capture import positions
@@ -17,14 +19,16 @@ def test_what_is_stored_is_read_again():
         Position({"lsn": 7}, 3), 1000, 20, 1020, "me", 5, {"public.orders": 2}, Lag(1, 2)
     )
     table = TableState(TABLE, Snapshot("true", [5], 5, 10), Failure("odd", "why", "mend it"))
+    people = TableState(replace(TABLE, schema="app", name="people", documents=True))
     records = {
         b"shop": positions.encode_capture(capture),
         b"shop/public.orders": positions.encode_table(table),
+        b"shop/app.people": positions.encode_table(people),
         b"shop-2": b"not ours",
     }
     stored = positions.decode("shop", records)
     assert stored.capture == capture
-    assert stored.tables == {"public.orders": table}
+    assert stored.tables == {"public.orders": table, "app.people": people}
     assert positions.captures_in(records) == ["shop", "shop-2"]
     assert positions.decode("elsewhere", records) == positions.Stored(None, {})
 

@@ -322,6 +322,71 @@ def test_a_rule_for_nothing_is_refused_at_first_and_told_later(bootstrap, db, ca
     assert "balanse" in caplog.text
 
 
+def test_a_masked_column_that_was_renamed_is_not_published(bootstrap, db, monkeypatch):
+    """Nobody told the capture: neither the stream nor a copy shows what the rule hid."""
+    masked = {"public.accounts.balance": "mask"}
+    columns = (ACCOUNTS.columns[0], Column("saldo", "int"))
+    renamed = dataclasses.replace(ACCOUNTS, columns=columns)
+    with captured(bootstrap, columns=masked, heartbeat_s=0.2) as capture:
+        db.transact(created(1, 4711))
+        capture.wait_for_copies("public.accounts")
+        db.tables["public.accounts"] = renamed
+        db.rows["public.accounts"] = {(1,): {"id": 1, "saldo": 4711}}
+        ask_for_copy(bootstrap, "public.accounts")  # the stream has not shown the new name yet
+        capture.wait_until(lambda: "public.accounts" in capture.state.failed_tables)
+        db.transact(("public.accounts", "c", None, {"id": 2, "saldo": 4711}))
+        capture.wait_until(lambda: db.acknowledged == 2)
+        failed = capture.stored().tables["public.accounts"].failed
+        assert "no column balance any more" in failed.what
+        assert "saldo" in failed.detail
+    assert not any("4711" in str(each.value) for each in read(bootstrap, TOPIC))
+    both = masked | {"*.saldo": "mask"}
+    with captured(bootstrap, columns=both, heartbeat_s=0.2) as capture:
+        ask_for_copy(bootstrap, "public.accounts")
+        capture.wait_until(lambda: not capture.stored().tables["public.accounts"].failed)
+        capture.wait_for_copies("public.accounts")
+    records = read(bootstrap, TOPIC)
+    assert [each.value["after"] for each in records if each.op == "r"][-2:] == [
+        {"id": 1, "saldo": "****"},
+        {"id": 2, "saldo": "****"},
+    ]
+    assert not any("4711" in str(each.value) for each in records)
+
+
+@pytest.mark.parametrize("is_stream_first", [True, False])
+def test_a_renamed_column_is_found_by_the_stream_and_by_a_copy(bootstrap, db, is_stream_first):
+    renamed = dataclasses.replace(ACCOUNTS, columns=(ACCOUNTS.columns[0], Column("saldo", "int")))
+    db.transact(created(1, 4711))
+
+    def rename():
+        db.tables["public.accounts"] = renamed
+        db.rows["public.accounts"] = {(1,): {"id": 1, "saldo": 4711}}
+
+    if not is_stream_first:
+        db.before_chunk = rename  # between the look at the tables and the read
+    with captured(bootstrap, columns={"*.balance": "null"}) as capture:
+        if is_stream_first:
+            capture.wait_for_copies("public.accounts")
+            rename()
+            db.transact(("public.accounts", "u", None, {"id": 1, "saldo": 4711}))
+        capture.wait_until(lambda: "public.accounts" in capture.state.failed_tables)
+    assert not any("4711" in str(each.value) for each in read(bootstrap, TOPIC))
+
+
+def test_a_new_table_lacks_what_a_rule_names(bootstrap, db, monkeypatch):
+    monkeypatch.setattr(runner, "TABLES_S", 0.1)
+    orders = Table("public", "orders", (Column("id", "int"), Column("cards", "int")), ("id",))
+    with captured(bootstrap) as capture:
+        capture.wait_for_copies("public.accounts")
+    with captured(bootstrap, columns={"public.orders.card": "drop"}) as capture:
+        db.rows["public.orders"] = {(1,): {"id": 1, "cards": 4711}}
+        db.tables["public.orders"] = orders
+        capture.wait_until(lambda: "public.orders" in capture.state.failed_tables)
+    assert capture.stored().tables["public.orders"].failed.what == (
+        "the rule for public.orders.card applies to no column of public.orders"
+    )
+
+
 def test_an_idle_capture_moves_its_position(bootstrap, db):
     with captured(bootstrap, heartbeat_s=0.2) as capture:
         capture.wait_for_copies("public.accounts")

@@ -1,5 +1,6 @@
 """Columns that are left out or made unrecognisable, rows that are left out."""
 
+import dataclasses
 import hashlib
 import json
 
@@ -75,14 +76,66 @@ def test_a_dropped_column_is_nowhere():
 
 
 def test_null_stays_null_and_what_the_log_left_out_stays_marked():
-    shaper = make(columns={"*.phone": "hash", "*.country": "mask"})
-    row = ANNE | {"phone": UNAVAILABLE, "country": None}
+    shaper = make(columns={"*.phone": "hash", "*.country": "mask", "*.name": "truncate:3"})
+    row = ANNE | {"phone": UNAVAILABLE, "country": None, "name": UNAVAILABLE}
     assert shape(shaper, "c", None, row)[0][3] == row
 
 
+def test_what_is_the_same_for_all_values_is_so_for_one_that_the_log_left_out():
+    shaper = make(columns={"*.phone": "null", "*.country": "mask"})
+    row = ANNE | {"phone": UNAVAILABLE, "country": UNAVAILABLE}
+    assert shape(shaper, "c", None, row)[0][3] == ANNE | {"phone": None, "country": "****"}
+
+
 def test_the_first_rule_that_matches_counts_and_patterns_are_exact():
-    columns = {"public.users.p*": "mask", "*.phone": "drop", "*.USERS.*": "null", "*.nam": "drop"}
+    columns = {"public.users.p*": "mask", "*.phone": "drop", "*.user.*": "null", "*.nam": "drop"}
     assert shape(make(columns=columns), "c", None, ANNE)[0][3] == ANNE | {"phone": "****"}
+
+
+def test_rules_have_no_regard_to_case():
+    """A column that is added as PHONE is masked from its first row on."""
+    shaper = make(columns={"*.Phone": "mask"})
+    assert shape(shaper, "c", None, ANNE)[0][3] == ANNE | {"phone": "****"}
+    wider = dataclasses.replace(USERS, columns=(*USERS.columns, Column("PHONE", "text")))
+    shown = ANNE | {"phone": "****", "PHONE": "****"}
+    assert shape(shaper, "c", None, ANNE | {"PHONE": "5"}, wider)[0][3] == shown
+
+
+def renamed(table, old, new):
+    columns = (dataclasses.replace(c, name=new) if c.name == old else c for c in table.columns)
+    return dataclasses.replace(table, columns=tuple(columns))
+
+
+def test_a_masked_column_that_may_have_been_renamed_stops_the_table():
+    shaper = make(columns={"*.phone": "mask", "*.mobile": "mask"})
+    with pytest.raises(TableRefused, match="no column phone any more") as refused:
+        shaper.check_table(renamed(USERS, "phone", "fax"), USERS)
+    assert "fax" in refused.value.detail
+    shaper.check_table(renamed(USERS, "phone", "mobile"), USERS)  # has a rule, too
+    shaper.check_table(renamed(USERS, "name", "surname"), USERS)  # had none
+    dropped = tuple(column for column in USERS.columns if column.name != "phone")
+    shaper.check_table(dataclasses.replace(USERS, columns=dropped), USERS)
+    added = (*USERS.columns, Column("fax", "text"))
+    shaper.check_table(dataclasses.replace(USERS, columns=added), USERS)
+
+
+def test_a_new_table_has_every_column_that_a_rule_names():
+    shaper = make(columns={"public.users.Phone": "mask", "*.x*": "mask", "public.others.y": "mask"})
+    shaper.check_table(USERS, None)
+    with pytest.raises(TableRefused, match=r"public.users.Phone applies to no column"):
+        shaper.check_table(renamed(USERS, "phone", "fax"), None)
+
+
+def test_statements_are_not_published_beside_masked_columns():
+    with pytest.raises(ConfigError, match="include_query would publish what `columns` hides"):
+        make("mysql", columns={"*.phone": "mask"}, options={"include_query": "true"})
+    make("mysql", columns={"*.phone": "mask"}, options={"include_query": "false"})
+
+
+def test_a_salt_is_in_no_error():
+    with pytest.raises(ConfigError) as refused:
+        make(columns={"*.phone": "Hash:secret"})
+    assert "secret" not in str(refused.value) + refused.value.hint
 
 
 def test_a_hashed_key_is_the_same_hash_in_key_and_rows_and_for_every_change():
@@ -171,8 +224,12 @@ def test_a_row_that_never_met_it_is_not_deleted_if_that_is_known():
     assert [r[1] for r in shape(shaper, "d", {"id": 1})] == ["d", None]
 
 
-def test_a_row_that_meets_it_now_is_an_update():
-    assert [r[1] for r in shape(make(rows=GERMANS), "u", ANNA_FR, ANNE)] == ["u"]
+def test_a_row_that_meets_it_now_is_created_and_its_old_self_is_not_shown():
+    shaper = make(rows=GERMANS)
+    assert shape(shaper, "u", ANNA_FR, ANNE) == [({"id": 1}, "c", None, ANNE)]
+    assert shape(shaper, "u", ANNA_FR | {"id": 2}, ANNE) == [({"id": 1}, "c", None, ANNE)]
+    assert shape(shaper, "u", ANNE, ANNE) == [({"id": 1}, "u", ANNE, ANNE)]
+    assert shape(shaper, "u", None, ANNE) == [({"id": 1}, "u", None, ANNE)]  # nobody knows
 
 
 def test_a_changed_key_that_leaves_the_condition_deletes_the_old_one():
@@ -230,6 +287,124 @@ def test_documents_are_texts_and_their_fields_can_be_hidden():
     )
     assert (deleted[1], tombstone[1:3]) == (key, (key, None))
     assert json.loads(deleted[2])["before"] is None
+
+
+def described(shaper, updated, removed=(), truncated=()):
+    extra = {
+        "updateDescription": {
+            "updatedFields": updated,
+            "removedFields": list(removed),
+            "truncatedArrays": [{"field": path, "newSize": 1} for path in truncated],
+        }
+    }
+    shaper.begin(Begin({}, "1", 0, {}))
+    ((_, _, value, _),) = shaper.change(Change(PEOPLE, "u", None, {"_id": 1}, 0, {"ord": 3}, extra))
+    told = json.loads(value)["updateDescription"]
+    return json.loads(told["updatedFields"]), told["removedFields"], told["truncatedArrays"]
+
+
+def document_of(shaper, document):
+    (read,) = shaper.rows(PEOPLE, [document], "true")
+    return json.loads(json.loads(read[2])["after"])
+
+
+def test_a_field_of_a_document_within_a_document_has_its_path():
+    shaper = make(
+        "mongodb",
+        columns={"app.people.home.street": "drop", "*.number": "mask", "app.people.born": "null"},
+    )
+    document = {
+        "_id": 1,
+        "home": {"street": "x", "city": {"$oid": "5f"}},
+        "phones": [{"number": "1", "kind": "a"}, [{"number": 2}], 3],
+        "born": {"$date": 5},
+        "street": "y",
+    }
+    assert document_of(shaper, document) == {
+        "_id": 1,
+        "home": {"city": {"$oid": "5f"}},
+        "phones": [{"number": "****", "kind": "a"}, [{"number": "****"}], 3],
+        "born": None,
+        "street": "y",
+    }
+    updated = {
+        "home": {"street": "x", "city": "y"},
+        "home.street": "x",
+        "home.street.no": 5,
+        "home.city": "y",
+        "phones.0": {"number": "1"},
+        "phones.1.number": "2",
+        "phones.1.number.0": "2",
+        "phones.2.kind": "a",
+        "born": {"$date": 5},
+    }
+    assert described(shaper, updated, ["home.street", "phones.0.number", "x"], ["home.x"]) == (
+        {
+            "home": {"city": "y"},
+            "home.city": "y",
+            "phones.0": {"number": "****"},
+            "phones.1.number": "****",
+            "phones.2.kind": "a",
+            "born": None,
+        },
+        ["x"],
+        [{"field": "home.x", "size": 1}],
+    )
+
+
+def test_a_number_in_a_path_may_be_the_name_of_a_field():
+    shaper = make("mongodb", columns={"app.people.years.2024.pay": "mask", "*.years.bonus": "mask"})
+    years = {"2024": {"pay": 5, "bonus": 6}}
+    assert document_of(shaper, {"_id": 1, "years": years})["years"]["2024"]["pay"] == "****"
+    assert described(shaper, {"years.2024.pay": 5})[0] == {"years.2024.pay": "****"}
+    assert described(shaper, {"years.2024": {"pay": 5}})[0] == {"years.2024": {"pay": "****"}}
+    assert described(shaper, {"years.0": {"bonus": 5}})[0] == {"years.0": {"bonus": "****"}}
+    assert described(shaper, {"years.2024": {"pay": 5, "bonus": 6}})[0] == {}  # both, or neither
+
+
+def test_what_a_part_of_a_truncated_field_is_is_not_shown():
+    shaper = make("mongodb", columns={"app.people.note": "truncate:20"})
+    updated, removed, truncated = described(
+        shaper, {"note.a": "x" * 40, "note": "y" * 40, "b": 1}, ["note.c"], ["note"]
+    )
+    assert (updated, removed, truncated) == ({"note": "y" * 20, "b": 1}, None, None)
+
+
+@pytest.mark.parametrize("value", [["a" * 40], {"a": "b"}, 5])
+def test_only_texts_of_documents_are_truncated(value):
+    shaper = make("mongodb", columns={"app.people.note": "truncate:20"})
+    with pytest.raises(TableRefused, match="a value that is no text"):
+        document_of(shaper, {"_id": 1, "note": value})
+
+
+def test_a_part_of_the_id_of_a_document_is_hashed_or_nothing():
+    document = {"_id": {"ssn": "123", "year": 5}}
+    shaper = make("mongodb", columns={"*.ssn": "hash"})
+    assert document_of(shaper, document) == {"_id": {"ssn": _sha256("123"), "year": 5}}
+    ((_, key, _, _),) = shaper.rows(PEOPLE, [document], "true")
+    assert _sha256("123") in key.decode()
+    assert shaper.key_of(PEOPLE, document) == key
+    with pytest.raises(TableRefused, match=r"_id\.ssn, which is part of the key"):
+        document_of(make("mongodb", columns={"*.ssn": "mask"}), document)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "is_used"),
+    [
+        ("app.people.note", True),
+        ("app.people.home.street", True),
+        ("*.note", True),
+        ("App.p*.note", True),
+        ("*", True),
+        ("app.people.", False),
+        ("app.people", False),
+        ("app.person.note", False),
+        ("people.note", False),
+    ],
+)
+def test_a_rule_that_can_apply_to_no_field_is_told(pattern, is_used):
+    shaper = make("mongodb", columns={pattern: "hash"})
+    assert (not shaper.check([PEOPLE])) is is_used
 
 
 def test_there_are_no_conditions_on_documents():

@@ -22,6 +22,8 @@ Value: TypeAlias = Callable[[Row], Any]
 
 NUMBERS: Final = ("integer", "decimal", "float")
 _DECIMAL_TYPE: Final = re.compile(r"(numeric|decimal|dec|fixed|number)\b", re.IGNORECASE)
+# PostgreSQL's name of char(n), whose blanks at the end do not count.
+_PADDED_TYPE: Final = re.compile(r"(character|bpchar)(\(|$)")
 # Times that Debezium writes as numbers: how many of its unit there are in a second (date: a day).
 _UNITS: Final = {
     "io.debezium.time.Date": ("date", 1),
@@ -77,6 +79,8 @@ def column_term(column: Column, table: Table) -> Term:
         if connect_type == "string":
             if _DECIMAL_TYPE.match(column.type):
                 return Term(_present(name, table, _decimal), "decimal")
+            if _PADDED_TYPE.match(column.type):
+                return Term(_present(name, table, lambda text: text.rstrip(" ")), "text")
             return Term(_present(name, table, None), "text")
     return Term(operator.itemgetter(name), "opaque")
 
@@ -91,8 +95,9 @@ def _present(name: str, table: Table, convert: Callable[[Any], Any] | None) -> V
         if found == UNAVAILABLE:
             raise TableRefused(
                 f"the condition for {table.id} needs {name}, which an update left out",
-                detail="PostgreSQL does not log large values that did not change",
-                hint=f"alter table {table.id} replica identity full",
+                detail="the database did not log a large value that did not change",
+                hint=f"PostgreSQL: alter table {table.id} replica identity full; "
+                "MySQL and MariaDB: set global binlog_row_image = 'FULL'",
             )
         return found if convert is None else convert(found)
 

@@ -29,7 +29,7 @@ from headwater.capture.condition_terms import (
     same_kind,
     widest,
 )
-from headwater.capture.contract import Column, Row, Table
+from headwater.capture.contract import Column, Row, Table, without_values
 from headwater.errors import ConfigError, TableRefused
 
 _COMPARE: Final[dict[type[exp.Expression], Callable[[Any, Any], bool]]] = {
@@ -99,7 +99,8 @@ class Condition:
             except (TypeError, ValueError, ArithmeticError) as error:
                 # SQLite has texts in columns of numbers.
                 raise TableRefused(
-                    f"{self._where} cannot be decided for a row of {table.id}", detail=str(error)
+                    f"{self._where} cannot be decided for a row of {table.id}",
+                    detail=without_values(error),
                 ) from None
 
         return decided

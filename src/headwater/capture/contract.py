@@ -18,6 +18,7 @@ transaction's changes are in the topics. It is stored in the same Kafka transact
 and have the same numbers when the transaction is read again.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,15 @@ UNAVAILABLE: Final = "__debezium_unavailable_value"  # a value that the database
 
 Place: TypeAlias = Mapping[str, Any]
 Row: TypeAlias = dict[str, Any]  # column to value as JSON shall have it, in the columns' order
+
+_QUOTED: Final = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
+
+
+def without_values(error: Exception) -> str:
+    """What an error says, but for what it quotes. A value that cannot be read may be of a column
+    that a rule hides, and errors are logged, stored and shown, where no rule reaches.
+    """
+    return _QUOTED.sub("…", str(error))
 
 
 @dataclass(frozen=True, slots=True)

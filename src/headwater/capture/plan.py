@@ -96,6 +96,13 @@ class Planner:
                 errors.append(error)
         return errors
 
+    def check_table(self, table: Table, before: Table | None) -> None:
+        """Raises TableRefused: see Shaper.check_table."""
+        if before is None:
+            self._rules.check_new(table)
+        else:
+            self._rules.check_changed(before, table)
+
     def _make(self, table: Table) -> Plan:
         settings = self._settings
         rules = self._rules.bind(table)

@@ -22,6 +22,7 @@ from headwater.capture.contract import (
     Row,
     SchemaChange,
     Table,
+    without_values,
 )
 from headwater.capture.envelope import Frame, Headers, Shaped, at_time, source_of
 from headwater.capture.plan import Plan, Planner
@@ -238,6 +239,12 @@ class Shaper:
         """All that is wrong with the settings for these tables, before any change comes."""
         return self._planner.check(tables)
 
+    def check_table(self, table: Table, before: Table | None) -> None:
+        """Raises TableRefused if a table that is new (`before` is None) or has changed may have a
+        private column under a name that no rule knows.
+        """
+        self._planner.check_table(table, before)
+
     def schema_change(
         self, change: SchemaChange, before: Table | None, source: Mapping[str, Any] | None = None
     ) -> list[Shaped]:
@@ -327,8 +334,8 @@ class Shaper:
 
         row = before if after is None else after
         key = plan.truncate_key if op == "t" or row is None else plan.key(row)
-        transform = None if plan.rules is None else plan.rules.transform
-        description = shape.update_description(change.extra, transform)
+        rules = None if plan.rules is None else plan.rules.documents
+        description = shape.update_description(change.extra, rules)
         old, new = _dumps(shape.before(before)), _dumps(shape.after(after))
         told = b',"updateDescription":' + _dumps(description)
         records, tail = self._tail(plan, frame, op)
@@ -410,5 +417,5 @@ class Shaper:
 
 def _unshapeable(table: Table, error: Exception) -> TableRefused:
     """A row that lacks a column of its key, or has a value that JSON or UTF-8 has no form for."""
-    what = f"column {error} is missing" if isinstance(error, KeyError) else str(error)
+    what = f"column {error} is missing" if isinstance(error, KeyError) else without_values(error)
     return TableRefused(f"a row of {table.id} cannot be written as JSON", detail=what)

@@ -131,8 +131,9 @@ class Tables:
             )
             return followed
         try:
-            is_new = self._topics.ensure(self._shaper.topic_of(table))
             before = state.table if state is not None else None
+            self._shaper.check_table(table, before)
+            is_new = self._topics.ensure(self._shaper.topic_of(table))
             records = self._shaper.schema_change(SchemaChange(table.id, table, ddl), before)
         except (TableRefused, RequestRefused) as error:
             self.fail(table.id, error, table)
@@ -318,13 +319,15 @@ class Tables:
         table, copy = read.chunk.table, read.copy
         touched, rows = read.tracker.touched, read.rows
         try:
+            # The table may have changed since the stream showed it.
+            self._shaper.check_table(table, self._states[table.id].table)
             if EVERYTHING in touched:
                 rows = []
             elif touched:
                 rows = [row for row in rows if self._shaper.key_of(table, row) not in touched]
             self._append_rows(table, rows, copy.kind)
         except TableRefused as error:
-            self.fail(table.id, error)
+            self.fail(table.id, error, table)
             return
         self._snapshots.published(read)
         copy.rows += len(read.rows)
@@ -353,6 +356,7 @@ class Tables:
             if not all(chunk.contains(transaction) for transaction in self.recent):
                 self._whole.append(table)  # the topic has something that the read has not (limbo)
                 return
+            self._shaper.check_table(chunk.table, state.table)
             if state.snapshot.kind == INCREMENTAL:
                 self._begin_anew(table)
             total = self._source.estimate_rows(table)

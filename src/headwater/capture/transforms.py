@@ -5,15 +5,14 @@ Rules are compiled once per table. Conditions see rows as the database has them;
 changed afterwards, in the old row, the new row and the key alike.
 """
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-import orjson
-
-from headwater.capture.contract import UNAVAILABLE, Column, Row, Table
+from headwater.capture.column_rules import ColumnRule, column_rule
+from headwater.capture.contract import Column, Row, Table
+from headwater.capture.document_rules import DocumentRules
 from headwater.capture.settings import CaptureSettings
 from headwater.errors import ConfigError, TableRefused
 
@@ -21,45 +20,6 @@ if TYPE_CHECKING:
     from headwater.capture.conditions import Condition
 
 Seen: TypeAlias = tuple[str, Row | None, Row | None]  # op, before, after
-
-_TEXT: Final[Mapping[str, Any]] = {"type": "string"}
-_FIELDS: Final = 4096  # names of fields of documents whose rule is remembered
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnRule:
-    """One entry of settings.columns. `value` makes the new value of one that is not null."""
-
-    pattern: str
-    action: str
-    is_drop: bool = False
-    is_null: bool = False
-    is_truncate: bool = False
-    value: Callable[[Any], Any] = lambda value: value
-
-    def matches(self, table: Table, column: str) -> bool:
-        return fnmatchcase(f"{table.id}.{column}", self.pattern)
-
-    def apply_to(self, column: Column, table: Table) -> Column | None:
-        """The column as consumers see it; None if they do not. Refuses what would do harm."""
-        if column.name in table.key and not self.action.startswith("hash"):
-            raise TableRefused(
-                f"columns: {self.action} on {table.id}.{column.name}, which is part of the key",
-                detail="rows could no longer be told apart",
-                hint=f'"{table.id}.{column.name}" = "hash" keeps them apart',
-            )
-        if self.is_drop:
-            return None
-        if self.is_null:
-            return replace(column, optional=True)
-        if self.is_truncate:
-            if column.connect.get("type") != "string" or column.connect.get("name"):
-                raise TableRefused(
-                    f"columns: {self.action} on {table.id}.{column.name}, which is no text",
-                    detail=f"its type is {column.type}",
-                )
-            return column
-        return replace(column, type="text", connect=_TEXT)
 
 
 @dataclass(slots=True)
@@ -71,12 +31,14 @@ class RowRules:
     condition: Callable[[Row], bool | None] | None
     columns: int  # of a row that is known wholly
     key: tuple[str, ...]
+    documents: DocumentRules | None = None  # of a collection of documents
 
     def apply(self, op: str, before: Row | None, after: Row | None) -> Seen | None:
         """A change as consumers shall see it, or None if they shall not.
 
-        A row that does not meet the condition any more is deleted. Whether a row met it before is
-        only known if the old row is: if it is not, the delete may be of a row that nobody saw.
+        A row that does not meet the condition any more is deleted, one that did not meet it before
+        is created. Whether it did is only known if the old row is: if it is not, the delete may be
+        of a row that nobody saw, and the create is an update.
         """
         if self.condition is not None and op != "t":
             seen = self._select(op, before, after)
@@ -93,9 +55,11 @@ class RowRules:
     def _select(self, op: str, before: Row | None, after: Row | None) -> Seen | None:
         condition = self.condition
         assert condition is not None
-        if after is not None and condition(after) is True:
-            return op, before, after
         is_old_known = before is not None and len(before) >= self.columns
+        if after is not None and condition(after) is True:
+            if before is not None and is_old_known and condition(before) is not True:
+                return "c", None, after  # the old row is none that consumers shall see
+            return op, before, after
         if before is not None and is_old_known:
             # A row that came in by "c" or "r" has no old one; an update's or delete's did count.
             return ("d", before, None) if condition(before) is True else None
@@ -110,9 +74,15 @@ class Rules:
     """
 
     def __init__(self, settings: CaptureSettings, connector: str) -> None:
+        if settings.columns and settings.options.get("include_query", "").lower() == "true":
+            raise ConfigError(
+                f"capture {settings.name}: include_query would publish what `columns` hides",
+                detail="statements have the values that they write",
+                hint="take include_query out of its options",
+            )
         salt = settings.options.get("hash_salt", "")
         self._columns = [
-            _column_rule(pattern, action, salt) for pattern, action in settings.columns.items()
+            column_rule(pattern, action, salt) for pattern, action in settings.columns.items()
         ]
         self._conditions: list[tuple[str, Condition]] = []
         if settings.rows:
@@ -150,9 +120,10 @@ class Rules:
             rule.pattern
             for rule in self._columns
             if not any(
-                table.documents or rule.matches(table, column.name)
+                _may_match(rule.pattern, table)
+                if table.documents
+                else any(rule.matches(table, column.name) for column in table.columns)
                 for table in tables
-                for column in table.columns
             )
         ]
         return columns + [
@@ -160,6 +131,36 @@ class Rules:
             for pattern, _ in self._conditions
             if not any(fnmatchcase(table.id, pattern) for table in tables)
         ]
+
+    def check_new(self, table: Table) -> None:
+        """Raises TableRefused if a rule names a column of this new table that it has not: what the
+        rule was to hide has another name.
+        """
+        for rule in self._columns:
+            if (
+                rule.names_columns_of(table)
+                and not table.documents
+                and not any(rule.matches(table, column.name) for column in table.columns)
+            ):
+                raise TableRefused(
+                    f"the rule for {rule.pattern} applies to no column of {table.id}",
+                    detail="its columns are " + ", ".join(column.name for column in table.columns),
+                    hint="mend the rule, or take it out",
+                )
+
+    def check_changed(self, before: Table, after: Table) -> None:
+        """Raises TableRefused if a column with a rule is gone while another came that has none: it
+        may be the same one, renamed, and would be published as it is.
+        """
+        old, new = ({column.name for column in table.columns} for table in (before, after))
+        lost = [name for name in sorted(old - new) if self._rule(before, name) is not None]
+        bare = [name for name in sorted(new - old) if self._rule(after, name) is None]
+        if lost and bare:
+            raise TableRefused(
+                f"{after.id} has no column {lost[0]} any more, for which there is a rule",
+                detail=f"it may be {' or '.join(bare)} now, which has none",
+                hint=f"give {' and '.join(bare)} a rule if need be, and start the capture again",
+            )
 
     def _rule(self, table: Table, column: str) -> ColumnRule | None:
         return next((rule for rule in self._columns if rule.matches(table, column)), None)
@@ -171,35 +172,24 @@ class Rules:
                 f"rows: there are no conditions on documents, such as those of {table.id}",
                 hint="leave the collection out of `rows`, or filter where it is read",
             )
-        prefix = table.id + "."
-        if not any(_may_match(rule.pattern, prefix) for rule in self._columns):
+        if not any(_may_match(rule.pattern, table) for rule in self._columns):
             return None
         for name in table.key:
             if (rule := self._rule(table, name)) is not None:
                 rule.apply_to(Column(name, "document"), table)
-        rules: dict[str, ColumnRule | None] = {}
-
-        def transform(row: Row) -> Row:
-            shown = {}
-            for name, value in row.items():
-                if name not in rules:
-                    if len(rules) >= _FIELDS:
-                        rules.clear()
-                    rules[name] = self._rule(table, name)
-                rule = rules[name]
-                if rule is None:
-                    shown[name] = value
-                elif not rule.is_drop:
-                    shown[name] = _new_value(rule, value)
-            return shown
-
-        return RowRules(table, transform, None, 0, table.key)
+        documents = DocumentRules(table, lambda path: self._rule(table, path))
+        return RowRules(table, documents.shown, None, 0, table.key, documents)
 
 
-def _may_match(pattern: str, prefix: str) -> bool:
-    """Whether a field of a collection can be meant: its name is not known yet."""
-    parts = pattern.split(".")
-    return fnmatchcase(prefix, ".".join(parts[:-1]) + ".") or "*" in pattern
+def _may_match(pattern: str, table: Table) -> bool:
+    """Whether a field of a collection can be meant: its name is not known yet. So the pattern, up
+    to some place, has to match all that stands in front of the name.
+    """
+    prefix, pattern = f"{table.id}.".lower(), pattern.lower()
+    return any(
+        fnmatchcase(prefix, pattern[:end]) and (end < len(pattern) or pattern.endswith("*"))
+        for end in range(len(pattern) + 1)
+    )
 
 
 def _transform(rules: Mapping[str, ColumnRule]) -> Callable[[Row], Row]:
@@ -212,15 +202,10 @@ def _transform(rules: Mapping[str, ColumnRule]) -> Callable[[Row], Row]:
             row.pop(name, None)
         for name, rule in changed:
             if name in row:  # of an old row there may be only the key
-                row[name] = _new_value(rule, row[name])
+                row[name] = rule.new_value(row[name])
         return row
 
     return transform
-
-
-def _new_value(rule: ColumnRule, value: Any) -> Any:
-    # A value that the log left out stays marked as such: its hash would be a wrong one.
-    return value if value is None or value == UNAVAILABLE else rule.value(value)
 
 
 def _unchanged(row: Row) -> Row:
@@ -231,37 +216,3 @@ def _all(conditions: list[Callable[[Row], bool | None]]) -> Callable[[Row], bool
     if len(conditions) > 1:
         return lambda row: all(condition(row) is True for condition in conditions)
     return conditions[0] if conditions else None
-
-
-# ── actions ─────────────────────────────────────────────────────────────────────────────────────
-
-
-def _column_rule(pattern: str, action: str, salt: str) -> ColumnRule:
-    name, colon, argument = action.partition(":")
-    if name == "drop" and not colon:
-        return ColumnRule(pattern, action, is_drop=True)
-    if name == "null" and not colon:
-        return ColumnRule(pattern, action, is_null=True, value=lambda _: None)
-    if name == "mask" and (not colon or argument.isdecimal()):
-        stars = "*" * (int(argument) if colon else 4)
-        return ColumnRule(pattern, action, value=lambda _: stars)
-    if name == "hash":
-        return ColumnRule(pattern, "hash", value=_hasher((argument if colon else salt).encode()))
-    if name == "truncate" and argument.isdecimal():
-        length = int(argument)
-        return ColumnRule(pattern, action, is_truncate=True, value=lambda text: text[:length])
-    raise ConfigError(
-        f"columns: unknown rule for {pattern}: {action}",
-        hint='rules are "drop", "null", "mask", "mask:8", "hash", "hash:salt" and "truncate:20"',
-    )
-
-
-def _hasher(salt: bytes) -> Callable[[Any], str]:
-    salted = hashlib.sha256(salt)
-
-    def hashed(value: Any) -> str:
-        digest = salted.copy()
-        digest.update(value.encode() if isinstance(value, str) else orjson.dumps(value))
-        return digest.hexdigest()
-
-    return hashed

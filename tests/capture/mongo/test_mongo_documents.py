@@ -12,6 +12,9 @@ from bson.dbref import DBRef
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwater.capture.column_rules import column_rule
+from headwater.capture.contract import Table
+from headwater.capture.document_rules import DocumentRules
 from headwater.capture.mongo import shape
 from headwater.capture.mongo.documents import CODEC, extended
 
@@ -153,14 +156,12 @@ def test_an_update_is_described_as_debezium_does():
 
 
 def test_what_is_masked_or_dropped_does_not_show_in_the_description():
-    def transform(row):
-        return {
-            name: "****" if name == "card" else value
-            for name, value in row.items()
-            if name != "note"
-        }
-
-    assert shape.update_description(DESCRIPTION, transform) == {
+    rules = {
+        "card": column_rule("*.card", "mask", ""),
+        "note": column_rule("*.note", "drop", ""),
+    }
+    people = Table("app", "people", (), ("_id",), documents=True)
+    assert shape.update_description(DESCRIPTION, DocumentRules(people, rules.get)) == {
         "updatedFields": '{"name":"x","card":"****","address.city":"y"}',
         "removedFields": None,
         "truncatedArrays": [{"field": "tags", "size": 2}],

@@ -10,12 +10,13 @@ and the schemas below.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
 
 from headwater.capture.contract import Row
+from headwater.capture.document_rules import HIDDEN, DocumentRules
 from headwater.capture.mongo.documents import relaxed
 
 # With the blanks that Debezium's keys have: keys are compared and hashed as bytes.
@@ -82,35 +83,24 @@ def after(row: Row | None) -> str | None:
 
 
 def update_description(
-    extra: Mapping[str, Any] | None, transform: Callable[[Row], Row | None] | None = None
+    extra: Mapping[str, Any] | None, rules: DocumentRules | None = None
 ) -> dict[str, Any] | None:
-    """What an update changed, or None. `transform` is what filters and masks a whole row of this
-    table: a path below a field that it changes or takes away is left out, for a part of a masked
-    value would show through.
+    """What an update changed, or None. A path below a field that a rule changes or takes away is
+    left out, for a part of a masked value would show through.
     """
     if extra is None or (description := extra.get("updateDescription")) is None:
         return None
     updated = description.get("updatedFields") or {}
     removed = description.get("removedFields") or []
     truncated = description.get("truncatedArrays") or []
-    if transform is not None:
-        whole = {path: value for path, value in updated.items() if "." not in path}
-        shown = transform(whole) or {}
-        updated = {
-            path: shown[path] if path in whole else value
-            for path, value in updated.items()
-            if (path in shown if path in whole else _is_shown(path, transform))
-        }
-        removed = [path for path in removed if _is_shown(path, transform)]
-        truncated = [each for each in truncated if _is_shown(each["field"], transform)]
+    if rules is not None:
+        shown = {path: rules.updated(path, value) for path, value in updated.items()}
+        updated = {path: value for path, value in shown.items() if value is not HIDDEN}
+        removed = [path for path in removed if not rules.is_ruled(path)]
+        truncated = [each for each in truncated if not rules.is_ruled(each["field"])]
     return {
         "removedFields": removed or None,
         "updatedFields": text(updated),
         "truncatedArrays": [{"field": each["field"], "size": each["newSize"]} for each in truncated]
         or None,
     }
-
-
-def _is_shown(path: str, transform: Callable[[Row], Row | None]) -> bool:
-    field = path.partition(".")[0]
-    return (transform({field: path}) or {}).get(field) == path

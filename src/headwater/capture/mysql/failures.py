@@ -1,5 +1,6 @@
 """Why a table cannot be followed on, and what mends it."""
 
+from headwater.capture.contract import without_values
 from headwater.capture.mysql.table_map import UnknownType
 from headwater.capture.settings import CaptureSettings
 from headwater.errors import CaptureError
@@ -18,7 +19,7 @@ def undecodable(
 ) -> CaptureError:
     return CaptureError(
         f"rows of {table_id} cannot be read",
-        detail=f"{place}: {type(error).__name__}: {error}",
+        detail=f"{place}: {type(error).__name__}: {without_values(error)}",
         hint=f"SET GLOBAL binlog_row_metadata = FULL; then {_snapshot(table_id, settings)}",
     )
 

@@ -17,7 +17,7 @@ from typing import IO, Any, Final, NamedTuple
 import psycopg2
 import psycopg2.errors
 
-from headwater.capture.contract import Begin, Chunk, Place, Row, Table
+from headwater.capture.contract import Begin, Chunk, Place, Row, Table, without_values
 from headwater.capture.postgres.catalog import RawColumn, Shelf, describe, make_table
 from headwater.capture.postgres.connection import Pool, literal, lsn_number, quoted
 from headwater.capture.postgres.typecatalog import TypeCatalog
@@ -165,7 +165,8 @@ class ChunkReader:
                 raise TableRefused("the table is gone", detail=table.id) from None
             except (ValueError, ArithmeticError, LookupError) as error:
                 raise TableRefused(
-                    "the table has a value that cannot be read", detail=f"{table.id}: {error}"
+                    "the table has a value that cannot be read",
+                    detail=f"{table.id}: {without_values(error)}",
                 ) from None
 
     def _read(

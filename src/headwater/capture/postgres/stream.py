@@ -31,6 +31,7 @@ from headwater.capture.contract import (
     Row,
     Table,
     TableFailed,
+    without_values,
 )
 from headwater.capture.postgres import pgoutput
 from headwater.capture.postgres.catalog import RawColumn, Selection, Shelf, describe, make_table
@@ -417,7 +418,10 @@ def _fill(row: Row, before: Row) -> None:
 def _unreadable(table: Table, error: Exception) -> TableFailed:
     return TableFailed(
         table.id,
-        CaptureError("the table has a value that cannot be read", detail=f"{table.id}: {error}"),
+        CaptureError(
+            "the table has a value that cannot be read",
+            detail=f"{table.id}: {without_values(error)}",
+        ),
     )
 
 

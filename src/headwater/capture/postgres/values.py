@@ -317,7 +317,7 @@ def _integer(text: str) -> int:
         return int(text)
     except ValueError:  # NaN, Infinity
         raise ValueError(
-            f'{text} has no place in a decimal of Connect: set decimals = "string"'
+            f"{text} has no place in a decimal of Connect: set decimals to string"
         ) from None
 
 
