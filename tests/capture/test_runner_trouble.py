@@ -7,6 +7,7 @@ import time
 
 import pytest
 from capture_harness import read, replayed
+from confluent_kafka.admin import AdminClient
 from memory_source import ACCOUNTS, MemoryDatabase, MemorySource
 from test_runner import (
     TOPIC,
@@ -72,6 +73,19 @@ def test_a_record_that_its_topic_does_not_take_fails_its_table_only(bootstrap, t
         assert set(capture.state.failed_tables) == {"public.orders"}
     assert [each.key["id"] for each in read(bootstrap, TOPIC)] == [1, 2, 3]
     assert [each.key["id"] for each in read(bootstrap, "shop.public.orders")] == [1]
+
+
+def test_a_topic_that_somebody_deleted_has_all_rows_again(bootstrap, db):
+    db.transact(created(1), created(2))
+    with captured(bootstrap) as capture:
+        capture.wait_for_copies("public.accounts")
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([TOPIC])[TOPIC].result(30)
+    db.transact(created(3))
+    with captured(bootstrap) as capture:
+        capture.wait_for_copies("public.accounts")
+        capture.wait_until(lambda: db.acknowledged == 2)
+    assert replayed(read(bootstrap, TOPIC)) == table_of(db)
 
 
 def test_a_topic_that_cannot_be_created_fails_its_table_only(bootstrap, two, monkeypatch):

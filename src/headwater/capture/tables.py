@@ -88,6 +88,7 @@ class Tables:
         self._passing: list[Followed] = []
         self.by_identity: dict[int, Followed] = {}  # by id() of the table that the stream shows
         self._by_id: dict[str, Followed] = {}
+        self._looked: set[str] = set()  # tables whose topics are known to exist
         for table_id, state in states.items():
             if state.failed is not None:
                 error = CaptureError(state.failed.what, detail=state.failed.detail)
@@ -106,6 +107,8 @@ class Tables:
             state = self._states.get(table.id)
             if state is None:
                 self.follow(table)
+            elif self._has_lost_its_topic(table, state):
+                self.copy_again([table.id])
             elif self._is_to_copy(state) and not self._is_copying(table.id):
                 assert state.snapshot is not None
                 if state.table.key == table.key:
@@ -113,6 +116,23 @@ class Tables:
                 else:
                     self.follow(table)
         self._outgoing.settle()
+
+    def _has_lost_its_topic(self, table: Table, state: TableState) -> bool:
+        """Somebody deleted it: what it had comes with a new copy. Looked at once in a run, before
+        the stream makes a topic that would have nothing but news.
+        """
+        if table.id in self._looked or state.failed is not None:
+            return False
+        self._looked.add(table.id)
+        try:
+            topic = self._shaper.topic_of(table)
+            if not self._topics.ensure(topic):
+                return False
+        except (TableRefused, RequestRefused) as error:
+            self.fail(table.id, error)
+            return False
+        log.warning("%s: the topic %s was gone, and is made anew", self._settings.name, topic)
+        return self._settings.snapshot == "initial"
 
     def follow(self, table: Table, ddl: str | None = None) -> Followed:
         """The stream, or a look at the database, shows a table for the first time or changed."""

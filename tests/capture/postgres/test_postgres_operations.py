@@ -61,6 +61,7 @@ def test_missing_rights_come_with_the_sql_that_grants_them(postgres, way):
     role = f"r_{postgres.name}"
     postgres.run(f"CREATE ROLE {role} LOGIN PASSWORD 'x'")
     postgres.run("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE bare (a int)")
+    postgres.run(f"CREATE ROLE o_{role}; ALTER TABLE t OWNER TO o_{role}")
     url = postgres.server.url(postgres.name, role, "x")
     try:
         problems = {str(error): error.hint for error in source(url).check()}
@@ -73,20 +74,43 @@ def test_missing_rights_come_with_the_sql_that_grants_them(postgres, way):
             hint for text, hint in problems.items() if "public.bare has no replica identity" in text
         )
         assert "GRANT SELECT" in problems[f"the role may not read the table public.t: {role}"]
-        owner = next(hint for text, hint in problems.items() if "only its owner" in text)
+        owner = next(hint for text, hint in problems.items() if "only their owner" in text)
 
         # What the hints say is enough.
         postgres.run(f'ALTER ROLE "{role}" REPLICATION; {grant}; GRANT SELECT ON t TO {role}')
         poor = source(url, exclude=("*.bare",))
-        poor.open(None, {})
-        assert poor.tables() == []  # goes on without the table
         as_superuser = owner.partition("(or as a superuser: ")[2].removesuffix(")")
         postgres.run(as_superuser if way else owner.partition("(")[0])
+        poor.open(None, {})
         assert [table.id for table in poor.tables()] == ["public.t"]
         assert poor.check() == []
         poor.remove()
         poor.close()
     finally:
+        postgres.run(f"DROP PUBLICATION IF EXISTS headwater_shop; DROP OWNED BY {role}")
+        postgres.run(f"DROP OWNED BY o_{role}; DROP ROLE {role}, o_{role}")
+
+
+@pytest.mark.parametrize("what", ["ALL TABLES", "TABLES IN SCHEMA public", "TABLE t, later"])
+def test_a_publication_that_an_administrator_made_needs_no_right_on_the_tables(postgres, what):
+    role = f"r_{postgres.name}"
+    postgres.run("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE later (id int PRIMARY KEY)")
+    postgres.run(f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD 'x'")
+    postgres.run(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}")
+    poor = source(postgres.server.url(postgres.name, role, "x"))
+    try:
+        (refused,) = [error for error in poor.check() if "publish none" in str(error)]
+        assert refused.hint.startswith("as a superuser: CREATE PUBLICATION")  # who owns the tables
+        postgres.run(
+            f"CREATE PUBLICATION headwater_shop FOR {what} WITH (publish_via_partition_root = true)"
+        )
+        assert poor.check() == []
+        poor.open(None, {})
+        assert [table.id for table in poor.tables()] == ["public.later", "public.t"]
+        poor.remove()
+        assert postgres.run("SELECT 1 FROM pg_publication")  # it was not the capture's
+    finally:
+        poor.close()
         postgres.run(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 

@@ -12,6 +12,10 @@ from headwater.capture.settings import CaptureSettings
 
 # A table without replica identity cannot be published: its UPDATEs would fail in the application.
 # Of a partitioned table every leaf needs one.
+_SCHEMAS_VERSION: Final = 150000  # CREATE PUBLICATION … FOR TABLES IN SCHEMA
+_IN_SCHEMA: Final = """
+    OR EXISTS (SELECT FROM pg_publication_namespace s
+               WHERE s.pnpubid = p.oid AND s.pnnspid = c.relnamespace)"""
 _CANDIDATES: Final = """
 WITH identity AS (
     SELECT c.oid, CASE c.relreplident
@@ -29,9 +33,12 @@ SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relkind = 'p',
         SELECT bool_and(i.present) FROM pg_partition_tree(c.oid) p
         JOIN identity i ON i.oid = p.relid WHERE p.isleaf
     ), true) ELSE (SELECT present FROM identity i WHERE i.oid = c.oid) END,
-    EXISTS (SELECT FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
-            WHERE r.prrelid = c.oid AND p.pubname = %s),
-    pg_get_userbyid(c.relowner)::text, pg_has_role(c.relowner, 'USAGE'),
+    EXISTS (SELECT FROM pg_publication p WHERE p.pubname = %(publication)s AND (p.puballtables OR
+        EXISTS (SELECT FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = c.oid)
+        /* schemas */)),
+    pg_get_userbyid(c.relowner)::text,
+    COALESCE((SELECT rolsuper FROM pg_roles o WHERE o.oid = c.relowner), false),
+    pg_has_role(c.relowner, 'USAGE'),
     has_table_privilege(c.oid, 'SELECT')
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND c.oid >= 16384
@@ -71,6 +78,7 @@ class Candidate:
     identified: bool  # UPDATE and DELETE can tell which row
     published: bool
     owner: str
+    owner_is_superuser: bool
     owned: bool  # we have its owner's rights
     readable: bool
 
@@ -110,7 +118,10 @@ class Selection:
         """The tables that match. A partition is left out if a table it belongs to is there, whose
         name its rows go by.
         """
-        cursor.execute(_CANDIDATES, (publication,))
+        query = _CANDIDATES
+        if cursor.connection.server_version >= _SCHEMAS_VERSION:
+            query = query.replace("/* schemas */", _IN_SCHEMA)
+        cursor.execute(query, {"publication": publication})
         matching = [
             Candidate(oid, schema, name, partitioned, tuple(ancestors), *flags)
             for oid, schema, name, partitioned, ancestors, *flags in cursor.fetchall()

@@ -161,17 +161,27 @@ def _tables(
             detail="tables that are created later will be captured",
             hint="check `tables` and `exclude`: patterns such as public.*",
         )
+    exists = publication.exists(cursor)
+    wanted = [candidate for candidate in candidates if candidate.identified]
+    foreign = [c for c in wanted if not (c.published or c.owned or superuser)]
+    if foreign and foreign == wanted:
+        yield SourceRefused(
+            "the role may publish none of the tables: only their owner can",
+            detail=f"the role of the capture is {role}",
+            hint=publication.hint_to_publish(*foreign, exists=exists),
+        )
+        foreign = []
     for candidate in candidates:
         if not candidate.identified:
             yield unidentified(candidate)
             continue
         if not candidate.readable:
             yield _unreadable(candidate, role)
-        if not candidate.published and not candidate.owned and not superuser:
+        if candidate in foreign:
             yield TableRefused(
                 f"only its owner can publish the table {candidate.id}",
                 detail=f"the role of the capture is {role}",
-                hint=publication.hint_to_publish(candidate),
+                hint=publication.hint_to_publish(candidate, exists=exists),
             )
 
 

@@ -1,6 +1,6 @@
 """The publication: which tables' changes PostgreSQL sends, kept in step with the settings."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -110,21 +110,27 @@ class Publication:
                 raise
             why = self._address.explained(error)
             why.what = f"the table {candidate.id} cannot be published"
-            why.hint = self.hint_to_publish(candidate)
+            why.hint = self.hint_to_publish(candidate, exists=True)
             synced.failed[candidate.id] = why
 
-    def hint_to_publish(self, candidate: Candidate) -> str:
+    def hint_to_publish(self, *candidates: Candidate, exists: bool) -> str:
         """Who adds a table has to own both, the table and the publication."""
+        owners = sorted({c.owner for c in candidates if not c.owner_is_superuser})
+        tables = _listed(candidates)
+        sql = (
+            f"ALTER PUBLICATION {quoted(self.name)} ADD TABLE {tables};"
+            if exists
+            else f"CREATE PUBLICATION {quoted(self.name)} FOR TABLE {tables} "
+            "WITH (publish_via_partition_root = true);"
+        )
+        if len(owners) != 1 or any(c.owner_is_superuser for c in candidates):
+            return f"as a superuser: {sql}"
         return (
-            f"GRANT {quoted(candidate.owner)} TO {quoted(self._address.user)}; "
-            f"(or as a superuser: {self.sql_to_add(candidate)};)"
+            f"GRANT {quoted(owners[0])} TO {quoted(self._address.user)}; (or as a superuser: {sql})"
         )
 
     def sql_to_add(self, *candidates: Candidate) -> str:
-        tables = ", ".join(
-            ("" if c.partitioned else "ONLY ") + quoted(c.schema, c.name) for c in candidates
-        )
-        return f"ALTER PUBLICATION {quoted(self.name)} ADD TABLE {tables}"
+        return f"ALTER PUBLICATION {quoted(self.name)} ADD TABLE {_listed(candidates)}"
 
     def _drop_others(self, cursor: Any, wanted: list[int]) -> None:
         """Tables that lost their identity, or that no longer match."""
@@ -150,6 +156,12 @@ class Publication:
             except psycopg2.Error:  # not ours to change, or locked: the next time
                 if cursor.connection.closed:
                     raise
+
+
+def _listed(candidates: Iterable[Candidate]) -> str:
+    return ", ".join(
+        ("" if c.partitioned else "ONLY ") + quoted(c.schema, c.name) for c in candidates
+    )
 
 
 def unidentified(candidate: Candidate) -> TableRefused:
