@@ -93,6 +93,9 @@ class _MemoryChunk(Chunk):
     def is_passed(self, place) -> bool:
         return place["n"] >= self._end
 
+    def bounds(self):
+        return {"end": self._end, "limbo": sorted(self._limbo)}
+
 
 class MemorySource(Source):
     connector, database = "postgresql", "memory"
@@ -153,6 +156,9 @@ class MemorySource(Source):
         rows = rows[:limit_rows]
         last = None if is_last else list(rows[-1][0])
         return _MemoryChunk(table, [row for _, row in rows], last, end, limbo)
+
+    def bounded(self, table, bounds):
+        return _MemoryChunk(table, [], None, bounds["end"], set(bounds["limbo"]))
 
     def estimate_rows(self, table):
         return len(self._db.rows[table.id])

@@ -16,6 +16,7 @@ through contract.Source. `Topic` is the rule by which the runner brings snapshot
 together, in its plainest form.
 """
 
+import json
 import random
 import threading
 import time
@@ -642,6 +643,12 @@ class SourceContract:
                     assert not chunk.is_passed(transaction.begin.at)
                 if number >= chunk_number:
                     assert chunk.is_passed(transaction.begin.at)
+            if chunk.bounds() is None:
+                continue
+            again = source.bounded(table, json.loads(json.dumps(chunk.bounds())))
+            for begin in (each.begin for each in transactions):  # as another run will have it
+                assert again.contains(begin) is chunk.contains(begin)
+                assert again.is_passed(begin.at) is chunk.is_passed(begin.at)
 
     def test_snapshot_and_stream_give_the_table_while_writers_write(self, database, opened):
         source, place = opened

@@ -165,6 +165,59 @@ def test_a_transaction_in_limbo_is_not_undone_by_a_chunk(bootstrap, db):
     ]
 
 
+def test_a_transaction_in_limbo_is_not_undone_by_a_chunk_of_another_run(bootstrap, db):
+    db.transact(created(1, 1), created(2, 1))
+    with captured(bootstrap) as capture:
+        capture.wait_for_copies("public.accounts")
+        db.transact(updated(1, 2), limbo=True)
+        capture.wait_until(lambda: db.acknowledged == 2)
+    before = db.chunks_read
+    with captured(bootstrap) as capture:
+        ask_for_copy(bootstrap, "public.accounts")
+        capture.wait_until(lambda: db.chunks_read > before + 2)
+        assert len(read(bootstrap, TOPIC)) == 3
+        db.end_limbo()
+        capture.wait_until(lambda: len(read(bootstrap, TOPIC)) == 5)
+    assert replayed(read(bootstrap, TOPIC)) == table_of(db)
+
+
+def test_what_a_copy_without_keys_contains_is_known_to_the_next_run(bootstrap, monkeypatch):
+    """It fails when all of the table is in the topic, and the stream has not come that far."""
+    db = MemoryDatabase(NOTES)
+
+    class Slow(MemorySource):
+        def changes(self, after):
+            if db.opened == 1:
+                while db.acknowledged == 0:
+                    yield None
+                yield from (None for _ in range(3))
+                raise SourceUnreachable("gone")
+            yield from super().changes(after)
+
+        def read_chunk(self, table, after, limit_rows):
+            db.transact(("public.notes", "c", None, {"text": f"note {db.chunks_read}"}))
+            return super().read_chunk(table, after, limit_rows)
+
+        def acknowledge(self, place):
+            super().acknowledge(place)
+            db.acknowledged = max(db.acknowledged, int(db.chunks_read > 0))
+
+    monkeypatch.setattr(runner, "source_of", lambda *_: Slow(db))
+    with pytest.raises(SourceUnreachable), captured(bootstrap) as capture:
+        capture._thread.join(30)
+    assert capture.stored().tables["public.notes"].snapshot.passing is not None
+    with captured(bootstrap, heartbeat_s=0.05) as capture:
+        capture.wait_until(lambda: capture.stored().capture.position.at == {"n": 1})
+        db.transact(("public.notes", "c", None, {"text": "new"}))
+        capture.wait_until(lambda: db.acknowledged == 2)
+    records = read(bootstrap, "shop.public.notes")
+    assert [(each.op, each.value["after"]["text"]) for each in records] == [
+        ("r", "note 0"),
+        ("c", "new"),
+    ]
+    assert capture.stored().tables["public.notes"].snapshot.passing is None
+
+
 def ask_for_copy(bootstrap: str, *table_ids: str) -> None:
     from confluent_kafka import Producer
 

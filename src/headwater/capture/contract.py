@@ -200,6 +200,12 @@ class Chunk(ABC):
     def is_passed(self, place: Place) -> bool:
         """Whether a stream that has come to `place` has sent everything the chunk contains."""
 
+    def bounds(self) -> Any:
+        """What both go by, as JSON: a chunk of a whole table is published at once, and another run
+        may have to know what it contained. None from sources whose tables all have a key.
+        """
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class Lag:
@@ -210,8 +216,8 @@ class Lag:
 
 
 class Source(ABC):
-    """One database. All methods but `read_chunk` and `lag` are called by one thread; these two by
-    others, while `changes` runs, so they use connections of their own.
+    """One database. All methods but `read_chunk`, `estimate_rows` and `lag` are called by one
+    thread; these by others too, while `changes` runs, so they use connections of their own.
 
     Raises errors.CaptureError and its kinds: SourceUnreachable (tried again with growing pauses),
     SourceRefused (rights, settings: with the SQL that mends it), TableRefused (the same, of one
@@ -272,6 +278,12 @@ class Source(ABC):
         """The next rows of a table in the order of its key, behind `after` (None: from the start).
         Without a key: all rows. No lock outlives the call.
         """
+
+    def bounded(self, table: Table, bounds: Any) -> Chunk:
+        """A chunk without rows that contains what the one with these bounds did. Called between
+        `open` and `changes`.
+        """
+        raise NotImplementedError
 
     def estimate_rows(self, table: Table) -> int | None:
         """For the progress bar."""

@@ -68,6 +68,7 @@ class Outgoing:
             ts_ms=self.transaction.ts_ms,
             delay_ms=max(0, now_ms() - self.transaction.ts_ms),
             counts={},
+            last=self.transaction,
         )
         self.transaction = None
         if self._is_open:

@@ -3,7 +3,7 @@
     key                        value (JSON)
     shop                       {"at": place, "changes": n | null, "ts_ms", "delay_ms", "written_ms",
                                 "owner", "signals", "counts": {…},
-                                "lag": {"size_bytes", "retained_bytes"}}
+                                "lag": {"size_bytes", "retained_bytes"}, "last": {…} | null}
     shop/public.orders         {"table": {…}, "snapshot": {…} | null, "failed": {…} | null}
 
 Both are written in the same Kafka transaction as the changes they speak of, as its last records:
@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 import orjson
 
-from headwater.capture.contract import Column, Lag, Position, Table
+from headwater.capture.contract import Begin, Column, Lag, Position, Table
 from headwater.errors import PositionLost
 
 _Kind = TypeVar("_Kind")
@@ -42,6 +42,8 @@ class CapturePosition:
     signals: int = 0  # offset of the next signal
     counts: Mapping[str, int] = field(default_factory=dict)  # of a transaction that is not whole
     lag: Lag = field(default_factory=Lag)
+    # The last transaction; unless a chunk contains it, the chunk is older than the topics (limbo).
+    last: Begin | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class Snapshot:
     rows: int = 0
     total: int | None = None  # an estimate
     is_done: bool = False
+    passing: Any = None  # Chunk.bounds of a copy of all of it that the stream has not passed yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,7 @@ def encode_capture(stored: CapturePosition) -> bytes:
             "signals": stored.signals,
             "counts": stored.counts,
             "lag": dataclasses.asdict(stored.lag),
+            "last": stored.last,
         }
     )
 
@@ -137,7 +141,8 @@ def captures_in(records: Mapping[bytes, bytes]) -> list[str]:
 def _capture(stored: Mapping[str, Any]) -> CapturePosition:
     position = Position(stored["at"], stored["changes"])
     lag = _made(Lag, stored.get("lag") or {})
-    return _made(CapturePosition, {**stored, "position": position, "lag": lag})
+    last = None if stored.get("last") is None else _made(Begin, stored["last"])
+    return _made(CapturePosition, {**stored, "position": position, "lag": lag, "last": last})
 
 
 def _table_state(stored: Mapping[str, Any]) -> TableState:

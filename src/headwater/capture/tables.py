@@ -82,10 +82,16 @@ class Tables:
         self._outgoing = outgoing
         self._states = dict(states)
         self._told = told
-        self.recent: deque[Begin] = deque(maxlen=RECENT_TRANSACTIONS)
+        last = outgoing.position.last
+        self.recent = deque([] if last is None else [last], RECENT_TRANSACTIONS)
         self._snapshots = Snapshots(source, self.recent, settings.chunk_rows)
         self._whole: list[Table] = []  # tables without a key that wait for their copy
-        self._passing: list[Followed] = []
+        self._passing: dict[str, Followed] = {}
+        self._bounded = {  # copies of whole tables that the run before has published
+            table_id: source.bounded(state.table, state.snapshot.passing)
+            for table_id, state in states.items()
+            if state.snapshot is not None and state.snapshot.passing is not None
+        }
         self.by_identity: dict[int, Followed] = {}  # by id() of the table that the stream shows
         self._by_id: dict[str, Followed] = {}
         self._looked: set[str] = set()  # tables whose topics are known to exist
@@ -139,6 +145,9 @@ class Tables:
         followed = self._by_id.get(table.id)
         if followed is None:
             followed = self._by_id[table.id] = Followed(table)
+            if table.id in self._bounded:
+                followed.passing = self._bounded.pop(table.id)
+                self._passing[table.id] = followed
         self.by_identity.pop(id(followed.table), None)
         followed.table = table
         self.by_identity[id(table)] = followed
@@ -198,6 +207,7 @@ class Tables:
         self._stop_copying(table_id)
         del self._states[table_id]
         followed = self._by_id.pop(table_id, None)
+        self._passing.pop(table_id, None)
         if followed is not None:
             self.by_identity.pop(id(followed.table), None)
         self._outgoing.put_state(table_id, None)
@@ -275,17 +285,21 @@ class Tables:
         """
         if self._whole:
             self._copy_whole(self._whole.pop(0))
-        for followed in tuple(self._passing):
+        for table_id, followed in tuple(self._passing.items()):
             if followed.passing is not None and followed.passing.is_passed(place):
                 followed.passing = None
-                self._passing.remove(followed)
+                del self._passing[table_id]
+                state = self._states.get(table_id)
+                if state is not None and state.snapshot is not None:
+                    self._put(replace(state, snapshot=replace(state.snapshot, passing=None)))
+        self._outgoing.settle()
         while (read := self._snapshots.passed(place)) is not None:
             if isinstance(read, FailedCopy):
                 self._copy_failed(read)
             else:
                 self._publish(read)
             self._outgoing.settle()
-        self._source.is_awaited = bool(self._snapshots.copies)
+        self._source.is_awaited = bool(self._snapshots.copies or self._passing)
 
     def copy_again(self, table_ids: Iterable[str]) -> None:
         """Somebody wants these tables copied."""
@@ -311,7 +325,8 @@ class Tables:
                 self.fail(table_id, error)
                 continue
             followed.is_dropped = False
-            self._put(TableState(table, Snapshot(INCREMENTAL)))
+            passing = followed.passing.bounds() if followed.passing is not None else None
+            self._put(TableState(table, Snapshot(INCREMENTAL, passing=passing)))
             self._copy(table, Snapshot(INCREMENTAL))
         self._outgoing.settle()
 
@@ -392,8 +407,10 @@ class Tables:
             return
         followed.is_dropped = False
         followed.passing = chunk
-        self._passing.append(followed)
-        snapshot = Snapshot(state.snapshot.kind, None, counted.rows, total, is_done=True)
+        self._passing[table.id] = followed
+        snapshot = Snapshot(
+            state.snapshot.kind, None, counted.rows, total, is_done=True, passing=chunk.bounds()
+        )
         self._put(replace(state, snapshot=snapshot))
         self._outgoing.settle()
         self._told.snapshot(table.id, counted.rows, total, is_done=True)

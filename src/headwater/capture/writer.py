@@ -155,13 +155,15 @@ class Writer:
     def wait_until_durable(self, timeout_s: float) -> bool:
         """Whether everything that was committed is in the log. For an orderly end."""
         with self._changed:
-            return self._changed.wait_for(
+            # What gathered in front of something that is not whole goes nowhere any more.
+            self._changed.wait_for(
                 lambda: (
                     self._failure is not None
-                    or (self._group.position is None and self._inbox is None)
+                    or (self._inbox is None and not (self._is_whole and self._group.position))
                 ),
                 timeout_s,
             )
+            return self._inbox is None and self._group.position is None
 
     def check(self) -> None:
         """Raises what made the sending thread fail."""

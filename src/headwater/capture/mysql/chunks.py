@@ -68,6 +68,10 @@ class MySqlChunk(Chunk):
     def is_passed(self, place: Place) -> bool:
         return places.order(place) >= self.passed
 
+    def bounds(self) -> dict[str, Any]:
+        gtids = None if self.gtids is None else str(self.gtids)
+        return {"below": self.below, "passed": self.passed, "gtids": gtids}
+
 
 @dataclass(slots=True)
 class Bounds:

@@ -9,7 +9,7 @@ from headwater.capture.contract import Chunk, Event, Lag, Place, Position, Sourc
 from headwater.capture.mysql import catalog, checks, places
 from headwater.capture.mysql.catalog import Choice
 from headwater.capture.mysql.charsets import Charsets
-from headwater.capture.mysql.chunks import TableReader
+from headwater.capture.mysql.chunks import MySqlChunk, TableReader
 from headwater.capture.mysql.connection import Address, connect, translated
 from headwater.capture.mysql.dump import Dump
 from headwater.capture.mysql.gtids import MariaDbGtids, MySqlGtids
@@ -214,6 +214,11 @@ class MySqlSource(Source):
         return TableReader(
             self._address, server, self._settings, connection, lambda: connect(self._address)
         )
+
+    def bounded(self, table: Table, bounds: Any) -> Chunk:
+        below, passed = tuple(bounds["below"]), tuple(bounds["passed"])
+        gtids = None if bounds["gtids"] is None else MySqlGtids(bounds["gtids"])
+        return MySqlChunk(table, [], None, below, passed, gtids)
 
     def estimate_rows(self, table: Table) -> int | None:
         with self._lock, translated(self._address):

@@ -57,9 +57,10 @@ MakeRows = Callable[[Iterable[list[str]], str], list[Row]]
 class Snapshot:
     """Which transactions a read saw: xmin:xmax:xip,… of 64-bit transaction ids."""
 
-    __slots__ = ("_running", "_xmax", "_xmin")
+    __slots__ = ("_running", "_xmax", "_xmin", "text")
 
     def __init__(self, text: str) -> None:
+        self.text = text
         xmin, xmax, running = text.split(":")
         self._xmin, self._xmax = int(xmin), int(xmax)
         self._running = frozenset(map(int, running.split(","))) if running else frozenset()
@@ -88,6 +89,9 @@ class PostgresChunk(Chunk):
 
     def is_passed(self, place: Place) -> bool:
         return int(place["lsn"]) + 1 >= self._lsn
+
+    def bounds(self) -> dict[str, Any]:
+        return {"snapshot": self._snapshot.text, "lsn": self._lsn}
 
 
 class _Reader(NamedTuple):

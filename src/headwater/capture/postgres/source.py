@@ -17,7 +17,7 @@ from headwater.capture.contract import (
     TableFailed,
 )
 from headwater.capture.postgres.catalog import Candidate, Selection, Shelf, describe, make_table
-from headwater.capture.postgres.chunks import ChunkReader
+from headwater.capture.postgres.chunks import ChunkReader, PostgresChunk, Snapshot
 from headwater.capture.postgres.connection import Address, Pool, lsn_number, lsn_text, quoted
 from headwater.capture.postgres.publication import Publication, Synced
 from headwater.capture.postgres.slot import Slot
@@ -140,6 +140,9 @@ class PostgresSource(Source):
 
     def read_chunk(self, table: Table, after: Any, limit_rows: int) -> Chunk:
         return self._chunks.read(table, after, limit_rows)
+
+    def bounded(self, table: Table, bounds: Any) -> Chunk:
+        return PostgresChunk(table, [], None, Snapshot(bounds["snapshot"]), bounds["lsn"])
 
     def estimate_rows(self, table: Table) -> int | None:
         rows = self._pool.rows(

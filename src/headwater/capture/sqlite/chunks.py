@@ -29,6 +29,9 @@ class SqliteChunk(Chunk):
     def is_passed(self, place: Place) -> bool:
         return bool(place["id"] >= self.last_id)
 
+    def bounds(self) -> int:
+        return self.last_id
+
 
 def read_rows(
     connection: sqlite3.Connection, definition: Definition, after: Any, limit_rows: int

@@ -260,6 +260,11 @@ class SqliteSource(Source):
         now = definition.as_table()
         return SqliteChunk(table if now == table else now, rows, next_after, last_id)
 
+    def bounded(self, table: Table, bounds: int) -> SqliteChunk:
+        with self._looking:
+            self._chunk_ends.append(bounds)
+        return SqliteChunk(table, [], None, bounds)
+
     def estimate_rows(self, table: Table) -> int | None:
         """By the range of rowids: counting would read the whole table."""
         with closing(connect(self._path)) as connection, in_our_words(self._path):
