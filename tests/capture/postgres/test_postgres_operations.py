@@ -10,7 +10,7 @@ from postgres_capture import Capture, capturing
 from postgres_server import PostgresServer
 
 from headwater.capture.contract import Position, Progress
-from headwater.capture.postgres import PostgresSource, slot, stream
+from headwater.capture.postgres import PostgresSource, connection, slot, stream
 from headwater.capture.settings import CaptureSettings
 from headwater.errors import ConfigError, PositionLost, SourceRefused, SourceUnreachable
 from headwater.settings import Secret
@@ -370,3 +370,45 @@ def test_a_stream_that_has_to_wait_stays_connected(postgres):
             time.sleep(0.05)
         postgres.run("INSERT INTO t VALUES (2)")
         assert len(capture.changes(1)) == 1
+
+
+def test_a_question_that_is_never_answered_ends(postgres, monkeypatch):
+    monkeypatch.setattr(connection, "ANSWER_S", 1.0)
+    with capturing(postgres) as capture:
+        (backend,) = postgres.run(
+            "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'headwater%'"
+            " AND datname = current_database() AND backend_type = 'client backend'"
+        )[0]
+        os.kill(backend, signal.SIGSTOP)
+        try:
+            with pytest.raises(SourceUnreachable):
+                capture.source.tables()
+        finally:
+            os.kill(backend, signal.SIGCONT)
+
+
+def test_reading_ends_with_the_source(postgres):
+    """Also a read that waits for a lock, or for a database that is gone."""
+    postgres.run("CREATE TABLE t (id int PRIMARY KEY)")
+    failures = []
+
+    def read() -> None:
+        try:
+            capture.source.read_chunk(table, None, 10)
+        except SourceUnreachable as error:
+            failures.append(error)
+
+    with capturing(postgres) as capture:
+        table = capture.table("t")
+        other = postgres.connect()
+        with other, other.cursor() as cursor:
+            cursor.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+            thread = threading.Thread(target=read)
+            thread.start()
+            waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+            while postgres.run(waiting) == [(0,)]:
+                time.sleep(0.02)
+            capture.source.close()
+            thread.join(10)
+        other.close()
+    assert failures

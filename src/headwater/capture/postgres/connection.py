@@ -4,10 +4,12 @@ Every connection, that of the stream too, has the same session settings: Postgre
 depends on them, and a row shall look the same in snapshot and stream.
 """
 
+import os
 import re
+import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from threading import Lock
+from contextlib import contextmanager, suppress
+from threading import Lock, Timer
 from typing import Any, Final
 
 import psycopg2
@@ -32,6 +34,7 @@ SESSION: Final = {
     "client_min_messages": "error",
 }
 CONNECT_TIMEOUT_S: Final = 10
+ANSWER_S: Final = 90.0  # for a statement of the catalog's connection
 _IDLE_CONNECTIONS: Final = 8
 
 # SQLSTATE to what mends it, where we know better than PostgreSQL's own hint.
@@ -73,10 +76,12 @@ class Address:
         self.user = self._parts.get("user", "")
         self.database = self._parts.get("dbname") or self._parts.get("user") or ""
 
-    def connect(self, factory: Any = None) -> Any:
+    def connect(self, factory: Any = None, cursor: Any = None) -> Any:
         """A connection in autocommit (or with psycopg2's replication factory)."""
         try:
-            connection = psycopg2.connect(connection_factory=factory, **self._parts)
+            connection = psycopg2.connect(
+                connection_factory=factory, cursor_factory=cursor, **self._parts
+            )
         except psycopg2.Error as error:
             raise self.explained(error) from None
         if factory is None:
@@ -112,12 +117,35 @@ class Address:
             raise self.explained(error) from None
 
 
+class ImpatientCursor(psycopg2.extensions.cursor):  # type: ignore[misc]
+    """For statements that are short, or have a timeout of their own: without an answer in ANSWER_S
+    the connection is ended. TCP alone does not notice if something between (a balancer, a tunnel)
+    keeps a connection whose other end is gone.
+    """
+
+    def execute(self, query: Any, values: Any = None) -> None:
+        timer = Timer(ANSWER_S, end, (self.connection,))
+        timer.daemon = True
+        timer.start()
+        try:
+            super().execute(query, values)
+        finally:
+            timer.cancel()
+
+
+def end(connection: Any) -> None:
+    """By another thread than the one that waits for an answer, which then has an error."""
+    with suppress(OSError, psycopg2.Error), socket.socket(fileno=os.dup(connection.fileno())) as it:
+        it.shutdown(socket.SHUT_RDWR)
+
+
 class Pool:
     """Connections that readers take and give back. At most a few stay open unused."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
         self._free: list[Any] = []
+        self._used: set[Any] = set()
         self._lock = Lock()
         self._closed = False
 
@@ -128,13 +156,21 @@ class Pool:
             connection = self._free.pop() if self._free else None
         if connection is None or connection.closed:
             connection = self._address.connect()
+        with self._lock:
+            self._used.add(connection)
+            is_late = self._closed
         try:
             with self._address.errors():
+                if is_late:
+                    raise SourceUnreachable("the capture has ended")
                 yield connection
         except BaseException:
+            with self._lock:
+                self._used.discard(connection)
             connection.close()
             raise
         with self._lock:
+            self._used.discard(connection)
             if not self._closed and len(self._free) < _IDLE_CONNECTIONS:
                 self._free.append(connection)
                 return
@@ -146,9 +182,12 @@ class Pool:
             return list(cursor.fetchall()) if cursor.description else []
 
     def close(self) -> None:
+        """Whoever still reads has an error."""
         with self._lock:
             self._closed = True
             free, self._free = self._free, []
+            for connection in self._used:
+                end(connection)
         for connection in free:
             connection.close()
 

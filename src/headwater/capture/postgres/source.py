@@ -18,7 +18,14 @@ from headwater.capture.contract import (
 )
 from headwater.capture.postgres.catalog import Candidate, Selection, Shelf, describe, make_table
 from headwater.capture.postgres.chunks import ChunkReader, PostgresChunk, Snapshot
-from headwater.capture.postgres.connection import Address, Pool, lsn_number, lsn_text, quoted
+from headwater.capture.postgres.connection import (
+    Address,
+    ImpatientCursor,
+    Pool,
+    lsn_number,
+    lsn_text,
+    quoted,
+)
 from headwater.capture.postgres.publication import Publication, Synced
 from headwater.capture.postgres.slot import Slot
 from headwater.capture.postgres.stream import OWN_PREFIX, ChangeStream
@@ -274,7 +281,7 @@ class PostgresSource(Source):
 
     def _connection(self) -> Any:
         if self._catalog is None or self._catalog.closed:
-            self._catalog = self._address.connect()
+            self._catalog = self._address.connect(cursor=ImpatientCursor)
         return self._catalog
 
 
