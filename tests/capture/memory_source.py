@@ -20,6 +20,14 @@ from headwater.capture.contract import (
 
 ACCOUNTS = Table("public", "accounts", (Column("id", "int"), Column("balance", "int")), ("id",))
 NOTES = Table("public", "notes", (Column("text", "text"),), ())
+OUTBOX = Table(
+    "public",
+    "outbox",
+    tuple(
+        Column(each, "text") for each in ("id", "aggregatetype", "aggregateid", "type", "payload")
+    ),
+    ("id",),
+)
 
 
 class MemoryDatabase:
@@ -146,10 +154,11 @@ class MemorySource(Source):
         self._db.before_chunk()
         with self._db.changed:
             self._db.chunks_read += 1
+            is_whole = not table.key
             table = self._db.tables[table.id]
             rows = sorted(self._db.rows[table.id].items())
             end, limbo = len(self._db.log), set(self._db.limbo)
-        if not table.key:
+        if is_whole:
             return _MemoryChunk(table, [row for _, row in rows], None, end, limbo)
         rows = [(key, row) for key, row in rows if after is None or key > tuple(after)]
         is_last = len(rows) <= limit_rows

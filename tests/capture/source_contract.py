@@ -23,7 +23,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 import pytest
@@ -614,6 +614,10 @@ class SourceContract:
                 break
         assert found == sorted(keys)
         assert chunks in (6, 7)
+        if database.has_keyless:  # it had no key when it was asked for, and was given one since
+            whole = source.read_chunk(replace(table, key=()), None, 10)
+            assert sorted(database.plain(row)["id"] for row in whole.rows) == sorted(keys)
+            assert whole.after is None
 
     def test_an_empty_table_has_one_empty_chunk(self, database, opened):
         source, _ = opened

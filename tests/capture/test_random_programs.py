@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from capture_harness import Running, Seen, read
 from confluent_kafka import Producer
-from memory_source import ACCOUNTS, NOTES, MemoryDatabase, MemorySource
+from memory_source import ACCOUNTS, NOTES, OUTBOX, MemoryDatabase, MemorySource
 
 from headwater.capture import runner, snapshot, writer
 from headwater.capture.contract import Change
@@ -25,7 +25,7 @@ from headwater.errors import Fenced, SourceUnreachable
 from headwater.settings import Secret
 from headwater.testing import InProcessBroker
 
-PROGRAMS = int(os.environ.get("HEADWATER_LONG", "8"))
+PROGRAMS = int(os.environ.get("HEADWATER_LONG", "6"))
 FIRST_SEED = int(os.environ.get("HEADWATER_SEED", "0"))
 STEPS = 40
 KEYS = 12
@@ -57,12 +57,16 @@ class Program:
 
     def __init__(self, seed: int, bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.rng = random.Random(seed)
-        self.db = MemoryDatabase(ACCOUNTS, NOTES)
+        self.db = MemoryDatabase(ACCOUNTS, NOTES, OUTBOX)
         self.db.before_chunk = self._linger
         monkeypatch.setattr(runner, "source_of", lambda *_: MemorySource(self.db))
         self.bootstrap = bootstrap
         self.settings = CaptureSettings(
-            name=f"p{seed}", source=Secret("sqlite:///unused"), chunk_rows=3, heartbeat_s=0.02
+            name=f"p{seed}",
+            source=Secret("sqlite:///unused"),
+            outbox="public.outbox",
+            chunk_rows=3,
+            heartbeat_s=0.02,
         )
         self.signals = 0
         self.capture: Running | None = None
@@ -72,7 +76,7 @@ class Program:
 
     # What the database does
 
-    def transact(self) -> None:
+    def transact(self, *, may_fail: bool = True) -> None:
         kinds = [self._create, self._update, self._delete, self._renumber, self._note, self._unnote]
         weights = [4, 6, 3, 3, 2, 1]
         rows = {key[0]: row for key, row in self.db.rows["public.accounts"].items()}
@@ -88,9 +92,11 @@ class Program:
                     changes += kind(notes)
             else:
                 changes += kind(rows, touched)
+        if not is_limbo and self.rng.random() < 0.3:
+            changes += self._publish()
         if not is_limbo and not self.locked and self.rng.random() < 0.04:
             changes.append(("public.accounts", "t", None, None))
-        if self.rng.random() < 0.05:
+        if may_fail and self.rng.random() < 0.05:
             changes.insert(self.rng.randrange(len(changes) + 1), SourceUnreachable("gone"))
         self.db.transact(*changes, limbo=is_limbo)
         if is_limbo:
@@ -147,6 +153,17 @@ class Program:
             return []
         text = notes.pop(self.rng.randrange(len(notes)))
         return [("public.notes", "d", {"text": text}, None)]
+
+    def _publish(self) -> list[Any]:
+        """An event; some are deleted, at once or later."""
+        self.version += 1
+        columns = (str(self.version), self.settings.name, "key", "type", "{}")
+        event = dict(zip((each.name for each in OUTBOX.columns), columns, strict=True))
+        changes: list[Any] = [("public.outbox", "c", None, event)]
+        if self.rng.random() < 0.3:
+            old = [key[0] for key in self.db.rows["public.outbox"]] or [event["id"]]
+            changes.append(("public.outbox", "d", {"id": self.rng.choice(old)}, None))
+        return changes
 
     def end_limbo(self) -> None:
         self.db.end_limbo()
@@ -207,11 +224,15 @@ class Program:
             self.transact()
         self.end_limbo()
         self.start = len(self.db.log)
+        self.events = [key[0] for key in self.db.rows["public.outbox"]]
         for events in self.db.log:
             events[:] = [each for each in events if isinstance(each, Change)]
         self.begin()
         assert self.capture is not None
         self.capture.wait_until(lambda: self.capture.stored().capture is not None)
+        # What of an outbox was sent while it was copied for the first time, only one run knows.
+        while not self._is_copied("public.outbox"):
+            self.transact(may_fail=False)
         try:
             for _ in range(STEPS):
                 self.step()
@@ -219,6 +240,11 @@ class Program:
             self._settle()
         finally:
             self.end()
+
+    def _is_copied(self, table_id: str) -> bool:
+        assert self.capture is not None
+        state = self.capture.stored().tables.get(table_id)
+        return state is not None and state.snapshot is not None and state.snapshot.is_done
 
     def _settle(self) -> None:
         deadline_s = time.monotonic() + 60
@@ -238,7 +264,7 @@ class Program:
             and stored.capture.position.at == {"n": len(self.db.log)}
             and stored.capture.position.changes is None
             and stored.capture.signals >= self.signals
-            and len(stored.tables) == 2
+            and len(stored.tables) == 3
             and all(each.snapshot and each.snapshot.is_done for each in stored.tables.values())
         )
 
@@ -249,6 +275,7 @@ def test_a_random_program(seed, bootstrap, monkeypatch):
     program.run()
     check_accounts(program, read(bootstrap, f"p{seed}.public.accounts"))
     check_notes(program, read(bootstrap, f"p{seed}.public.notes"))
+    check_events(program, read(bootstrap, f"outbox.event.p{seed}"))
 
 
 def changes_of(program: Program, table_id: str) -> list[tuple[int, int]]:
@@ -325,3 +352,19 @@ def check_notes(program: Program, records: list[Seen]) -> None:
             assert text not in notes, "a row without a key came twice"
             notes.add(text)
     assert notes == {row["text"] for row in program.db.rows["public.notes"].values()}
+
+
+def check_events(program: Program, records: list[Seen]) -> None:
+    later = [
+        event.after["id"]
+        for events in program.db.log[program.start :]
+        for event in events
+        if isinstance(event, Change) and event.table.id == "public.outbox" and event.op == "c"
+    ]
+    found = [dict(each.headers)["id"].decode() for each in records]
+    assert sorted(set(found)) == sorted(found), "an event came twice"
+    streamed = [each for each in found if each not in program.events]
+    assert streamed == later
+    # What was there at the start and deleted before it was copied is no event any more.
+    kept = {key[0] for key in program.db.rows["public.outbox"]}
+    assert kept <= set(found)

@@ -276,7 +276,7 @@ class Source(ABC):
     @abstractmethod
     def read_chunk(self, table: Table, after: Any, limit_rows: int) -> Chunk:
         """The next rows of a table in the order of its key, behind `after` (None: from the start).
-        Without a key: all rows. No lock outlives the call.
+        If `table` has no key (the database's may have one): all rows. No lock outlives the call.
         """
 
     def bounded(self, table: Table, bounds: Any) -> Chunk:

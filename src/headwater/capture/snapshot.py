@@ -74,6 +74,7 @@ class Copy:
     rows: int
     trackers: list[Tracker]  # the table's; the runner looks at it for every change
     total: int | None = None
+    sent: Tracker | None = None  # of an outbox: what is an event already must not be another one
     generation: int = 0  # counts how often it had to go back
     is_cancelled: bool = False
 

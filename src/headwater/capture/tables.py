@@ -341,6 +341,9 @@ class Tables:
         if table.key:
             copy = Copy(table, snapshot.kind, snapshot.after, snapshot.rows, followed.trackers)
             self._snapshots.start(copy)
+            if table.id == self._settings.outbox and snapshot.kind == INITIAL:
+                copy.sent = Tracker()
+                followed.trackers.append(copy.sent)
         else:
             followed.is_dropped = snapshot.kind == INITIAL
             self._whole.append(table)
@@ -353,6 +356,8 @@ class Tables:
         """A chunk that the stream has passed."""
         table, copy = read.chunk.table, read.copy
         touched, rows = read.tracker.touched, read.rows
+        if copy.sent is not None:
+            touched |= copy.sent.touched
         try:
             # The table may have changed since the stream showed it.
             self._shaper.check_table(table, self._states[table.id].table)

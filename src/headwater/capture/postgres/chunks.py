@@ -190,7 +190,7 @@ class ChunkReader:
         lsn = _log_place(lsn_number(lsn_now), wal_block_bytes)
         reader = self._reader(cursor, table, oid)
         rows_from = name if kind == "p" else f"ONLY {name}"
-        if not reader.key:
+        if not (reader.key and table.key):
             every_row = self._read_all(cursor, reader, rows_from)
             cursor.execute("COMMIT")
             _flush(cursor, lsn)

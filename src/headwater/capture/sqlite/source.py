@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from typing import Any, Final
 
 from headwater.capture.contract import (
@@ -250,6 +251,9 @@ class SqliteSource(Source):
             definition = read_definition(connection, table.name)
             if definition is None:  # the stream tells that it is gone
                 return SqliteChunk(table, [], None, last_id)
+            now = definition.as_table()
+            if not table.key:
+                definition = replace(definition, key=())
             try:
                 rows, next_after = read_rows(connection, definition, after, limit_rows)
             except sqlite3.OperationalError as error:
@@ -257,7 +261,6 @@ class SqliteSource(Source):
                     raise
                 connection.text_factory = lenient_text
                 rows, next_after = read_rows(connection, definition, after, limit_rows)
-        now = definition.as_table()
         return SqliteChunk(table if now == table else now, rows, next_after, last_id)
 
     def bounded(self, table: Table, bounds: int) -> SqliteChunk:
