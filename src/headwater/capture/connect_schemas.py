@@ -2,12 +2,13 @@
 (settings.schemas, there `schemas.enable=true`), with the names that Debezium gives them.
 """
 
+from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
 import orjson
 
-from headwater.capture.contract import Column, Row, Table
+from headwater.capture.contract import UNAVAILABLE, Column, Row, Table
 
 Schema: TypeAlias = dict[str, Any]
 
@@ -85,6 +86,10 @@ _UNKNOWN: Final = {
     "array": [],
     "map": {},
 }
+
+
+_UNAVAILABLE_BYTES: Final = b64encode(UNAVAILABLE.encode()).decode()
+_NUMBERS: Final = {"int8", "int16", "int32", "int64", "float", "double"}
 
 
 def source_schema(connector: str) -> Schema:
@@ -217,3 +222,31 @@ def unknown_row(table: Table) -> Row:
         column.name: None if column.optional else _UNKNOWN.get(str(column.connect.get("type")), 0)
         for column in table.columns
     }
+
+
+def unavailable_values(table: Table) -> Row:
+    """What stands for a value that the log left out in columns that are no texts, as Debezium has
+    it: whatever reads the record by its schema could not take a text there.
+    """
+    return {
+        column.name: _unavailable(column.connect)
+        for column in table.columns
+        if column.connect.get("type") in {"bytes", "map", "array", "struct"}
+    }
+
+
+def _unavailable(connect: Mapping[str, Any]) -> Any:
+    match connect:
+        case {"type": "bytes"}:
+            return _UNAVAILABLE_BYTES
+        case {"type": "map"}:
+            return {UNAVAILABLE: UNAVAILABLE}
+        case {"type": "array", "items": {"type": kind}} if kind in _NUMBERS:
+            return list(UNAVAILABLE.encode())
+        case {"type": "array", "items": items}:
+            return [_unavailable(items)]
+        case {"type": "struct", "fields": fields}:
+            return {each["field"]: _unavailable(each) for each in fields}
+        case {"type": "string"}:
+            return UNAVAILABLE
+    return None if connect.get("optional") else 0  # a number within a struct

@@ -35,6 +35,7 @@ class Plan:
     end: bytes
     width: int  # columns of a whole row
     unknown: Row  # a row of which nothing is known
+    unavailable: Row  # by column, unless it is UNAVAILABLE: what stands for what the log left out
     dump: Callable[[Row], bytes]  # a row as JSON
     rules: RowRules | None
     outbox: Outbox | None
@@ -117,11 +118,13 @@ class Planner:
                 "take compact out of cleanup.policy",
             )
         key_head = head = end = b""
+        truncate_key = b"{}"
         unknown: Row = dict.fromkeys(column.name for column in shaped.columns)
         if settings.schemas:
             key_head = connect_schemas.head_of(connect_schemas.key_schema(shaped, topic))
             schema = connect_schemas.envelope_schema(shaped, topic, self._connector)
             head, end = connect_schemas.head_of(schema), b"}"
+            truncate_key = b'{"schema":null,"payload":{}}'
             unknown = connect_schemas.unknown_row(shaped)
         key, dump = (
             _document_functions(key_head, end)
@@ -135,13 +138,14 @@ class Planner:
             shaped=shaped,
             topic=topic,
             key=key,
-            truncate_key=b"{}" if self._is_compacted else None,
+            truncate_key=truncate_key if self._is_compacted else None,
             source=source,
             source_writer=SourceWriter(source),
             head=head,
             end=end,
             width=len(shaped.columns),
             unknown=unknown,
+            unavailable={} if table.documents else connect_schemas.unavailable_values(shaped),
             dump=dump,
             rules=rules,
             outbox=outbox,

@@ -305,6 +305,9 @@ class Shaper:
                         return self._key_change(plan, frame, before, after, own)
                 if len(before) < plan.width:
                     before = None  # only the key: that says nothing, and Debezium says null
+            if plan.unavailable:
+                before = None if before is None else _marked(before, plan.unavailable)
+                after = _marked(after, plan.unavailable)
             old, new = _dumps(before), _dumps(after)
             records, tail = self._tail(plan, frame, "u")
             value = _join((frame.head, old, b',"after":', new, frame.source, own, tail))
@@ -351,6 +354,7 @@ class Shaper:
     ) -> list[Shaped]:
         # A part of a key that was too large to be written again is what it was.
         after = after | {k: before[k] for k in plan.shaped.key if after[k] == UNAVAILABLE}
+        after = _marked(after, plan.unavailable)
         old_key, new_key = plan.key(before), plan.key(after)
         if old_key == new_key:
             return self._events(plan, frame, "u", before, after, own)
@@ -413,6 +417,12 @@ class Shaper:
 
     def _with_schema(self, payload: bytes, head: bytes) -> bytes:
         return head + payload + b"}" if self._settings.schemas else payload
+
+
+def _marked(row: Row, unavailable: Row) -> Row:
+    """The row with what its columns have for a value that the log left out."""
+    left_out = {name: each for name, each in unavailable.items() if row.get(name) == UNAVAILABLE}
+    return row | left_out if left_out else row
 
 
 def _unshapeable(table: Table, error: Exception) -> TableRefused:
