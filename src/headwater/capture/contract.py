@@ -244,7 +244,8 @@ class Source(ABC):
     def open(self, after: Position | None, known: Mapping[str, Table]) -> Place:
         """Makes ready what capture needs in the database (slot, publication, triggers) and returns
         the place from which nothing will be missed: that of `after`, else that of now. `known` are
-        the tables as they were at `after`. Doing it twice does no harm.
+        the tables as they were at `after`, as far as the stream has shown them. Doing it twice does
+        no harm.
         """
 
     def check_position(self, after: Position) -> bool:
@@ -256,6 +257,12 @@ class Source(ABC):
     @abstractmethod
     def tables(self) -> list[Table]:
         """The tables that the settings name, as they are now."""
+
+    def is_streamed(self, table: Table) -> bool:
+        """Whether the stream, where it stands, has the table as `tables` showed it. False if the
+        table may have been altered in between, in a log that does not tell its columns.
+        """
+        return True
 
     @abstractmethod
     def changes(self, after: Position) -> Iterator[Event]:

@@ -4,7 +4,8 @@
     shop                       {"at": place, "changes": n | null, "ts_ms", "delay_ms", "written_ms",
                                 "owner", "signals", "counts": {…},
                                 "lag": {"size_bytes", "retained_bytes"}, "last": {…} | null}
-    shop/public.orders         {"table": {…}, "snapshot": {…} | null, "failed": {…} | null}
+    shop/public.orders         {"table": {…}, "snapshot": {…} | null, "failed": {…} | null,
+                                "is_ahead"}
 
 Both are written in the same Kafka transaction as the changes they speak of, as its last records:
 the topic's partition is then part of an open transaction for a moment only, and a capture that
@@ -74,6 +75,7 @@ class TableState:
     table: Table
     snapshot: Snapshot | None = None
     failed: Failure | None = None
+    is_ahead: bool = False  # as a look at the database showed it, not yet the stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,7 @@ def _table_state(stored: Mapping[str, Any]) -> TableState:
         table_from(stored["table"]),
         _made(Snapshot, snapshot) if snapshot is not None else None,
         _made(Failure, failed) if failed is not None else None,
+        bool(stored.get("is_ahead")),
     )
 
 

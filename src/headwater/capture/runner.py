@@ -187,7 +187,9 @@ class Capture:
         self._writer = writer
         self._signals = signals
         self._state = state
-        known = {table_id: each.table for table_id, each in stored.tables.items()}
+        known = {
+            table_id: each.table for table_id, each in stored.tables.items() if not each.is_ahead
+        }
         after = stored.capture.position if stored.capture is not None else None
         place = source.open(after, known)
         start = CapturePosition(Position(place), now_ms(), signals=signals.offset)

@@ -112,7 +112,7 @@ class Tables:
         for table in self._source.tables():
             state = self._states.get(table.id)
             if state is None:
-                self.follow(table)
+                self.follow(table, is_ahead=self._is_ahead(table))
             elif self._has_lost_its_topic(table, state):
                 self.copy_again([table.id])
             elif self._is_to_copy(state) and not self._is_copying(table.id):
@@ -120,7 +120,7 @@ class Tables:
                 if state.table.key == table.key:
                     self._copy(table, state.snapshot)
                 else:
-                    self.follow(table)
+                    self.follow(table, is_ahead=self._is_ahead(table))
         self._outgoing.settle()
 
     def _has_lost_its_topic(self, table: Table, state: TableState) -> bool:
@@ -140,8 +140,14 @@ class Tables:
         log.warning("%s: the topic %s was gone, and is made anew", self._settings.name, topic)
         return self._settings.snapshot == "initial"
 
-    def follow(self, table: Table, ddl: str | None = None) -> Followed:
-        """The stream, or a look at the database, shows a table for the first time or changed."""
+    def _is_ahead(self, table: Table) -> bool:
+        """Whether this may be how the table looks later than where the stream is."""
+        return not self._source.is_streamed(table)
+
+    def follow(self, table: Table, ddl: str | None = None, *, is_ahead: bool = False) -> Followed:
+        """The stream, or a look at the database, shows a table for the first time or changed. What
+        a look shows may be ahead of the stream.
+        """
         followed = self._by_id.get(table.id)
         if followed is None:
             followed = self._by_id[table.id] = Followed(table)
@@ -152,6 +158,9 @@ class Tables:
         followed.table = table
         self.by_identity[id(table)] = followed
         state = self._states.get(table.id)
+        if state is not None and state.is_ahead and not is_ahead and state.table == table:
+            state = replace(state, is_ahead=False)
+            self._put(state)
         if state is not None and (state.failed is not None or state.table == table):
             # A table without a key has no way to tell what a copy contains already, so its changes
             # count from the first copy on.
@@ -169,17 +178,17 @@ class Tables:
             return followed
         self._outgoing.append(records)
         if state is not None:
-            self._put(replace(state, table=table))
+            self._put(replace(state, table=table, is_ahead=is_ahead))
             if self._is_to_copy(state) and state.table.key != table.key:
                 # What was copied has other keys, and where the copy was is no place among the new.
                 self._begin_anew(table)
-                self._put(TableState(table, Snapshot(INCREMENTAL)))
+                self._put(TableState(table, Snapshot(INCREMENTAL), is_ahead=is_ahead))
                 self._stop_copying(table.id)
                 self._copy(table, Snapshot(INCREMENTAL))
             return followed
         log.info("%s: follows %s", self._settings.name, table.id)
         is_wanted = self._settings.snapshot == "initial" and not self._source.snapshots_itself
-        state = TableState(table, Snapshot(INITIAL) if is_wanted else None)
+        state = TableState(table, Snapshot(INITIAL) if is_wanted else None, is_ahead=is_ahead)
         self._put(state)
         if state.snapshot is not None:
             if not is_new:
@@ -194,6 +203,8 @@ class Tables:
         if event.table is not None and (state is None or state.table != event.table):
             self.follow(event.table, event.ddl)
             return
+        if event.table is not None and state is not None and state.is_ahead:
+            self._put(replace(state, is_ahead=False))
         try:
             before = state.table if state is not None else None
             self._outgoing.append(self._shaper.schema_change(event, before))
@@ -245,7 +256,8 @@ class Tables:
         hint = f"{error.hint.rstrip(';')}; then {again}" if error.hint else again
         log.error("%s: %s is not followed: %s; %s", self._settings.name, table_id, error, hint)
         failure = Failure(error.what, error.detail, hint)
-        return TableState(table, state.snapshot if state is not None else None, failure)
+        snapshot = state.snapshot if state is not None else None
+        return TableState(table, snapshot, failure, is_ahead=self._is_ahead(table))
 
     def is_wanted(self, followed: Followed, event: Change) -> bool:
         """Whether a change of a table that is not plain is published; notes what it touches."""
@@ -315,7 +327,7 @@ class Tables:
             if state is not None and has_failed:
                 self._states[table_id] = replace(state, failed=None)
             self._stop_copying(table_id)
-            followed = self.follow(table)
+            followed = self.follow(table, is_ahead=self._is_ahead(table))
             if self._states[table_id].failed is not None:
                 continue
             try:
@@ -326,7 +338,8 @@ class Tables:
                 continue
             followed.is_dropped = False
             passing = followed.passing.bounds() if followed.passing is not None else None
-            self._put(TableState(table, Snapshot(INCREMENTAL, passing=passing)))
+            snapshot = Snapshot(INCREMENTAL, passing=passing)
+            self._put(replace(self._states[table_id], snapshot=snapshot))
             self._copy(table, Snapshot(INCREMENTAL))
         self._outgoing.settle()
 
@@ -337,7 +350,7 @@ class Tables:
         return table_id in self._snapshots.copies or any(t.id == table_id for t in self._whole)
 
     def _copy(self, table: Table, snapshot: Snapshot) -> None:
-        followed = self._by_id.get(table.id) or self.follow(table)
+        followed = self._by_id.get(table.id) or self._follow_as_stored(table.id)
         if table.key:
             copy = Copy(table, snapshot.kind, snapshot.after, snapshot.rows, followed.trackers)
             self._snapshots.start(copy)
@@ -347,6 +360,10 @@ class Tables:
         else:
             followed.is_dropped = snapshot.kind == INITIAL
             self._whole.append(table)
+
+    def _follow_as_stored(self, table_id: str) -> Followed:
+        state = self._states[table_id]
+        return self.follow(state.table, is_ahead=state.is_ahead)
 
     def _stop_copying(self, table_id: str) -> None:
         self._snapshots.cancel(table_id)

@@ -41,7 +41,9 @@ from headwater.settings import Secret
 SETTINGS = CaptureSettings("shop", Secret("mysql://localhost/shop"))
 UUID = bytes(range(16))
 UUID_TEXT = "00010203-0405-0607-0809-0a0b0c0d0e0f"
-SERVER = Server(7, "8.0.36", is_mariadb=False, has_gtids=True, has_checksums=True)
+SERVER = Server(
+    7, "8.0.36", is_mariadb=False, has_gtids=True, has_checksums=True, lowers_names=False
+)
 
 
 class FakeCharsets:
@@ -180,6 +182,7 @@ def read(packets: list[bytes], after: Position | None = None) -> list[Event]:
         server_id=7,
         is_by_gtid=False,
         with_statements=True,
+        copied={},
     )
     found: list[Event] = []
     try:
@@ -323,7 +326,7 @@ def read_with_idle(packets: list[bytes]) -> list[Event]:
     after = Position({"file": "binlog.000001", "pos": 4, "server": 7})
     stream = BinlogStream(
         SETTINGS, Pausing(packets), schemas, MySqlGtids(), after,  # type: ignore[arg-type]
-        server_id=7, is_by_gtid=False, with_statements=False,
+        server_id=7, is_by_gtid=False, with_statements=False, copied={},
     )  # fmt: skip
     found: list[Event] = []
     with pytest.raises(SourceUnreachable):
@@ -578,7 +581,10 @@ def test_files_are_in_the_order_of_their_numbers() -> None:
         ("DROP TABLE IF EXISTS a, b.c, `d` /* by server */", "drop", ["d.a", "b.c", "d.d"]),
         ("RENAME TABLE a TO b, c.d TO e.f", "rename", ["d.a", "d.b", "c.d", "e.f"]),
         ("RENAME TABLE a WAIT 5 TO b", "rename", ["d.a", "d.b"]),
+        ("SET STATEMENT a = (SELECT 1), b = 2 FOR DROP TABLE t", "drop", ["d.t"]),
+        ("ALTER TABLE online RENAME COLUMN a TO b", "alter", ["d.online"]),
         ("TRUNCATE t", "truncate", ["d.t"]),
+        ("TRUNCATE ignore", "truncate", ["d.ignore"]),
         ("TRUNCATE TABLE x.t", "truncate", ["x.t"]),
         ("CREATE UNIQUE INDEX i ON t (a)", "alter", ["d.t"]),
         ("DROP INDEX `PRIMARY` ON x.t", "alter", ["x.t"]),
@@ -595,7 +601,8 @@ def test_which_tables_a_statement_touches(statement: str, kind: str, tables: lis
 @pytest.mark.parametrize(
     "statement",
     ["", "FLUSH TABLES", "CREATE TEMPORARY TABLE t (a INT)", "CREATE USER x", "DROP VIEW v",
-     "CREATE DATABASE d", "ALTER", "CREATE TABLE", "GRANT ALL ON *.* TO x", "'"],
+     "CREATE DATABASE d", "ALTER", "CREATE TABLE", "GRANT ALL ON *.* TO x", "'",
+     "SET STATEMENT a = 1", "SET STATEMENT a = 1 FOR", "SET a = 1"],
 )  # fmt: skip
 def test_statements_that_touch_no_table(statement: str) -> None:
     assert ddl.parse(statement, "d") is None

@@ -3,12 +3,18 @@
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import repeat
 from typing import Any
 
 import pytest
 from capture_harness import read, replayed, running
+from confluent_kafka import Producer
 from mariadb_server import MariaDbServer
 
+from headwater.capture import signals
+from headwater.capture.mysql import MySqlSource
+from headwater.capture.positions import SIGNALS_TOPIC, key_of
+from headwater.capture.snapshot import Snapshots
 from headwater.testing import InProcessBroker
 
 
@@ -83,3 +89,102 @@ def test_copy_changes_and_ddl_over_restarts(
     assert change.value["source"]["table"] == "t"
     assert change.value["source"]["file"].startswith("binlog.")
     assert "lsn" not in change.value["source"]
+
+
+@pytest.fixture
+def nameless(mariadb_server: MariaDbServer) -> Iterator[None]:
+    """As MariaDB comes: no names of columns in the log."""
+    with mariadb_server.globals(binlog_row_metadata="NO_LOG"):
+        yield
+
+
+@pytest.mark.usefixtures("nameless")
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_look_that_was_ahead_of_the_stream_gives_no_names(
+    mariadb_server: MariaDbServer,
+    shop: str,
+    bootstrap: str,
+    monkeypatch: pytest.MonkeyPatch,
+    is_known: bool,
+) -> None:
+    """A run found the table as it is now, with the rows from before still ahead of it, and was
+    killed. The next one must not read them with the names of now: it fails a table that it never
+    knew, and knows one that it followed before.
+    """
+
+    table, url = f"{shop}.t", mariadb_server.url(shop)
+    mariadb_server.execute(
+        "CREATE TABLE t (id INT PRIMARY KEY, a INT)",
+        "CREATE TABLE u (id INT PRIMARY KEY)",
+        database=shop,
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr(Snapshots, "start", lambda *_: None)  # the copy comes later
+        first = (f"{shop}.*",) if is_known else (f"{shop}.u",)
+        with running(bootstrap, url, shop, tables=first):
+            pass
+        mariadb_server.execute(
+            "INSERT INTO t VALUES (1, 10)",
+            "ALTER TABLE t RENAME COLUMN a TO b",
+            "INSERT INTO t VALUES (2, 20)",
+            database=shop,
+        )
+        patched.setattr(MySqlSource, "changes", lambda *_: repeat(None))  # it comes to nothing
+        with running(bootstrap, url, shop) as capture:
+            pass
+    assert table in capture.stored().tables
+    with running(bootstrap, url, shop) as capture:
+        if is_known:
+            capture.wait_for_copies(table)
+        else:
+            capture.wait_until(lambda: capture.stored().tables[table].failed is not None)
+    rows = [record.value["after"] for record in read(bootstrap, f"{shop}.{table}")]
+    assert rows == ([{"id": 1, "a": 10}, {"id": 2, "b": 20}] if is_known else [])
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["RENAME TABLE t TO old, v TO t"],
+        ["ALTER TABLE t RENAME old", "ALTER TABLE v RENAME t"],
+        ["CREATE OR REPLACE TABLE t (id INT PRIMARY KEY, a INT)", "INSERT INTO t VALUES (7, 70)"],
+    ],
+)
+def test_a_table_that_takes_the_place_of_another(
+    bootstrap: str, mariadb_server: MariaDbServer, shop: str, statements: list[str]
+) -> None:
+    """The topic has the rows of the new one, and no others."""
+    mariadb_server.execute(
+        "CREATE TABLE t (id INT PRIMARY KEY, a INT)",
+        "CREATE TABLE v LIKE t",
+        "INSERT INTO t VALUES (1, 1), (2, 2)",
+        "INSERT INTO v VALUES (2, 20), (7, 70)",
+        database=shop,
+    )
+    table = f"{shop}.t"
+    with running(bootstrap, mariadb_server.url(shop), shop, tables=(table,)) as capture:
+        capture.wait_for_copies(table)
+        mariadb_server.execute(*statements, database=shop)
+        capture.wait_until(
+            lambda: replayed(read(bootstrap, f"{shop}.{table}")) == _table(mariadb_server, table),
+            "the new table",
+        )
+
+
+def test_a_table_that_still_cannot_be_followed_behind_its_copy_fails_again(
+    bootstrap: str, mariadb_server: MariaDbServer, shop: str
+) -> None:
+    mariadb_server.execute("CREATE TABLE t (id INT PRIMARY KEY)", database=shop)
+    table, topic = f"{shop}.t", f"{shop}.{shop}.t"
+    statement = "SET binlog_format = STATEMENT"
+    with running(bootstrap, mariadb_server.url(shop), shop) as capture:
+        capture.wait_for_copies(table)
+        mariadb_server.execute(statement, "INSERT INTO t VALUES (1)", database=shop)
+        capture.wait_until(lambda: capture.stored().tables[table].failed is not None, "failure")
+        producer = Producer({"bootstrap.servers": bootstrap})
+        producer.produce(SIGNALS_TOPIC, signals.encode("1", [table]), key_of(shop))
+        assert producer.flush(10) == 0
+        capture.wait_until(lambda: '{"id": 1}' in replayed(read(bootstrap, topic)), "the copy")
+        assert capture.stored().tables[table].failed is None
+        mariadb_server.execute(statement, "INSERT INTO t VALUES (2)", database=shop)
+        capture.wait_until(lambda: capture.stored().tables[table].failed is not None, "failure")

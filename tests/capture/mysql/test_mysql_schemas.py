@@ -1,6 +1,8 @@
 """Tables that change: with names of columns in the log, and without."""
 
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 from mariadb_server import MariaDbServer
@@ -244,3 +246,88 @@ def test_savepoints_leave_nothing_of_what_was_taken_back(capture: ShopCapture) -
     )
     assert [row["id"] for row in capture.rows(2) if row] == [1, 3]
     assert reader.failed == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SET STATEMENT lock_wait_timeout = (5) FOR ALTER TABLE online RENAME COLUMN a TO c",
+        "/*!50000 ALTER */ /* x */ TABLE /*M!100000 `online` */ RENAME COLUMN a TO c",
+        "-- ALTER TABLE x\n#\nALTER ONLINE IGNORE TABLE IF EXISTS online WAIT 5 CHANGE a c INT",
+        "BEGIN NOT ATOMIC ALTER TABLE online RENAME COLUMN a TO c; END",
+    ],
+)
+def test_statements_in_odd_clothes_are_understood(nameless: ShopCapture, statement: str) -> None:
+    nameless.execute("CREATE TABLE online (id INT PRIMARY KEY, a INT, b INT)")
+    nameless.begin()
+    nameless.execute(
+        "INSERT INTO online VALUES (1, 1, 1)", statement, "INSERT INTO online VALUES (2, 2, 2)"
+    )
+    assert nameless.rows(2) == [{"id": 1, "a": 1, "b": 1}, {"id": 2, "c": 2, "b": 2}]
+
+
+@pytest.mark.parametrize(("charset", "name"), [("gbk", "中文"), ("cp1251", "таб")])
+def test_statements_are_read_in_their_clients_character_set(
+    nameless: ShopCapture, charset: str, name: str
+) -> None:
+    nameless.execute(f"CREATE TABLE {name} (id INT PRIMARY KEY, a INT)")
+    nameless.begin()
+    with closing(nameless.server.connect(nameless.database)) as connection:
+        connection.set_character_set(charset)
+        connection.query(f"INSERT INTO {name} VALUES (1, 1)")
+        connection.query(f"ALTER TABLE {name} RENAME COLUMN a TO c")
+        connection.query(f"INSERT INTO {name} VALUES (2, 2)")
+    assert nameless.rows(2) == [{"id": 1, "a": 1}, {"id": 2, "c": 2}]
+
+
+def test_names_that_the_server_does_not_tell_apart(tmp_path: Path) -> None:
+    settings = {"lower_case_table_names": "1", "binlog_row_metadata": "NO_LOG"}
+    server = MariaDbServer(tmp_path / "mariadb", settings)
+    try:
+        server.start()
+        server.execute("CREATE DATABASE Shop", "CREATE TABLE SHOP.T (id INT PRIMARY KEY, a INT)")
+        capture = ShopCapture(server, "shop")
+        capture.begin()
+        server.execute(
+            "INSERT INTO Shop.T VALUES (1, 1)",
+            "ALTER TABLE SHOP.T RENAME COLUMN a TO c",
+            "INSERT INTO shop.t VALUES (2, 2)",
+            "TRUNCATE shop.T",
+        )
+        assert capture.rows(3) == [{"id": 1, "a": 1}, {"id": 2, "c": 2}, None]
+        capture.close()
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("metadata", ["FULL", "NO_LOG"])
+def test_sequences_are_no_tables(capture: ShopCapture, metadata: str) -> None:
+    with capture.server.globals(binlog_row_metadata=metadata):
+        reader = capture.begin()
+        capture.execute(
+            TABLE, "CREATE SEQUENCE s", "DO NEXTVAL(s)", "INSERT INTO t VALUES (NEXTVAL(s), 2, 3)"
+        )
+        assert [change.table.name for change in capture.changes(1)] == ["t"]
+        assert reader.failed == []
+
+
+def test_a_table_that_takes_the_place_of_another_is_a_new_one(nameless: ShopCapture) -> None:
+    nameless.execute(TABLE, "CREATE TABLE u (id INT PRIMARY KEY, x INT, y INT)")
+    reader = nameless.begin()
+    nameless.execute(
+        "RENAME TABLE t TO v, u TO t, v TO u",
+        "INSERT INTO t VALUES (1, 1, 1)",
+        "INSERT INTO u VALUES (2, 2, 2)",
+        "CREATE OR REPLACE TABLE u LIKE t",
+        "CREATE OR REPLACE TABLE w LIKE t",
+    )
+    assert nameless.rows(1) == [{"id": 1, "x": 1, "y": 1}]  # that of u can no longer be named
+    reader.until(lambda _: len(reader.schema_changes) == 8)
+    changes = [
+        (each.table_id.partition(".")[2], each.table and each.table.columns[1].name)
+        for each in reader.schema_changes
+    ]
+    assert changes == [
+        ("t", None), ("u", None), ("v", None), ("t", "x"),
+        ("u", None), ("u", "x"), ("w", None), ("w", "x"),
+    ]  # fmt: skip

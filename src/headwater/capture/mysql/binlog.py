@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from pymysql.charset import charset_by_id
+
 from headwater.errors import CaptureError
 from headwater.protocol import compression
 
@@ -54,6 +56,8 @@ _CHECKSUM_BYTES: Final = 4
 _ARTIFICIAL: Final = 0x20  # made by the server for this connection; not in the file
 _IGNORABLE: Final = 0x80
 MAX_EVENT_BYTES: Final = 1 << 30
+_QUERY_CHARSETS, _QUERY_CATALOG = 4, 6
+_QUERY_STATUS_BYTES: Final = {0: 4, 1: 8, 3: 4}
 _MAX_PAYLOAD_BYTES: Final = 1 << 30
 
 _STANDALONE, _PREPARED_XA, _COMPLETED_XA = 0x01, 0x40, 0x80  # flags of MariaDB's GTID event
@@ -193,18 +197,44 @@ def read_query(event: Event) -> Query:
     text = event.body[text_at:]
     if event.type == QUERY_COMPRESSED:
         text = mariadb_decompressed(text)
-    return Query(_text(event.body[at : text_at - 1]), _text(text), thread_id)
+    encoding = _client_encoding(event.body[13:at])
+    return Query(_text(event.body[at : text_at - 1]), _text(text, encoding), thread_id)
+
+
+def _client_encoding(status: bytes) -> str:
+    """Of the client that sent the statement, in which its text is. Status variables are a code and
+    a value of a length that the code tells, in this order: flags, mode, catalog, auto_increment,
+    and the character sets of the client, connection and server.
+    """
+    at = 0
+    while at < len(status):
+        code = status[at]
+        if code == _QUERY_CHARSETS:
+            number = int.from_bytes(status[at + 1 : at + 3], "little")
+            try:
+                return str(charset_by_id(number).encoding or "utf-8")
+            except KeyError:
+                return "utf-8"
+        if code == _QUERY_CATALOG and at + 1 < len(status):
+            at += 2 + status[at + 1]
+        elif code in _QUERY_STATUS_BYTES:
+            at += 1 + _QUERY_STATUS_BYTES[code]
+        else:
+            break
+    return "utf-8"
 
 
 def read_rows_query(event: Event) -> str:
     return _text(event.body[1:] if event.type == ROWS_QUERY else event.body)
 
 
-def _text(data: bytes) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError:  # of a client with another character set
-        return data.decode("latin-1")
+def _text(data: bytes, encoding: str = "utf-8") -> str:
+    for each in (encoding, "utf-8"):
+        try:
+            return data.decode(each)
+        except (UnicodeDecodeError, LookupError):
+            continue
+    return data.decode("latin-1")
 
 
 def read_mysql_gtid(event: Event) -> Gtid:

@@ -102,12 +102,21 @@ def engine(connection: Any, schema: str, table: str) -> str | None:
 
 def is_versioned(connection: Any, schema: str, table: str) -> bool:
     """MariaDB's tables WITH SYSTEM VERSIONING: the log has their history instead of their rows."""
+    return _is_of_type(connection, schema, table, "SYSTEM VERSIONED")
+
+
+def is_sequence(connection: Any, schema: str, table: str) -> bool:
+    """MariaDB's sequences, which stand in the log like tables of one row."""
+    return _is_of_type(connection, schema, table, "SEQUENCE")
+
+
+def _is_of_type(connection: Any, schema: str, table: str, kind: str) -> bool:
     return bool(
         query(
             connection,
             "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
-            " AND TABLE_TYPE = 'SYSTEM VERSIONED'",
-            (schema, table),
+            " AND TABLE_TYPE = %s",
+            (schema, table, kind),
         )
     )
 

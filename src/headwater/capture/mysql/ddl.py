@@ -7,6 +7,9 @@ nothing is known of can therefore not stop a capture; the catalog tells what a t
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
+
+Name: TypeAlias = tuple[str, str]  # (schema, table)
 
 _TOKEN = re.compile(
     r"""
@@ -21,10 +24,10 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 
-# Words that may stand between the verb and TABLE, or between TABLE and the name.
-_BEFORE_NAME = frozenset(
-    {"ONLINE", "OFFLINE", "IGNORE", "OR", "REPLACE", "IF", "NOT", "EXISTS", "NOWAIT"}
-)
+# Words that may stand between the verb and TABLE; between TABLE and the name. The latter must all
+# be reserved ones: a table may well be called `online`.
+_BEFORE_TABLE = frozenset({"ONLINE", "OFFLINE", "IGNORE", "OR", "REPLACE"})
+_BEFORE_NAME = frozenset({"IF", "NOT", "EXISTS"})
 _DATA_VERBS = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "CALL", "MERGE"})
 
 
@@ -35,20 +38,34 @@ class Ddl:
     """
 
     kind: str
-    tables: tuple[tuple[str, str], ...]  # (schema, table), of a rename both the old and the new
+    tables: tuple[Name, ...]  # all that it touches: of a rename both the old and the new
+    gone: tuple[Name, ...] = ()  # these names no longer mean the tables that they did …
+    made: tuple[Name, ...] = ()  # … and these, maybe the same ones, mean others now
+
+    def lower(self) -> "Ddl":
+        """As a server with lower_case_table_names knows the tables."""
+        tables, gone, made = (
+            tuple((schema.lower(), name.lower()) for schema, name in names)
+            for names in (self.tables, self.gone, self.made)
+        )
+        return Ddl(self.kind, tables, gone, made)
 
 
 def parse(statement: str, database: str) -> Ddl | None:
     """None: nothing that concerns a table. `database` is where names without one belong."""
     tokens = _tokens(statement)
     verb = next(tokens, ("", ""))[1].upper()
+    if verb == "SET":  # MariaDB: SET STATEMENT lock_wait_timeout = 5 FOR ALTER TABLE …
+        verb = _behind_settings(tokens)
     if verb in _DATA_VERBS:
         return Ddl("data", tuple((schema or database, name) for schema, name in _all_names(tokens)))
     if verb not in ("CREATE", "ALTER", "DROP", "RENAME", "TRUNCATE"):
         return None
     words = list(tokens)
     at = 0
-    while at < len(words) and _is_word(words[at], _BEFORE_NAME):
+    is_replacing = False
+    while at < len(words) and verb != "TRUNCATE" and _is_word(words[at], _BEFORE_TABLE):
+        is_replacing = is_replacing or words[at][1].upper() == "REPLACE"
         at += 1
     if at == len(words):
         return None
@@ -76,13 +93,35 @@ def parse(statement: str, database: str) -> Ddl | None:
         return None
     kind = verb.lower()
     if kind == "rename":
-        return Ddl(kind, tuple(_names(words, database, {"TO"})))
+        return _renamed(kind, _names(words, database, {"TO"}))
     if kind == "drop":
-        return Ddl(kind, tuple(names))
-    tables = list(names[:1])
-    if kind == "alter":
-        tables += _new_names(words, database)
-    return Ddl(kind, tuple(tables))
+        return Ddl(kind, tuple(names), gone=tuple(names))
+    name = names[0]
+    if kind == "alter" and (new := _new_names(words, database)):
+        return _renamed(kind, [name, *new])
+    replaced = (name,) if is_replacing else ()
+    return Ddl(kind, (name,), gone=replaced, made=replaced)
+
+
+def _renamed(kind: str, names: list[Name]) -> Ddl:
+    """One after the other: old, new, old, new."""
+    made: dict[Name, None] = {}
+    for old, new in zip(names[::2], names[1::2], strict=False):
+        made.pop(old, None)
+        made[new] = None
+    return Ddl(kind, tuple(dict.fromkeys(names)), tuple(dict.fromkeys(names[::2])), tuple(made))
+
+
+def _behind_settings(tokens: Iterator[tuple[str, str]]) -> str:
+    """The verb behind SET STATEMENT variable = value, … FOR."""
+    if next(tokens, ("", ""))[1].upper() != "STATEMENT":
+        return ""
+    depth = 0
+    for kind, text in tokens:
+        depth += (text == "(") - (text == ")")
+        if depth == 0 and _is_word((kind, text), {"FOR"}):
+            return next(tokens, ("", ""))[1].upper()
+    return ""
 
 
 def is_word(statement: str, word: str) -> bool:
@@ -103,7 +142,7 @@ def _is_word(token: tuple[str, str], words: frozenset[str] | set[str]) -> bool:
 
 def _names(
     words: list[tuple[str, str]], database: str, separators: set[str] | None = None
-) -> list[tuple[str, str]]:
+) -> list[Name]:
     """Names in a list: a, b.c, `d`.`e` — separated by commas, or by the words in `separators`."""
     names: list[tuple[str, str]] = []
     at = 0

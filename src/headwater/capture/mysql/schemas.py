@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from headwater.capture.contract import Place, Table
 from headwater.capture.mysql import binlog, ddl, places, table_map
-from headwater.capture.mysql.catalog import Choice, is_versioned, read_tables
+from headwater.capture.mysql.catalog import Choice, is_sequence, is_versioned, read_tables
 from headwater.capture.mysql.charsets import Charsets
 from headwater.capture.mysql.checks import versioned
 from headwater.capture.mysql.columns import ColumnDef, TableDef
@@ -76,9 +76,10 @@ class Schemas:
             place = log_end(self._connection, self._server)
             tables = read_tables(self._connection, self._choice)
             end = log_end(self._connection, self._server)
-            if not self._touched(place, end):
+            altered = self._touched(place, end)
+            if not altered:
                 break
-        self._certain = dict(tables)
+        self._certain = {id_: table for id_, table in tables.items() if id_ not in altered}
         return place
 
     def begin_with(self, known: Mapping[str, Table], place: Place) -> None:
@@ -99,9 +100,17 @@ class Schemas:
         definition = self._certain.get(table_id) or self._last.get(table_id)
         return self._handed_out(definition) if definition else None
 
-    def of_map(self, found: TableMap, place: Place) -> tuple[Table, tuple[ColumnDef, ...]]:
-        """The table that a table map at `place` is about. Raises CaptureError if not known."""
+    def is_certain(self, table: Table) -> bool:
+        """Whether the table looks like this where the stream stands."""
+        return self._certain.get(table.id) == TableDef.of(table)
+
+    def of_map(self, found: TableMap, place: Place) -> tuple[Table, tuple[ColumnDef, ...]] | None:
+        """The table that a table map at `place` is about; None if it is no table at all, but a
+        sequence of MariaDB. Raises CaptureError if not known.
+        """
         is_full = found.is_full
+        if self._certain.get(found.id) is None and self._is_sequence(found):
+            return None
         definition = self._from_map(found) if is_full else self._from_catalog(found, place)
         self._certain[found.id] = definition
         self.uncertain.discard(found.id)
@@ -118,15 +127,23 @@ class Schemas:
         touched = [pair for pair in statement.tables if self.is_chosen(f"{pair[0]}.{pair[1]}")]
         if not touched:
             return []
+        gone = [
+            f"{schema}.{name}"
+            for schema, name in statement.gone
+            if self.is_chosen(f"{schema}.{name}")
+        ]
         for schema, name in touched:
             if old := self._certain.pop(f"{schema}.{name}", None):
                 self._last[old.id] = old
             self.uncertain.discard(f"{schema}.{name}")
-        if statement.kind == "drop":
-            return [(f"{schema}.{name}", None) for schema, name in touched]
-        current, ahead = self._read(touched, place, is_urgent=False)
-        changes: list[tuple[str, Table | None]] = []
-        for schema, name in touched:
+        for table_id in gone:
+            self._last.pop(table_id, None)
+        changes: list[tuple[str, Table | None]] = [(table_id, None) for table_id in gone]
+        rest = [pair for pair in touched if pair in statement.made or pair not in statement.gone]
+        if not rest:
+            return changes
+        current, ahead = self._read(rest, place, is_urgent=False)
+        for schema, name in rest:
             table_id = f"{schema}.{name}"
             if table_id in ahead:
                 self.uncertain.add(table_id)
@@ -138,6 +155,11 @@ class Schemas:
                 self._certain[table_id] = definition
             changes.append((table_id, self._handed_out(definition) if definition else None))
         return changes
+
+    def parse(self, query: binlog.Query) -> ddl.Ddl | None:
+        """What a statement in the log does to tables, by the names under which they are known."""
+        statement = ddl.parse(query.text, query.database)
+        return statement.lower() if statement and self._server.lowers_names else statement
 
     def _from_map(self, found: TableMap) -> TableDef:
         """A table map with names. It cannot tell uuid and inet6 from binary(16): where the last
@@ -208,6 +230,11 @@ class Schemas:
             return current, {f"{schema}.{name}" for schema, name in pairs}
         return current, self._touched(place, end)
 
+    def _is_sequence(self, found: TableMap) -> bool:
+        if found.names is not None:
+            return found.names[0] == "next_not_cached_value"
+        return is_sequence(self._connection, found.schema, found.name)
+
     def _refuse_history(self, found: TableMap) -> None:
         if is_versioned(self._connection, found.schema, found.name):
             raise versioned(found.id)
@@ -237,7 +264,7 @@ class Schemas:
                     raise CaptureError("the binlog does not come to its end", detail=f"{at}")
                 if event.type in (binlog.QUERY, binlog.QUERY_COMPRESSED):
                     query = binlog.read_query(event)
-                    statement = ddl.parse(query.text, query.database)
+                    statement = self.parse(query)
                     if statement and statement.kind not in ("data", "truncate"):
                         for table_id in self._tables_of(statement):
                             self._ahead[table_id] = places.order(dump.place())

@@ -14,6 +14,7 @@ class Server:
     is_mariadb: bool
     has_gtids: bool
     has_checksums: bool
+    lowers_names: bool  # of databases and tables; statements may write them as they like
 
     @property
     def name(self) -> str:
@@ -22,7 +23,9 @@ class Server:
 
 def inspect(connection: Any) -> Server:
     ((version,),) = query(connection, "SELECT VERSION()")
-    found = variables(connection, "gtid_mode", "binlog_checksum", "server_id")
+    found = variables(
+        connection, "gtid_mode", "binlog_checksum", "server_id", "lower_case_table_names"
+    )
     is_mariadb = "mariadb" in str(version).lower()
     return Server(
         id=int(found.get("server_id", 0)),
@@ -30,6 +33,7 @@ def inspect(connection: Any) -> Server:
         is_mariadb=is_mariadb,
         has_gtids=is_mariadb or found.get("gtid_mode", "").upper() == "ON",
         has_checksums=found.get("binlog_checksum", "NONE").upper() != "NONE",
+        lowers_names=found.get("lower_case_table_names", "0") != "0",
     )
 
 

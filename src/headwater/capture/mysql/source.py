@@ -50,6 +50,8 @@ class MySqlSource(Source):
         self._lock = threading.Lock()
         self._readers: list[TableReader] = []  # idle ones
         self._watcher: Any = None  # for lag
+        # Where the copy of a table begins: what cannot be followed behind it is told anew.
+        self._copied: dict[str, tuple[int, int]] = {}
 
     def check(self) -> list[HeadwaterError]:
         try:
@@ -107,6 +109,9 @@ class MySqlSource(Source):
             if connection is not self._catalog:
                 connection.close()
 
+    def is_streamed(self, table: Table) -> bool:
+        return self._schemas is not None and self._schemas.is_certain(table)
+
     def changes(self, after: Position) -> Iterator[Event]:
         schemas, server = self._schemas, self._server
         if schemas is None or server is None:
@@ -143,6 +148,7 @@ class MySqlSource(Source):
             server_id=server.id,
             is_by_gtid=self._dump.is_by_gtid,
             with_statements=self._with_statements,
+            copied=self._copied,
         )
 
     def _gtids(self, after: Position, server: Server) -> MySqlGtids | MariaDbGtids | None:
@@ -199,6 +205,7 @@ class MySqlSource(Source):
         except BaseException:
             reader.connection._force_close()  # noqa: SLF001 (maybe in the middle of a result)
             raise
+        self._copied.setdefault(table.id, chunk.passed)
         with self._lock:
             is_kept = is_reusable and len(self._readers) < _IDLE_CONNECTIONS
             if is_kept:

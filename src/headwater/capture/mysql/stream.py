@@ -88,6 +88,7 @@ class BinlogStream:
         server_id: int,
         is_by_gtid: bool,
         with_statements: bool,
+        copied: dict[str, tuple[int, int]],
     ) -> None:
         self._settings = settings
         self._dump = dump
@@ -98,6 +99,7 @@ class BinlogStream:
         self._maps: dict[int, _Followed] = {}
         self._by_body: dict[bytes, _Followed] = {}
         self._failed: set[str] = set()
+        self._copied = copied
         self._progress_at = time.monotonic()
         self._is_progress_due = False
         self._file, self._position = after.at["file"], after.at.get("pos", after.at.get("begins"))
@@ -326,7 +328,9 @@ class BinlogStream:
             transaction = self._transaction
             place = transaction.begin.at if transaction else self.place()
             try:
-                followed.table, followed.columns = self._schemas.of_map(found, place)
+                known = self._schemas.of_map(found, place)
+                if known is not None:
+                    followed.table, followed.columns = known
             except CaptureError as error:
                 if type(error) not in (
                     CaptureError,
@@ -479,7 +483,7 @@ class BinlogStream:
         return not transaction.is_begun
 
     def _statement(self, event: binlog.Event, query: binlog.Query) -> Iterator[Event]:
-        statement = ddl.parse(query.text, query.database)
+        statement = self._schemas.parse(query)
         transaction = self._transaction
         if statement is None or transaction is None:
             return
@@ -537,7 +541,9 @@ class BinlogStream:
         """LOAD DATA as a statement: like QUERY, with 13 bytes more in front."""
         body = event.body[:13] + event.body[26:]
         query = binlog.read_query(event._replace(type=binlog.QUERY, body=body))
-        yield from self._without_rows(ddl.Ddl("data", ()) if not query.text else _data(query))
+        statement = self._schemas.parse(query)
+        if statement is not None:
+            yield from self._without_rows(statement)
 
     def _rolled_back(self, transaction: _Transaction, event: binlog.Event) -> Iterator[Event]:
         """A part that was taken back stands in the log when tables without transactions took part.
@@ -559,7 +565,11 @@ class BinlogStream:
     # --- tables that fail ---
 
     def _table_failed(self, table_id: str, error: HeadwaterError) -> Iterator[Event]:
-        if table_id not in self._failed:
+        """Once, and again if it was copied since: the copy has not what comes behind it."""
+        copied = self._copied.get(table_id)
+        here = (places.file_number(self._dump.framing.file), self._dump.position)
+        if table_id not in self._failed or (copied is not None and copied < here):
+            self._copied.pop(table_id, None)
             self._failed.add(table_id)
             yield TableFailed(table_id, error)
 
@@ -569,10 +579,6 @@ class BinlogStream:
         for body in [body for body, f in self._by_body.items() if f.id == table_id]:
             del self._by_body[body]
         self._maps = {number: f for number, f in self._maps.items() if f.id != table_id}
-
-
-def _data(query: binlog.Query) -> ddl.Ddl:
-    return ddl.parse(query.text, query.database) or ddl.Ddl("data", ())
 
 
 def _name(place: Any) -> str:
