@@ -220,6 +220,13 @@ def test_what_is_no_address(address):
         settings.split_address(address)
 
 
+def test_topic_defaults_from_flags(tmp_path):
+    flags = {"broker.topic_defaults.segment.bytes": "65536"}
+    loaded = config.load(flags, environ={}, cwd=str(tmp_path))
+    assert loaded.broker.topic_defaults == {"segment.bytes": "65536"}
+    assert source_of(loaded, "broker.topic_defaults.segment.bytes") == "flag --topic-defaults"
+
+
 def test_topic_defaults_from_file_and_environment(tmp_path):
     text = """\
 [broker.topic_defaults]

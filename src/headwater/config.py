@@ -167,9 +167,9 @@ def read(
     _read_environment(environ, reading)
     for name, value in (flags or {}).items():
         if value is not None:
-            section, key = name.split(".")
+            section, key, *entry = name.split(".", 2)  # an entry of a table may have dots, too
             flag = f"flag --{key.replace('_', '-')}"
-            reading.given.append(_Given(section, key, "", value, flag))
+            reading.given.append(_Given(section, key, "".join(entry), value, flag))
 
     settings = _valued(reading)
     made = {
