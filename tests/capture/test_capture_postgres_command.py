@@ -72,6 +72,7 @@ def test_from_doctor_to_reset(cli, postgres, tmp_path):
         lambda: b'"x":3' in cli.result("consume", "shop.public.plain", "-o", "start", "-e").stdout
     )
     assert stop(second) == 0
+    assert cli.json("capture", "status", "shop", code=3)[0]["state"] == "stopped"  # at once
 
     checks = [
         each for each in cli.json("doctor", code=None)["checks"] if each["check"] == "capture shop"

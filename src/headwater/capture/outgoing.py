@@ -59,6 +59,14 @@ class Outgoing:
         self.writer.commit(replace(self.position, lag=self.lag), transactions)
         self.written_s = time.monotonic()
 
+    def say_goodbye(self) -> None:
+        """The last of this process, so that nobody takes it for running. Not if that would commit
+        the half of something: then its silence has to do.
+        """
+        if self.transaction is None and not self._is_open:
+            self.position = replace(self.position, has_ended=True)
+            self.store()
+
     def end(self) -> None:
         """The source transaction is whole. If nothing of it is ours, its position can wait."""
         assert self.transaction is not None

@@ -40,6 +40,7 @@ class CapturePosition:
     delay_ms: int = 0  # how old it was when it was read
     written_ms: int = 0  # when this was written, by ours
     owner: str = ""  # the process that wrote it
+    has_ended: bool = False  # and which stopped in order then
     signals: int = 0  # offset of the next signal
     counts: Mapping[str, int] = field(default_factory=dict)  # of a transaction that is not whole
     lag: Lag = field(default_factory=Lag)
@@ -99,6 +100,7 @@ def encode_capture(stored: CapturePosition) -> bytes:
             "delay_ms": stored.delay_ms,
             "written_ms": stored.written_ms,
             "owner": stored.owner,
+            "has_ended": stored.has_ended,
             "signals": stored.signals,
             "counts": stored.counts,
             "lag": dataclasses.asdict(stored.lag),

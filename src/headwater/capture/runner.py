@@ -193,7 +193,7 @@ class Capture:
         after = stored.capture.position if stored.capture is not None else None
         place = source.open(after, known)
         start = CapturePosition(Position(place), now_ms(), signals=signals.offset)
-        position = dataclasses.replace(stored.capture or start, owner=state.owner)
+        position = dataclasses.replace(stored.capture or start, owner=state.owner, has_ended=False)
         self._outgoing = Outgoing(settings.name, writer, topics, position)
         self._shaper = Shaper(settings, source.connector, source.database)
         self._check_rules(is_first=stored.capture is None)
@@ -231,7 +231,11 @@ class Capture:
         """
         if self._source.snapshots_itself:
             return
-        for problem in self._shaper.check(self._source.tables()):
+        tables = self._source.tables()
+        if not tables:
+            wanted = ", ".join(self._settings.tables)
+            log.warning("%s: no table matches %s, until one is made", self._settings.name, wanted)
+        for problem in self._shaper.check(tables):
             if isinstance(problem, ConfigError) and is_first:
                 raise problem
             log.warning("%s", problem)
@@ -270,6 +274,7 @@ class Capture:
                 self._rare(event)
             if stop.is_set():
                 break
+        outgoing.say_goodbye()
 
     def _begin(self, event: Begin) -> None:
         outgoing = self._outgoing

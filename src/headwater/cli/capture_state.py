@@ -44,7 +44,8 @@ class Known:
             return NEW
         heartbeat_s = self.settings.heartbeat_s if self.settings else _DEFAULT_HEARTBEAT_S
         is_late = (self.silent_s or 0) > _HEARTBEATS_MISSED * heartbeat_s + _GRACE_S
-        return STOPPED if is_late or self.not_ready is not None else FOLLOWING
+        has_ended = self.stored.capture.has_ended
+        return STOPPED if has_ended or is_late or self.not_ready is not None else FOLLOWING
 
     @property
     def silent_s(self) -> float | None:
