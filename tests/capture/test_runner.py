@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 from capture_harness import read, replayed, running
 from memory_source import ACCOUNTS, NOTES, MemoryDatabase, MemorySource
+from wire import wait_until
 
 from headwater.capture import runner, snapshot
 from headwater.capture.contract import Column, SchemaChange, Table, TableFailed
@@ -458,3 +459,23 @@ def test_transactions_are_seen_whole(bootstrap, db):
     assert [each["status"] for each in ends] == ["BEGIN", "END"] * 20
     assert all(each["event_count"] == 2 for each in ends if each["status"] == "END")
     assert len(read(bootstrap, TOPIC)) == 40
+
+
+def test_a_table_that_is_truncated_while_a_chunk_of_it_waits(bootstrap, db, monkeypatch):
+    """The stream has come beyond the truncate when the chunk, which is older, is published."""
+    db.transact(created(1), created(2))
+
+    class Truncated(MemorySource):
+        def read_chunk(self, table, after, limit_rows):
+            chunk = super().read_chunk(table, after, limit_rows)
+            if len(db.log) == 1:
+                db.transact(("public.accounts", "t", None, None), created(3))
+            wait_until(lambda: db.acknowledged == 2)
+            return chunk
+
+    monkeypatch.setattr(runner, "source_of", lambda *_: Truncated(db))
+    with captured(bootstrap, heartbeat_s=0.05) as capture:
+        capture.wait_for_copies("public.accounts")
+    records = read(bootstrap, TOPIC)
+    assert [each.op for each in records] == ["t", "c"]
+    assert replayed(records) == table_of(db)
