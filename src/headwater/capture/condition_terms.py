@@ -138,6 +138,8 @@ def _days(text: str) -> int:
 
 
 def _micros_of_day(text: str) -> int:
+    if text.startswith("24:"):  # midnight at the end of a day, which Python does not have
+        return 86_400 * 10**6
     at = time.fromisoformat(text.removesuffix("Z"))
     return ((at.hour * 60 + at.minute) * 60 + at.second) * 10**6 + at.microsecond
 
