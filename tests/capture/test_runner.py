@@ -219,6 +219,39 @@ def test_what_a_copy_without_keys_contains_is_known_to_the_next_run(bootstrap, m
     assert capture.stored().tables["public.notes"].snapshot.passing is None
 
 
+def test_a_large_copy_without_keys_becomes_several_transactions(bootstrap, monkeypatch):
+    """And begins anew if it fails between two of them."""
+    monkeypatch.setattr("headwater.capture.tables.SPLIT_BYTES", 5_000)
+    monkeypatch.setattr("headwater.capture.tables.TOLD_ROWS", 10)
+    monkeypatch.setattr("headwater.capture.writer.PART_BYTES", 3_000)
+    db = MemoryDatabase(NOTES)
+
+    class Failing(MemorySource):
+        def read_chunk(self, table, after, limit_rows):
+            chunk = super().read_chunk(table, after, limit_rows)
+            if db.opened == 1:
+                chunk.rows = failing(chunk.rows)
+            return chunk
+
+    def failing(rows):
+        yield from rows[:60]
+        raise SourceUnreachable("gone")
+
+    monkeypatch.setattr(runner, "source_of", lambda *_: Failing(db))
+    db.transact(*(("public.notes", "c", None, {"text": f"note {n:03}"}) for n in range(100)))
+    with pytest.raises(SourceUnreachable), captured(bootstrap) as capture:
+        capture._thread.join(30)
+    first = read(bootstrap, "shop.public.notes")
+    assert 0 < len(first) < 60
+    with captured(bootstrap) as capture:
+        capture.wait_for_copies("public.notes")
+    records = read(bootstrap, "shop.public.notes")[len(first) :]
+    assert [each.op for each in records] == ["t", *["r"] * 100]
+    assert [each.value["after"]["text"] for each in records[1:]] == [
+        f"note {n:03}" for n in range(100)
+    ]
+
+
 def ask_for_copy(bootstrap: str, *table_ids: str) -> None:
     from confluent_kafka import Producer
 

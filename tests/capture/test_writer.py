@@ -8,7 +8,8 @@ from wire import wait_until
 from headwater.capture import writer as writer_module
 from headwater.capture.contract import Position
 from headwater.capture.positions import TOPIC, CapturePosition, decode
-from headwater.capture.writer import Writer
+from headwater.capture.writer import Stopped, Writer
+from headwater.errors import RequestRefused
 from headwater.protocol.records import records_of
 
 
@@ -22,6 +23,7 @@ class Broker:
         self.sent: list[tuple[str, bytes, bytes]] = []
         self.committed: list[list[tuple[str, bytes, bytes]]] = []
         self.sends = 0
+        self.aborts = 0
 
     def send(self, batches) -> None:
         assert self.may_go.wait(30)
@@ -38,6 +40,7 @@ class Broker:
         self.sent = []
 
     def abort(self) -> None:
+        self.aborts += 1
         self.sent = []
 
     def data(self) -> list[list[bytes]]:
@@ -142,6 +145,7 @@ def test_a_large_transaction_goes_in_parts_of_one(writer, broker, committed, mon
     assert values == [b"first", *(b"%0100d" % n for n in range(1000))]
     assert any(each[-1000:] == values[1:] for each in broker.data())
     assert sum(each.records for each in committed) == 1001
+    assert sum(each.transactions for each in committed) == 2
     assert writer.transaction_bytes == 0
 
 
@@ -211,3 +215,46 @@ def test_whoever_waits_for_room_says_so(broker, committed):
         helper.join()
         writer.close()
     assert waited
+
+
+def test_what_the_broker_refuses_is_aborted_so_that_no_reader_waits(writer, broker):
+    broker.failure = RequestRefused("no")
+    transaction(writer, 1, [b"a"])
+    wait_until(lambda: broker.aborts == 1)
+    with pytest.raises(RequestRefused):
+        writer.check()
+
+
+def test_what_was_sent_in_part_is_aborted_at_the_end(writer, broker, monkeypatch):
+    monkeypatch.setattr(writer_module, "PART_BYTES", 1_000)
+    writer.begin()
+    for _ in range(20):
+        writer.append("t", 1, None, b"x" * 100, (), 0)
+    wait_until(lambda: broker.sends)
+    writer.close()
+    assert (broker.aborts, broker.committed) == (1, [])
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_after_a_stop_nobody_waits_for_a_broker(broker, monkeypatch, is_whole):
+    monkeypatch.setattr(writer_module, "STOP_S", 0.1)
+    monkeypatch.setattr(writer_module, "GROUP_BYTES" if is_whole else "PART_BYTES", 1_000)
+    stop = threading.Event()
+    writer = Writer(broker, b"shop", lambda committed: None, stop)
+    broker.may_go.clear()
+    stop.set()
+    with pytest.raises(Stopped):
+        for number in range(100):
+            transaction(writer, number, [b"x" * 100] * 5)
+    broker.may_go.set()
+    writer.close()
+
+
+def test_keys_and_headers_count(writer, broker, monkeypatch):
+    monkeypatch.setattr(writer_module, "PART_BYTES", 10_000)
+    writer.begin()
+    for _ in range(3):
+        writer.append("t", 1, b"k" * 4_000, None, (("h", b"x" * 4_000),), 0)
+    wait_until(lambda: broker.sends == 1)
+    writer.commit(at(1))
+    assert writer.wait_until_durable(30)

@@ -47,7 +47,8 @@ from headwater.errors import (
 
 log = logging.getLogger(__name__)
 
-_TOLD_ROWS = 10_000  # how often the copy of a table without a key tells how far it is
+TOLD_ROWS = 1_000  # how often the copy of a table without a key tells how far it is
+SPLIT_BYTES = 1 << 30  # a larger one becomes several Kafka transactions
 
 
 @dataclass(slots=True)
@@ -417,9 +418,7 @@ class Tables:
             if state.snapshot.kind == INCREMENTAL:
                 self._begin_anew(table)
             total = self._source.estimate_rows(table)
-            counted = _Counted(
-                chunk.rows, lambda rows: self._told.snapshot(table.id, rows, total, is_done=False)
-            )
+            counted = _Counted(chunk.rows, lambda rows: self._has_copied(state, rows, total))
             self._append_rows(chunk.table, counted, state.snapshot.kind)
         except (SourceUnreachable, Fenced):
             raise
@@ -436,6 +435,19 @@ class Tables:
         self._put(replace(state, snapshot=snapshot))
         self._outgoing.settle()
         self._told.snapshot(table.id, counted.rows, total, is_done=True)
+
+    def _has_copied(self, state: TableState, rows: int, total: int | None) -> None:
+        """So many rows of a copy in one piece are on their way. One that is too large for a Kafka
+        transaction becomes several; should the last of them never come, the next run begins anew.
+        """
+        self._told.snapshot(state.table.id, rows, total, is_done=False)
+        if self._outgoing.writer.transaction_bytes > SPLIT_BYTES:
+            assert state.snapshot is not None
+            passing = state.snapshot.passing
+            begun = Snapshot(INCREMENTAL, None, rows, total, passing=passing)
+            self._put(replace(state, snapshot=begun))
+            self._outgoing.store()
+            self._outgoing.open()
 
     def _copy_failed(self, failed: FailedCopy) -> None:
         if isinstance(failed.error, SourceUnreachable):
@@ -465,6 +477,6 @@ class _Counted:
     def __iter__(self) -> Iterator[Row]:
         for row in self._rows:
             self.rows += 1
-            if not self.rows % _TOLD_ROWS:
+            if not self.rows % TOLD_ROWS:
                 self._tell(self.rows)
             yield row
