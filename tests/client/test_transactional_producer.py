@@ -290,7 +290,8 @@ def test_an_epoch_for_each_transaction_until_they_are_used_up(tmp_path, monkeypa
             known = broker.running.broker.transactions.transaction("many")
             known.epoch = writer._epoch = 32_750  # as after so many transactions
             first_id = writer._producer_id
-            writer._cluster.close()  # so that the proxy is in the way
+            for connection in list(writer._cluster._connections.values()):
+                writer._cluster.lose(connection)  # so that the proxy is in the way
             rng = random.Random(4)
             for number in range(40):
                 write_somehow(writer, topic, rng, number, expected)

