@@ -460,6 +460,61 @@ def test_a_renamed_column_is_found_by_the_stream_and_by_a_copy(bootstrap, db, is
     assert not any("4711" in str(each.value) for each in read(bootstrap, TOPIC))
 
 
+def test_what_rules_hide_is_in_no_topic_and_no_log(bootstrap, monkeypatch, caplog):
+    from confluent_kafka.admin import AdminClient
+
+    caplog.set_level("DEBUG")
+    names = ("id", "dropped", "nulled", "masked", "hashed", "cut", "bad")
+    table = Table("public", "accounts", tuple(Column(name, "text") for name in names), ("id",))
+    rules = {
+        f"*.{name}": rule
+        for name, rule in zip(
+            names, ("hash:a", "drop", "null", "mask", "hash:b", "truncate:2", "mask"), strict=True
+        )
+    }
+    rows = {"public.accounts": "coalesce(bad, 'x') <> 'y'"}
+
+    def secret(number: int) -> dict:
+        return {name: f"{name[0]}-secret-{number}" for name in names}
+
+    db = MemoryDatabase(table)
+    monkeypatch.setattr(runner, "source_of", lambda *_: MemorySource(db))
+
+    def change(op, before, after):
+        return ("public.accounts", op, before, after)
+
+    db.transact(*(change("c", None, secret(n)) for n in range(3)))
+    with captured(
+        bootstrap, columns=rules, rows=rows, schemas=True, transactions=True, heartbeat_s=0.2
+    ) as capture:
+        capture.wait_for_copies("public.accounts")
+        db.transact(
+            change("u", secret(0), secret(0) | {"masked": "other-secret"}),
+            change("u", {"id": secret(1)["id"]}, secret(4)),
+            change("u", secret(2), secret(2) | {"id": "moved-secret"}),
+            change("u", secret(2) | {"id": "moved-secret"}, secret(2) | {"bad": "y"}),
+            change("d", {"id": secret(0)["id"]}, None),
+            change("t", None, None),
+            SchemaChange("public.accounts", table, "alter table accounts"),
+        )
+        ask_for_copy(bootstrap, "public.accounts")
+        capture.wait_until(lambda: db.acknowledged == 2)
+        capture.wait_for_copies("public.accounts")
+        db.transact(change("u", None, secret(5) | {"cut": ["a-secret"]}))  # cannot be cut
+        capture.wait_until(lambda: "public.accounts" in capture.state.failed_tables)
+    topics = {
+        topic
+        for topic in AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=30).topics
+        if topic not in ("__transaction_state", "__consumer_offsets")
+    }
+    seen = [each for topic in topics for each in read(bootstrap, topic)]
+    assert len(seen) > 15
+    assert {"__headwater_positions", TOPIC, "shop.schema", "shop.transaction"} <= topics
+    assert not [each for each in seen if "secret" in str(each)]
+    assert "is not followed" in caplog.text
+    assert "secret" not in caplog.text
+
+
 def test_a_new_table_lacks_what_a_rule_names(bootstrap, db, monkeypatch):
     monkeypatch.setattr(runner, "TABLES_S", 0.1)
     orders = Table("public", "orders", (Column("id", "int"), Column("cards", "int")), ("id",))
