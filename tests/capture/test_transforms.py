@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.capture.contract import UNAVAILABLE, Begin, Change, Column, Table
+from headwater.capture.contract import UNAVAILABLE, Begin, Change, Column, SchemaChange, Table
 from headwater.capture.settings import CaptureSettings
 from headwater.capture.shaping import Shaper
 from headwater.errors import ConfigError, TableRefused
@@ -120,7 +120,9 @@ def test_a_masked_column_that_may_have_been_renamed_stops_the_table():
 
 
 def test_a_new_table_has_every_column_that_a_rule_names():
-    shaper = make(columns={"public.users.Phone": "mask", "*.x*": "mask", "public.others.y": "mask"})
+    shaper = make(
+        columns={"public.users.Phone": "mask", "public.users.x?": "mask", "public.others.y": "mask"}
+    )
     shaper.check_table(USERS, None)
     with pytest.raises(TableRefused, match=r"public.users.Phone applies to no column"):
         shaper.check_table(renamed(USERS, "phone", "fax"), None)
@@ -162,6 +164,31 @@ def test_a_key_is_not_made_the_same_for_all_rows(action):
 def test_only_texts_are_truncated():
     with pytest.raises(TableRefused, match=r"public.users.age, which is no text"):
         make(columns={"*.age": "truncate:1"}).topic_of(USERS)
+    document = {"type": "string", "name": "io.debezium.data.Json", "version": 1}
+    table = dataclasses.replace(USERS, columns=(*USERS.columns, Column("j", "jsonb", document)))
+    with pytest.raises(TableRefused, match=r"public.users.j, which is no text"):
+        make(columns={"*.j": "truncate:1"}).topic_of(table)
+
+
+def test_schemas_show_columns_as_the_rules_leave_them():
+    shaper = make(schemas=True, columns={"*.age": "hash", "*.name": "null", "*.phone": "drop"})
+    shaper.begin(Begin({}, "1", 0, {}))
+    ((_, _, value, _),) = shaper.change(Change(USERS, "c", None, ANNE, 0, {"lsn": 1}))
+    fields = json.loads(value)["schema"]["fields"][1]["fields"]
+    assert [(each["field"], each["type"], each["optional"]) for each in fields] == [
+        ("id", "int32", False),
+        ("name", "string", True),
+        ("country", "string", True),
+        ("age", "string", True),
+    ]
+    (told,) = shaper.schema_change(SchemaChange("public.users", USERS), None)
+    columns = json.loads(told[2])["tableChanges"][0]["table"]["columns"]
+    assert [(each["name"], each["typeName"]) for each in columns] == [
+        ("id", "integer"),
+        ("name", "text"),
+        ("country", "text"),
+        ("age", "text"),
+    ]
 
 
 @pytest.mark.parametrize("action", ["masked", "mask:", "mask:x", "truncate", "drop:1", ""])
