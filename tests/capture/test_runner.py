@@ -252,6 +252,25 @@ def test_a_large_copy_without_keys_becomes_several_transactions(bootstrap, monke
     ]
 
 
+def test_a_transaction_in_limbo_is_not_undone_by_a_copy_without_keys(bootstrap, monkeypatch):
+    monkeypatch.setattr("headwater.capture.tables.AGAIN_S", 0.02)
+    db = MemoryDatabase(NOTES)
+    monkeypatch.setattr(runner, "source_of", lambda *_: MemorySource(db))
+    db.transact(("public.notes", "c", None, {"text": "old"}))
+    with captured(bootstrap) as capture:
+        capture.wait_for_copies("public.notes")
+        db.transact(("public.notes", "c", None, {"text": "in limbo"}), limbo=True)
+        capture.wait_until(lambda: db.acknowledged == 2)
+        before = db.chunks_read
+        ask_for_copy(bootstrap, "public.notes")
+        capture.wait_until(lambda: db.chunks_read > before + 2)
+        assert len(read(bootstrap, "shop.public.notes")) == 2
+        db.end_limbo()
+        capture.wait_until(lambda: len(read(bootstrap, "shop.public.notes")) == 5)
+    records = read(bootstrap, "shop.public.notes")
+    assert [each.op for each in records] == ["r", "c", "t", "r", "r"]
+
+
 def ask_for_copy(bootstrap: str, *table_ids: str) -> None:
     from confluent_kafka import Producer
 

@@ -88,6 +88,14 @@ def test_a_topic_that_somebody_deleted_has_all_rows_again(bootstrap, db):
     assert replayed(read(bootstrap, TOPIC)) == table_of(db)
 
 
+def test_many_records_for_a_topic_that_takes_small_batches(bootstrap, two):
+    two.transact(*(order(n, "".join(map(chr, range(200 + n, 260 + n)))) for n in range(2000)))
+    with captured(bootstrap, topic_config={"max.message.bytes": "5000"}) as capture:
+        capture.wait_for_copies("public.orders")
+    assert failure_of(capture) is None
+    assert replayed(read(bootstrap, "shop.public.orders")) == table_of(two, "public.orders")
+
+
 def test_a_topic_that_cannot_be_created_fails_its_table_only(bootstrap, two, monkeypatch):
     from headwater.capture import topics
     from headwater.errors import RequestRefused

@@ -109,7 +109,12 @@ def _run(
         stack.callback(signals.close)
         key = positions.key_of(settings.name)
         writer = Writer(
-            producer, key, lambda committed: _tell(state, committed), stop, source.stay_connected
+            producer,
+            key,
+            lambda committed: _tell(state, committed),
+            stop,
+            source.stay_connected,
+            topics.batch_bytes,
         )
         stack.callback(writer.close)
         try:

@@ -4,6 +4,7 @@ Called by the runner's thread only. A table's state is durable with the records 
 """
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -48,6 +49,7 @@ from headwater.errors import (
 log = logging.getLogger(__name__)
 
 TOLD_ROWS = 1_000  # how often the copy of a table without a key tells how far it is
+AGAIN_S = 1.0  # before it is read again
 SPLIT_BYTES = 1 << 30  # a larger one becomes several Kafka transactions
 
 
@@ -87,6 +89,7 @@ class Tables:
         self.recent = deque([] if last is None else [last], RECENT_TRANSACTIONS)
         self._snapshots = Snapshots(source, self.recent, settings.chunk_rows)
         self._whole: list[Table] = []  # tables without a key that wait for their copy
+        self._again_s = 0.0  # when the next of them may be read
         self._passing: dict[str, Followed] = {}
         self._bounded = {  # copies of whole tables that the run before has published
             table_id: source.bounded(state.table, state.snapshot.passing)
@@ -296,7 +299,7 @@ class Tables:
         """Between two transactions: everything that can be published, now that the stream is at
         `place`.
         """
-        if self._whole:
+        if self._whole and time.monotonic() >= self._again_s:
             self._copy_whole(self._whole.pop(0))
         for table_id, followed in tuple(self._passing.items()):
             if followed.passing is not None and followed.passing.is_passed(place):
@@ -413,6 +416,7 @@ class Tables:
             chunk = self._source.read_chunk(table, None, self._settings.chunk_rows)
             if not all(chunk.contains(transaction) for transaction in self.recent):
                 self._whole.append(table)  # the topic has something that the read has not (limbo)
+                self._again_s = time.monotonic() + AGAIN_S
                 return
             self._shaper.check_table(chunk.table, state.table)
             if state.snapshot.kind == INCREMENTAL:

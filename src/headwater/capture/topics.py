@@ -4,9 +4,11 @@ from typing import Final
 
 from headwater.capture import positions
 from headwater.capture.settings import CaptureSettings
+from headwater.capture.writer import BATCH_BYTES
 from headwater.client.cluster import Cluster
 from headwater.client.topics import NewTopic, ensure_topics
 from headwater.errors import RequestRefused, TableRefused
+from headwater.protocol.records import HEADER_BYTES
 from headwater.settings import ClientSettings
 
 # A captured table is kept whole: from its topic every derived store can be rebuilt at any time.
@@ -27,6 +29,11 @@ class Topics:
         self._cluster = Cluster(bootstrap, login)
         name = settings.name
         self.of_all_tables = {f"{name}.schema", f"{name}.transaction", f"{name}.message"}
+        limit = settings.topic_config.get("max.message.bytes", "")
+        # Of a batch before compression; what is around the records counts, too.
+        self.batch_bytes = min(
+            BATCH_BYTES, max(1, int(limit) - HEADER_BYTES) if limit.isdigit() else BATCH_BYTES
+        )
         self.partitions = _Partitions(self)
 
     def ensure_internal(self) -> None:

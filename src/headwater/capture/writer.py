@@ -83,8 +83,10 @@ class Writer:
         on_committed: Callable[[Committed], None],
         stop: threading.Event | None = None,
         while_waiting: Callable[[], None] = lambda: None,
+        batch_bytes: int = BATCH_BYTES,
     ) -> None:
         self._producer = producer
+        self._batch_bytes = batch_bytes
         self._while_waiting = while_waiting
         self._stop = stop or threading.Event()
         self._capture_key = capture_key
@@ -179,7 +181,7 @@ class Writer:
         self._thread.join(CLOSE_S)  # it may be waiting for a broker that is gone
 
     def _new_builder(self, place: tuple[str, int]) -> BatchBuilder:
-        builder = BatchBuilder(BATCH_BYTES)
+        builder = BatchBuilder(self._batch_bytes)
         self._builders[place] = builder
         self._group.batches.setdefault(place, []).append(builder)
         return builder

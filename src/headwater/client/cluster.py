@@ -65,6 +65,13 @@ RETRIABLE: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
+# What another attempt with the same records does not mend.
+_OF_THE_RECORDS: Final = (
+    ErrorCode.INVALID_RECORD,
+    ErrorCode.INVALID_TIMESTAMP,
+    ErrorCode.INVALID_TOPIC_EXCEPTION,
+    ErrorCode.POLICY_VIOLATION,
+)
 _ELSEWHERE: Final = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
@@ -351,7 +358,10 @@ def refused_topic(code: int, topic: str, message: str | None = None) -> Headwate
             detail=detail,
             hint=f"`headwater acl add USER --producer --topic {topic}` grants it",
         )
-    return TopicRefused(topic, f"topic {topic} does not take the records", detail=detail)
+    what = f"topic {topic} does not take the records"
+    if code in _OF_THE_RECORDS:
+        return TopicRefused(topic, what, detail=detail)
+    return RequestRefused(what, detail=detail)
 
 
 def refused_id(code: int, transactional_id: str, message: str | None = None) -> HeadwaterError:
