@@ -162,14 +162,18 @@ def connect_type(declared: Declared, settings: CaptureSettings) -> Mapping[str, 
     if base in ("binary", "varbinary", "vector") or base in BLOBS:
         return {"type": "bytes"}
     if base == "enum":
-        return _named("string", "io.debezium.data.Enum", allowed=",".join(declared.values))
+        return _named("string", "io.debezium.data.Enum", allowed=_allowed(declared))
     if base == "set":
-        return _named("string", "io.debezium.data.EnumSet", allowed=",".join(declared.values))
+        return _named("string", "io.debezium.data.EnumSet", allowed=_allowed(declared))
     if base == "json":
         return _named("string", "io.debezium.data.Json")
     if base == "point" or base in GEOMETRIES:
         return _geometry("Point" if base == "point" else "Geometry")
     return {"type": "string"}
+
+
+def _allowed(declared: Declared) -> str:
+    return ",".join(value.replace(",", "\\,") for value in declared.values)
 
 
 def _named(kind: str, name: str, **parameters: str) -> Mapping[str, Any]:
@@ -216,5 +220,6 @@ def _geometry(name: str) -> Mapping[str, Any]:
         "type": "struct",
         "name": f"io.debezium.data.geometry.{name}",
         "version": 1,
+        "doc": "Geometry (POINT)" if name == "Point" else "Geometry",
         "fields": fields,
     }
