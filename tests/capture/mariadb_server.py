@@ -73,6 +73,9 @@ class MariaDbServer:
             *_as_root(),
             f"--datadir={self.data}",
             f"--socket={self.directory / 'mariadb.sock'}",
+            # Of its own: one that starts removes all temporary tables there, and a server whose
+            # temporary table is gone ends by a segmentation fault (ha_maria::drop_table).
+            f"--tmpdir={self.directory}",
             f"--port={self.port}",
             "--bind-address=127.0.0.1",
             *(f"--{name}={value}" for name, value in merged.items()),
