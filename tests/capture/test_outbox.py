@@ -117,3 +117,10 @@ def test_other_tables_go_their_way():
     ((topic, _, value, _),) = shape(make(), "c", None, {"id": 1}, table=table)
     assert topic == "shop.public.orders"
     assert json.loads(value)["after"] == {"id": 1}
+
+
+def test_an_outbox_needs_no_key_of_its_own():
+    """Its events have one, also in a compacted topic."""
+    table = Table("public", "outbox", COLUMNS, ())
+    shaper = make(topic_config={"cleanup.policy": "compact"})
+    assert shape(shaper, "c", None, EVENT, table) == [RECORD]

@@ -135,10 +135,18 @@ def test_a_key_that_was_too_large_to_be_written_again_has_not_changed():
     assert record[2]["after"] == {"url": "long", "hits": 2}
 
 
+def test_an_old_row_without_the_key_tells_of_no_other_key():
+    """PostgreSQL's replica identity may be another index than the primary key's."""
+    (record,) = shape(make(), "u", {"email": "old@example.org"}, ANNE)
+    assert record[1:] == ({"id": 1}, envelope("u", None, ANNE), ())
+
+
 def test_a_truncate_has_no_key_unless_the_topic_is_compacted():
     assert shape(make(), "t") == [(TOPIC, None, envelope("t"), ())]
     compacted = make(topic_config={"cleanup.policy": "compact"})
     assert shape(compacted, "t") == [(TOPIC, {}, envelope("t"), ())]
+    compacted = make(topic_config={"cleanup.policy": "compact"}, schemas=True)
+    assert shape(compacted, "t")[0][1] == {"schema": None, "payload": {}}  # for Connect
 
 
 def test_a_key_of_several_columns_is_in_the_keys_order():
