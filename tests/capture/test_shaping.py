@@ -1,6 +1,7 @@
 """Envelopes beside those of Debezium's documentation, written down by hand."""
 
 import json
+from base64 import b64encode
 
 import pytest
 
@@ -139,6 +140,38 @@ def test_an_old_row_without_the_key_tells_of_no_other_key():
     """PostgreSQL's replica identity may be another index than the primary key's."""
     (record,) = shape(make(), "u", {"email": "old@example.org"}, ANNE)
     assert record[1:] == ({"id": 1}, envelope("u", None, ANNE), ())
+
+
+def test_what_the_log_left_out_has_the_type_of_its_column():
+    columns = (Column("id", "int", {"type": "int32"}), Column("data", "blob", {"type": "bytes"}))
+    table = Table("public", "files", columns, ("id",))
+    left_out = {"id": 1, "data": UNAVAILABLE}
+    marked = {"id": 1, "data": b64encode(UNAVAILABLE.encode()).decode()}
+    (record,) = shape(make(), "u", left_out, left_out, table=table)
+    assert (record[2]["before"], record[2]["after"]) == (marked, marked)
+    *_, moved = shape(make(), "u", {"id": 2}, left_out, table=table)
+    assert moved[2]["after"] == marked
+
+
+def test_changes_of_a_transaction_may_have_different_fields_of_source():
+    shaper = make()
+    shaper.begin(BEGIN)
+    owns: list[dict] = [{"lsn": 1}, {}, {"lsn": 2, "xmin": 3}, {"lsn": 4}]
+    for number, own in enumerate(owns):
+        ((_, _, value, _),) = shaper.change(Change(CUSTOMERS, "c", None, ANNE, number, own))
+        assert json.loads(value)["source"] == SOURCE | {"lsn": None} | own
+
+
+def test_a_long_transaction_tells_when_its_changes_were_processed():
+    times = iter(range(10**9, 10**12, 10**9))
+    chosen = CaptureSettings("shop", Secret("postgresql://x"))
+    shaper = Shaper(chosen, "postgresql", "shopdb", now_ns=lambda: next(times))
+    shaper.begin(BEGIN)
+    seen = []
+    for number in (0, 1, 1023, 1024, 1025, 2048):
+        ((_, _, value, _),) = shaper.change(Change(CUSTOMERS, "c", None, ANNE, number, {"lsn": 1}))
+        seen.append(json.loads(value)["ts_ms"])
+    assert seen == [1000, 1000, 1000, 2000, 2000, 3000]
 
 
 def test_a_truncate_has_no_key_unless_the_topic_is_compacted():
