@@ -85,6 +85,20 @@ def test_from_doctor_to_reset(cli, postgres, tmp_path):
     assert cli.json("capture", "status", "shop", code=3)[0]["state"] == "never ran"
 
 
+def test_a_rule_that_hides_nothing_is_refused_before_the_database_keeps_its_log(
+    cli, postgres, tmp_path
+):
+    postgres.run("CREATE TABLE users (id int PRIMARY KEY, phone text)")
+    (tmp_path / "headwater.toml").write_text(
+        f'[capture.shop]\nsource = "{postgres.url}"\n'
+        '[capture.shop.columns]\n"public.users.phon" = "drop"\n'
+    )
+    assert "applies to nothing" in cli.error("capture", "run", "shop", code=2)
+    assert (
+        postgres.run("SELECT 1 FROM pg_replication_slots WHERE database = current_database()") == []
+    )
+
+
 def test_it_stops_at_once_whatever_hangs(cli, broker, postgres, tmp_path):
     """A broker that takes nothing, then a database that does not answer."""
     postgres.run("CREATE TABLE orders (id int PRIMARY KEY, item text)")

@@ -196,12 +196,13 @@ class Capture:
             table_id: each.table for table_id, each in stored.tables.items() if not each.is_ahead
         }
         after = stored.capture.position if stored.capture is not None else None
+        self._shaper = Shaper(settings, source.connector, source.database)
+        # Before anything is made in the database: a slot that nobody reads keeps its log for ever.
+        self._check_rules(is_first=stored.capture is None)
         place = source.open(after, known)
         start = CapturePosition(Position(place), now_ms(), signals=signals.offset)
         position = dataclasses.replace(stored.capture or start, owner=state.owner, has_ended=False)
         self._outgoing = Outgoing(settings.name, writer, topics, position)
-        self._shaper = Shaper(settings, source.connector, source.database)
-        self._check_rules(is_first=stored.capture is None)
         # The database keeps its log for us from here on; a crash must not forget where. And
         # whoever had the capture before shall know that it is ours now.
         self._outgoing.store()

@@ -354,9 +354,9 @@ def refused_topic(code: int, topic: str, message: str | None = None) -> Headwate
     if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
         return TopicRefused(
             topic,
-            f"no right to write to topic {topic}",
+            f"no right to read or to write topic {topic}",
             detail=detail,
-            hint=f"`headwater acl add USER --producer --topic {topic}` grants it",
+            hint=f"`headwater acl add USER --allow read,write --topic {topic}` grants both",
         )
     what = f"topic {topic} does not take the records"
     if code in _OF_THE_RECORDS:

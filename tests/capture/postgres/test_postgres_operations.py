@@ -9,7 +9,7 @@ import pytest
 from postgres_capture import Capture, capturing
 from postgres_server import PostgresServer
 
-from headwater.capture.contract import Position, Progress
+from headwater.capture.contract import Position, Progress, Table
 from headwater.capture.postgres import PostgresSource, connection, slot, stream
 from headwater.capture.settings import CaptureSettings
 from headwater.errors import ConfigError, PositionLost, SourceRefused, SourceUnreachable
@@ -412,3 +412,17 @@ def test_reading_ends_with_the_source(postgres):
             thread.join(10)
         other.close()
     assert failures
+
+
+def test_a_table_that_could_never_be_followed_is_not_told_as_gone(postgres):
+    postgres.run("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE other (id int PRIMARY KEY)")
+    first = source(postgres.url, tables=("public.t",))
+    place = first.open(None, {})
+    first.close()
+    never = {"public.other": Table("public", "other", (), ())}
+    again = source(postgres.url)
+    try:
+        again.open(Position(place), never)
+        assert "public.other" in [table.id for table in again.tables()]
+    finally:
+        again.close()

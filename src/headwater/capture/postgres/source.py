@@ -88,7 +88,9 @@ class PostgresSource(Source):
             if after is not None:
                 self._find(cursor, after)
             # In this order: pgoutput looks the publication up as it was at each change's time.
-            synced = self._publication.sync(cursor, held=() if after is None else known)
+            # One without columns was never followed: its failure shall not be taken for its end.
+            followed = [table_id for table_id, table in known.items() if table.columns]
+            synced = self._publication.sync(cursor, held=() if after is None else followed)
             lsn, created = self._slot.open(cursor, after)
             if created:
                 self._chunks.settle(candidate.oid for candidate in synced.tables)
