@@ -6,6 +6,7 @@
     publication.py  which tables are sent; slot.py: from where on
     catalog.py      tables that match, their columns and keys; typecatalog.py: their types
     stream.py       from messages to events; pgoutput.py: the messages; toast.py: values left out
+    feedback.py     how far we are, told to PostgreSQL
     chunks.py       tables read in chunks, and which transactions a read saw
     values.py       from PostgreSQL's text to JSON; times.py: dates, times and intervals
 

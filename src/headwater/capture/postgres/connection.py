@@ -92,7 +92,7 @@ class Address:
         """The error in our words, without the password."""
         text = self.scrubbed(str(error)).strip()
         text = re.sub(r"\s*\n\s*", " ", re.sub(r"^(ERROR|FATAL|error):\s*", "", text))
-        if "no message from the libpq" in text:
+        if "no message from the libpq" in text or "no COPY in progress" in text:
             text = "the connection was closed"
         state: str = error.pgcode or ""
         if not state:
