@@ -199,13 +199,15 @@ def test_the_key_changes_while_the_table_is_copied(bootstrap, db, monkeypatch):
     """Where the copy was, by the old key, is no place by the new one."""
     monkeypatch.setattr(snapshot, "FIRST_CHUNK_ROWS", 10)
     db.transact(*(created(n, 100 - n) for n in range(100)))
-    stop_at = 5
 
-    def fail_later() -> None:
-        if db.chunks_read == stop_at:
-            db.failure = SourceUnreachable("gone")
+    class Interrupted(MemorySource):
+        def acknowledge(self, place):
+            state = capture.stored().tables["public.accounts"]
+            if state.snapshot.after is not None and db.opened == 1:
+                raise SourceUnreachable("gone")
 
-    db.before_chunk = fail_later
+    monkeypatch.setattr(runner, "source_of", lambda *_: Interrupted(db))
+    db.before_chunk = lambda: time.sleep(0.1)  # so that some are committed before the others
     with pytest.raises(SourceUnreachable), captured(bootstrap, chunk_rows=10) as capture:
         capture._thread.join(30)
     db.before_chunk = lambda: None
