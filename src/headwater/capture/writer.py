@@ -28,7 +28,7 @@ from headwater.client.batches import BatchBuilder, partition_of
 from headwater.errors import HeadwaterError, RequestRefused
 
 GROUP_BYTES: Final = 8 << 20
-PART_BYTES: Final = 12 << 20
+PART_BYTES: Final = 8 << 20
 CLOSE_S: Final = 2.0
 WAIT_S: Final = 0.25  # how often the source hears that it is waited
 STOP_S: Final = 3.0  # how long it is waited for room after a stop

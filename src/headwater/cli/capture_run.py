@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
+_SWITCH_S: Final = 0.001  # between threads: the sender shall not wait for a busy reader
 _STOP_S: Final = 9.0  # what has not ended by then (a database that hangs) is left as it is
 _AWAY: Final = (SourceUnreachable, BrokerUnreachable)
 _FINAL: Final = (
@@ -57,6 +58,7 @@ def _run(args: argparse.Namespace) -> int:
     settings = named(loaded, args.name)
     state = CaptureState(settings.name)
     stop = _stop_on_signals()
+    sys.setswitchinterval(_SWITCH_S)
     metrics = _serve_metrics(settings, state)
     _announce(settings, loaded, metrics, as_json=args.json)
     is_json = args.json or loaded.broker.log_format == "json"

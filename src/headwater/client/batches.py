@@ -29,6 +29,7 @@ from headwater.protocol.records import (
 # So that also what does not compress stays below Kafka's default max.message.bytes (1048588).
 DEFAULT_MAX_BYTES: Final = 1_000_000
 _RECORD_OVERHEAD_BYTES: Final = 32  # at most, without headers
+_LARGE_BYTES: Final = 1 << 16  # a record that is not copied more than once
 
 
 def _varint(number: int) -> bytes:
@@ -118,14 +119,20 @@ class BatchBuilder:
         for name, content in headers:
             parts += _nullable(name.encode())
             parts += _nullable(content)
-        body = b"".join(parts)
-        if len(self._records) + len(body) > self._room_bytes and self.count:
+        body_bytes = sum(map(len, parts))
+        records = self._records
+        if len(records) + body_bytes > self._room_bytes and self.count:
             return False
         if timestamp_ms != self._stamped_ms:
             self._stamp_with(timestamp_ms)
-        record = self._stamp + _number(self.count) + body
-        self._records += _number(len(record))
-        self._records += record
+        delta = _number(self.count)
+        size = _number(len(self._stamp) + len(delta) + body_bytes)
+        records += b"".join((size, self._stamp, delta))
+        if body_bytes < _LARGE_BYTES:
+            records += b"".join(parts)
+        else:
+            for part in parts:
+                records += part
         self.count += 1
         return True
 

@@ -59,14 +59,17 @@ class Producer(NamedTuple):
 
 
 class _Batch:
-    """One on its way. Its bytes exist only while it is in flight, or waits to be sent again."""
+    """One on its way. Its bytes exist only until they are sent; to be sent again it is built again,
+    which gives the same bytes.
+    """
 
-    __slots__ = ("builder", "built", "is_stored", "sequence")
+    __slots__ = ("builder", "built", "built_bytes", "is_stored", "sequence")
 
     def __init__(self, builder: BatchBuilder, sequence: int) -> None:
         self.builder = builder
         self.sequence = sequence
         self.built: bytearray | None = None
+        self.built_bytes = 0
         self.is_stored = False
 
 
@@ -189,6 +192,8 @@ class _Round:
                 leader.connection.send(request, ProduceResponse, leader.version)
             except OSError as error:
                 self._lost(leader, error)
+            for _, batch in batches.values():
+                batch.built = None
 
     def _next_request(
         self, leader: _Leader
@@ -208,9 +213,10 @@ class _Round:
                     base_sequence=batch.sequence,
                     is_transactional=True,
                 )
-            if batches and size_bytes + len(batch.built) > MAX_REQUEST_BYTES:
+                batch.built_bytes = len(batch.built)
+            if batches and size_bytes + batch.built_bytes > MAX_REQUEST_BYTES:
                 break
-            size_bytes += len(batch.built)
+            size_bytes += batch.built_bytes
             topics.setdefault(partition.topic, []).append(
                 ProduceRequestPartitionProduceData(index=partition.partition, records=batch.built)
             )
@@ -252,7 +258,6 @@ class _Round:
         code = result.error_code
         if code in (ErrorCode.NONE, _ALREADY_STORED):
             batch.is_stored = True
-            batch.built = None
             return
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             first = next(each for each in partition.batches if not each.is_stored)
@@ -280,10 +285,9 @@ class _Round:
         if code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
             return refused_id(code, self._producer.transactional_id, result.error_message)
         if code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
-            size_bytes = len(batch.built or b"")
             return TopicRefused(
                 topic,
-                f"topic {topic} does not take {size_bytes} bytes in one batch",
+                f"topic {topic} does not take {batch.built_bytes} bytes in one batch",
                 detail=f"{batch.builder.count} records, {batch.builder.size_bytes} bytes before"
                 f" compression; {result.error_message or error_name(code)}",
                 hint=f"`headwater topic alter {topic} -c max.message.bytes=SIZE` allows more",

@@ -220,6 +220,7 @@ class ChangeStream:
                         raise ValueError("a row of another length than its columns")
                     if relation.cached and (relation.large or len(data) > LARGE_ROW_BYTES):
                         relation.large = True
+                        message, data = None, b""  # not to be kept while it is published
                         self._remember(relation, table, before, row)
                 except (ValueError, ArithmeticError, LookupError, struct.error) as error:
                     failed: Event = _unreadable(table, error)
