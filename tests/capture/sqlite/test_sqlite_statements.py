@@ -183,5 +183,46 @@ def test_cascades_and_triggers_of_the_user_are_told(tmp_path: Path):
     ]
 
 
+@pytest.mark.parametrize("without_rowid", ["", "WITHOUT ROWID"])
+def test_an_update_whose_row_goes_with_the_one_in_its_way(tmp_path: Path, without_rowid: str):
+    path = tmp_path / "shop.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute(
+            "CREATE TABLE t (id INT PRIMARY KEY NOT NULL, up INT REFERENCES t ON DELETE CASCADE) "
+            + without_rowid
+        )
+        source = SqliteSource(CaptureSettings("shop", Secret(f"sqlite:///{path}")))
+        reader = Reader(source, Position(source.open(None, {})))
+        connection.execute("INSERT INTO t VALUES (1, NULL), (2, 1)")
+        connection.execute("UPDATE OR REPLACE t SET id = 1 WHERE id = 2")
+        assert connection.execute("SELECT * FROM t").fetchall() == []
+        told = [_short(change) for change in flat(reader.changes(4))]
+        reader.close()
+    assert sorted(told[2:]) == [
+        "d t {'id': 1, 'up': None} None",
+        "d t {'id': 2, 'up': 1} None",
+    ]
+
+
+def test_a_row_that_refers_to_itself_gets_another_key(tmp_path: Path):
+    path = tmp_path / "shop.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute(
+            "CREATE TABLE t (id INTEGER PRIMARY KEY, up REFERENCES t ON UPDATE CASCADE)"
+        )
+        source = SqliteSource(CaptureSettings("shop", Secret(f"sqlite:///{path}")))
+        reader = Reader(source, Position(source.open(None, {})))
+        connection.execute("INSERT INTO t VALUES (1, 1)")
+        connection.execute("UPDATE t SET id = 2")
+        told = [_short(change) for change in flat(reader.changes(4))]
+        reader.close()
+    assert told[2:] == [
+        "u t {'id': 1, 'up': 1} {'id': 2, 'up': 1}",
+        "u t {'id': 2, 'up': 1} {'id': 2, 'up': 2}",
+    ]
+
+
 def _short(change: Change) -> str:
     return f"{change.op} {change.table.name} {change.before} {change.after}"

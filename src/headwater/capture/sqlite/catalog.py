@@ -23,6 +23,7 @@ class Definition:
     # Columns that make a row unique, each with its collation, one tuple per index.
     uniques: tuple[tuple[tuple[str, str], ...], ...]
     has_generated_unique: bool  # one of these columns is generated
+    is_referring: bool  # it has foreign keys: its rows may be deleted together with others
     nullable_key: bool  # a PRIMARY KEY of a rowid table may hold NULL unless it is the rowid
 
     def as_table(self) -> Table:
@@ -91,6 +92,8 @@ def read_definition(connection: sqlite3.Connection, name: str) -> Definition | N
         None if is_without_rowid else rowid,
         uniques,
         any(hidden and column in unique_columns for column, *_, hidden in columns),
+        connection.execute("SELECT 1 FROM pragma_foreign_key_list(?)", (name,)).fetchone()
+        is not None,
         not is_without_rowid
         and not is_rowid_key
         and any(not not_null for _, _, not_null in key_columns),

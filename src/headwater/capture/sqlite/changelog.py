@@ -280,9 +280,8 @@ class ChangeLog:
                 (number,),
             ).fetchone()
             columns, key = json.loads(described)
-            definition = Definition(
-                name, tuple((c, d, n) for c, d, n in columns), tuple(key), None, (), False, False
-            )
+            declared = tuple((c, d, n) for c, d, n in columns)
+            definition = Definition(name, declared, tuple(key), None, (), False, False, False)
             names = tuple(column for column, _, _ in columns)
             known = self._versions[number] = Version(
                 number,
