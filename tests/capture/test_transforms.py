@@ -256,6 +256,8 @@ def test_a_row_that_meets_it_now_is_created_and_its_old_self_is_not_shown():
     assert shape(shaper, "u", ANNA_FR, ANNE) == [({"id": 1}, "c", None, ANNE)]
     assert shape(shaper, "u", ANNA_FR | {"id": 2}, ANNE) == [({"id": 1}, "c", None, ANNE)]
     assert shape(shaper, "u", ANNE, ANNE) == [({"id": 1}, "u", ANNE, ANNE)]
+    unknown = ANNE | {"country": None}
+    assert shape(shaper, "u", unknown, ANNE) == [({"id": 1}, "c", None, ANNE)]
     assert shape(shaper, "u", None, ANNE) == [({"id": 1}, "u", None, ANNE)]  # nobody knows
 
 
@@ -280,6 +282,7 @@ def test_all_conditions_of_a_table_must_be_met():
     shaper = make(rows={"public.*": "age > 18", "*.users": "country = 'DE'"})
     assert len(shape(shaper, "c", None, ANNE)) == 1
     assert shape(shaper, "c", None, ANNE | {"age": 10}) == []
+    assert shape(shaper, "c", None, ANNE | {"age": None}) == []
     assert shape(shaper, "c", None, ANNA_FR) == []
 
 
@@ -432,6 +435,7 @@ def test_a_part_of_the_id_of_a_document_is_hashed_or_nothing():
 def test_a_rule_that_can_apply_to_no_field_is_told(pattern, is_used):
     shaper = make("mongodb", columns={pattern: "hash"})
     assert (not shaper.check([PEOPLE])) is is_used
+    shaper.check_table(PEOPLE, None)  # nobody knows its fields yet
 
 
 def test_there_are_no_conditions_on_documents():
