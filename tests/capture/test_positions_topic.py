@@ -16,7 +16,15 @@ TABLE = Table(
 
 def test_what_is_stored_is_read_again():
     capture = CapturePosition(
-        Position({"lsn": 7}, 3), 1000, 20, 1020, "me", 5, {"public.orders": 2}, Lag(1, 2)
+        Position({"lsn": 7}, 3),
+        ts_ms=1000,
+        delay_ms=20,
+        written_ms=1020,
+        owner="me",
+        has_ended=True,
+        signals=5,
+        counts={"public.orders": 2},
+        lag=Lag(1, 2),
     )
     table = TableState(TABLE, Snapshot("true", [5], 5, 10), Failure("odd", "why", "mend it"))
     people = TableState(replace(TABLE, schema="app", name="people", documents=True))

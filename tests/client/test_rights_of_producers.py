@@ -63,11 +63,15 @@ def test_the_right_that_is_missing_is_named(tmp_path) -> None:
             writer.fence()
             with pytest.raises(RequestRefused) as refused:
                 writer.partitions(topic)
-            assert f"headwater acl add USER --producer --topic {topic}" in refused.value.hint
+            assert (
+                f"headwater acl add USER --allow read,write --topic {topic}" in refused.value.hint
+            )
             broker.allow(name, Operation.DESCRIBE, ResourceType.TOPIC, topic)
             with pytest.raises(RequestRefused) as refused:
                 writer.send({(topic, 0): [batch(b"v")]})
-            assert f"headwater acl add USER --producer --topic {topic}" in refused.value.hint
+            assert (
+                f"headwater acl add USER --allow read,write --topic {topic}" in refused.value.hint
+            )
             writer.abort()
             broker.allow(name, Operation.WRITE, ResourceType.TOPIC, topic)
             writer.send({(topic, 0): [batch(b"v")]})
