@@ -14,7 +14,7 @@ from headwater.client.transactions import TransactionalProducer
 from headwater.settings import ClientSettings
 
 NOBODY = ClientSettings()
-WAIT_S = 20
+WAIT_S = 60
 
 
 def new_topic(address: str, partitions: int = 1, **configs: str) -> str:
@@ -79,7 +79,8 @@ def eventually_committed(
     deadline_s = time.monotonic() + WAIT_S
     while (found := committed(address, topic, partition)) != expected:
         assert len(found) <= len(expected), f"{len(found)} found of {len(expected)}"
-        assert time.monotonic() < deadline_s, f"{len(found)} found of {len(expected)}"
+        missing = [each for each in expected if each not in found]
+        assert time.monotonic() < deadline_s, f"{missing} missing of {expected}"
 
 
 def committed_exactly(address: str, topic: str, expected: dict[int, list[bytes]]) -> None:
