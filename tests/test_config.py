@@ -8,6 +8,8 @@ import pytest
 from headwater import config, settings
 from headwater.capture.settings import CaptureSettings
 from headwater.errors import ConfigError
+from headwater.pipelines.settings import PipelineSettings, SparkSettings
+from headwater.sinks.settings import SinkSettings
 
 DOCS = Path(__file__).parent.parent / "docs" / "configuration.md"
 
@@ -166,9 +168,40 @@ def test_a_file_that_is_not_utf8_is_a_mistake(tmp_path):
 
 
 def test_sections_of_other_parts_are_accepted_as_they_stand(tmp_path):
-    text = '[spark]\nmaster = "local[*]"\n[sink.shop]\nkind = "x"\n[view.a]\nkey = ["b"]\n'
-    loaded = config.load(environ={"HEADWATER_SPARK__MASTER": "yarn"}, cwd=write(tmp_path, text))
-    assert loaded.sections["sink"]["shop"] == {"kind": "x"}
+    text = '[console]\nlisten = "127.0.0.1:1"\n[view.a]\nkey = ["b"]\n'
+    loaded = config.load(environ={"HEADWATER_CONSOLE__LISTEN": "x"}, cwd=write(tmp_path, text))
+    assert loaded.sections["view"]["a"] == {"key": ["b"]}
+
+
+def test_sinks_and_pipelines(tmp_path):
+    text = """
+[spark]
+master = "local[2]"
+[spark.conf]
+"spark.executor.memory" = "2g"
+[sink.warehouse]
+kind = "postgres"
+url = "postgresql://writer:hunter2@db/warehouse"
+[pipeline.revenue]
+file = "revenue.py"
+every = "500ms"
+batch_bytes = "8MiB"
+"""
+    loaded = config.load(
+        environ={"HEADWATER_PIPELINE__REVENUE__BATCH_ROWS": "7", "HEADWATER_SPARK__MASTER": "yarn"},
+        cwd=write(tmp_path, text),
+    )
+    assert (loaded.spark.master, loaded.spark.conf) == ("yarn", {"spark.executor.memory": "2g"})
+    assert loaded.sinks["warehouse"].kind == "postgres"
+    assert "hunter2" not in repr((loaded.sinks, loaded.settings))
+    pipeline = loaded.pipelines["revenue"]
+    assert (pipeline.every, pipeline.batch_bytes, pipeline.batch_rows) == (0.5, 8 << 20, 7)
+
+
+def test_a_pipeline_needs_a_file_and_a_sink_a_kind(tmp_path):
+    file, kind = mistakes_of("[pipeline.a]\n[sink.b]\nurl = 'x'", tmp_path)
+    assert file.startswith("headwater.toml:1: [pipeline.a] has no file; expected Python file")
+    assert kind.startswith("headwater.toml:2: [sink.b] has no kind; expected What it is: postgres")
 
 
 @pytest.mark.parametrize(
@@ -283,6 +316,9 @@ SECTIONS = {
     "broker": settings.BrokerSettings,
     "client": settings.ClientSettings,
     "capture.NAME": CaptureSettings,
+    "spark": SparkSettings,
+    "sink.NAME": SinkSettings,
+    "pipeline.NAME": PipelineSettings,
 }
 
 

@@ -11,9 +11,10 @@ The file is the one that --config names, else HEADWATER_CONFIG, else ./headwater
 one. Nothing is guessed and nothing ignored: an unknown name is a mistake, and all mistakes are
 reported together, each with its place.
 
-[broker] and [client] are there once; of [capture.NAME] there may be several, whose names stand in
-the environment in capitals with "_" for "-" (HEADWATER_CAPTURE__SHOP__SOURCE). The other sections
-belong to the parts that will read them, and are kept as they stand.
+[broker], [client] and [spark] are there once; of [capture.NAME], [sink.NAME] and [pipeline.NAME]
+there may be several, whose names stand in the environment in capitals with "_" for "-"
+(HEADWATER_CAPTURE__SHOP__SOURCE). The other sections belong to the parts that will read them, and
+are kept as they stand.
 
 This module is imported before the broker starts, so it stays light: no third-party imports.
 """
@@ -30,15 +31,25 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from headwater import toml_file
 from headwater.capture.settings import CaptureSettings
 from headwater.errors import ConfigError
+from headwater.pipelines.settings import PipelineSettings, SparkSettings
 from headwater.settings import BrokerSettings, ClientSettings, Secret, SecretKind
+from headwater.sinks.settings import SinkSettings
 
 FILE_NAME: Final = "headwater.toml"
 ENVIRONMENT_PREFIX: Final = "HEADWATER_"
 SECTIONS: Final = ("broker", "client", "spark", "console", "capture", "sink", "pipeline", "view")
 
 Schema: TypeAlias = type[Any]  # a dataclass whose fields are made by settings.setting and .table
-_SINGLE: Final[Mapping[str, Schema]] = {"broker": BrokerSettings, "client": ClientSettings}
-_NAMED: Final[Mapping[str, Schema]] = {"capture": CaptureSettings}
+_SINGLE: Final[Mapping[str, Schema]] = {
+    "broker": BrokerSettings,
+    "client": ClientSettings,
+    "spark": SparkSettings,
+}
+_NAMED: Final[Mapping[str, Schema]] = {
+    "capture": CaptureSettings,
+    "sink": SinkSettings,
+    "pipeline": PipelineSettings,
+}
 
 # What topics, slots and transactional ids may be called, and what the environment can spell.
 _NAME: Final = re.compile(r"[a-z0-9]+([_-][a-z0-9]+)*")
@@ -75,7 +86,10 @@ class Config:
     path: Path | None
     broker: BrokerSettings
     client: ClientSettings
+    spark: SparkSettings
     captures: Mapping[str, CaptureSettings]
+    sinks: Mapping[str, SinkSettings]
+    pipelines: Mapping[str, PipelineSettings]
     settings: tuple[Setting, ...]
     sections: Mapping[str, Any]
     mistakes: tuple[Mistake, ...]
@@ -180,7 +194,10 @@ def read(
         file,
         made["broker"],
         made["client"],
+        made["spark"],
         _of_kind("capture", made),
+        _of_kind("sink", made),
+        _of_kind("pipeline", made),
         tuple(_shown(setting, reading) for setting in settings.values()),
         sections,
         tuple(reading.mistakes),

@@ -17,8 +17,15 @@
     │   ├── SourceUnreachable     the database does not answer; asking again may help
     │   ├── SourceRefused         it does, but its settings or our rights stand in the way
     │   ├── TableRefused          one table stands in the way; the others can go on
-    │   ├── PositionLost          its log no longer goes back to where the capture stands
-    │   └── Fenced                another process has taken over
+    │   └── PositionLost          its log no longer goes back to where the capture stands
+    ├── PipelineError             a pipeline cannot go on; the others do
+    │   ├── DataLost              the log no longer goes back to where it stands
+    │   └── StoreDiverged         the store was not written by this pipeline's checkpoint
+    ├── SinkError                 a derived store does not take a batch
+    │   ├── StoreUnreachable      it does not answer; asking again may help
+    │   ├── StoreRefused          it does, but rights, tables or settings stand in the way
+    │   └── RowRefused            one row does not fit
+    ├── Fenced                    another process has taken over
     └── ProtocolError             bytes from a client
         ├── MalformedMessage      they are not a message; the connection ends
         ├── AuthenticationFailed  they do not prove who the client is; the connection ends
@@ -27,6 +34,9 @@
 An error tells what happened (short, lower case), the detail (values that matter) and a hint (what
 to do). The command line prints these lines; the traceback only with `-v`.
 """
+
+from collections.abc import Mapping
+from typing import Any
 
 from headwater.protocol.error_codes import ErrorCode
 
@@ -124,7 +134,48 @@ class PositionLost(CaptureError):
     """The database's log no longer goes back to where the capture stands."""
 
 
-class Fenced(CaptureError):
+class PipelineError(HeadwaterError):
+    """A pipeline cannot go on, or cannot begin; the others can."""
+
+
+class DataLost(PipelineError):
+    """Records that the pipeline has not read are no longer in the log."""
+
+
+class StoreDiverged(PipelineError):
+    """What a store says of its position does not belong to the pipeline's checkpoint."""
+
+
+class SinkError(HeadwaterError):
+    """A derived store does not take a batch. Nothing of the batch is in it."""
+
+
+class StoreUnreachable(SinkError):
+    """The store does not answer; asking again may help."""
+
+
+class StoreRefused(SinkError):
+    """The store's rights, tables or settings stand in the way; asking again does not help."""
+
+
+class RowRefused(SinkError):
+    """The store does not take one row of the batch."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        row: Mapping[str, Any],
+        column: str = "",
+        detail: str = "",
+        hint: str = "",
+    ) -> None:
+        super().__init__(what, detail=detail, hint=hint)
+        self.row = row
+        self.column = column
+
+
+class Fenced(HeadwaterError):
     """Another process has taken over; this one must not write any more."""
 
 

@@ -1,0 +1,97 @@
+"""What can be set in [spark] and [pipeline.NAME]. Imported with the configuration, so
+it stays light.
+"""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass
+from typing import Any
+
+from headwater.settings import (
+    integer,
+    list_of,
+    one_of,
+    parse_duration_ms,
+    parse_size_bytes,
+    setting,
+    table,
+    text,
+)
+
+
+def _duration_s(value: Any) -> float:
+    try:
+        return parse_duration_ms(str(value)) / 1000
+    except ValueError:
+        if value in {0, "0"}:
+            return 0.0
+        raise
+
+
+def _size_bytes(value: Any) -> int:
+    size_bytes = parse_size_bytes(str(value))
+    if size_bytes < 1 << 16:
+        raise ValueError('a size from "64KiB" on')
+    return size_bytes
+
+
+def _conf(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise ValueError("a text or a number")
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSettings:
+    """The [spark] section."""
+
+    master: str = setting(
+        "local[*]", text, "Where pipelines run: `local[*]`, `spark://…`, `yarn`, `k8s://…`."
+    )
+    state_dir: str | None = setting(
+        None,
+        text,
+        "Checkpoints and state of pipelines; on a cluster a directory that all machines share."
+        " Default: `pipelines` in the data directory.",
+    )
+    driver_memory: str = setting(
+        "1g", text, "Memory of Spark's driver (and of all of it, if local)."
+    )
+    jars: tuple[str, ...] = setting((), list_of(",", text), "Jars to load into Spark.")
+    conf: Mapping[str, str] = table(
+        _conf, "A table of Spark's own settings, stronger than ours.", underscore="."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSettings:
+    """One [pipeline.NAME] section."""
+
+    name: str
+    file: str = setting(
+        MISSING, text, "Python file with the function, from the config file's place."
+    )
+    function: str | None = setting(
+        None, text, "The function's name, if the file has several pipelines. Default: NAME."
+    )
+    start: str = setting(
+        "earliest",
+        one_of("earliest", "latest"),
+        "Where a pipeline without a checkpoint begins to read.",
+    )
+    every: float = setting(
+        0.0, _duration_s, "Time between batches; 0 begins the next one when there is something."
+    )
+    batch_bytes: int = setting(
+        64 << 20, _size_bytes, "How much of the log a batch has at most; memory goes by it."
+    )
+    batch_rows: int = setting(
+        1_000_000, integer(1, 1 << 40), "How many records a batch has at most."
+    )
+    bad_rows: str = setting(
+        "stop",
+        one_of("stop", "dead-letter"),
+        "What happens when a store refuses a row: the pipeline stops, or the row goes to"
+        " `<pipeline>.dlq`. Records that cannot be read always go to `<topic>.dlq`.",
+    )

@@ -1,0 +1,255 @@
+"""What a derived store is: what it promises, and the words in which it is spoken to.
+
+A pipeline's `flow.write` keeps one *target* (a table, an index, a hash, a topic) of one store. The
+driver of the pipeline hands over batch by batch:
+
+    store = store_of(settings, target, …)            sinks/stores.py
+    with store.writer(version, fields) as writer:    fences whoever wrote this version before
+        writer.position                              what the store says of itself
+        writer.apply(batch)                          rows and position, in one transaction
+
+**Exactly once.** A store keeps its position (query, batch, offsets) in the same transaction as the
+rows. Spark runs a batch again after a crash, with the same id and the same offsets; `apply` finds
+it in the position and does nothing. It needs no more of Spark than that.
+
+**Versions.** A target has versions 1, 2, …; the one that is live has the target's name, any other
+`<name>__v<N>`. Each has a position of its own. `promote` makes another one live, at once for every
+reader; a writer that is at work goes on with its version, whatever it is called meanwhile.
+
+**Zombies.** `writer` counts up the epoch that is stored with the version's position. `apply` checks
+in its transaction that the epoch is still its own, and raises Fenced if it is not.
+
+Where a store has no transactions (webhook, e-mail) its module says what it promises instead, in
+`Store.guarantee`.
+"""
+
+import dataclasses
+from abc import ABC, abstractmethod
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, Self, TypeAlias
+
+import orjson
+import pyarrow as pa
+
+from headwater.errors import RowRefused, StoreDiverged
+from headwater.settings import ClientSettings
+
+OP: Final = "_op"  # column of a batch: how the row changed. "d": deleted, "t": all rows were
+DELETE, TRUNCATE = "d", "t"
+EXACTLY_ONCE, AT_LEAST_ONCE = "exactly once", "at least once"
+
+# topic → partition → the next offset that has not been read
+Offsets: TypeAlias = Mapping[str, Mapping[int, int]]
+# Told of the rows that a store does not take, before the rest of their batch is committed.
+Refuse: TypeAlias = Callable[[Sequence[RowRefused]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What one `flow.write` keeps in a store."""
+
+    owner: str  # the pipeline, or pipeline/write: the name under which the position is kept
+    name: str  # table, index, hash, topic, directory: what readers call it
+    key: tuple[str, ...]  # columns; () if rows are only ever added
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """Where the log is; for stores that are topics, or keep their position in one."""
+
+    bootstrap: str
+    login: ClientSettings = field(default_factory=ClientSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a version of a target has come: `offsets` are all read and applied, and nothing
+    behind them.
+    """
+
+    query: str  # of the checkpoint that it was fed from
+    batch: int
+    offsets: Offsets
+
+    def to_json(self) -> bytes:
+        return orjson.dumps(dataclasses.asdict(self), option=orjson.OPT_NON_STR_KEYS)
+
+    @classmethod
+    def from_json(cls, stored: bytes | str) -> "Position":
+        read = orjson.loads(stored)
+        return cls(read["query"], read["batch"], offsets_from(read["offsets"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One micro-batch: rows in log order, and the stretch of the log that they come from.
+
+    `rows` has the columns of the writer's `fields` and, if rows can be deleted, OP: DELETE (only
+    the key's columns count), TRUNCATE (no column counts: what was there before is gone), anything
+    else or null: the row is so now. Without a key all rows are added, and OP is absent.
+    """
+
+    query: str
+    id: int
+    starts: Offsets
+    offsets: Offsets
+    rows: pa.Table
+
+    def position(self) -> Position:
+        return Position(self.query, self.id, self.offsets)
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    number: int
+    is_live: bool
+    position: Position | None  # None: nothing was applied yet
+    fields: pa.Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """A version as one consistent read sees it: its position, and the rows at that position.
+    Columns are those of the version's fields, with their types.
+    """
+
+    position: Position | None
+    rows: Iterator[pa.RecordBatch]
+
+
+class Writer(ABC):
+    """Writes one version of a target. To be used by one thread. Raises errors.SinkError and its
+    kinds, and Fenced. After StoreUnreachable a new writer is made, and the batch given to it.
+    """
+
+    position: Position | None  # behind the last `apply`, or what was found
+
+    @abstractmethod
+    def apply(self, batch: Batch, refuse: Refuse | None = None) -> None:
+        """The whole batch and its position, or nothing. A batch that was applied before changes
+        nothing. New columns (`batch.rows` has them, the store does not) are added.
+
+        A row that does not fit raises RowRefused (naming row and column); with `refuse` such rows
+        are left out and told, before the transaction is committed.
+        """
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Store(ABC):
+    """One target in one store, with all its versions."""
+
+    guarantee: str = EXACTLY_ONCE
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raises what stands in the way (StoreUnreachable, StoreRefused, ConfigError) before a
+        pipeline starts. Changes nothing.
+        """
+
+    @abstractmethod
+    def versions(self) -> list[Version]:
+        """By number. Empty if nothing was ever written. The first one is live from its start."""
+
+    @abstractmethod
+    def writer(self, version: int, fields: pa.Schema) -> Writer:
+        """Fences earlier writers of the version; makes table and position if they are missing
+        (version 1 is made live, others are not), adds columns that are new in `fields`.
+
+        A table of that name which no version of this target belongs to is StoreRefused: it is
+        somebody else's, and is never written to.
+        """
+
+    @abstractmethod
+    def promote(self, version: int) -> None:
+        """The version is live, and the one that was is not: for every reader at once."""
+
+    @abstractmethod
+    def drop(self, version: int) -> None:
+        """Removes a version that is not live, with its position. One that is live: StoreRefused."""
+
+    @abstractmethod
+    def read(self, version: int) -> AbstractContextManager[Contents]:
+        """All rows and the position, in one consistent read that keeps no writer waiting."""
+
+    def close(self) -> None:
+        return
+
+
+def is_applied(stored: Position | None, batch: Batch) -> bool:
+    """Whether the store has the batch already. To be asked inside of its transaction.
+
+    Raises StoreDiverged if the batch is not the next one either: the checkpoint was lost, set back
+    or exchanged, and going on would leave rows out or count them twice.
+    """
+    if stored is None:
+        return False
+    if stored.query != batch.query:
+        raise _diverged(stored, batch, "the store was fed from another checkpoint")
+    if batch.id <= stored.batch:
+        if not _is_within(batch.offsets, stored.offsets):
+            raise _diverged(stored, batch, "this batch was applied with other contents")
+        return True
+    if any(
+        stored.offsets.get(topic, {}).get(partition, start) != start
+        for topic, partitions in batch.starts.items()
+        for partition, start in partitions.items()
+    ):
+        raise _diverged(stored, batch, "the batch does not begin where the store stands")
+    return False
+
+
+def _is_within(inner: Offsets, outer: Offsets) -> bool:
+    return all(
+        end <= outer.get(topic, {}).get(partition, -1)
+        for topic, partitions in inner.items()
+        for partition, end in partitions.items()
+    )
+
+
+def _diverged(stored: Position, batch: Batch, why: str) -> StoreDiverged:
+    return StoreDiverged(
+        why,
+        detail=f"the store is at batch {stored.batch} of query {stored.query}, this is batch"
+        f" {batch.id} of query {batch.query}",
+        hint="a rebuild reads the log from its start into a new version of the store",
+    )
+
+
+def offsets_from(stored: Mapping[str, Mapping[str | int, int]]) -> Offsets:
+    """JSON has texts for numbers."""
+    return {
+        topic: {int(partition): int(offset) for partition, offset in partitions.items()}
+        for topic, partitions in stored.items()
+    }
+
+
+def name_of(target: Target, version: int, *, is_live: bool) -> str:
+    """What the version's table is called."""
+    return target.name if is_live else f"{target.name}__v{version}"
+
+
+def fields_to_text(fields: pa.Schema) -> str:
+    """For the position's row. Arrow's own form: nothing of a type is lost."""
+    return b64encode(fields.remove_metadata().serialize().to_pybytes()).decode()
+
+
+def fields_from_text(stored: str) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(b64decode(stored)))

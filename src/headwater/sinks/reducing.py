@@ -1,0 +1,72 @@
+"""A batch to what is left of it: the last row of each key.
+
+Between two positions a store owes its readers the newest state only, so of ten changes of a row
+one is written. Order is that of the rows; nothing here looks at clocks.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headwater.errors import RowRefused
+from headwater.sinks.contract import DELETE, OP, TRUNCATE
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """What to do, in this order: remove everything if `clears`, remove `deletes`, write `upserts`.
+    A key is in one of the two at most.
+    """
+
+    clears: bool
+    deletes: pa.Table  # the key's columns
+    upserts: pa.Table  # all columns but OP
+
+
+def reduce(rows: pa.Table, key: Sequence[str]) -> Reduced:
+    """Raises RowRefused for a key that has a null: no store can tell such rows apart."""
+    clears = False
+    if OP in rows.column_names:
+        ops = rows[OP]
+        truncated = np.flatnonzero(_mask(pc.equal(ops, TRUNCATE)))
+        if len(truncated):
+            clears = True
+            rows = rows.slice(int(truncated[-1]) + 1)
+    check_keys(rows, key)
+    rows = _last_of_each(rows, key)
+    if OP not in rows.column_names:
+        return Reduced(clears, rows.select(list(key)).slice(0, 0), rows)
+    is_deleted = pc.fill_null(pc.equal(rows[OP], DELETE), fill_value=False)
+    return Reduced(
+        clears,
+        rows.filter(is_deleted).select(list(key)),
+        rows.filter(pc.invert(is_deleted)).drop_columns([OP]),
+    )
+
+
+def check_keys(rows: pa.Table, key: Sequence[str]) -> None:
+    for column in key:
+        if rows[column].null_count:
+            at = int(np.flatnonzero(_mask(pc.is_null(rows[column])))[0])
+            raise RowRefused(
+                f"a row has no {column}, which is part of the key",
+                row=rows.slice(at, 1).to_pylist()[0],
+                column=column,
+                hint="filter such rows out, or choose another key",
+            )
+
+
+def _last_of_each(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    """In the order of the last appearances."""
+    numbered = rows.select(list(key)).append_column("__row", pa.array(np.arange(len(rows))))
+    last = numbered.group_by(list(key), use_threads=False).aggregate([("__row", "max")])
+    if len(last) == len(rows):
+        return rows
+    return rows.take(pa.array(np.sort(last["__row_max"].to_numpy())))
+
+
+def _mask(matches: pa.ChunkedArray) -> np.ndarray:
+    return pc.fill_null(matches, fill_value=False).to_numpy()  # type: ignore[no-any-return]

@@ -1,0 +1,45 @@
+"""What can be set in [sink.NAME]. Imported with the configuration, so it stays light."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass
+from typing import Any, Final
+
+from headwater.settings import Secret, SecretKind, one_of, setting, table, text
+
+KINDS: Final = (
+    "postgres", "mysql", "sqlite", "redis", "tantivy", "opensearch", "delta", "parquet", "topic",
+    "webhook", "email",
+)  # fmt: skip
+
+
+def _option(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise ValueError("a text or a number")
+
+
+def _is_telling(name: str, value: Any) -> bool:
+    return bool(re.search("password|secret|token|credential|key", name, re.IGNORECASE))
+
+
+@dataclass(frozen=True, slots=True)
+class SinkSettings:
+    """One [sink.NAME] section."""
+
+    name: str
+    kind: str = setting(MISSING, one_of(*KINDS), "What it is: " + ", ".join(KINDS) + ".")
+    url: Secret | None = setting(  # noqa: RUF009 (a Secret does not change)
+        None,
+        SecretKind(text),
+        "Where it is: `postgresql://user@host/database`, `mysql://…`, `sqlite:///file`,"
+        " `redis://…`, a directory, `https://…`, `smtp://…`; a topic needs none.",
+    )
+    password_file: str | None = setting(
+        None, text, "File that holds the password of the user in `url`, and nothing else."
+    )
+    options: Mapping[str, str] = table(
+        _option, "A table of what only this kind of store has; docs/sinks.md.", hides=_is_telling
+    )
