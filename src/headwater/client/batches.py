@@ -12,7 +12,7 @@ varints of small numbers come from a table, and the parts are joined once.
 import struct
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Final, Protocol
 
 from headwater.protocol import compression
 from headwater.protocol.primitives import write_varlong
@@ -41,6 +41,28 @@ def _varint(number: int) -> bytes:
 _VARINTS: Final = [_varint(number) for number in range(16_384)]
 _NULL: Final = _varint(-1)
 _CRC = struct.Struct(">I")
+
+
+class Batch(Protocol):
+    """What is sent: records that are final, whoever put them together."""
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def build(
+        self,
+        codec: int = compression.LZ4,
+        *,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+        base_sequence: int = -1,
+        is_transactional: bool = False,
+    ) -> bytearray:
+        """The batch as it goes over the wire. Building it again gives the same bytes."""
+        ...
 
 
 class BatchBuilder:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from headwater.client.batches import BatchBuilder
+from headwater.client.batches import Batch
 from headwater.client.cluster import (
     LOST,
     RETRIABLE,
@@ -65,7 +65,7 @@ class _Batch:
 
     __slots__ = ("builder", "built", "built_bytes", "is_stored", "sequence")
 
-    def __init__(self, builder: BatchBuilder, sequence: int) -> None:
+    def __init__(self, builder: Batch, sequence: int) -> None:
         self.builder = builder
         self.sequence = sequence
         self.built: bytearray | None = None
@@ -76,7 +76,7 @@ class _Batch:
 class _Partition:
     __slots__ = ("batches", "partition", "sent", "topic")
 
-    def __init__(self, at: TopicPartition, builders: Iterable[BatchBuilder], sequence: int) -> None:
+    def __init__(self, at: TopicPartition, builders: Iterable[Batch], sequence: int) -> None:
         self.topic, self.partition = at
         self.batches: list[_Batch] = []  # not stored yet, in the order of their sequences
         self.sent = 0  # how many of them have been, in this round
@@ -103,7 +103,7 @@ class _Leader:
 def send(
     cluster: Cluster,
     producer: Producer,
-    batches: dict[TopicPartition, tuple[list[BatchBuilder], int]],
+    batches: dict[TopicPartition, tuple[list[Batch], int]],
 ) -> None:
     """Returns when all is stored; `batches` has the first sequence beside each partition's list.
 

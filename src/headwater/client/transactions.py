@@ -9,7 +9,7 @@ before are told of partitions by AddPartitionsToTxn, and the epoch stays.
 from collections.abc import Mapping, Sequence
 from typing import Final, Self
 
-from headwater.client.batches import BatchBuilder
+from headwater.client.batches import Batch
 from headwater.client.cluster import (
     DEFAULT_PATIENCE_S,
     RETRIABLE,
@@ -90,7 +90,7 @@ class TransactionalProducer:
         """
         self._initialise(-1, -1)
 
-    def send(self, batches: Mapping[TopicPartition, Sequence[BatchBuilder]]) -> None:
+    def send(self, batches: Mapping[TopicPartition, Sequence[Batch]]) -> None:
         """Writes the batches, inside of the transaction that is open, else of a new one.
 
         Returns when all of them are stored. The order is kept within a partition. Batches without
