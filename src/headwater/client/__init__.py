@@ -3,6 +3,7 @@
     transactions    TransactionalProducer: what the rest of Headwater writes with
     ├── sending     batches on their way to the partitions' leaders, each stored once
     ├── batches     records into batches, and a key's partition
+    ├── encoding    the same from Arrow columns; encoding_kernels has its loops, by numba
     └── cluster     who leads, who coordinates; asking until there is an answer
         └── connection, login    one socket to one broker; proving who we are
     topics          creates topics
