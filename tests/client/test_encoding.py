@@ -209,7 +209,8 @@ def test_java_reads_what_was_encoded(headwater_address) -> None:
     topic, given = _written(headwater_address)
     count = len(given) * len(compression.NAMES)
     said = run_tool(
-        "org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", headwater_address, "--topic", topic,
+        "org.apache.kafka.tools.consumer.ConsoleConsumer",
+        "--bootstrap-server", headwater_address, "--topic", topic,
         "--from-beginning", "--max-messages", str(count), "--timeout-ms", "20000",
         "--formatter-property", "print.key=true",
     )  # fmt: skip
