@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.errors import RowRefused, StoreDiverged
@@ -102,3 +102,23 @@ def test_position_and_fields_survive_storing():
     assert Position.from_json(position.to_json()) == position
     fields = pa.schema([("a", pa.decimal128(10, 2)), ("b", pa.timestamp("us", "UTC"))])
     assert fields_from_text(fields_to_text(fields)) == fields
+
+
+def test_rows_without_a_key_are_left_out_and_told():
+    refused = []
+    rows = table(
+        [("a", 1, None), (None, 2, "d"), ("b", None, "c"), (None, None, "t"), ("c", 3, "u")]
+    )
+    reduced = reduce(rows, ["shop", "id"], refused)
+    assert reduced.clears
+    assert reduced.upserts["n"].to_pylist() == [4]
+    assert refused == []  # what a truncation took away is nobody's trouble
+
+    reduced = reduce(rows.slice(0, 3), ["shop", "id"], refused)
+    assert reduced.upserts["n"].to_pylist() == [0]
+    assert [(each.column, each.row["n"]) for each in refused] == [("shop", 1), ("id", 2)]
+
+
+def test_without_a_key_every_row_is_added():
+    rows = table([("a", 1, None), ("a", 1, None)]).drop_columns(["_op"])
+    assert reduce(rows, []).upserts.equals(rows)

@@ -26,8 +26,10 @@ class Reduced:
     upserts: pa.Table  # all columns but OP
 
 
-def reduce(rows: pa.Table, key: Sequence[str]) -> Reduced:
-    """Raises RowRefused for a key that has a null: no store can tell such rows apart."""
+def reduce(rows: pa.Table, key: Sequence[str], refused: list[RowRefused] | None = None) -> Reduced:
+    """Raises RowRefused for a key that has a null: no store can tell such rows apart. With
+    `refused` they are left out and added to it. Without a key all rows are upserts.
+    """
     clears = False
     if OP in rows.column_names:
         ops = rows[OP]
@@ -35,8 +37,9 @@ def reduce(rows: pa.Table, key: Sequence[str]) -> Reduced:
         if len(truncated):
             clears = True
             rows = rows.slice(int(truncated[-1]) + 1)
-    check_keys(rows, key)
-    rows = _last_of_each(rows, key)
+    rows = _with_keys(rows, key, refused)
+    if key:
+        rows = _last_of_each(rows, key)
     if OP not in rows.column_names:
         return Reduced(clears, rows.select(list(key)).slice(0, 0), rows)
     is_deleted = pc.fill_null(pc.equal(rows[OP], DELETE), fill_value=False)
@@ -47,16 +50,24 @@ def reduce(rows: pa.Table, key: Sequence[str]) -> Reduced:
     )
 
 
-def check_keys(rows: pa.Table, key: Sequence[str]) -> None:
+def _with_keys(rows: pa.Table, key: Sequence[str], refused: list[RowRefused] | None) -> pa.Table:
     for column in key:
         if rows[column].null_count:
-            at = int(np.flatnonzero(_mask(pc.is_null(rows[column])))[0])
-            raise RowRefused(
-                f"a row has no {column}, which is part of the key",
-                row=rows.slice(at, 1).to_pylist()[0],
-                column=column,
-                hint="filter such rows out, or choose another key",
-            )
+            is_null = pc.is_null(rows[column])
+            errors = [
+                RowRefused(
+                    f"a row has no {column}, which is part of the key",
+                    row=row,
+                    column=column,
+                    hint="filter such rows out, or choose another key",
+                )
+                for row in rows.filter(is_null).to_pylist()
+            ]
+            if refused is None:
+                raise errors[0]
+            refused += errors
+            rows = rows.filter(pc.invert(is_null))
+    return rows
 
 
 def _last_of_each(rows: pa.Table, key: Sequence[str]) -> pa.Table:
