@@ -31,6 +31,7 @@ def table(rows):
     )
 
 
+@settings(deadline=None)  # the first call loads kernels of Arrow
 @given(st.lists(changes, max_size=4))
 def test_reduced_batches_leave_what_single_changes_leave(batches):
     expected, stored = {}, {}
