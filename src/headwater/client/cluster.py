@@ -58,6 +58,7 @@ RETRIABLE: Final = frozenset(
         ErrorCode.NOT_ENOUGH_REPLICAS,
         ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.OFFSET_NOT_AVAILABLE,  # a new leader does not know its end yet
         ErrorCode.REPLICA_NOT_AVAILABLE,
         ErrorCode.REQUEST_TIMED_OUT,
         ErrorCode.THROTTLING_QUOTA_EXCEEDED,
@@ -135,14 +136,16 @@ class Cluster:
         self._leaders: dict[str, list[int]] = {}  # of a topic's partitions; -1: none
         self._coordinators: dict[str, str] = {}  # address, by transactional id
         self._connections: dict[str, Connection] = {}
+        self._borrowed: set[Connection] = set()
         self._is_closed = False
 
     def close(self) -> None:
         """For good. A thread that still waits for a broker is not left waiting, nor connected."""
         self._is_closed = True
-        for connection in list(self._connections.values()):
+        for connection in [*self._connections.values(), *self._borrowed]:
             connection.close()
         self._connections.clear()
+        self._borrowed.clear()
 
     def patience(self, what: str) -> Patience:
         return Patience(what, self.patience_s)
@@ -168,8 +171,24 @@ class Cluster:
     def lose(self, connection: Connection) -> None:
         """It is of no more use; the next one who needs it gets another."""
         connection.close()
+        self._borrowed.discard(connection)
         if self._connections.get(connection.address) is connection:
             del self._connections[connection.address]
+
+    def borrow(self, address: str) -> Connection:
+        """For one borrower alone, who may have requests on their way while others ask here too.
+        It is given back without any, or lost. Raises as `connection` does.
+        """
+        connection = self.connection(address)
+        self._borrowed.add(self._connections.pop(address))
+        return connection
+
+    def give_back(self, connection: Connection) -> None:
+        self._borrowed.discard(connection)
+        if self._is_closed or connection.address in self._connections:
+            connection.close()
+        else:
+            self._connections[connection.address] = connection
 
     def ask_any(
         self,
@@ -207,6 +226,13 @@ class Cluster:
         """The same, None if the topic does not exist."""
         found = self._look([topic], self.patience(f"no metadata from {self._bootstrap}"))
         return len(self._leaders[topic]) if found.get(topic) is None else None
+
+    def topics(self) -> list[str]:
+        """The names of all that we may see."""
+        patience = self.patience(f"no metadata from {self._bootstrap}")
+        request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+        answer = self.ask_any(request, MetadataResponse, patience, first=4, last=12)
+        return sorted(each.name for each in answer.topics if each.name and not each.error_code)
 
     def leader(self, topic: str, partition: int) -> str | None:
         """The address of who leads it; None: nobody does, or it is not known by now."""

@@ -12,11 +12,11 @@ is read in two stretches:
 The second stretch has all its markers, for compaction does not go beyond the last stable offset.
 """
 
-from collections.abc import Iterator
 from typing import Final
 
-from headwater.client.cluster import DEFAULT_PATIENCE_S, Cluster, Patience, error_name
-from headwater.errors import MalformedMessage, RequestRefused
+from headwater.client.cluster import DEFAULT_PATIENCE_S, Cluster, Patience
+from headwater.client.fetched import Aborted, one_partition, refuse, whole_batches
+from headwater.client.offsets import COMMITTED, EARLIEST, LATEST, UNCOMMITTED, list_offsets
 from headwater.protocol import records
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.fetch import (
@@ -24,22 +24,11 @@ from headwater.protocol.messages.fetch import (
     FetchRequestFetchPartition,
     FetchRequestFetchTopic,
     FetchResponse,
-    FetchResponseAbortedTransaction,
     FetchResponsePartitionData,
-)
-from headwater.protocol.messages.list_offsets import (
-    ListOffsetsRequest,
-    ListOffsetsRequestListOffsetsPartition,
-    ListOffsetsRequestListOffsetsTopic,
-    ListOffsetsResponse,
-    ListOffsetsResponseListOffsetsPartitionResponse,
 )
 from headwater.protocol.records import CONTROL, TRANSACTIONAL, BatchHeader
 from headwater.settings import ClientSettings
 
-_EARLIEST, _LATEST = -2, -1
-_UNCOMMITTED, _COMMITTED = 0, 1
-_CONSUMER: Final = -1
 _MAX_WAIT_MS: Final = 500
 _MAX_BYTES: Final = 4 << 20
 
@@ -76,11 +65,11 @@ class _Partition:
         self._pending: dict[int, _Found] = {}  # of transactions without a marker, by producer id
 
     def read(self) -> _Found:
-        start = self._offset(_EARLIEST, _COMMITTED)
-        stable = self._offset(_LATEST, _COMMITTED)
-        end = self._offset(_LATEST, _UNCOMMITTED)
-        at = self._read(start, stable, _COMMITTED)
-        self._read(at, end, _UNCOMMITTED)
+        start = self._offset(EARLIEST, COMMITTED)
+        stable = self._offset(LATEST, COMMITTED)
+        end = self._offset(LATEST, UNCOMMITTED)
+        at = self._read(start, stable, COMMITTED)
+        self._read(at, end, UNCOMMITTED)
         return self._found
 
     def _read(self, at: int, end: int, isolation: int) -> int:
@@ -90,12 +79,12 @@ class _Partition:
             data = self._fetch(at, isolation, patience)
             if data is None:  # retention has passed us
                 patience.wait(f"offset {at} is gone")
-                at = max(at, self._offset(_EARLIEST, _COMMITTED))
+                at = max(at, self._offset(EARLIEST, COMMITTED))
                 continue
-            aborted = _Aborted(data.aborted_transactions or [])
+            aborted = Aborted(data.aborted_transactions or [])
             before = at
-            for header, batch in _batches(data.records):
-                self._take(header, batch, None if isolation == _UNCOMMITTED else aborted)
+            for header, batch in whole_batches(data.records):
+                self._take(header, batch, None if isolation == UNCOMMITTED else aborted)
                 at = header.last_offset + 1
             if at > before:
                 patience.progressed()
@@ -103,7 +92,7 @@ class _Partition:
                 patience.wait(f"nothing behind offset {at} of {end}")
         return at
 
-    def _take(self, header: BatchHeader, batch: memoryview, aborted: "_Aborted | None") -> None:
+    def _take(self, header: BatchHeader, batch: memoryview, aborted: Aborted | None) -> None:
         if header.attributes & CONTROL:
             marker = records.read_marker(batch)
             if marker is None:
@@ -127,24 +116,9 @@ class _Partition:
             if key not in found or found[key][0] < offset:
                 found[key] = (offset, value)
 
-    def _offset(self, timestamp: int, isolation: int) -> int:
-        wanted = ListOffsetsRequestListOffsetsPartition(
-            partition_index=self._partition, timestamp=timestamp
-        )
-        topic = ListOffsetsRequestListOffsetsTopic(name=self._topic, partitions=[wanted])
-        answer = self._cluster.ask_leader(
-            self._topic,
-            self._partition,
-            ListOffsetsRequest(replica_id=_CONSUMER, isolation_level=isolation, topics=[topic]),
-            ListOffsetsResponse,
-            self._patience(),
-            first=2,
-            last=6,
-            code_of=lambda answer: _one_offset(answer).error_code,
-        )
-        result = _one_offset(answer)
-        self._refuse(result.error_code)
-        return result.offset
+    def _offset(self, at: int, isolation: int) -> int:
+        place = (self._topic, self._partition)
+        return list_offsets(self._cluster, [place], at, isolation)[place]
 
     def _fetch(
         self, at: int, isolation: int, patience: Patience
@@ -167,59 +141,17 @@ class _Partition:
             patience,
             first=4,
             last=12,
-            code_of=lambda answer: answer.error_code or _one_partition(answer).error_code,
+            code_of=lambda answer: answer.error_code or one_partition(answer).error_code,
         )
-        self._refuse(answer.error_code)
-        data = _one_partition(answer)
+        refuse(answer.error_code, self._topic)
+        data = one_partition(answer)
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             return None
-        self._refuse(data.error_code)
+        refuse(data.error_code, self._topic)
         return data
 
     def _patience(self) -> Patience:
         return self._cluster.patience(f"topic {self._topic} cannot be read to its end")
-
-    def _refuse(self, code: int) -> None:
-        if code:
-            hint = ""
-            if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-                hint = f"`headwater acl add USER --allow read --topic {self._topic}` grants it"
-            raise RequestRefused(
-                f"topic {self._topic} cannot be read", detail=error_name(code), hint=hint
-            )
-
-
-class _Aborted:
-    """Which batches of one answer belong to transactions that were aborted."""
-
-    def __init__(self, transactions: list[FetchResponseAbortedTransaction]) -> None:
-        self._later = sorted(
-            ((each.first_offset, each.producer_id) for each in transactions), reverse=True
-        )
-        self._producers: set[int] = set()  # those in an aborted transaction, at this batch
-
-    def has(self, header: BatchHeader) -> bool:
-        while self._later and self._later[-1][0] <= header.last_offset:
-            self._producers.add(self._later.pop()[1])
-        return header.producer_id in self._producers
-
-    def end(self, producer_id: int) -> None:
-        self._producers.discard(producer_id)
-
-
-def _batches(data: memoryview | None) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """The whole ones; the last may be cut short."""
-    at = 0
-    while data is not None and len(data) - at >= records.HEADER_BYTES:
-        header = records.read_header(data, at)
-        if not records.header_is_sane(header):
-            raise MalformedMessage("what was fetched is no batch")
-        if header.size_bytes > len(data) - at:
-            return
-        batch = data[at : at + header.size_bytes]
-        records.check_stored(batch)
-        yield header, batch
-        at += header.size_bytes
 
 
 def _latest_of(batch: memoryview) -> _Found:
@@ -228,17 +160,3 @@ def _latest_of(batch: memoryview) -> _Found:
         for record in records.records_of(batch)
         if record.key is not None
     }
-
-
-def _one_offset(answer: ListOffsetsResponse) -> ListOffsetsResponseListOffsetsPartitionResponse:
-    try:
-        return answer.topics[0].partitions[0]
-    except IndexError:
-        raise MalformedMessage("an answer without the partition that was asked for") from None
-
-
-def _one_partition(answer: FetchResponse) -> FetchResponsePartitionData:
-    try:
-        return answer.responses[0].partitions[0]
-    except IndexError:
-        raise MalformedMessage("an answer without the partition that was asked for") from None

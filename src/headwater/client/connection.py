@@ -22,6 +22,7 @@ _Response = TypeVar("_Response", bound=Message)
 CLIENT_ID: Final = "headwater"
 _API_VERSIONS_VERSION: Final = 3  # the first that tells the cluster's features
 _MAX_RESPONSE_BYTES: Final = 1 << 28
+_STEP_BYTES: Final = 16 << 20
 _LENGTH = struct.Struct(">i")
 _REFUSED_VERSION = struct.pack(">h", ErrorCode.UNSUPPORTED_VERSION)
 
@@ -115,18 +116,23 @@ class Connection:
             version = 0  # as which a broker answers that knows the version asked for not at all
         return sent.response.read(reader, version)
 
-    def _exactly(self, size_bytes: int, deadline_s: float) -> bytes:
-        received = bytearray()
-        while len(received) < size_bytes:
+    def _exactly(self, size_bytes: int, deadline_s: float) -> bytearray:
+        """Received in place; a length costs no memory before the bytes are there."""
+        received = bytearray(min(size_bytes, _STEP_BYTES))
+        at = 0
+        while at < size_bytes:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 raise TimeoutError(f"no answer from {self.address} in {self._timeout_s:g} s")
             self._socket.settimeout(left_s)
-            chunk = self._socket.recv(min(size_bytes - len(received), 1 << 20))
-            if not chunk:
+            if at == len(received):
+                received += bytes(min(size_bytes - at, _STEP_BYTES))
+            with memoryview(received) as room, room[at:] as rest:
+                count = self._socket.recv_into(rest)
+            if not count:
                 raise ConnectionError("the connection was closed before the answer was whole")
-            received += chunk
-        return bytes(received)
+            at += count
+        return received
 
     # What the broker can do
 

@@ -176,6 +176,8 @@ def records_of(batch: bytes | bytearray | memoryview) -> Iterator[Record]:
     if len(batch) < HEADER_BYTES:
         raise MalformedMessage("a batch is shorter than its header")
     header = read_header(batch)
+    if not header.record_count:  # as Kafka's compaction leaves them, compressed or not
+        return
     body = memoryview(batch)[HEADER_BYTES : header.size_bytes]
     reader = Reader(compression.decompress(header.codec, body, DECOMPRESSED_LIMIT_BYTES))
     append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None

@@ -1,0 +1,106 @@
+"""Reading in bulk: offsets of partitions, and their records as Arrow."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, Literal, Self
+
+from headwater.client.cluster import DEFAULT_PATIENCE_S, Cluster
+from headwater.client.offsets import (
+    COMMITTED,
+    EARLIEST,
+    LATEST,
+    NONE_THEN,
+    UNCOMMITTED,
+    list_offsets,
+)
+from headwater.client.sending import TopicPartition
+from headwater.client.stretch import Stretch
+from headwater.errors import MalformedMessage
+from headwater.settings import ClientSettings
+
+if TYPE_CHECKING:  # Arrow and numba are loaded by who reads, not by who asks for offsets
+    import pyarrow as pa
+
+__all__ = ["DEFAULT_COLUMNS", "EARLIEST", "LATEST", "Fetcher", "Isolation"]
+
+Isolation = Literal["read_committed", "read_uncommitted"]
+DEFAULT_COLUMNS: Final = ("key", "value", "offset", "timestamp")
+_INTERNAL: Final = "__"
+
+
+class Fetcher:
+    """Reads topics of one cluster. To be used by one thread; several `read`s may be under way.
+
+    Raises BrokerUnreachable if there is no answer for `patience_s`, RequestRefused for what does
+    not exist or may not be read.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        login: ClientSettings,
+        *,
+        isolation: Isolation = "read_committed",
+        patience_s: float = DEFAULT_PATIENCE_S,
+    ) -> None:
+        self._cluster = Cluster(bootstrap, login, patience_s=patience_s)
+        self._isolation = COMMITTED if isolation == "read_committed" else UNCOMMITTED
+
+    def close(self) -> None:
+        """Ends a `read` that is under way, too."""
+        self._cluster.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def partitions(self, topic: str) -> int:
+        """How many there are now."""
+        self._cluster.refresh([topic])
+        return self._cluster.partitions(topic)
+
+    def topics_like(self, pattern: re.Pattern[str]) -> list[str]:
+        """The topics whose whole name matches; internal ones ("__…") only if the pattern begins
+        with these two signs.
+        """
+        names = self._cluster.topics()
+        if not pattern.pattern.startswith(_INTERNAL):
+            names = [name for name in names if not name.startswith(_INTERNAL)]
+        return [name for name in names if pattern.fullmatch(name)]
+
+    def offsets(self, partitions: Iterable[TopicPartition], at: int) -> dict[TopicPartition, int]:
+        """Where the partitions begin (EARLIEST) or end (LATEST; the last stable offset for who
+        reads committed records), or the first offset whose record has this time (milliseconds) or
+        a later one; the end if there is none.
+        """
+        found = list_offsets(self._cluster, partitions, at, self._isolation)
+        late = [place for place, offset in found.items() if offset == NONE_THEN]
+        return found | list_offsets(self._cluster, late, LATEST, self._isolation)
+
+    def read(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        columns: Sequence[str] = DEFAULT_COLUMNS,
+    ) -> "Iterator[pa.RecordBatch]":
+        """All records with start <= offset < end, in order, each once, some MiB at a time.
+
+        `end` is one that `offsets` has told; who asks for more waits for it to be written. Raises
+        DataLost if the log does not have all of the stretch (what compaction has removed is not
+        lost), MalformedMessage at a batch that is damaged. What was given before stands.
+        """
+        from headwater.client.arrow import to_arrow
+
+        stretch = Stretch(self._cluster, topic, partition, start, end, self._isolation)
+        for fetched in stretch.fetch():
+            try:
+                yield from to_arrow(fetched.data, fetched.batches, start, end, columns)
+            except MalformedMessage as error:
+                raise MalformedMessage(
+                    f"{topic}-{partition} cannot be read", detail=str(error)
+                ) from None

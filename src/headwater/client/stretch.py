@@ -1,0 +1,261 @@
+"""One stretch of a partition, fetched to its end whatever happens on the way.
+
+While an answer is being decoded the next one is asked for, so at most two are in memory, and the
+broker reads while we compute. An answer that is lost is asked for again, from the offset behind
+the last batch that has arrived whole, of whoever leads the partition then.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headwater.client.cluster import LOST, RETRIABLE, Cluster, Patience, error_name, reason_of
+from headwater.client.fetched import Aborted, one_partition, refuse, whole_batches
+from headwater.client.offsets import (
+    COMMITTED,
+    EARLIEST,
+    LATEST,
+    UNCOMMITTED,
+    check_partition,
+    list_offsets,
+)
+from headwater.errors import BrokerUnreachable, DataLost, MalformedMessage
+from headwater.protocol import records
+from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsRequestDescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+from headwater.protocol.messages.fetch import (
+    FetchRequest,
+    FetchRequestFetchPartition,
+    FetchRequestFetchTopic,
+    FetchResponse,
+    FetchResponsePartitionData,
+)
+from headwater.protocol.records import CONTROL, INT64_MAX, TRANSACTIONAL, BatchHeader
+
+if TYPE_CHECKING:
+    from headwater.client.connection import Connection
+
+_MAX_WAIT_MS: Final = 500
+_MAX_BYTES: Final = 8 << 20  # of one answer; a batch that is larger comes alone (KIP-74)
+_MIN_BYTES: Final = 64 << 10
+_FIRST_GUESS_BYTES: Final = 256  # per offset
+_TOPIC: Final = 2  # kind of resource
+
+
+class Fetched(NamedTuple):
+    """The batches of an answer whose records count, each with its place in `data`."""
+
+    data: memoryview
+    batches: list[tuple[BatchHeader, int]]
+
+
+class Stretch:
+    """The batches with the offsets from `start` to `end` (exclusive), and perhaps around them."""
+
+    def __init__(
+        self, cluster: Cluster, topic: str, partition: int, start: int, end: int, isolation: int
+    ) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._partition = partition
+        self._name = f"{topic}-{partition}"
+        self._at = start
+        self._end = end
+        self._isolation = isolation
+        self._bytes_per_offset: float = _FIRST_GUESS_BYTES
+        self._least_bytes = _MIN_BYTES
+        self._connection: Connection | None = None  # to the leader, for us alone
+        self._is_asked = False  # for what is at `_at`
+
+    def fetch(self) -> Iterator[Fetched]:
+        """In order, each batch once. Ends when the log has passed `end`, with or without a record
+        there. Raises DataLost if the log no longer has, or never had, a part of the stretch,
+        MalformedMessage if it holds what are no batches, BrokerUnreachable if there is nothing new
+        for as long as the cluster's patience is.
+        """
+        patience = self._cluster.patience(f"{self._name} cannot be read")
+        check_partition(self._cluster, self._topic, self._partition)
+        try:
+            while self._at < self._end:
+                data = self._answer(patience)
+                fetched, behind = self._counting(data)
+                if behind > self._at:
+                    patience.progressed()
+                    self._bytes_per_offset = len(fetched.data) / (behind - self._at)
+                    self._at = behind
+                    if behind < self._end:
+                        self._ask_ahead()
+                    yield fetched
+                elif data.records:  # a part of a batch: brokers before KIP-74 send no more
+                    self._least_bytes = min(self._least_bytes * 4, 1 << 27)
+                    patience.wait(f"the batch at offset {self._at} does not come whole")
+                elif self._is_hole(data):
+                    return
+                else:
+                    self._wait(data, patience)
+        finally:
+            self._release()
+
+    # Asking
+
+    def _answer(self, patience: Patience) -> FetchResponsePartitionData:
+        while True:
+            try:
+                if not self._is_asked:
+                    self._ask()
+                assert self._connection is not None
+                answer: FetchResponse = self._connection.receive()
+                self._is_asked = False
+                if answer.throttle_time_ms > 0 and not answer.responses:
+                    patience.wait("the broker's quota for reading is used up")
+                    continue
+                data = one_partition(answer)
+            except LOST as error:
+                self._lose()
+                reason = reason_of(error)
+            else:
+                code = answer.error_code or data.error_code
+                if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                    self._refuse_lost()
+                elif code not in RETRIABLE:
+                    refuse(code, self._topic)
+                    return data
+                reason = error_name(code)
+                self._release()  # another broker may lead
+            patience.wait(f"{self._name}: {reason}")
+            self._cluster.refresh([self._topic])
+
+    def _ask(self) -> None:
+        """Raises what LOST has."""
+        if self._connection is None:
+            address = self._cluster.leader(self._topic, self._partition)
+            if address is None:
+                raise ConnectionError("the partition has no leader")
+            self._connection = self._cluster.borrow(address)
+        # Little more than what is left of the stretch: a short one does not cost a long answer.
+        guess_bytes = int((self._end - self._at) * self._bytes_per_offset)
+        size_bytes = max(min(guess_bytes, _MAX_BYTES), self._least_bytes)
+        wanted = FetchRequestFetchPartition(
+            partition=self._partition, fetch_offset=self._at, partition_max_bytes=size_bytes
+        )
+        request = FetchRequest(
+            max_wait_ms=_MAX_WAIT_MS,
+            min_bytes=1,
+            max_bytes=size_bytes,
+            isolation_level=self._isolation,
+            topics=[FetchRequestFetchTopic(topic=self._topic, partitions=[wanted])],
+        )
+        version = self._connection.version(FetchRequest, 4, 12)
+        self._connection.send(request, FetchResponse, version)
+        self._is_asked = True
+
+    def _ask_ahead(self) -> None:
+        try:
+            self._ask()
+        except LOST:  # what has arrived is good; the next answer will be asked for anew
+            self._lose()
+
+    def _lose(self) -> None:
+        if self._connection is not None:
+            self._cluster.lose(self._connection)
+        self._connection = None
+        self._is_asked = False
+
+    def _release(self) -> None:
+        if self._connection is not None and not self._is_asked:
+            self._cluster.give_back(self._connection)
+            self._connection = None
+        self._lose()
+
+    # Answers
+
+    def _counting(self, data: FetchResponsePartitionData) -> tuple[Fetched, int]:
+        """The batches that count, and the offset behind the last whole one, whether it counts or
+        not. Markers never count, aborted records only for who reads them uncommitted.
+        """
+        aborted = Aborted(data.aborted_transactions or [])
+        batches: list[tuple[BatchHeader, int]] = []
+        place = 0
+        behind = self._at
+        try:
+            for header, batch in whole_batches(data.records):
+                if header.base_offset >= self._end:
+                    behind = self._end
+                    break
+                if header.last_offset >= behind:  # else the broker began too early
+                    is_first = behind == self._at
+                    if header.last_offset >= INT64_MAX or not (
+                        is_first or header.base_offset >= behind
+                    ):
+                        raise MalformedMessage("batches are not in order")
+                    if self._is_counting(header, batch, aborted):
+                        batches.append((header, place))
+                    behind = header.last_offset + 1
+                place += header.size_bytes
+        except MalformedMessage as error:
+            raise MalformedMessage(
+                f"{self._name} cannot be read", detail=f"behind offset {behind}: {error}"
+            ) from None
+        return Fetched(data.records or memoryview(b""), batches), behind
+
+    def _is_counting(self, header: BatchHeader, batch: memoryview, aborted: Aborted) -> bool:
+        if header.attributes & CONTROL:
+            marker = records.read_marker(batch)
+            if marker is not None and not marker.commit:
+                aborted.end(header.producer_id)
+            return False
+        if self._isolation == UNCOMMITTED or not header.attributes & TRANSACTIONAL:
+            return True
+        return not aborted.has(header)
+
+    # Nothing has come
+
+    def _is_hole(self, data: FetchResponsePartitionData) -> bool:
+        """Whether compaction has left nothing up to `end`, which lies at the end of the log.
+
+        What else could be answered with nothing is what is on its way from an archive, and
+        compacted topics are in none (KIP-405).
+        """
+        return self._readable_end(data) >= self._end and self._is_compacted()
+
+    def _readable_end(self, data: FetchResponsePartitionData) -> int:
+        is_committed = self._isolation == COMMITTED
+        return data.last_stable_offset if is_committed else data.high_watermark
+
+    def _is_compacted(self) -> bool:
+        resource = DescribeConfigsRequestDescribeConfigsResource(
+            resource_type=_TOPIC, resource_name=self._topic, configuration_keys=["cleanup.policy"]
+        )
+        answer = self._cluster.ask_any(
+            DescribeConfigsRequest(resources=[resource]),
+            DescribeConfigsResponse,
+            self._cluster.patience(f"the settings of topic {self._topic} cannot be told"),
+            first=1,
+            last=4,
+        )
+        return any(
+            "compact" in (config.value or "")
+            for result in answer.results
+            for config in result.configs
+        )
+
+    def _wait(self, data: FetchResponsePartitionData, patience: Patience) -> None:
+        try:
+            patience.wait(f"nothing has come behind offset {self._at} of {self._end}")
+        except BrokerUnreachable:
+            if data.high_watermark < self._end:
+                self._refuse_lost(data.high_watermark)
+            raise
+
+    def _refuse_lost(self, end: int | None = None) -> None:
+        """Raises DataLost unless the offset is there; then it was a leader that had just begun."""
+        place = (self._topic, self._partition)
+        first = list_offsets(self._cluster, [place], EARLIEST, UNCOMMITTED)[place]
+        if end is None:
+            end = list_offsets(self._cluster, [place], LATEST, UNCOMMITTED)[place]
+            if first <= self._at <= end:
+                return
+        raise DataLost(self._topic, self._partition, self._at, first, end)
