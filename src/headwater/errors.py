@@ -6,8 +6,7 @@
     ├── NotReady                  not yet, or not equal: asking again may help   (exit code 3)
     ├── BrokerUnreachable         no broker answers at that address
     ├── RequestRefused            the broker answered with an error code
-    │   ├── TopicRefused          one topic does not take records; others would
-    │   └── DataLost              records that were to be read are no longer in the topic
+    │   └── TopicRefused          one topic does not take records; others would
     ├── DataDirectoryInUse        another process holds the data directory
     ├── LogError                  the log on disk
     │   ├── StorageFailed         the disk refused a write or a sync
@@ -91,28 +90,6 @@ class TopicRefused(RequestRefused):
         self.topic = topic
 
 
-class DataLost(RequestRefused):
-    """Records that were to be read are not, or no longer, in the log: retention has passed them, or
-    the log was cut or begun anew. Offsets from `first` to `end` (exclusive) are there.
-    """
-
-    def __init__(self, topic: str, partition: int, wanted: int, first: int, end: int) -> None:
-        is_passed = wanted < first
-        super().__init__(
-            f"records of {topic}-{partition} are lost",
-            detail=f"offset {wanted} was to be read, "
-            + (f"the first that is there is {first}" if is_passed else f"the log ends at {end}"),
-            hint="retention has deleted them before they were read"
-            if is_passed
-            else "the topic was deleted and made anew, or its log was cut",
-        )
-        self.topic = topic
-        self.partition = partition
-        self.wanted = wanted
-        self.first = first
-        self.end = end
-
-
 class DataDirectoryInUse(HeadwaterError):
     """Another process holds the data directory."""
 
@@ -162,7 +139,25 @@ class PipelineError(HeadwaterError):
 
 
 class DataLost(PipelineError):
-    """Records that the pipeline has not read are no longer in the log."""
+    """Records that were to be read are not, or no longer, in the log: retention has passed them, or
+    the log was cut or begun anew. Offsets from `first` to `end` (exclusive) are there.
+    """
+
+    def __init__(self, topic: str, partition: int, wanted: int, first: int, end: int) -> None:
+        is_passed = wanted < first
+        super().__init__(
+            f"records of {topic}-{partition} are lost",
+            detail=f"offset {wanted} was to be read, "
+            + (f"the first that is there is {first}" if is_passed else f"the log ends at {end}"),
+            hint="retention has deleted them before they were read"
+            if is_passed
+            else "the topic was deleted and made anew, or its log was cut",
+        )
+        self.topic = topic
+        self.partition = partition
+        self.wanted = wanted
+        self.first = first
+        self.end = end
 
 
 class StoreDiverged(PipelineError):

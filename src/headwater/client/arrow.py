@@ -212,7 +212,9 @@ def _headers(index: _Index) -> pa.Array:
     names = _text(_binary(runs, total, name_at, name_bytes))
     values = _binary(runs, total, value_at, value_bytes)
     each = pa.StructArray.from_arrays([names, values], ["name", "value"])
-    return pa.ListArray.from_arrays(pa.array(ends), each)
+    return pa.Array.from_buffers(
+        TYPES["headers"], index.rows, [None, pa.py_buffer(ends)], children=[each]
+    )
 
 
 def _text(names: pa.BinaryArray) -> pa.StringArray:
