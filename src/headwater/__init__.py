@@ -1,3 +1,24 @@
-"""Headwater keeps every derived store in step with the databases it comes from, through one log."""
+"""Headwater keeps every derived store in step with the databases it comes from, through one log.
 
+What needs Spark or Arrow is imported when it is first named, so `import headwater` stays light.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headwater.pipelines.session import spark
+
+__all__ = ["spark"]
 __version__ = "0.1.0"
+
+_HOMES = {
+    "spark": "headwater.pipelines.session",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return value

