@@ -16,7 +16,7 @@ run: $(VENV)/.run  ## the demo
 TIMED := tests/broker/test_backpressure.py
 
 test: system $(VENV)/.dev lint  ## everything
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(TIMED:%=--ignore=%)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(TIMED:%=--ignore=%)
 	$(BIN)/python -m pytest $(TIMED)
 
 FAST := tests/log tests/protocol/test_primitives.py tests/protocol/test_records.py \

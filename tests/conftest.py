@@ -1,13 +1,20 @@
 """What all suites share: one Spark, and the rule that keeps it in one process."""
 
+import re
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator:
-    """The one Spark session of a test run: every JVM takes seconds to start and a gigabyte."""
+    """The one Spark session of a test run: every JVM takes seconds to start and a gigabyte.
+
+    What its workers run must be defined inside a function, or in the package: they cannot import
+    a test module.
+    """
     import headwater as hw
 
     session = hw.spark("tests", "local[2]", **{"spark.driver.memory": "1g"})
@@ -15,12 +22,18 @@ def spark() -> Iterator:
     session.stop()
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With `--dist loadgroup`: a file stays in one process, and all that use Spark in the same."""
-    with_spark = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
-    for item in items:
-        group = (
-            "spark" if item.path in with_spark else str(item.path.relative_to(item.config.rootpath))
-        )
-        item.add_marker(pytest.mark.xdist_group(group))
+def pytest_xdist_make_scheduler(config, log):
+    """With `--dist loadfile`: the files that use Spark stay together, as if they were one."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+
+    @cache
+    def group(file: str) -> str:
+        source = (config.rootpath / file).read_text(encoding="utf-8")
+        return "spark" if re.search(r"def \w+\([^)]*\bspark\b", source) else file
+
+    class FilesScheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group(nodeid.split("::", 1)[0])
+
+    return FilesScheduling(config, log)
