@@ -12,6 +12,7 @@
     ├── arrow       batches into Arrow columns; record_kernels has its loops, by numba
     ├── offsets     offsets by time, one request to each leader
     └── cluster     as above
+    group_offsets   offsets of a group, for others to see the lag
     topics          creates topics
     compacted       the latest value of each key of a topic
 

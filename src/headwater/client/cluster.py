@@ -36,7 +36,7 @@ REQUEST_TIMEOUT_S: Final = 30.0
 _FIRST_PAUSE_S: Final = 0.005
 _LONGEST_PAUSE_S: Final = 1.0
 _UNKNOWN_TOPIC_PATIENCE_S: Final = 3.0  # a broker of a cluster may learn of a new topic late
-_TRANSACTION: Final = 1  # kind of coordinator
+GROUP, TRANSACTION = 0, 1  # what a coordinator is for
 
 # What ends a connection without a word about the request. Malformed: whoever is behind that
 # address now, it is not the broker we have talked to.
@@ -72,6 +72,14 @@ _OF_THE_RECORDS: Final = (
     ErrorCode.INVALID_TIMESTAMP,
     ErrorCode.INVALID_TOPIC_EXCEPTION,
     ErrorCode.POLICY_VIOLATION,
+)
+# What a group with members answers to who is none of them.
+_OF_MEMBERS: Final = (
+    ErrorCode.FENCED_MEMBER_EPOCH,
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.REBALANCE_IN_PROGRESS,
+    ErrorCode.STALE_MEMBER_EPOCH,
+    ErrorCode.UNKNOWN_MEMBER_ID,
 )
 _ELSEWHERE: Final = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
@@ -134,7 +142,8 @@ class Cluster:
         self._timeout_s = min(timeout_s, patience_s)
         self._addresses: dict[int, str] = {}  # of a broker, by its id
         self._leaders: dict[str, list[int]] = {}  # of a topic's partitions; -1: none
-        self._coordinators: dict[str, str] = {}  # address, by transactional id
+        # Address, by what it is for, and the group or transactional id.
+        self._coordinators: dict[tuple[int, str], str] = {}
         self._connections: dict[str, Connection] = {}
         self._borrowed: set[Connection] = set()
         self._is_closed = False
@@ -309,35 +318,35 @@ class Cluster:
 
     # Coordinators
 
-    def coordinator(self, transactional_id: str, patience: Patience) -> Connection:
-        """Raises what LOST has."""
-        while transactional_id not in self._coordinators:
-            request = FindCoordinatorRequest(key=transactional_id, key_type=_TRANSACTION)
+    def coordinator(self, name: str, patience: Patience, *, kind: int = TRANSACTION) -> Connection:
+        """Of the transactional id, or group, of that name. Raises what LOST has."""
+        while (kind, name) not in self._coordinators:
+            request = FindCoordinatorRequest(key=name, key_type=kind)
             answer = self.ask_any(request, FindCoordinatorResponse, patience, first=1, last=3)
             if answer.error_code in RETRIABLE:
                 patience.wait(error_name(answer.error_code))
             elif answer.error_code:
-                raise refused_id(answer.error_code, transactional_id, answer.error_message)
+                refused = refused_id if kind == TRANSACTION else refused_group
+                raise refused(answer.error_code, name, answer.error_message)
             else:
-                address = join_address(answer.host, answer.port)
-                self._coordinators[transactional_id] = address
-        return self.connection(self._coordinators[transactional_id])
+                self._coordinators[kind, name] = join_address(answer.host, answer.port)
+        return self.connection(self._coordinators[kind, name])
 
-    def has_feature(self, transactional_id: str, name: str, level: int) -> bool:
+    def has_feature(self, transactional_id: str, feature: str, level: int) -> bool:
         """Whether the coordinator says that all of the cluster has the feature."""
         patience = self.patience(f"no coordinator for {transactional_id}")
         while True:
             connection = None
             try:
                 connection = self.coordinator(transactional_id, patience)
-                return connection.feature(name) >= level
+                return connection.feature(feature) >= level
             except LOST as error:
-                self._lose_coordinator(transactional_id, connection)
+                self._lose_coordinator(TRANSACTION, transactional_id, connection)
                 patience.wait(reason_of(error))
 
     def ask_coordinator(
         self,
-        transactional_id: str,
+        name: str,
         request: Message,
         response: type[_Response],
         patience: Patience,
@@ -345,6 +354,7 @@ class Cluster:
         first: int,
         last: int,
         code_of: Callable[[Any], int] = lambda answer: answer.error_code,
+        kind: int = TRANSACTION,
     ) -> _Response:
         """The coordinator's answer, if it is none of those that ask for patience. The request may
         reach the coordinator several times.
@@ -352,21 +362,21 @@ class Cluster:
         while True:
             connection = None
             try:
-                connection = self.coordinator(transactional_id, patience)
+                connection = self.coordinator(name, patience, kind=kind)
                 answer = connection.ask(request, response, first=first, last=last)
             except LOST as error:
-                self._lose_coordinator(transactional_id, connection)
+                self._lose_coordinator(kind, name, connection)
                 patience.wait(reason_of(error))
                 continue
             code = code_of(answer)
             if code not in RETRIABLE:
                 return answer
             if code in _ELSEWHERE:
-                self._coordinators.pop(transactional_id, None)
+                self._coordinators.pop((kind, name), None)
             patience.wait(error_name(code))
 
-    def _lose_coordinator(self, transactional_id: str, connection: Connection | None) -> None:
-        self._coordinators.pop(transactional_id, None)
+    def _lose_coordinator(self, kind: int, name: str, connection: Connection | None) -> None:
+        self._coordinators.pop((kind, name), None)
         if connection is not None:
             self.lose(connection)
 
@@ -404,3 +414,13 @@ def refused_id(code: int, transactional_id: str, message: str | None = None) -> 
         detail=f"{message or 'refused'} ({error_name(code)})",
         hint=hint,
     )
+
+
+def refused_group(code: int, group: str, message: str | None = None) -> HeadwaterError:
+    what, hint = f"the offsets of group {group} are not kept", ""
+    if code in _OF_MEMBERS:
+        what = f"group {group} has members of its own"
+        hint = "whoever commits offsets without being a member needs a group to itself"
+    elif code == ErrorCode.GROUP_AUTHORIZATION_FAILED:
+        hint = f"`headwater acl add USER --allow read,describe --group {group}` grants it"
+    return RequestRefused(what, detail=f"{message or 'refused'} ({error_name(code)})", hint=hint)
