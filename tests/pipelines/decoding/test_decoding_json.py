@@ -1,0 +1,414 @@
+"""JSON records: what becomes of each type, and that no record spoils another."""
+
+import base64
+import json
+import math
+import pickle
+import re
+import struct
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal, InvalidOperation
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from raw_records import AT_MS, FIRST, raw
+
+from headwater.errors import ConfigError
+from headwater.pipelines.decoding import decoder
+
+SCHEMA = pa.schema(
+    [
+        ("flag", pa.bool_()),
+        ("small", pa.int8()),
+        ("big", pa.int64()),
+        ("single", pa.float32()),
+        ("double", pa.float64()),
+        ("text", pa.string()),
+        ("price", pa.decimal128(10, 2)),
+        ("day", pa.date32()),
+        ("at", pa.timestamp("us", tz="UTC")),
+        ("local", pa.timestamp("us")),
+        ("data", pa.binary()),
+        ("numbers", pa.list_(pa.int32())),
+        ("inner", pa.struct([pa.field("x", pa.int16(), nullable=False), ("d", pa.date32())])),
+    ]
+)
+
+
+def decoded(values, schema=SCHEMA, keys=None, **options):
+    result = decoder("json", schema, options).decode(raw(values, keys), "orders", 3)
+    result.rows.validate(full=True)
+    return result
+
+
+def rows_of(values, schema=SCHEMA, **options):
+    rows = decoded(values, schema, **options).rows.to_pylist()
+    return [{k: v for k, v in row.items() if not k.startswith("_")} for row in rows]
+
+
+def causes_of(values, schema=SCHEMA, **options):
+    return {each.offset - FIRST: each.cause for each in decoded(values, schema, **options).rejected}
+
+
+# ── the reference: one record, plain Python, no code of ours ───────────────────────────────────
+
+
+class Wrong(Exception):
+    pass
+
+
+class Number(str):
+    __slots__ = ()
+
+
+def reference(value: bytes) -> dict | None:
+    """The row, or None if it is to be rejected."""
+    try:
+        text = value.decode()
+        document = json.loads(text, parse_int=Number, parse_float=Number, parse_constant=_refuse)
+        json.dumps(document, ensure_ascii=False).encode()  # not so with half a surrogate pair
+        if not isinstance(document, dict):
+            return None
+        return {field.name: _value(document.get(field.name), field.type) for field in SCHEMA}
+    except (Wrong, ValueError, InvalidOperation, OverflowError):
+        return None
+
+
+def _refuse(_):
+    raise Wrong
+
+
+def _value(found, type_):
+    if found is None:
+        return None
+    is_number, is_text = type(found) is Number, type(found) is str
+    if pa.types.is_boolean(type_):
+        return found if isinstance(found, bool) else _refuse(found)
+    if pa.types.is_integer(type_):
+        if not is_number or not re.fullmatch(r"-?\d+", found):
+            raise Wrong
+        number = int(found)
+        return (
+            number
+            if -(2 ** (type_.bit_width - 1)) <= number < 2 ** (type_.bit_width - 1)
+            else _refuse(0)
+        )
+    if pa.types.is_floating(type_):
+        if is_text and found in ("NaN", "Infinity", "-Infinity"):
+            return float(found)
+        number = float(found) if is_number else _refuse(found)
+        if type_ == pa.float32():
+            number = struct.unpack("f", struct.pack("f", number))[0]
+        return number if math.isfinite(number) else _refuse(0)
+    if pa.types.is_string(type_):
+        return found if is_text else ...  # the raw JSON: compared elsewhere
+    if pa.types.is_decimal(type_):
+        if not (is_number or is_text) or not re.fullmatch(
+            r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", found
+        ):
+            raise Wrong
+        number = Decimal(found)
+        if (
+            number.adjusted() > 20
+            or number != number.quantize(Decimal("0.01"))
+            or abs(number) >= 10**8
+        ):
+            raise Wrong
+        return number.quantize(Decimal("0.01"))
+    if pa.types.is_date(type_):
+        if is_number:
+            return date(1970, 1, 1) + timedelta(days=_value(found, pa.int32()))
+        return date.fromisoformat(found) if is_text and len(found) == 10 else _refuse(0)
+    if pa.types.is_timestamp(type_):
+        if is_number:
+            moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(
+                milliseconds=_value(found, pa.int64())
+            )
+        else:
+            moment = datetime.fromisoformat(found) if is_text else _refuse(0)
+            moment = moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return moment if type_.tz else moment.replace(tzinfo=None)
+    if pa.types.is_binary(type_):
+        return base64.b64decode(found, validate=True) if is_text else _refuse(0)
+    if pa.types.is_list(type_):
+        return (
+            [_value(each, type_.value_type) for each in found]
+            if isinstance(found, list)
+            else _refuse(0)
+        )
+    if not isinstance(found, dict):
+        raise Wrong
+    inner = {field.name: _value(found.get(field.name), field.type) for field in type_}
+    return inner if inner["x"] is not None else _refuse(0)
+
+
+def agrees(ours, theirs) -> bool:
+    if theirs is ...:
+        return isinstance(ours, str)
+    if isinstance(theirs, dict):
+        return all(agrees(ours[name], theirs[name]) for name in theirs)
+    if isinstance(theirs, float) and math.isnan(theirs):
+        return math.isnan(ours)
+    return ours == theirs
+
+
+# ── what is generated: values that fit, values that do not, and bytes ──────────────────────────
+
+iso = st.one_of(
+    st.datetimes(min_value=datetime(1, 1, 2), max_value=datetime(9998, 1, 1)).map(datetime.isoformat),
+    st.datetimes(
+        min_value=datetime(2, 1, 1), max_value=datetime(9000, 1, 1), timezones=st.sampled_from([UTC])
+    ).map(lambda at: at.isoformat().replace("+00:00", "Z")),
+)  # fmt: skip
+fitting = {
+    "flag": st.booleans(),
+    "small": st.integers(-128, 127),
+    "big": st.integers(-(2**63), 2**63 - 1),
+    "single": st.floats(width=32, allow_nan=False, allow_infinity=False),
+    "double": st.floats(allow_nan=False, allow_infinity=False),
+    "text": st.text(),
+    "price": st.one_of(
+        st.decimals(min_value=-99999999, max_value=99999999, places=2).map(str),
+        st.integers(-99999999, 99999999),
+    ),
+    "day": st.one_of(st.dates().map(str), st.integers(-10000, 100000)),
+    "at": st.one_of(iso, st.integers(0, 4 * 10**12)),
+    "local": st.one_of(iso, st.integers(0, 4 * 10**12)),
+    "data": st.binary().map(lambda data: base64.b64encode(data).decode()),
+    "numbers": st.lists(st.one_of(st.none(), st.integers(-(2**31), 2**31 - 1))),
+    "inner": st.fixed_dictionaries({"x": st.integers(-32768, 32767)}, optional={"d": st.dates().map(str), "y": st.text()}),
+}  # fmt: skip
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8)
+    | st.sampled_from(["NaN", "Infinity", "1.255", "+5", "5.", ".5", "1e2", "2024-02-30", "2024-01-01", "=", "QQ=="]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["x", "y", "d"]), inner, max_size=3),
+    max_leaves=5,
+)  # fmt: skip
+document = st.fixed_dictionaries(
+    {}, optional={name: st.none() | one for name, one in fitting.items()} | {"other": anything}
+)
+odd_document = st.dictionaries(st.sampled_from([*SCHEMA.names, "zzz"]), anything, max_size=4)
+
+
+def as_json(value) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
+
+
+@st.composite
+def damaged(draw):
+    text = bytearray(as_json(draw(document)))
+    at = draw(st.integers(0, len(text) - 1))
+    match draw(st.integers(0, 3)):
+        case 0:
+            del text[at]
+        case 1:
+            text.insert(at, draw(st.integers(0, 255)))
+        case 2:
+            del text[at:]
+        case _:
+            text[at] = draw(st.integers(0, 255))
+    return bytes(text)
+
+
+record = st.one_of(
+    document.map(as_json),
+    document.map(lambda each: json.dumps(each, indent=1).encode()),
+    odd_document.map(as_json),
+    damaged(),
+    st.binary(max_size=12),
+    st.lists(document.map(as_json), min_size=2, max_size=2).map(b" ".join),
+    st.sampled_from([
+        b"", b"null", b"{}", b"[]", b"{} null {}", b'{"double":NaN}', b'{"z":Infinity}', b"{}\x00",
+        b'{"text":"a\nb"}', b'{"text":"\\ud83d\\ude00"}', b'{"text":"\\udc00"}', b'{"text":"\xff"}',
+        b'{"text":"a', b'b"}', b'{"big":9223372036854775808}', b'{"big":' + b"9" * 5000 + b"}",
+        b'{"double":1e999}', b'{"single":1e300}', b'{"big":1,"big":2}', b'{"big":1.0}', b'{"a":01}',
+        b'\xef\xbb\xbf{"big":1}', b'{"big":-0}', b'{"text":"\\/\\b"}', b'{"text":"\\x"}',
+        b'{"price":1e-1}', b'{"price":1e400}', b'{"price":1.10000}', b'{"price":"1.10000"}',
+    ]),
+)  # fmt: skip
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(record, max_size=12))
+@example([b'{"text":"a', b'b"}', b'{"big":1} {"big":2}'])
+@example(
+    [b'{"at":5}', b'{"at":"2024-01-01T00:00:00Z"}', b'{"day":3,"inner":{"x":1,"d":"2024-01-01"}}']
+)
+def test_many_at_once_give_what_each_gives_alone(values):
+    together = decoded(values)
+    alone = [decoded([value]) for value in values]
+    rows = [row for each in alone for row in each.rows.to_pylist()]
+    offsets = [FIRST + n for n, each in enumerate(alone) if each.rows.num_rows]
+    assert [row["_position"]["offset"] for row in together.rows.to_pylist()] == offsets
+    assert [each.offset - FIRST for each in together.rejected] == [
+        n for n, each in enumerate(alone) if each.rejected
+    ]
+    for ours, theirs in zip(together.rows.to_pylist(), rows, strict=True):
+        names = SCHEMA.names
+        assert agrees({n: ours[n] for n in names}, {n: theirs[n] for n in names}), (ours, theirs)
+    assert [each.cause for each in together.rejected] == [
+        each.cause for one in alone for each in one.rejected
+    ]
+
+
+@settings(max_examples=250, deadline=None)
+@given(record)
+def test_each_record_is_read_as_plain_python_reads_it(value):
+    result, expected = decoded([value]), reference(value)
+    if expected is None:
+        assert result.rejected, result.rows.to_pylist()
+        assert result.rejected[0].value == value
+        assert len(result.rejected[0].cause) <= 300
+    else:
+        assert not result.rejected, (result.rejected, expected)
+        assert agrees(result.rows.to_pylist()[0], expected)
+
+
+def test_a_row_has_its_change_its_time_and_its_position():
+    result = decoded([b'{"big":5}', b"nonsense"])
+    (row,) = result.rows.to_pylist()
+    assert row["_op"] == "u"
+    assert row["_at"] == datetime.fromtimestamp(AT_MS / 1000, UTC)
+    assert row["_position"] == {"topic": "orders", "partition": 3, "offset": FIRST}
+    (rejected,) = result.rejected
+    assert (rejected.offset, rejected.value, rejected.timestamp_ms) == (
+        FIRST + 1,
+        b"nonsense",
+        AT_MS,
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "cause"),
+    [
+        (b'{"price":"abc"}', 'field price: expected a number, got "abc"'),
+        (b'{"price":1.255}', "field price: expected decimal(10, 2), got 1.255"),
+        (b'{"small":128}', "field small: expected int8, got 128"),
+        (b'{"numbers":[1,"x"]}', 'field numbers.[1]: expected an integer, got "x"'),
+        (b'{"inner":{}}', "field inner.x: it is null or missing, and must not be"),
+        (b'{"data":"=="}', 'field data: expected bytes in Base64, got "=="'),
+        (b'{"day":"2024-02-30"}', 'field day: expected a date, got "2024-02-30"'),
+        (b"{} {}", "no JSON: unexpected '{}' at byte 3"),
+        (b'{"a":', "no JSON: it ends too early"),
+        (b"[1]", "JSON, but no object"),
+        (b"", "the value is empty"),
+        (b'{"text":"\xff"}', "no UTF-8: invalid start byte at byte 9"),
+        (
+            b'{"z":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+            "JSON that is nested more than 512 deep",
+        ),
+    ],
+)
+def test_the_cause_names_field_and_value(value, cause):
+    assert causes_of([b"{}", value, b"{}"]) == {1: cause}
+
+
+def test_deep_nesting_within_the_limit_is_read_also_beside_a_bad_record():
+    deep = b'{"big":1,"z":' + b"[" * 511 + b"]" * 511 + b"}"
+    assert [row["big"] for row in rows_of([deep, b'{"big":"x"}', deep])] == [1, 1]
+
+
+def test_one_bad_record_among_many_leaves_the_others():
+    values = [b'{"big":%d}' % n for n in range(5000)]
+    values[77] = b'{"big":"x"}'
+    values[4999] = b'{"big":1}{"big":2}'
+    result = decoded(values)
+    assert result.rows.column("big").to_pylist() == [n for n in range(4999) if n != 77]
+    assert [each.offset - FIRST for each in result.rejected] == [77, 4999]
+
+
+def test_a_text_column_keeps_what_is_no_text_as_json():
+    values = [b'{"text":{"a": [1, 2]}}', b'{"text":1.50}', b'{"text":true}', b'{"text":"x"}']
+    assert [row["text"] for row in rows_of(values)] == ['{"a": [1, 2]}', "1.50", "true", "x"]
+
+
+def test_maps_and_nested_types():
+    schema = pa.schema(
+        [
+            ("tags", pa.map_(pa.string(), pa.decimal128(5, 1))),
+            ("visits", pa.list_(pa.struct([("at", pa.timestamp("us")), ("raw", pa.binary())]))),
+        ]
+    )
+    values = [
+        b'{"tags":{"a":1.5,"b":null},"visits":[{"at":"2024-01-01T00:00:00","raw":"QQ=="},null]}',
+        b'{"tags":{"a":"x"}}',
+        b'{"visits":[{"at":0}]}',
+    ]
+    first, second = rows_of(values, schema)
+    assert first["tags"] == [("a", Decimal("1.5")), ("b", None)]
+    assert first["visits"] == [{"at": datetime(2024, 1, 1), "raw": b"A"}, None]  # noqa: DTZ001
+    assert second["visits"] == [{"at": datetime(1970, 1, 1), "raw": None}]  # noqa: DTZ001
+    assert causes_of(values, schema) == {1: 'field tags.a: expected a number, got "x"'}
+
+
+@pytest.mark.parametrize(
+    ("unit", "number"),
+    [("s", 1_700_000_000), ("ms", AT_MS), ("us", AT_MS * 1000), ("ns", AT_MS * 10**6)],
+)
+def test_numbers_are_times_in_the_unit_of_the_option(unit, number):
+    values = [b'{"at":%d}' % number, b'{"at":%d}' % -1, b'{"at":"2023-11-14T22:13:20.0000009Z"}']
+    first, before, third = rows_of(values, **{"timestamp.unit": unit})
+    assert first["at"] == third["at"] == datetime.fromtimestamp(AT_MS / 1000, UTC)
+    per_s = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+    assert before["at"] == datetime(1970, 1, 1, tzinfo=UTC) - timedelta(
+        microseconds=max(1, 10**6 // per_s)
+    )
+
+
+def test_a_column_that_must_not_be_null_rejects_the_record_but_not_a_delete():
+    schema = pa.schema(
+        [pa.field("id", pa.int64(), nullable=False), pa.field("n", pa.int64(), nullable=False)]
+    )
+    result = decoded(
+        [b'{"id":1,"n":1}', b'{"id":2}', None, None], schema, [None, None, b'{"id":1}', b"x"]
+    )
+    assert [(row["id"], row["n"], row["_op"]) for row in result.rows.to_pylist()] == [
+        (1, 1, "u"),
+        (1, None, "d"),
+    ]
+    assert [(each.offset - FIRST, each.cause) for each in result.rejected] == [
+        (1, "field n: it is null or missing, and must not be"),
+        (3, "a tombstone whose key is no JSON object with a column"),
+    ]
+
+
+def test_headers_of_a_rejected_record_are_kept():
+    one = decoder("json", SCHEMA, {})
+    batch = raw([b"x"], [b"k"], [[("trace", b"1"), ("none", None)]])
+    (rejected,) = one.decode(batch, "t", 0).rejected
+    assert rejected.key == b"k"
+    assert rejected.headers == [("trace", b"1"), ("none", None)]
+
+
+def test_slices_and_empty_batches():
+    values = [b'{"big":%d}' % n for n in range(10)]
+    one = pickle.loads(pickle.dumps(decoder("json", SCHEMA, {})))
+    rows = one.decode(raw(values).slice(3, 4), "t", 0).rows
+    assert rows.column("big").to_pylist() == [3, 4, 5, 6]
+    nothing = one.decode(raw([]), "t", 0)
+    assert (nothing.rows.num_rows, nothing.rejected) == (0, [])
+    assert nothing.rows.schema == one.schema
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        pa.schema([]),
+        pa.schema([("a", pa.int8()), ("a", pa.int8())]),
+        pa.schema([("_op", pa.string())]),
+        pa.schema([("a", pa.duration("s"))]),
+        pa.schema([("a", pa.list_(pa.timestamp("ns")))]),
+    ],
+)
+def test_a_schema_that_cannot_be_is_a_configuration_error(schema):
+    with pytest.raises(ConfigError):
+        decoder("json", schema, {})
+
+
+def test_options_and_kinds_that_cannot_be():
+    with pytest.raises(ConfigError):
+        decoder("json", SCHEMA, {"timestamp.unit": "weeks"})
+    with pytest.raises(ConfigError):
+        decoder("xml", SCHEMA, {})
