@@ -1,3 +1,4 @@
+# ruff: noqa: DTZ001 (columns without a zone)
 """JSON records: what becomes of each type, and that no record spoils another."""
 
 import base64
@@ -157,11 +158,15 @@ def agrees(ours, theirs) -> bool:
 # ── what is generated: values that fit, values that do not, and bytes ──────────────────────────
 
 iso = st.one_of(
-    st.datetimes(min_value=datetime(1, 1, 2), max_value=datetime(9998, 1, 1)).map(datetime.isoformat),
+    st.datetimes(min_value=datetime(1, 1, 2), max_value=datetime(9998, 1, 1)).map(
+        datetime.isoformat
+    ),
     st.datetimes(
-        min_value=datetime(2, 1, 1), max_value=datetime(9000, 1, 1), timezones=st.sampled_from([UTC])
+        min_value=datetime(2, 1, 1),
+        max_value=datetime(9000, 1, 1),
+        timezones=st.sampled_from([UTC]),
     ).map(lambda at: at.isoformat().replace("+00:00", "Z")),
-)  # fmt: skip
+)
 fitting = {
     "flag": st.booleans(),
     "small": st.integers(-128, 127),
@@ -178,14 +183,37 @@ fitting = {
     "local": st.one_of(iso, st.integers(0, 4 * 10**12)),
     "data": st.binary().map(lambda data: base64.b64encode(data).decode()),
     "numbers": st.lists(st.one_of(st.none(), st.integers(-(2**31), 2**31 - 1))),
-    "inner": st.fixed_dictionaries({"x": st.integers(-32768, 32767)}, optional={"d": st.dates().map(str), "y": st.text()}),
-}  # fmt: skip
+    "inner": st.fixed_dictionaries(
+        {"x": st.integers(-32768, 32767)}, optional={"d": st.dates().map(str), "y": st.text()}
+    ),
+}
 anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8)
-    | st.sampled_from(["NaN", "Infinity", "1.255", "+5", "5.", ".5", "1e2", "2024-02-30", "2024-01-01", "=", "QQ=="]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["x", "y", "d"]), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(max_size=8)
+    | st.sampled_from(
+        [
+            "NaN",
+            "Infinity",
+            "1.255",
+            "+5",
+            "5.",
+            ".5",
+            "1e2",
+            "2024-02-30",
+            "2024-01-01",
+            "=",
+            "QQ==",
+        ]
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["x", "y", "d"]), inner, max_size=3)
+    ),
     max_leaves=5,
-)  # fmt: skip
+)
 document = st.fixed_dictionaries(
     {}, optional={name: st.none() | one for name, one in fitting.items()} | {"other": anything}
 )
@@ -219,15 +247,40 @@ record = st.one_of(
     damaged(),
     st.binary(max_size=12),
     st.lists(document.map(as_json), min_size=2, max_size=2).map(b" ".join),
-    st.sampled_from([
-        b"", b"null", b"{}", b"[]", b"{} null {}", b'{"double":NaN}', b'{"z":Infinity}', b"{}\x00",
-        b'{"text":"a\nb"}', b'{"text":"\\ud83d\\ude00"}', b'{"text":"\\udc00"}', b'{"text":"\xff"}',
-        b'{"text":"a', b'b"}', b'{"big":9223372036854775808}', b'{"big":' + b"9" * 5000 + b"}",
-        b'{"double":1e999}', b'{"single":1e300}', b'{"big":1,"big":2}', b'{"big":1.0}', b'{"a":01}',
-        b'\xef\xbb\xbf{"big":1}', b'{"big":-0}', b'{"text":"\\/\\b"}', b'{"text":"\\x"}',
-        b'{"price":1e-1}', b'{"price":1e400}', b'{"price":1.10000}', b'{"price":"1.10000"}',
-    ]),
-)  # fmt: skip
+    st.sampled_from(
+        [
+            b"",
+            b"null",
+            b"{}",
+            b"[]",
+            b"{} null {}",
+            b'{"double":NaN}',
+            b'{"z":Infinity}',
+            b"{}\x00",
+            b'{"text":"a\nb"}',
+            b'{"text":"\\ud83d\\ude00"}',
+            b'{"text":"\\udc00"}',
+            b'{"text":"\xff"}',
+            b'{"text":"a',
+            b'b"}',
+            b'{"big":9223372036854775808}',
+            b'{"big":' + b"9" * 5000 + b"}",
+            b'{"double":1e999}',
+            b'{"single":1e300}',
+            b'{"big":1,"big":2}',
+            b'{"big":1.0}',
+            b'{"a":01}',
+            b'\xef\xbb\xbf{"big":1}',
+            b'{"big":-0}',
+            b'{"text":"\\/\\b"}',
+            b'{"text":"\\x"}',
+            b'{"price":1e-1}',
+            b'{"price":1e400}',
+            b'{"price":1.10000}',
+            b'{"price":"1.10000"}',
+        ]
+    ),
+)
 
 
 @settings(max_examples=100, deadline=None)
@@ -338,8 +391,8 @@ def test_maps_and_nested_types():
     ]
     first, second = rows_of(values, schema)
     assert first["tags"] == [("a", Decimal("1.5")), ("b", None)]
-    assert first["visits"] == [{"at": datetime(2024, 1, 1), "raw": b"A"}, None]  # noqa: DTZ001
-    assert second["visits"] == [{"at": datetime(1970, 1, 1), "raw": None}]  # noqa: DTZ001
+    assert first["visits"] == [{"at": datetime(2024, 1, 1), "raw": b"A"}, None]
+    assert second["visits"] == [{"at": datetime(1970, 1, 1), "raw": None}]
     assert causes_of(values, schema) == {1: 'field tags.a: expected a number, got "x"'}
 
 

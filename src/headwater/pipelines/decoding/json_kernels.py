@@ -38,7 +38,7 @@ def _hex(byte):
 
 @kernel
 def _code_unit(data, at, end):
-    """The number of \\uXXXX whose backslash is at `at`; -1 if it is none."""
+    """The number of an escape with four hexadecimal digits at `at`; -1 if it is none."""
     if at + 6 > end or data[at] != 92 or data[at + 1] != 117:
         return -1
     unit = 0
@@ -189,7 +189,7 @@ def scan(data, starts, ends, names, name_ends, verdicts, places, spans):
                     break
                 depth -= 1
                 at += 1
-            elif expected == _NAME or expected == _NAME_OR_END:
+            elif expected in (_NAME, _NAME_OR_END):
                 if byte == 125 and expected == _NAME_OR_END:
                     depth -= 1
                     at += 1

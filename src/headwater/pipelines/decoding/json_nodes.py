@@ -163,10 +163,9 @@ class Date(Node):
         return array.cast(self.type)
 
     def read(self, raw: bytes) -> int:
+        days = int(raw) if _INTEGER.match(raw) else None
         if raw[:1] == b'"':
             days = days_of(_text(raw))
-        else:
-            days = int(raw) if _INTEGER.match(raw) else None
         if days is None or not -(2**31) <= days < 2**31:
             raise expected("a date", raw)
         return days

@@ -13,7 +13,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from headwater.pipelines.decoding import json_kernels as kernels
@@ -41,8 +40,8 @@ class Texts:
     def of(cls, array: pa.Array) -> "Texts":
         """Of a binary or string array. A null is an empty text."""
         _, offsets, data = array.buffers()
-        bounds = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
-        bounds = bounds.astype(np.int64)
+        held_bounds = np.frombuffer(offsets, np.int32)
+        bounds = held_bounds[array.offset : array.offset + len(array) + 1].astype(np.int64)
         held = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
         return cls(held, bounds[:-1], bounds[1:])
 
@@ -89,8 +88,8 @@ class Scanner:
             verdicts, places, spans,
         )  # fmt: skip
         causes = [
-            (int(row), _verdict(int(verdicts[row]), texts.text(row), int(places[row])))
-            for row in np.flatnonzero(verdicts)
+            (row, _verdict(int(verdicts[row]), texts.text(row), int(places[row])))
+            for row in np.flatnonzero(verdicts).tolist()
         ]
         return Scanned(np.flatnonzero(verdicts == 0), causes, spans)
 
@@ -244,7 +243,3 @@ def not_utf8(array: pa.Array) -> list[tuple[int, str]]:
                 except UnicodeDecodeError as error:
                     causes.append((row, f"no UTF-8: {error.reason} at byte {error.start}"))
     return causes
-
-
-def count_true(mask: pa.Array) -> int:
-    return int(pc.sum(mask).as_py() or 0)

@@ -45,7 +45,7 @@ def micros_of(text: str) -> int | None:
 
 
 def clock_text(micros: int) -> str:
-    """ "13:51:30.123456" of microseconds since midnight. MySQL's times go beyond a day and below
+    """As "13:51:30.123456", of microseconds since midnight. MySQL's times go beyond a day and below
     zero.
     """
     seconds, rest = divmod(abs(micros), 10**6)
