@@ -71,12 +71,12 @@ def test_a_key_without_a_value_is_refused():
 
 
 def batch(id_, starts, offsets, query="q"):
-    return Batch(query, id_, {"t": starts}, {"t": offsets}, pa.table({}))
+    return Batch(query, id_, {"t": starts} if starts else {}, {"t": offsets}, pa.table({}))
 
 
 def test_which_batches_are_applied_already():
     stored = Position("q", 5, {"t": {0: 10, 1: 7}})
-    assert not is_applied(None, batch(9, {0: 3}, {0: 10}))
+    assert not is_applied(None, batch(0, {}, {0: 10}))
     assert is_applied(stored, batch(5, {0: 3, 1: 7}, {0: 10, 1: 7}))
     assert is_applied(stored, batch(3, {0: 0}, {0: 2}))
     assert not is_applied(stored, batch(6, {0: 10, 1: 7}, {0: 11, 1: 7}))
@@ -96,6 +96,11 @@ def test_which_batches_are_applied_already():
 def test_a_batch_that_does_not_fit_is_an_error(wrong):
     with pytest.raises(StoreDiverged):
         is_applied(Position("q", 5, {"t": {0: 10, 1: 7}}), wrong)
+
+
+def test_an_empty_store_takes_no_later_batch():
+    with pytest.raises(StoreDiverged, match="the store is empty"):
+        is_applied(None, batch(9, {0: 3}, {0: 10}))
 
 
 def test_position_and_fields_survive_storing():

@@ -96,7 +96,7 @@ class Batch:
 
     query: str
     id: int
-    starts: Offsets
+    starts: Offsets  # where the batch before it ended; empty for the first of a checkpoint
     offsets: Offsets
     rows: pa.Table
 
@@ -200,6 +200,12 @@ def is_applied(stored: Position | None, batch: Batch) -> bool:
     or exchanged, and going on would leave rows out or count them twice.
     """
     if stored is None:
+        if batch.starts:  # the first batch of a checkpoint has none
+            raise StoreDiverged(
+                "the store is empty, but this is not the first batch",
+                detail=f"batch {batch.id} of query {batch.query}",
+                hint="a rebuild reads the log from its start into a new version of the store",
+            )
         return False
     if stored.query != batch.query:
         raise _diverged(stored, batch, "the store was fed from another checkpoint")
