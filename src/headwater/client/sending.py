@@ -74,12 +74,13 @@ class _Batch:
 
 
 class _Partition:
-    __slots__ = ("batches", "partition", "sent", "topic")
+    __slots__ = ("batches", "next_offset", "partition", "sent", "topic")
 
     def __init__(self, at: TopicPartition, builders: Iterable[Batch], sequence: int) -> None:
         self.topic, self.partition = at
         self.batches: list[_Batch] = []  # not stored yet, in the order of their sequences
         self.sent = 0  # how many of them have been, in this round
+        self.next_offset = -1  # behind what is stored, as far as the leader has told
         for builder in builders:
             self.batches.append(_Batch(builder, sequence))
             # Sequences wrap after 2^31 - 1 to 0.
@@ -104,13 +105,15 @@ def send(
     cluster: Cluster,
     producer: Producer,
     batches: dict[TopicPartition, tuple[list[Batch], int]],
-) -> None:
+) -> dict[TopicPartition, int]:
     """Returns when all is stored; `batches` has the first sequence beside each partition's list.
+    The answer is the offset behind the last record of each partition; -1 if it was not told,
+    because a repetition came too late.
 
     Raises Fenced, RequestRefused, or BrokerUnreachable after the cluster's patience without
     progress; then some may be stored.
     """
-    partitions = [_Partition(at, *given) for at, given in batches.items()]
+    everything = partitions = [_Partition(at, *given) for at, given in batches.items()]
     patience = cluster.patience("the records do not get to their topics")
     while partitions:
         left = sum(len(each.batches) for each in partitions)
@@ -120,12 +123,13 @@ def send(
             each.begin_anew()
         partitions = [each for each in partitions if each.batches]
         if not partitions:
-            return
+            break
         if sum(len(each.batches) for each in partitions) < left:
             patience.progressed()
         patience.wait(reason)
         if round_.is_metadata_old:
             cluster.refresh({each.topic for each in partitions})
+    return {(each.topic, each.partition): each.next_offset for each in everything}
 
 
 class _Round:
@@ -258,6 +262,9 @@ class _Round:
         code = result.error_code
         if code in (ErrorCode.NONE, _ALREADY_STORED):
             batch.is_stored = True
+            # The answers of a partition come in the order of its batches.
+            is_told = result.base_offset >= 0
+            partition.next_offset = result.base_offset + batch.builder.count if is_told else -1
             return
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             first = next(each for each in partition.batches if not each.is_stored)

@@ -1,4 +1,4 @@
-"""Creating topics."""
+"""Creating and deleting topics, and what one is set to."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,8 +19,19 @@ from headwater.protocol.messages.create_topics import (
     CreateTopicsResponse,
     CreateTopicsResponseCreatableTopicResult,
 )
+from headwater.protocol.messages.delete_topics import (
+    DeleteTopicsRequest,
+    DeleteTopicsRequestDeleteTopicState,
+    DeleteTopicsResponse,
+)
+from headwater.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsRequestDescribeConfigsResource,
+    DescribeConfigsResponse,
+)
 from headwater.settings import ClientSettings
 
+_TOPIC = 2  # kind of resource
 _BROKERS_DEFAULT = -1
 
 
@@ -63,6 +74,55 @@ def ensure_topics(
                 patience.wait(reason)
     finally:
         cluster.close()
+
+
+def delete_topic(
+    bootstrap: str,
+    login: ClientSettings,
+    topic: str,
+    *,
+    patience_s: float = DEFAULT_PATIENCE_S,
+) -> None:
+    """Nothing happens if there is no such topic."""
+    cluster = Cluster(bootstrap, login, patience_s=patience_s)
+    patience = cluster.patience(f"topic {topic} is not deleted")
+    request = DeleteTopicsRequest(
+        topics=[DeleteTopicsRequestDeleteTopicState(name=topic)],
+        topic_names=[topic],
+        timeout_ms=int(REQUEST_TIMEOUT_S * 1000 / 2),
+    )
+    try:
+        while True:
+            answer = cluster.ask_any(request, DeleteTopicsResponse, patience, first=1, last=6)
+            codes = {each.error_code for each in answer.responses}
+            if codes <= {ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}:
+                return
+            (code, *_) = codes - {ErrorCode.NONE}
+            if code not in RETRIABLE:
+                raise RequestRefused(f"topic {topic} is not deleted", detail=error_name(code))
+            patience.wait(error_name(code))
+    finally:
+        cluster.close()
+
+
+def topic_configs(cluster: Cluster, topic: str) -> dict[str, str]:
+    """What the topic is set to, defaults included; nothing if it may not be known."""
+    request = DescribeConfigsRequest(
+        resources=[
+            DescribeConfigsRequestDescribeConfigsResource(
+                resource_type=_TOPIC, resource_name=topic, configuration_keys=None
+            )
+        ]
+    )
+    patience = cluster.patience(f"the settings of topic {topic} are not told")
+    answer = cluster.ask_any(request, DescribeConfigsResponse, patience, first=1, last=4)
+    return {
+        each.name: each.value
+        for result in answer.results
+        if not result.error_code
+        for each in result.configs
+        if each.value is not None
+    }
 
 
 def _creatable(topic: NewTopic) -> CreateTopicsRequestCreatableTopic:

@@ -90,11 +90,12 @@ class TransactionalProducer:
         """
         self._initialise(-1, -1)
 
-    def send(self, batches: Mapping[TopicPartition, Sequence[Batch]]) -> None:
+    def send(self, batches: Mapping[TopicPartition, Sequence[Batch]]) -> dict[TopicPartition, int]:
         """Writes the batches, inside of the transaction that is open, else of a new one.
 
-        Returns when all of them are stored. The order is kept within a partition. Batches without
-        records are left out.
+        Returns when all of them are stored: the offset behind the last record of each partition
+        (-1: nobody told). The order is kept within a partition. Batches without records are left
+        out.
         """
         assert self._producer_id >= 0, "fence() comes first"
         assert not self._is_unsure, "after an error the transaction can only be aborted"
@@ -104,7 +105,7 @@ class TransactionalProducer:
             if (records := [builder for builder in given if builder.count])
         }
         if not filled:
-            return
+            return {}
         if not self._has_own_epoch:
             self._add([at for at in filled if at not in self._added])
         self._is_open = self._is_unsure = True
@@ -116,7 +117,7 @@ class TransactionalProducer:
             _PRODUCE_LAST if self._has_own_epoch else _PRODUCE_LAST_BEFORE,
         )
         sequences = self._sequences
-        send(
+        ends = send(
             self._cluster,
             producer,
             {at: (given, sequences.get(at, 0)) for at, given in filled.items()},
@@ -125,6 +126,7 @@ class TransactionalProducer:
             count = sum(builder.count for builder in given)
             sequences[at] = (sequences.get(at, 0) + count) & 0x7FFFFFFF
         self._is_unsure = False
+        return ends
 
     def commit(self) -> None:
         """All that was sent since the last end is seen. Does nothing if nothing was sent."""
