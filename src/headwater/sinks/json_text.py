@@ -13,7 +13,7 @@ each row's at the row's place in one buffer.
 
 from base64 import b64encode
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import orjson
@@ -27,6 +27,12 @@ _TOKEN, _STRING, _TIME = kernels.TOKEN, kernels.STRING, kernels.TIME
 _NOTHING: Final = np.empty(0, np.uint8)
 
 
+class Ready(NamedTuple):
+    """Texts (large_binary) that are JSON already."""
+
+    texts: pa.Array
+
+
 def objects(columns: Sequence[pa.Array], names: Sequence[str]) -> pa.Array:
     """`{"name": value, …}` of each row, as large_binary."""
     rows = len(columns[0])
@@ -36,7 +42,7 @@ def objects(columns: Sequence[pa.Array], names: Sequence[str]) -> pa.Array:
     return joined(rows, list(zip(before, columns, strict=True)), b"}")
 
 
-def joined(rows: int, parts: Sequence[tuple[bytes, pa.Array]], end: bytes) -> pa.Array:
+def joined(rows: int, parts: Sequence[tuple[bytes, pa.Array | Ready]], end: bytes) -> pa.Array:
     """Of each row: each part's bytes and the JSON of its column, then `end`; as large_binary."""
     texts = [
         (np.frombuffer(before, np.uint8), *_places(*_text(column))) for before, column in parts
@@ -55,13 +61,15 @@ def joined(rows: int, parts: Sequence[tuple[bytes, pa.Array]], end: bytes) -> pa
     )
 
 
-def _text(column: pa.Array) -> tuple[pa.Array, int]:
+def _text(column: pa.Array | Ready) -> tuple[pa.Array, int]:
     """The column's texts, large_string or large_binary, and what they are."""
+    if isinstance(column, Ready):
+        return column.texts, _TOKEN
     kind = column.type
     is_ = pa.types
     if is_.is_dictionary(kind):
         return _text(column.dictionary_decode())
-    if isinstance(kind, pa.ExtensionType):
+    if isinstance(kind, pa.BaseExtensionType):
         return _text(column.storage)
     if is_.is_null(kind):
         return pa.nulls(len(column), pa.large_string()), _TOKEN

@@ -37,7 +37,7 @@ def reduce(rows: pa.Table, key: Sequence[str], refused: list[RowRefused] | None 
         if len(truncated):
             clears = True
             rows = rows.slice(int(truncated[-1]) + 1)
-    rows = _with_keys(rows, key, refused)
+    rows = with_keys(rows, key, refused)
     if key:
         rows = _last_of_each(rows, key)
     if OP not in rows.column_names:
@@ -50,7 +50,7 @@ def reduce(rows: pa.Table, key: Sequence[str], refused: list[RowRefused] | None 
     )
 
 
-def _with_keys(rows: pa.Table, key: Sequence[str], refused: list[RowRefused] | None) -> pa.Table:
+def with_keys(rows: pa.Table, key: Sequence[str], refused: list[RowRefused] | None) -> pa.Table:
     for column in key:
         if rows[column].null_count:
             is_null = pc.is_null(rows[column])

@@ -1,0 +1,61 @@
+"""What `json_text` has written, back into Arrow columns of known types."""
+
+from base64 import b64decode
+from collections.abc import Sequence
+from itertools import accumulate, chain
+from typing import Any
+
+import pyarrow as pa
+
+
+def rows(objects: Sequence[dict[str, Any]], fields: pa.Schema) -> pa.RecordBatch:
+    """A name that an object does not have is null."""
+    return pa.RecordBatch.from_arrays(
+        [column([each.get(field.name) for each in objects], field.type) for field in fields],
+        schema=fields,
+    )
+
+
+def column(values: list[Any], kind: pa.DataType) -> pa.Array:
+    is_ = pa.types
+    if is_.is_dictionary(kind):
+        return column(values, kind.value_type).dictionary_encode().cast(kind)
+    if is_.is_date(kind) or is_.is_time(kind) or is_.is_decimal(kind) or is_.is_timestamp(kind):
+        return _from_texts(values, kind)
+    if is_.is_floating(kind):  # "NaN", "Infinity"
+        return pa.array([each if each is None else float(each) for each in values], kind)
+    if is_.is_binary(kind) or is_.is_large_binary(kind) or is_.is_fixed_size_binary(kind):
+        return pa.array([each if each is None else b64decode(each) for each in values], kind)
+    if is_.is_duration(kind):
+        return pa.array(values, pa.int64()).cast(kind)
+    if is_.is_struct(kind):
+        children = [
+            column([None if each is None else each.get(child.name) for each in values], child.type)
+            for child in kind.fields
+        ]
+        is_null = pa.array([each is None for each in values])
+        return pa.StructArray.from_arrays(children, fields=kind.fields, mask=is_null)
+    if is_.is_map(kind):
+        keys = column(list(chain.from_iterable(each or () for each in values)), pa.string())
+        items = chain.from_iterable((each or {}).values() for each in values)
+        return pa.MapArray.from_arrays(
+            _bounds(values), keys.cast(kind.key_type), column(list(items), kind.item_type)
+        ).cast(kind)
+    if is_.is_list(kind) or is_.is_large_list(kind):
+        flat = column(list(chain.from_iterable(each or () for each in values)), kind.value_type)
+        return pa.ListArray.from_arrays(_bounds(values), flat).cast(kind)
+    return pa.array(values, kind)
+
+
+def _from_texts(values: list[Any], kind: pa.DataType) -> pa.Array:
+    return pa.array(values, pa.string()).cast(kind)
+
+
+def _bounds(values: list[Any]) -> pa.Array:
+    """Where each list begins, and the end; null where it is."""
+    starts = [0, *accumulate(len(each or ()) for each in values)]
+    return pa.array(
+        [start if each is not None else None for start, each in zip(starts, values, strict=False)]
+        + starts[-1:],
+        pa.int32(),
+    )

@@ -1,0 +1,165 @@
+"""Rows of a batch into records of a topic, and back.
+
+    value = json       key: JSON of the key's columns     value: JSON of the row
+            debezium   the same                           {"before", "after", "source", "op", …}
+            bytes      the columns key, value, headers, timestamp and partition, as they are
+
+A row that was deleted is a tombstone: its key, and null. In Debezium's form an envelope with "op"
+"d" stands before it, which has what is known of the row, its key, as "before". Without a key each
+row is a record of its own, without a key.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headwater.client import encoding
+from headwater.errors import ConfigError
+from headwater.sinks import json_reading, json_text
+from headwater.sinks.contract import DELETE, OP, Target
+
+FORMS: Final = ("json", "debezium", "bytes")
+_BYTES: Final = pa.large_binary()
+_NOTHING: Final = pa.scalar(None, _BYTES)
+CHUNK_ROWS: Final = 1 << 16
+
+
+class Form:
+    """How the rows of one target are told."""
+
+    def __init__(self, target: Target) -> None:
+        self.name = target.options.get("value", "json")
+        self._key = target.key
+        if self.name not in FORMS:
+            raise ConfigError(
+                f"topic {target.name}: unknown value {self.name!r}",
+                hint=f"known are: {', '.join(FORMS)}",
+            )
+        if self.name == "bytes" and target.key not in ((), ("key",)):
+            raise ConfigError(
+                f"topic {target.name}: the key of bytes is the column key",
+                detail=f"given: {', '.join(target.key)}",
+                hint='key = ["key"], or value = "json"',
+            )
+        source = {"connector": "headwater", "name": target.owner, "table": target.name}
+        self._source = b',"source":' + orjson.dumps(source) + b',"op":'
+
+    def columns(self, rows: pa.RecordBatch) -> dict[str, pa.Array]:
+        """One record for each row, as `client/encoding.py` takes them, but for `with_tombstones`.
+        Rows that were deleted have, by `is_deleted`, no value that counts.
+        """
+        names = [name for name in rows.schema.names if name != OP]
+        if self.name == "bytes":
+            given = {name: rows[name] for name in names if name in encoding.COLUMNS}
+            unknown = [name for name in names if name not in given]
+            if unknown or "value" not in given:
+                raise ConfigError(
+                    "bytes are written from the columns " + ", ".join(encoding.COLUMNS),
+                    detail=f"given: {', '.join(names)}",
+                )
+            return {"key": pa.nulls(len(rows)), **given}
+        key = pa.nulls(len(rows), _BYTES)
+        if self._key:
+            key = json_text.objects([rows[name] for name in self._key], self._key)
+        value = json_text.objects([rows[name] for name in names], names)
+        if self.name == "debezium":
+            value = self._enveloped(rows, key, value)
+        return {"key": key, "value": value}
+
+    def _enveloped(self, rows: pa.RecordBatch, keys: pa.Array, values: pa.Array) -> pa.Array:
+        deleted = is_deleted(rows)
+        ops = pa.array(["u" if self._key else "c"] * len(rows))
+        if OP in rows.schema.names:
+            ops = pc.coalesce(rows[OP].cast(pa.string()), ops)
+        now_ms = int(time.time() * 1000)
+        return json_text.joined(
+            len(rows),
+            [
+                (b'{"before":', json_text.Ready(pc.if_else(deleted, keys, _NOTHING))),
+                (b',"after":', json_text.Ready(pc.if_else(deleted, _NOTHING, values))),
+                (self._source, ops),
+            ],
+            b',"ts_ms":%d}' % now_ms,
+        )
+
+    def with_tombstones(self, columns: dict[str, pa.Array], deleted: pa.Array) -> pa.RecordBatch:
+        """The records, with the deletions in them as they are written."""
+        if not pc.any(deleted).as_py():
+            return pa.RecordBatch.from_pydict(columns)
+        if self.name != "debezium":
+            value = columns["value"]
+            value = pc.if_else(deleted, pa.scalar(None, value.type), value)
+            return pa.RecordBatch.from_pydict({**columns, "value": value})
+        mask = deleted.to_numpy(zero_copy_only=False)
+        twice = pa.RecordBatch.from_pydict(columns).take(
+            pa.array(np.repeat(np.arange(len(mask)), np.where(mask, 2, 1)))
+        )
+        # The second of each pair lies as many places behind its row as pairs have begun.
+        seconds = np.flatnonzero(mask) + np.arange(1, int(mask.sum()) + 1)
+        is_second = np.zeros(twice.num_rows, bool)
+        is_second[seconds] = True
+        value = pc.if_else(pa.array(is_second), _NOTHING, twice["value"])
+        return pa.RecordBatch.from_pydict({"key": twice["key"], "value": value})
+
+    def deletions(self, keys: Sequence[bytes]) -> pa.RecordBatch:
+        """Of all these keys."""
+        key = pa.array(keys, _BYTES)
+        columns = {"key": key, "value": pa.nulls(len(keys), _BYTES)}
+        if self.name == "debezium":
+            columns["value"] = json_text.joined(
+                len(keys),
+                [(b'{"before":', json_text.Ready(key))],
+                b',"after":null' + self._source + b'"d","ts_ms":%d}' % int(time.time() * 1000),
+            )
+        return self.with_tombstones(columns, pa.array([True] * len(keys)))
+
+    def rows(self, records: pa.Table, fields: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """From records that are no tombstones back to rows with these fields."""
+        for chunk in records.to_batches(max_chunksize=CHUNK_ROWS):
+            if self.name == "bytes":
+                yield pa.RecordBatch.from_arrays(
+                    [chunk[name].cast(fields.field(name).type) for name in fields.names],
+                    schema=fields,
+                )
+            else:
+                read = [orjson.loads(value) for value in chunk["value"].to_pylist()]
+                if self.name == "debezium":
+                    read = [envelope["after"] for envelope in read]
+                yield json_reading.rows(read, fields)
+
+    def record_columns(self, fields: pa.Schema) -> list[str]:
+        """What `rows` needs of the records, beside the key."""
+        if self.name != "bytes":
+            return ["value"]
+        return [name for name in fields.names if name not in ("key", "partition")]
+
+
+def is_deleted(rows: pa.RecordBatch) -> pa.Array:
+    if OP not in rows.schema.names:
+        return pa.array(np.zeros(rows.num_rows, bool))
+    return pc.fill_null(pc.equal(rows[OP], DELETE), fill_value=False)
+
+
+def last_of_each_key(records: pa.Table) -> pa.Table:
+    """The last record of each key; records without one are left out. In no certain order."""
+    numbered = records.select(["key"]).append_column("row", pa.array(np.arange(len(records))))
+    last = numbered.group_by("key", use_threads=False).aggregate([("row", "max")])
+    last = last.filter(pc.is_valid(last["key"]))
+    return records.take(last["row_max"])
+
+
+def oversized(columns: dict[str, pa.Array], limit_bytes: int) -> list[int]:
+    """Rows whose records alone are larger than a batch may be before compression."""
+    sizes: Any = pc.add(_sizes(columns["key"]), _sizes(columns["value"]))
+    return np.flatnonzero(pc.greater(sizes, limit_bytes).to_numpy(zero_copy_only=False)).tolist()
+
+
+def _sizes(column: pa.Array) -> pa.Array:
+    if pa.types.is_null(column.type):
+        return pa.array(np.zeros(len(column), np.int64))
+    return pc.fill_null(pc.binary_length(column), 0).cast(pa.int64())
