@@ -10,6 +10,9 @@ command -v mvn >/dev/null || missing+=(maven)
 # Only the binaries: the package mariadb-server would also set up and start a service.
 PATH="$PATH:/usr/sbin" command -v mariadbd >/dev/null ||
   missing+=(mariadb-server-core mariadb-client-core)
+# The server's binary without its service: redis-check-rdb is the same file (tests/sinks).
+command -v redis-server >/dev/null || command -v redis-check-rdb >/dev/null ||
+  missing+=(redis-tools)
 [ ${#missing[@]} -eq 0 ] && exit 0
 
 if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then

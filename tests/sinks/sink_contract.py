@@ -490,6 +490,7 @@ class SinkContract:
                             writer.apply(batches[done + 1])
                             if random.random() < 0.3:
                                 break
+                    time.sleep(random.random() / 50)  # or they only ever fence each other
                 raise AssertionError("it never came to an end")
             except BaseException as error:
                 problems.append(error)
@@ -502,7 +503,7 @@ class SinkContract:
             thread.start()
         for thread in threads:
             thread.join()
-        assert not problems
+        assert not problems, problems
         assert rows_of(stores[0]) == comparable({"id": n, "v": str(n)} for n in range(12))
         for store in stores:
             store.close()
@@ -910,7 +911,7 @@ class SinkContract:
         )  # fmt: skip
         ids = pa.array(range(n), pa.int64())
         rows = pa.table(
-            [ids, ids.cast(pa.string()), ids.cast(pa.decimal128(18, 2)),
+            [ids, ids.cast(pa.string()), ids.cast(pa.decimal128(21, 2)).cast(pa.decimal128(18, 2)),
              ids.cast(pa.timestamp("us", "UTC"))],
             schema=fields,
         )  # fmt: skip

@@ -82,7 +82,8 @@ def offsets(end: int) -> Offsets:
 
 def batch(number: int, rows: pa.Table, *, query: str = QUERY) -> Batch:
     """The batch of that number; each one reads the log's next stretch."""
-    return Batch(query, number, offsets(number * 10), offsets(number * 10 + 10), rows)
+    starts = offsets(number * 10) if number else {}
+    return Batch(query, number, starts, offsets(number * 10 + 10), rows)
 
 
 def position(number: int) -> Position:

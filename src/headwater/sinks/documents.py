@@ -11,7 +11,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.errors import RowRefused
+from headwater.errors import RowRefused, StoreRefused
 from headwater.sinks import json_text
 from headwater.sinks.contract import DELETE, OP, TRUNCATE, Refuse
 from headwater.sinks.evolving import fitted
@@ -69,6 +69,19 @@ def documents_of(
     return Documents(reduced.clears, removed, ids, _json(kept), kept)
 
 
+def check_types(fields: pa.Schema) -> None:
+    """Raises StoreRefused for a column that JSON has no words for."""
+    for field in fields:
+        try:
+            json_text.objects([pa.array([], field.type)], [field.name])
+        except StoreRefused as error:
+            raise StoreRefused(
+                f"column {field.name} has a type that JSON cannot tell",
+                detail=error.detail,
+                hint="cast it, or leave it out",
+            ) from None
+
+
 def ids_of(rows: pa.Table, key: Sequence[str]) -> pa.Array:
     columns = [_whole(rows[name]) for name in key]
     if len(columns) > 1:
@@ -99,9 +112,18 @@ def _with_readable_times(rows: pa.Table, refused: list[RowRefused]) -> pa.Table:
                 column=name,
                 hint="filter such rows out, or clip the time",
             )
-            for row in rows.filter(is_outside).to_pylist()
+            for row in _as_numbers(rows.filter(is_outside)).to_pylist()
         ]
         rows = rows.filter(pc.invert(is_outside))
+    return rows
+
+
+def _as_numbers(rows: pa.Table) -> pa.Table:
+    """Python has no such times either."""
+    for at, field in enumerate(rows.schema):
+        if pa.types.is_temporal(field.type):
+            width = pa.int32() if field.type == pa.date32() else pa.int64()
+            rows = rows.set_column(at, field.name, rows.column(at).cast(width))
     return rows
 
 

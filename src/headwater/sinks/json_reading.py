@@ -6,6 +6,7 @@ from itertools import accumulate, chain
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 
 def rows(objects: Sequence[dict[str, Any]], fields: pa.Schema) -> pa.RecordBatch:
@@ -48,7 +49,11 @@ def column(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _from_texts(values: list[Any], kind: pa.DataType) -> pa.Array:
-    return pa.array(values, pa.string()).cast(kind)
+    texts = pa.array(values, pa.string())
+    if pa.types.is_time(kind):  # Arrow reads moments only; those of the first day have such times
+        moments = pc.binary_join_element_wise("1970-01-01T", texts, "")
+        return moments.cast(pa.timestamp(kind.unit)).cast(kind)
+    return texts.cast(kind)
 
 
 def _bounds(values: list[Any]) -> pa.Array:

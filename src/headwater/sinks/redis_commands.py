@@ -40,9 +40,8 @@ def _with_columns(head: tuple[bytes, ...], *columns: pa.Array) -> Iterator[bytes
     """Commands that begin with `head` and have the columns' values of some rows behind it."""
     if not len(columns[0]):
         return
-    texts = pc.binary_join_element_wise(
-        *(part for column in columns for part in _parts(column)), b""
-    )
+    parts = [part for column in columns for part in _parts(column)]
+    texts = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
     _, offsets, data = texts.buffers()
     bounds = np.frombuffer(offsets, np.int64, len(texts) + 1, texts.offset * 8)
     whole = memoryview(data)

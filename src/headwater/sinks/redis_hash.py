@@ -20,15 +20,17 @@ before, and then runs none of them.
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 from uuid import uuid4
 
+import orjson
 import pyarrow as pa
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from headwater.errors import ConfigError, Fenced, StoreRefused, StoreUnreachable
+from headwater.sinks import json_reading
 from headwater.sinks.contract import (
     OP,
     Batch,
@@ -45,9 +47,8 @@ from headwater.sinks.contract import (
     is_applied,
     name_of,
 )
-from headwater.sinks.documents import Documents, documents_of
+from headwater.sinks.documents import Documents, check_types, documents_of
 from headwater.sinks.evolving import evolved, plain
-from headwater.sinks.json_columns import rows_from
 from headwater.sinks.redis_commands import command, commands_of
 from headwater.sinks.settings import SinkSettings
 
@@ -98,6 +99,10 @@ class RedisStore(Store):
     def check(self) -> None:
         with self.told():
             info = self._redis.info()
+            known = _text(self._redis.hgetall(self.target_key))
+            self._check_owner(known)
+            if not known:
+                self._check_free(self._redis, self._target.name)
         if info.get("cluster_enabled"):
             raise StoreRefused(
                 f"{self._address} is a Redis Cluster",
@@ -115,14 +120,15 @@ class RedisStore(Store):
     def versions(self) -> list[Version]:
         def read(pipe: Any) -> list[Version]:
             known = _text(pipe.hgetall(self.target_key))
-            self.check_owner(known)
+            if known.get("owner") != self._target.owner:
+                return []
             numbers = sorted(int(name[1:]) for name in known if name[:1] == "v")
             found = []
             for number in numbers:
                 position, fields = pipe.hmget(self.version_key(number), "position", "fields")
-                is_live = known.get("live") == str(number)
-                found.append(Version(number, is_live, _position(position), _fields(fields)))
-            pipe.multi()
+                if fields is not None:  # not dropped meanwhile
+                    is_live = known.get("live") == str(number)
+                    found.append(Version(number, is_live, _position(position), _fields(fields)))
             return found
 
         return self.transaction(read, self.target_key)
@@ -130,8 +136,9 @@ class RedisStore(Store):
     def writer(self, version: int, fields: pa.Schema) -> "RedisWriter":
         def open_version(pipe: Any) -> tuple[int, Position | None, pa.Schema]:
             known = _text(pipe.hgetall(self.target_key))
-            self.check_owner(known)
+            self._check_owner(known)
             stored = pipe.hmget(self.version_key(version), "epoch", "position", "fields")
+            check_types(fields)
             is_new = f"v{version}" not in known
             becomes_live = version == 1 and "live" not in known
             if is_new:
@@ -233,9 +240,12 @@ class RedisStore(Store):
         is watched.
         """
         with self.told():
-            return self._redis.transaction(steps, *watched, value_from_callable=True)  # type: ignore[no-any-return]
+            found: _Result = self._redis.transaction(
+                cast("Any", steps), *watched, value_from_callable=True
+            )  # type: ignore[assignment]
+            return found
 
-    def check_owner(self, known: dict[str, str]) -> None:
+    def _check_owner(self, known: dict[str, str]) -> None:
         if known and known["owner"] != self._target.owner:
             raise StoreRefused(
                 f"{self._target.name} is kept by {known['owner']}",
@@ -244,7 +254,7 @@ class RedisStore(Store):
             )
 
     def _check_known(self, known: dict[str, str], version: int) -> None:
-        self.check_owner(known)
+        self._check_owner(known)
         if f"v{version}" not in known:
             raise StoreRefused(f"{self._target.name} has no version {version}")
 
@@ -272,7 +282,7 @@ class RedisStore(Store):
                 rows, is_there = [entry[b"row"] for _, entry in page], len(page) == _PAGE_ROWS
                 last = b"(" + page[-1][0] if page else last
             if rows:
-                yield rows_from(rows, fields)
+                yield json_reading.rows([orjson.loads(row) for row in rows], fields)
             if is_there and not is_kept:
                 raise StoreUnreachable(
                     f"{self._address}: a read took too long between two pages, its copy is gone"
@@ -298,7 +308,9 @@ class RedisWriter(Writer):
         self._version, self._epoch, self._fields = version, epoch, fields
 
     def apply(self, batch: Batch, refuse: Refuse | None = None) -> None:
-        if is_applied(self.position, batch):
+        with self._store.told():
+            is_there = is_applied(self._stored(), batch)
+        if is_there:
             return
         columns = [name for name in batch.rows.column_names if name != OP]
         fields = evolved(self._fields, batch.rows.select(columns).schema).fields
@@ -315,15 +327,7 @@ class RedisWriter(Writer):
         """False: something that is watched was changed before EXEC, and nothing was done."""
         target, version = self._store.target_key, self._store.version_key(self._version)
         self._ask("WATCH", target, version)
-        epoch, stored = self._ask("HMGET", version, "epoch", "position")
-        if epoch is None or int(epoch) != self._epoch:
-            raise Fenced(
-                f"another process writes version {self._version} of {self._target.name} now",
-                detail=f"its epoch is {'gone' if epoch is None else int(epoch)},"
-                f" this process had {self._epoch}",
-            )
-        if is_applied(_position(stored), batch):
-            self._ask("UNWATCH")
+        if is_applied(self._stored(), batch):
             return True
         is_live = self._ask("HGET", target, "live") == b"%d" % self._version
         name = name_of(self._target, self._version, is_live=is_live)
@@ -344,6 +348,18 @@ class RedisWriter(Writer):
         entries = (part for field, value in state.items() for part in (field.encode(), value))
         commands.append(command(b"HSET", version.encode(), *entries))
         return self._execute(commands)
+
+    def _stored(self) -> Position | None:
+        """Raises Fenced."""
+        version = self._store.version_key(self._version)
+        epoch, position = self._ask("HMGET", version, "epoch", "position")
+        if epoch is None or int(epoch) != self._epoch:
+            raise Fenced(
+                f"another process writes version {self._version} of {self._target.name} now",
+                detail=f"its epoch is {'gone' if epoch is None else int(epoch)},"
+                f" this process had {self._epoch}",
+            )
+        return _position(position)
 
     def _execute(self, commands: list[bytes]) -> bool:
         size_bytes = sum(map(len, commands))
@@ -391,7 +407,7 @@ def _told(whose: str) -> Iterator[None]:
         raise StoreRefused(f"{whose}: Redis refuses a command", detail=str(error)) from None
 
 
-def _text(stored: dict[bytes, bytes]) -> dict[str, str]:
+def _text(stored: Any) -> dict[str, str]:
     return {name.decode(): value.decode() for name, value in stored.items()}
 
 

@@ -1,0 +1,68 @@
+"""Redis keeps the promises of every derived store; what is its own stands in test_redis_hash.py."""
+
+import json
+
+import pyarrow as pa
+import pytest
+from redis_server import RedisServer
+from sink_contract import Place, SinkContract, Unfit
+
+from headwater.settings import Secret
+from headwater.sinks.settings import SinkSettings
+
+
+@pytest.fixture(scope="module")
+def redis_server(tmp_path_factory):
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server
+    server.kill()
+
+
+class RedisPlace(Place):
+    can_restart = True
+
+    def __init__(self, server):
+        self.server = server
+        self.client = server.client()
+        self.client.flushall()
+
+    @property
+    def settings(self):
+        return SinkSettings("cache", kind="redis", url=Secret(self.server.url))
+
+    @property
+    def address(self):
+        return "127.0.0.1", self.server.port
+
+    def live_rows(self, name):
+        return [json.loads(each) for each in self.client.hvals(name)]
+
+    def put_foreign(self, name):
+        self.client.set(name, "mine")
+
+    def foreign(self, name):
+        return self.client.get(name)
+
+    def unfit(self):
+        fields = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us"))])
+        return [Unfit(fields, {"at": 2**62}, {"at": 0}, "at")]
+
+    def stranger(self):
+        url = self.server.url.replace("secret", "wrong-secret")
+        return SinkSettings("cache", kind="redis", url=Secret(url))
+
+    def nowhere(self):
+        return SinkSettings("cache", kind="redis", url=Secret("redis://:secret@127.0.0.1:1/0"))
+
+    def restart(self):
+        self.server.kill()
+        self.server.start()
+
+
+class TestRedisContract(SinkContract):
+    @pytest.fixture
+    def place(self, redis_server):
+        place = RedisPlace(redis_server)
+        yield place
+        place.client.close()
