@@ -1,0 +1,42 @@
+"""Parquet files, by the contract of sinks."""
+
+import os
+from pathlib import Path
+
+import pyarrow.dataset
+import pytest
+from sink_contract import Place, SinkContract
+
+from headwater.settings import Secret
+from headwater.sinks.directories import directory_name
+from headwater.sinks.settings import SinkSettings
+
+
+class Parquet(Place):
+    has_keys = False
+    widens = False
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+
+    @property
+    def settings(self) -> SinkSettings:
+        return SinkSettings("files", kind="parquet", url=Secret(self._root))
+
+    def live_rows(self, name):
+        path = os.path.realpath(os.path.join(self._root, directory_name(name)))
+        return pyarrow.dataset.dataset(path).to_table().to_pylist()
+
+    def put_foreign(self, name):
+        os.makedirs(os.path.join(self._root, name))
+        with open(os.path.join(self._root, name, "file"), "w") as file:
+            file.write("theirs")
+
+    def foreign(self, name):
+        return [each.read_text() for each in Path(self._root, name).iterdir()]
+
+
+class TestParquetContract(SinkContract):
+    @pytest.fixture
+    def place(self, tmp_path):
+        return Parquet(str(tmp_path / "files"))
