@@ -375,7 +375,11 @@ class SinkContract:
     @settings(
         max_examples=15,
         deadline=None,
-        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+        suppress_health_check=[
+            HealthCheck.function_scoped_fixture,
+            HealthCheck.too_slow,
+            HealthCheck.differing_executors,  # one for each store
+        ],  # fmt: skip
     )
     @given(
         batches=st.lists(
