@@ -379,7 +379,7 @@ class SinkContract:
             HealthCheck.function_scoped_fixture,
             HealthCheck.too_slow,
             HealthCheck.differing_executors,  # one for each store
-        ],  # fmt: skip
+        ],
     )
     @given(
         batches=st.lists(
