@@ -3,6 +3,10 @@ task; what cannot be read is told apart with its cause, and the rest goes on.
 
 contract        what a decoder takes and gives
 json_records    values that are JSON objects
+debezium        values in Debezium's envelope, as captures write them
+captured        the columns of a captured table's topic
+connect_types   Kafka Connect's types
+unavailable     values that a database's log left out
 json_kernels    is it JSON, and where are its members: loops compiled by numba
 json_rows       many objects at once into columns, by Arrow's parser
 json_nodes      how each type is read, all at once and one by one
@@ -29,4 +33,8 @@ def decoder(kind: str, schema: pa.Schema, options: Mapping[str, str]) -> Decoder
         from headwater.pipelines.decoding.json_records import JsonDecoder
 
         return JsonDecoder(schema, options)
+    if kind == "debezium":
+        from headwater.pipelines.decoding.debezium import DebeziumDecoder
+
+        return DebeziumDecoder(schema, options)
     raise ConfigError(f"values cannot be decoded as {kind}", hint=f"kinds are {', '.join(KINDS)}")

@@ -313,3 +313,38 @@ def join(data, starts, ends, out):
         at += size
         out[at] = 10
         at += 1
+
+
+@kernel
+def contains(data, starts, ends, needle, is_found):
+    """Sets `is_found[i]` if the i-th text has these bytes in it. (Boyer, Moore, Horspool: the byte
+    under the needle's end tells how far it can be moved on.)
+    """
+    size = needle.size
+    steps = np.full(256, size)
+    for each in range(size - 1):
+        steps[needle[each]] = size - 1 - each
+    for row in range(starts.size):
+        at, last = starts[row], ends[row] - size
+        while at <= last:
+            byte = data[at + size - 1]
+            if byte == needle[size - 1]:
+                each = 0
+                while each < size and data[at + each] == needle[each]:
+                    each += 1
+                if each == size:
+                    is_found[row] = True
+                    break
+            at += steps[byte]
+
+
+@kernel
+def equal(data, starts, ends, other, is_equal):
+    """Whether the i-th text is `other`."""
+    for row in range(starts.size):
+        is_equal[row] = ends[row] - starts[row] == other.size
+        if is_equal[row]:
+            for each in range(other.size):
+                if data[starts[row] + each] != other[each]:
+                    is_equal[row] = False
+                    break

@@ -366,7 +366,7 @@ class Clock(Node):
 
     def cast(self, array: pa.Array) -> pa.Array:
         if self.form == "text":
-            raise NotVectorised
+            return pc.utf8_rtrim(array, "Z").cast(pa.time64("us")).cast(self.type)
         per_s = _UNITS_PER_S[self._unit]
         if per_s > 10**6:
             raise NotVectorised

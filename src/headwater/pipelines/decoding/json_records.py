@@ -20,8 +20,9 @@ UNIT_OPTION = "timestamp.unit"
 _UNITS = ("s", "ms", "us", "ns")
 
 
-def unit_of(options: Mapping[str, str]) -> str:
-    unit = options.get(UNIT_OPTION, "ms")
+def unit_of(options: Mapping[str, str], default: str) -> str:
+    """What numbers that are times count, if nothing else tells it."""
+    unit = options.get(UNIT_OPTION, default)
     if unit not in _UNITS:
         raise ConfigError(
             f"option {UNIT_OPTION}: {unit} is no unit", hint=f"units are {', '.join(_UNITS)}"
@@ -32,7 +33,7 @@ def unit_of(options: Mapping[str, str]) -> str:
 class JsonDecoder(Decoder):
     def __init__(self, schema: pa.Schema, options: Mapping[str, str]) -> None:
         super().__init__(schema)
-        members = members_of(list(schema), unit_of(options))
+        members = members_of(list(schema), unit_of(options, "ms"))
         self._values = RowReader(Struct(pa.struct(list(schema)), members))
         nullable = [(name, node, True) for name, node, _ in members]
         self._deletes = RowReader(Struct(pa.struct(self._fields), nullable))

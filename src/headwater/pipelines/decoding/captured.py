@@ -1,0 +1,134 @@
+"""The columns of a captured table's topic, from what its capture stores."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from headwater.capture import positions
+from headwater.capture.contract import Column, Table
+from headwater.capture.plan import topic_name
+from headwater.client.compacted import read_committed_latest
+from headwater.client.fetching import EARLIEST, LATEST, Fetcher
+from headwater.errors import ConfigError, RequestRefused
+from headwater.pipelines.decoding.connect_types import arrow_type
+from headwater.pipelines.decoding.debezium import CONNECT_METADATA
+from headwater.settings import ClientSettings
+
+_TEXT = {"type": "string"}
+
+
+def schema_of(columns: Sequence[Column]) -> pa.Schema:
+    """What captured columns become:
+
+    numeric(p, s), money                     decimal (money: 19 digits, 2 of them cents)
+    numeric without precision, or above 38   string: no decimal of Spark holds all of them
+    bigint unsigned                          decimal(20, 0)
+    timestamptz; timestamp, datetime         timestamp in UTC; timestamp without a zone
+    date; time                               date32; string "13:51:30.123456"
+    interval                                 int64, microseconds (string with times = "iso")
+    bytea, blob, bit(n)                      binary
+    arrays, points                           list, struct
+    uuid, json, enums, all else              string
+
+    All are nullable, also those that the table says are not: records from before a column was added
+    lack it. Each field carries its Connect type, which tells the decoder how values are written.
+    """
+    return pa.schema(
+        [
+            pa.field(
+                column.name,
+                arrow_type(column.connect, column.type),
+                metadata={CONNECT_METADATA: orjson.dumps(dict(column.connect))},
+            )
+            for column in columns
+        ]
+    )
+
+
+def connect_option(schema: pa.Schema) -> str:
+    """The Connect types that the fields carry, for the decoder's option "connect", where a schema
+    loses what its fields carry on the way to the decoder (Spark's does).
+    """
+    found = {
+        field.name: json.loads(field.metadata[CONNECT_METADATA])
+        for field in schema
+        if field.metadata and CONNECT_METADATA in field.metadata
+    }
+    return json.dumps(found)
+
+
+def captured_schema(
+    bootstrap: str, login: ClientSettings, topic: str
+) -> tuple[pa.Schema, tuple[str, ...]]:
+    """The columns of a topic `<capture>.<schema>.<table>` as its newest records have them, and
+    which of them are the key. Raises ConfigError if no capture has stored such a table.
+    """
+    records = read_committed_latest(bootstrap, login, positions.TOPIC)
+    for capture in positions.captures_in(records):
+        if not topic.startswith(f"{capture}."):
+            continue
+        for state in positions.decode(capture, records).tables.values():
+            if topic_name(capture, state.table) == topic:
+                if state.table.documents:
+                    raise ConfigError(
+                        f"the columns of {topic} are not known",
+                        detail="its rows are documents, each with fields of its own",
+                        hint="give a schema: members of the document that it names become columns",
+                    )
+                shown = _shown(bootstrap, login, capture, state.table)
+                return schema_of(shown), state.table.key
+    raise ConfigError(
+        f"the columns of {topic} are not known",
+        detail=f"no capture has stored a table of this topic in {positions.TOPIC}",
+        hint="start the capture first, or give a schema",
+    )
+
+
+def _shown(bootstrap: str, login: ClientSettings, capture: str, table: Table) -> list[Column]:
+    """The table's columns as the topic has them: the capture's rules may have left some out or
+    turned them into texts. What they did, the topic of its schemas tells.
+    """
+    described = _described(
+        bootstrap, login, f"{capture}.schema", f'"{table.schema}"."{table.name}"'
+    )
+    if described is None:
+        return list(table.columns)
+    shown = []
+    for column in table.columns:
+        told = described.get(column.name)
+        if told is not None:
+            is_same = told == column.type
+            shown.append(column if is_same else replace(column, type=told, connect=_TEXT))
+    return shown
+
+
+def _described(
+    bootstrap: str, login: ClientSettings, topic: str, table_id: str
+) -> dict[str, str] | None:
+    """Names and types of the columns that the topic last told of the table."""
+    found: dict[str, str] | None = None
+    with Fetcher(bootstrap, login) as fetcher:
+        try:
+            places = [(topic, partition) for partition in range(fetcher.partitions(topic))]
+        except RequestRefused:
+            return None
+        starts, ends = fetcher.offsets(places, EARLIEST), fetcher.offsets(places, LATEST)
+        for place in places:
+            for batch in fetcher.read(*place, starts[place], ends[place], columns=("value",)):
+                for value in batch.column("value").to_pylist():
+                    for change in _changes(value):
+                        if change.get("id") == table_id and change.get("table"):
+                            columns = change["table"]["columns"]
+                            found = {each["name"]: each["typeName"] for each in columns}
+    return found
+
+
+def _changes(value: bytes | None) -> list[dict[str, Any]]:
+    try:
+        return list(orjson.loads(value or b"{}").get("tableChanges") or [])
+    except (ValueError, AttributeError):
+        return []
