@@ -68,10 +68,6 @@ class NotedTransactions:
     def close(self) -> None:
         self._producer.close()
 
-    def partitions(self, topic: str) -> int:
-        with as_sink_errors():
-            return self._producer.partitions(topic)
-
     def commit(
         self,
         batches: Mapping[TopicPartition, Sequence[Batch]],

@@ -25,12 +25,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.client.cluster import Cluster
-from headwater.client.encoding import Encoder, encode
-from headwater.client.fetching import EARLIEST, LATEST, Fetcher
-from headwater.client.topics import NewTopic, delete_topic, ensure_topics, topic_configs
+from headwater.client.fetching import EARLIEST, LATEST, Fetcher, Isolation
+from headwater.client.topics import NewTopic, delete_topic, ensure_topics
 from headwater.errors import ConfigError, RowRefused, StoreRefused
-from headwater.protocol.compression import NAMES as COMPRESSIONS
-from headwater.protocol.records import HEADER_BYTES
 from headwater.sinks.contract import (
     OP,
     TRUNCATE,
@@ -49,15 +46,8 @@ from headwater.sinks.contract import (
     offsets_from,
 )
 from headwater.sinks.noted_transactions import Ends, NotedTransactions, as_sink_errors, read_notes
-from headwater.sinks.reducing import with_keys
 from headwater.sinks.settings import SinkSettings
-from headwater.sinks.topic_records import (
-    CHUNK_ROWS,
-    Form,
-    is_deleted,
-    last_of_each_key,
-    oversized,
-)
+from headwater.sinks.topic_records import Form, Telling, Topic, find_topic, last_of_each_key
 
 # Of the topic, when it is created.
 _CONFIGS: Final = (
@@ -68,9 +58,7 @@ OPTIONS: Final = ()
 TARGET_OPTIONS: Final = ("value", "partitions", "compression", *_CONFIGS)
 
 _KEYS: Final = b"/topic/"
-_BATCH_BYTES: Final = 1_000_000
-_KAFKAS_LIMIT_BYTES: Final = 1_048_588  # max.message.bytes, if we may not ask
-_AROUND_A_RECORD_BYTES: Final = 64
+_PATIENCE_S: Final = 10.0  # a pipeline tries again by itself, and tells meanwhile
 _FOLDED_ROWS: Final = 1 << 20  # of a partition, before the newest of each key are looked for
 
 
@@ -128,11 +116,7 @@ class TopicStore(Store):
         self.form = Form(target)
         options = target.options
         self.compression = options.get("compression", "lz4")
-        if self.compression not in COMPRESSIONS:
-            raise ConfigError(
-                f"topic {target.name}: unknown compression {self.compression!r}",
-                hint=f"known are: {', '.join(COMPRESSIONS)}",
-            )
+        Telling(self.form, Topic(target.name, 1, 1), target.key, self.compression)  # or ConfigError
         partitions = options.get("partitions", "1")
         if not partitions.isdigit() or not int(partitions):
             raise ConfigError(f"topic {target.name}: partitions is a number from 1 on")
@@ -157,7 +141,7 @@ class TopicStore(Store):
         topic = self.topic(version)
         with as_sink_errors():
             created = NewTopic(topic, self._partitions, self._configs)
-            ensure_topics(self.log.bootstrap, self.log.login, [created])
+            ensure_topics(self.log.bootstrap, self.log.login, [created], patience_s=_PATIENCE_S)
         return TopicWriter(self, version, fields.remove_metadata())
 
     def promote(self, version: int) -> None:
@@ -173,21 +157,20 @@ class TopicStore(Store):
             raise StoreRefused(f"topic {self.target.name} is live", hint="it is not dropped")
         topic = self.topic(version)
         if version in self._notes():
-            transactions = NotedTransactions(self.log, *names_of(topic))
+            transactions = NotedTransactions(self.log, *names_of(topic), patience_s=_PATIENCE_S)
             try:
                 transactions.commit({}, lambda _: None)
             finally:
                 transactions.close()
         with as_sink_errors():
-            delete_topic(self.log.bootstrap, self.log.login, topic)
+            delete_topic(self.log.bootstrap, self.log.login, topic, patience_s=_PATIENCE_S)
 
     @contextmanager
     def _read(self, version: int) -> Iterator[Contents]:
         note = self._notes().get(version)
         if note is None:
             raise StoreRefused(f"topic {self.topic(version)} was never written")
-        login = self.log.login
-        with as_sink_errors(), Fetcher(self.log.bootstrap, login) as fetcher:
+        with as_sink_errors(), self.fetcher() as fetcher:
             yield Contents(note.position, self._rows(fetcher, note))
 
     def read(self, version: int) -> AbstractContextManager[Contents]:
@@ -225,13 +208,18 @@ class TopicStore(Store):
                 table = pa.Table.from_batches(gathered)
                 yield last_of_each_key(table) if self.target.key else table
 
+    def fetcher(self, isolation: Isolation = "read_committed") -> Fetcher:
+        return Fetcher(
+            self.log.bootstrap, self.log.login, isolation=isolation, patience_s=_PATIENCE_S
+        )
+
     def topic(self, version: int) -> str:
         name = self.target.name
         return name if version == 1 else f"{name}.v{version}"
 
     def _notes(self) -> dict[int, _Note]:
         """Of this target's versions, whoever owns it."""
-        found = read_notes(self.log)
+        found = read_notes(self.log, patience_s=_PATIENCE_S)
         notes = [_Note.from_json(each) for key, each in found.items() if key.startswith(_KEYS)]
         return {each.version: each for each in notes if each.target == self.target.name}
 
@@ -257,16 +245,14 @@ class TopicStore(Store):
 
     def _has_records(self, topic: str) -> bool:
         with as_sink_errors():
-            cluster = Cluster(self.log.bootstrap, self.log.login)
+            cluster = Cluster(self.log.bootstrap, self.log.login, patience_s=_PATIENCE_S)
             try:
                 partitions = cluster.find_partitions(topic)
             finally:
                 cluster.close()
             if partitions is None:
                 return False
-            with Fetcher(
-                self.log.bootstrap, self.log.login, isolation="read_uncommitted"
-            ) as fetcher:
+            with self.fetcher("read_uncommitted") as fetcher:
                 places = [(topic, partition) for partition in range(partitions)]
                 return any(fetcher.offsets(places, LATEST).values())
 
@@ -281,7 +267,9 @@ class TopicWriter(Writer):
         self._store = store
         self._form = store.form
         self._topic = store.topic(version)
-        self._transactions = NotedTransactions(store.log, *names_of(self._topic))
+        self._transactions = NotedTransactions(
+            store.log, *names_of(self._topic), patience_s=_PATIENCE_S
+        )
         try:
             stored = self._transactions.note
             if stored is None:
@@ -292,14 +280,12 @@ class TopicWriter(Writer):
                 self._commit({}, None, fields)
             else:
                 self._note = _Note.from_json(stored)
-            self._partitions = self._transactions.partitions(self._topic)
-            self._limit_bytes = self._max_message_bytes()
+            with as_sink_errors():
+                topic = find_topic(store.log, self._topic, _PATIENCE_S)
+            self._telling = Telling(self._form, topic, store.target.key, store.compression)
         except BaseException:
             self.close()
             raise
-        # What does not compress becomes a little larger.
-        room_bytes = self._limit_bytes - HEADER_BYTES - self._limit_bytes // 256 - 64
-        self._batch_bytes = max(1, min(_BATCH_BYTES, room_bytes))
         self._fields = _with_new(self._note.fields, fields)
         self.position = self._note.position
 
@@ -310,9 +296,7 @@ class TopicWriter(Writer):
         if is_applied(self.position, batch):
             return
         refused: list[RowRefused] = []
-        encoder = Encoder(
-            self._partitions, compression=self._store.compression, max_bytes=self._batch_bytes
-        )
+        encoder = self._telling.encoder()
         with as_sink_errors():
             for records in self._records(batch.rows, None if refuse is None else refused):
                 encoder.add(records)
@@ -350,7 +334,7 @@ class TopicWriter(Writer):
             ).tolist()
         written: list[pa.RecordBatch] = []
         for at in [*truncated, len(rows)]:
-            for records in self._told(rows.slice(begin, at - begin), refused):
+            for records in self._telling.records(rows.slice(begin, at - begin), refused):
                 if truncated:
                     written.append(records.select(["key", "value"]))
                 yield records
@@ -359,68 +343,16 @@ class TopicWriter(Writer):
                 written = []
             begin = at + 1
 
-    def _told(self, rows: pa.Table, refused: list[RowRefused] | None) -> Iterator[pa.RecordBatch]:
-        rows = with_keys(rows, self._store.target.key, refused)
-        for chunk in rows.to_batches(max_chunksize=CHUNK_ROWS):
-            columns = self._form.columns(chunk)
-            large = oversized(columns, self._batch_bytes - _AROUND_A_RECORD_BYTES)
-            deleted = is_deleted(chunk)
-            too_large = [
-                row
-                for row in large
-                if not deleted[row].as_py()
-                and self._is_too_large(
-                    {name: column.slice(row, 1) for name, column in columns.items()}
-                )
-            ]
-            if too_large:
-                errors = [self._refusal(chunk.slice(row, 1)) for row in too_large]
-                if refused is None:
-                    raise errors[0]
-                refused += errors
-                kept = np.ones(len(chunk), bool)
-                kept[too_large] = False
-                columns = {name: each.filter(pa.array(kept)) for name, each in columns.items()}
-                deleted = deleted.filter(pa.array(kept))
-            yield self._form.with_tombstones(columns, deleted)
-
-    def _is_too_large(self, record: dict[str, pa.Array]) -> bool:
-        encoded = encode(
-            pa.RecordBatch.from_pydict(record),
-            self._partitions,
-            compression=self._store.compression,
-        )
-        ((batch,),) = encoded.values()
-        return HEADER_BYTES + len(batch.packed) > self._limit_bytes
-
-    def _refusal(self, row: pa.RecordBatch) -> RowRefused:
-        return RowRefused(
-            f"a row is too large for topic {self._topic}",
-            row=row.to_pylist()[0],
-            detail=f"max.message.bytes is {self._limit_bytes}",
-            hint=f"`headwater topic alter {self._topic} -c max.message.bytes=SIZE` allows more",
-        )
-
     def _keys_before(self, written: list[pa.RecordBatch]) -> list[bytes]:
         """The keys that have a value, of the topic and of what this batch has added to it."""
         store, note = self._store, self._note
-        with Fetcher(store.log.bootstrap, store.log.login) as fetcher:
+        with store.fetcher() as fetcher:
             live: dict[bytes, bool] = {}
             earlier = store.records(fetcher, note.version, note.ends, ["key", "value"])
             for records in (*earlier, *map(pa.Table.from_batches, ([each] for each in written))):
                 has_value = pc.is_valid(records["value"]).to_pylist()
                 live.update(zip(records["key"].to_pylist(), has_value, strict=True))
         return [key for key, is_live in live.items() if is_live]
-
-    def _max_message_bytes(self) -> int:
-        log = self._store.log
-        with as_sink_errors():
-            cluster = Cluster(log.bootstrap, log.login)
-            try:
-                told = topic_configs(cluster, self._topic).get("max.message.bytes", "")
-            finally:
-                cluster.close()
-        return int(told) if told.isdigit() else _KAFKAS_LIMIT_BYTES
 
 
 def _with_new(fields: pa.Schema, others: pa.Schema) -> pa.Schema:

@@ -11,6 +11,7 @@ row is a record of its own, without a key.
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -19,14 +20,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.client import encoding
-from headwater.errors import ConfigError
+from headwater.client.cluster import Cluster
+from headwater.client.encoding import Encoder, encode
+from headwater.client.topics import topic_configs
+from headwater.errors import ConfigError, RowRefused
+from headwater.protocol.compression import NAMES as COMPRESSIONS
+from headwater.protocol.records import HEADER_BYTES
 from headwater.sinks import json_reading, json_text
-from headwater.sinks.contract import DELETE, OP, Target
+from headwater.sinks.contract import DELETE, OP, Log, Target
+from headwater.sinks.reducing import with_keys
 
 FORMS: Final = ("json", "debezium", "bytes")
 _BYTES: Final = pa.large_binary()
 _NOTHING: Final = pa.scalar(None, _BYTES)
-CHUNK_ROWS: Final = 1 << 16
+_CHUNK_ROWS: Final = 1 << 16
+_BATCH_BYTES: Final = 1_000_000
+_KAFKAS_LIMIT_BYTES: Final = 1_048_588  # max.message.bytes, if we may not ask
+_AROUND_A_RECORD_BYTES: Final = 64
 
 
 class Form:
@@ -120,7 +130,7 @@ class Form:
 
     def rows(self, records: pa.Table, fields: pa.Schema) -> Iterator[pa.RecordBatch]:
         """From records that are no tombstones back to rows with these fields."""
-        for chunk in records.to_batches(max_chunksize=CHUNK_ROWS):
+        for chunk in records.to_batches(max_chunksize=_CHUNK_ROWS):
             if self.name == "bytes":
                 yield pa.RecordBatch.from_arrays(
                     [chunk[name].cast(fields.field(name).type) for name in fields.names],
@@ -153,8 +163,91 @@ def last_of_each_key(records: pa.Table) -> pa.Table:
     return records.take(last["row_max"])
 
 
-def oversized(columns: dict[str, pa.Array], limit_bytes: int) -> list[int]:
-    """Rows whose records alone are larger than a batch may be before compression."""
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """What has to be known of a topic to make batches for it."""
+
+    name: str
+    partitions: int
+    limit_bytes: int  # of a batch, as it is stored
+
+
+def find_topic(log: Log, name: str, patience_s: float) -> Topic:
+    cluster = Cluster(log.bootstrap, log.login, patience_s=patience_s)
+    try:
+        partitions = cluster.partitions(name)
+        limit = topic_configs(cluster, name).get("max.message.bytes", "")
+    finally:
+        cluster.close()
+    return Topic(name, partitions, int(limit) if limit.isdigit() else _KAFKAS_LIMIT_BYTES)
+
+
+class Telling:
+    """Rows into batches for a topic. Its `encoder` is filled by whoever takes `records`."""
+
+    def __init__(self, form: Form, topic: Topic, key: Sequence[str], compression: str) -> None:
+        if compression not in COMPRESSIONS:
+            raise ConfigError(
+                f"topic {topic.name}: unknown compression {compression!r}",
+                hint=f"known are: {', '.join(COMPRESSIONS)}",
+            )
+        self._form = form
+        self._topic = topic
+        self._key = key
+        self._compression = compression
+        # What does not compress becomes a little larger.
+        room_bytes = topic.limit_bytes - HEADER_BYTES - topic.limit_bytes // 256 - 64
+        self._batch_bytes = max(1, min(_BATCH_BYTES, room_bytes))
+
+    def encoder(self) -> Encoder:
+        return Encoder(
+            self._topic.partitions, compression=self._compression, max_bytes=self._batch_bytes
+        )
+
+    def records(
+        self, rows: pa.Table, refused: list[RowRefused] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Raises RowRefused for a row without a key, and for one that is larger than the topic
+        takes; with `refused` they are left out and added to it.
+        """
+        for chunk in with_keys(rows, self._key, refused).to_batches(max_chunksize=_CHUNK_ROWS):
+            columns, deleted = self._form.columns(chunk), is_deleted(chunk)
+            too_large = [
+                row
+                for row in _oversized(columns, self._batch_bytes - _AROUND_A_RECORD_BYTES)
+                if self._is_too_large({name: each.slice(row, 1) for name, each in columns.items()})
+            ]
+            if too_large:
+                errors = [self._refusal(chunk.slice(row, 1)) for row in too_large]
+                if refused is None:
+                    raise errors[0]
+                refused += errors
+                is_kept = np.ones(len(chunk), bool)
+                is_kept[too_large] = False
+                columns = {name: each.filter(pa.array(is_kept)) for name, each in columns.items()}
+                deleted = deleted.filter(pa.array(is_kept))
+            yield self._form.with_tombstones(columns, deleted)
+
+    def _is_too_large(self, record: dict[str, pa.Array]) -> bool:
+        alone = pa.RecordBatch.from_pydict(record)
+        encoded = encode(alone, self._topic.partitions, compression=self._compression)
+        ((batch,),) = encoded.values()
+        return HEADER_BYTES + len(batch.packed) > self._topic.limit_bytes
+
+    def _refusal(self, row: pa.RecordBatch) -> RowRefused:
+        topic, limit_bytes = self._topic.name, self._topic.limit_bytes
+        (values,) = row.to_pylist()
+        key = {name: values[name] for name in self._key}
+        return RowRefused(
+            f"a row is too large for topic {topic}",
+            row=values,
+            detail=f"{key or ''} max.message.bytes is {limit_bytes}".strip(),
+            hint=f"`headwater topic alter {topic} -c max.message.bytes=SIZE` allows more",
+        )
+
+
+def _oversized(columns: dict[str, pa.Array], limit_bytes: int) -> list[int]:
+    """Rows whose records are, before compression, larger than a batch of many may be."""
     sizes: Any = pc.add(_sizes(columns["key"]), _sizes(columns["value"]))
     return np.flatnonzero(pc.greater(sizes, limit_bytes).to_numpy(zero_copy_only=False)).tolist()
 
