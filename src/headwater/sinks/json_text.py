@@ -42,6 +42,14 @@ def objects(columns: Sequence[pa.Array], names: Sequence[str]) -> pa.Array:
     return joined(rows, list(zip(before, columns, strict=True)), b"}")
 
 
+def can_tell(kind: pa.DataType) -> bool:
+    try:
+        _text(pa.array([], kind))
+    except (StoreRefused, pa.ArrowNotImplementedError):
+        return False
+    return True
+
+
 def joined(rows: int, parts: Sequence[tuple[bytes, pa.Array | Ready]], end: bytes) -> pa.Array:
     """Of each row: each part's bytes and the JSON of its column, then `end`; as large_binary."""
     texts = [

@@ -24,6 +24,7 @@ from headwater.client.topics import NewTopic, ensure_topics
 from headwater.client.transactions import TransactionalProducer
 from headwater.errors import (
     BrokerUnreachable,
+    Fenced,
     HeadwaterError,
     ProtocolError,
     RequestRefused,
@@ -51,7 +52,7 @@ class NotedTransactions:
         patience_s: float = DEFAULT_PATIENCE_S,
     ) -> None:
         self._key = key
-        self._is_broken = False
+        self._failure: HeadwaterError | None = None
         with as_sink_errors():
             topic = NewTopic(positions.TOPIC, 1, positions.TOPIC_CONFIG)
             ensure_topics(log.bootstrap, log.login, [topic], patience_s=patience_s)
@@ -78,9 +79,25 @@ class NotedTransactions:
         Raises StoreUnreachable, StoreRefused or Fenced. After the first nobody knows which: the
         next NotedTransactions does.
         """
-        if self._is_broken:
-            raise StoreUnreachable("an earlier transaction has failed; a new writer is needed")
-        self._is_broken = True
+        if self._failure is not None:
+            raise type(self._failure)(
+                "an earlier transaction has failed; a new writer is needed",
+                detail=str(self._failure),
+            )
+        # Also what is not an error of ours (Ctrl-C) leaves a transaction that nobody knows of.
+        self._failure = StoreUnreachable("it was interrupted")
+        try:
+            self._commit(batches, note_of)
+        except (SinkError, Fenced) as error:
+            self._failure = error
+            raise
+        self._failure = None
+
+    def _commit(
+        self,
+        batches: Mapping[TopicPartition, Sequence[Batch]],
+        note_of: Callable[[Ends], bytes | None],
+    ) -> None:
         with as_sink_errors():
             try:
                 ends = self._producer.send(batches)
@@ -95,7 +112,6 @@ class NotedTransactions:
                 raise
             self._producer.commit()
         self.note = stored
-        self._is_broken = False
 
 
 def read_notes(log: Log, *, patience_s: float = DEFAULT_PATIENCE_S) -> dict[bytes, bytes]:

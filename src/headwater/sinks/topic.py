@@ -15,7 +15,7 @@ position, whatever is written meanwhile. Version 1 has the target's name, N has 
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -45,6 +45,7 @@ from headwater.sinks.contract import (
     is_applied,
     offsets_from,
 )
+from headwater.sinks.evolving import evolved, fitted, plain
 from headwater.sinks.noted_transactions import Ends, NotedTransactions, as_sink_errors, read_notes
 from headwater.sinks.settings import SinkSettings
 from headwater.sinks.topic_records import Form, Telling, Topic, find_topic, last_of_each_key
@@ -134,17 +135,20 @@ class TopicStore(Store):
         return [
             Version(number, number == 1, note.position, note.fields)
             for number, note in sorted(self._notes().items())
+            if note.owner == self.target.owner
         ]
 
     def writer(self, version: int, fields: pa.Schema) -> "TopicWriter":
         self._check(version, self._notes().get(version))  # before anybody is fenced
+        self.form.check(fields)
         topic = self.topic(version)
         with as_sink_errors():
             created = NewTopic(topic, self._partitions, self._configs)
             ensure_topics(self.log.bootstrap, self.log.login, [created], patience_s=_PATIENCE_S)
-        return TopicWriter(self, version, fields.remove_metadata())
+        return TopicWriter(self, version, plain(fields))
 
     def promote(self, version: int) -> None:
+        self._known(version)
         if version != 1:
             raise StoreRefused(
                 f"topic {self.topic(version)} cannot be given the name {self.target.name}",
@@ -153,28 +157,29 @@ class TopicStore(Store):
             )
 
     def drop(self, version: int) -> None:
+        self._known(version)
         if version == 1:
             raise StoreRefused(f"topic {self.target.name} is live", hint="it is not dropped")
         topic = self.topic(version)
-        if version in self._notes():
-            transactions = NotedTransactions(self.log, *names_of(topic), patience_s=_PATIENCE_S)
-            try:
-                transactions.commit({}, lambda _: None)
-            finally:
-                transactions.close()
+        transactions = NotedTransactions(self.log, *names_of(topic), patience_s=_PATIENCE_S)
+        try:
+            transactions.commit({}, lambda _: None)
+        finally:
+            transactions.close()
         with as_sink_errors():
             delete_topic(self.log.bootstrap, self.log.login, topic, patience_s=_PATIENCE_S)
 
     @contextmanager
-    def _read(self, version: int) -> Iterator[Contents]:
-        note = self._notes().get(version)
-        if note is None:
-            raise StoreRefused(f"topic {self.topic(version)} was never written")
+    def read(self, version: int) -> Iterator[Contents]:
+        note = self._known(version)
         with as_sink_errors(), self.fetcher() as fetcher:
             yield Contents(note.position, self._rows(fetcher, note))
 
-    def read(self, version: int) -> AbstractContextManager[Contents]:
-        return self._read(version)
+    def _known(self, version: int) -> _Note:
+        note = self._notes().get(version)
+        if note is None or note.owner != self.target.owner:
+            raise StoreRefused(f"{self.target.name} has no version {version}")
+        return note
 
     def _rows(self, fetcher: Fetcher, note: _Note) -> Iterator[pa.RecordBatch]:
         columns = ["key", *self.form.record_columns(note.fields)]
@@ -282,11 +287,11 @@ class TopicWriter(Writer):
                 self._note = _Note.from_json(stored)
             with as_sink_errors():
                 topic = find_topic(store.log, self._topic, _PATIENCE_S)
+            self._fields = self._evolved(self._note.fields, fields)
             self._telling = Telling(self._form, topic, store.target.key, store.compression)
         except BaseException:
             self.close()
             raise
-        self._fields = _with_new(self._note.fields, fields)
         self.position = self._note.position
 
     def close(self) -> None:
@@ -295,18 +300,37 @@ class TopicWriter(Writer):
     def apply(self, batch: Batch, refuse: Refuse | None = None) -> None:
         if is_applied(self.position, batch):
             return
+        rows, fields = self._fitted(batch.rows)
         refused: list[RowRefused] = []
         encoder = self._telling.encoder()
         with as_sink_errors():
-            for records in self._records(batch.rows, None if refuse is None else refused):
+            for records in self._records(rows, None if refuse is None else refused):
                 encoder.add(records)
         if refuse is not None and refused:
             refuse(refused)
-        fields = batch.rows.schema.remove_metadata()
-        if OP in fields.names:
-            fields = fields.remove(fields.get_field_index(OP))
         batches = {(self._topic, at): given for at, given in encoder.finish().items()}
-        self._commit(batches, batch.position(), _with_new(self._fields, fields))
+        self._commit(batches, batch.position(), fields)
+
+    def _fitted(self, rows: pa.Table) -> tuple[pa.Table, pa.Schema]:
+        """The rows with all columns of the version, and which these are from now on."""
+        ops = rows[OP] if OP in rows.column_names else None
+        rows = rows if ops is None else rows.drop_columns([OP])
+        fields = self._evolved(self._fields, rows.schema)
+        rows = fitted(rows, fields)
+        return rows if ops is None else rows.append_column(OP, ops), fields
+
+    def _evolved(self, known: pa.Schema, given: pa.Schema) -> pa.Schema:
+        change = evolved(known, given)
+        for field in change.widened:
+            # 1.5 and 1.50 would be two keys; an integer is told in one way.
+            if field.name in self._store.target.key and not pa.types.is_integer(field.type):
+                raise StoreRefused(
+                    f"column {field.name} is part of the key, and its type has changed",
+                    detail=f"it was {known.field(field.name).type} and is {field.type} now",
+                    hint="cast it to what it was, or rebuild into a new version",
+                )
+        self._form.check(change.fields)
+        return change.fields
 
     def _commit(self, batches: Any, position: Position | None, fields: pa.Schema) -> None:
         stored = self._note
@@ -353,8 +377,3 @@ class TopicWriter(Writer):
                 has_value = pc.is_valid(records["value"]).to_pylist()
                 live.update(zip(records["key"].to_pylist(), has_value, strict=True))
         return [key for key, is_live in live.items() if is_live]
-
-
-def _with_new(fields: pa.Schema, others: pa.Schema) -> pa.Schema:
-    """Those of `others` that are not there are added."""
-    return pa.schema([*fields, *(field for field in others if field.name not in fields.names)])

@@ -23,7 +23,7 @@ from headwater.client import encoding
 from headwater.client.cluster import Cluster
 from headwater.client.encoding import Encoder, encode
 from headwater.client.topics import topic_configs
-from headwater.errors import ConfigError, RowRefused
+from headwater.errors import ConfigError, RowRefused, StoreRefused
 from headwater.protocol.compression import NAMES as COMPRESSIONS
 from headwater.protocol.records import HEADER_BYTES
 from headwater.sinks import json_reading, json_text
@@ -59,20 +59,30 @@ class Form:
         source = {"connector": "headwater", "name": target.owner, "table": target.name}
         self._source = b',"source":' + orjson.dumps(source) + b',"op":'
 
+    def check(self, fields: pa.Schema) -> None:
+        """Raises StoreRefused for a column that cannot be told."""
+        if self.name == "bytes":
+            unknown = [name for name in fields.names if name not in encoding.COLUMNS]
+            if unknown or "value" not in fields.names:
+                raise StoreRefused(
+                    "bytes are written from the columns " + ", ".join(encoding.COLUMNS),
+                    detail=f"given: {', '.join(fields.names)}",
+                    hint='select these, or give value = "json"',
+                )
+            return
+        for field in fields:
+            if not json_text.can_tell(field.type):
+                raise StoreRefused(
+                    f"column {field.name} cannot be told in JSON", detail=str(field.type)
+                )
+
     def columns(self, rows: pa.RecordBatch) -> dict[str, pa.Array]:
         """One record for each row, as `client/encoding.py` takes them, but for `with_tombstones`.
         Rows that were deleted have, by `is_deleted`, no value that counts.
         """
         names = [name for name in rows.schema.names if name != OP]
         if self.name == "bytes":
-            given = {name: rows[name] for name in names if name in encoding.COLUMNS}
-            unknown = [name for name in names if name not in given]
-            if unknown or "value" not in given:
-                raise ConfigError(
-                    "bytes are written from the columns " + ", ".join(encoding.COLUMNS),
-                    detail=f"given: {', '.join(names)}",
-                )
-            return {"key": pa.nulls(len(rows)), **given}
+            return {"key": pa.nulls(len(rows)), **{name: rows[name] for name in names}}
         key = pa.nulls(len(rows), _BYTES)
         if self._key:
             key = json_text.objects([rows[name] for name in self._key], self._key)

@@ -1,0 +1,22 @@
+"""Servers that the tests of sinks share; each is started when the first test asks for it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from bench.peers.kafka import kafka
+from headwater.testing import InProcessBroker
+
+
+@pytest.fixture(scope="session")
+def topic_headwater(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a broker of ours."""
+    with InProcessBroker.serving(str(tmp_path_factory.mktemp("topics"))) as broker:
+        yield broker.bootstrap
+
+
+@pytest.fixture(scope="session")
+def topic_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of Apache Kafka."""
+    with kafka(tmp_path_factory.mktemp("topics-kafka")) as broker:
+        yield broker.address

@@ -1,0 +1,124 @@
+"""Topics keep the contract of derived stores, on our broker and on Apache Kafka."""
+
+import dataclasses
+import random
+from contextlib import closing
+from uuid import uuid4
+
+import orjson
+import pyarrow as pa
+import pytest
+from sink_contract import ID, ID_N, Place, SinkContract, Unfit
+from sink_rows import batch, position, rows_of, table
+from topic_places import REAL_KAFKA, read_records, write_foreign
+
+from headwater.errors import StoreRefused, StoreUnreachable
+from headwater.sinks.contract import Log, Store, Target
+from headwater.sinks.settings import SinkSettings
+from headwater.sinks.stores import store_of
+
+
+class Topics(Place):
+    """A broker is shared by many tests: names have a part of their own."""
+
+    has_versions = False  # none that can be promoted; see below
+    odd_names = ("select", "Mixed-Case", "a.b", "a_b", "9")
+    large_rows = 30_000
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._prefix = f"t{uuid4().hex[:8]}."
+
+    @property
+    def settings(self) -> SinkSettings:
+        return SinkSettings(name="topics", kind="topic")
+
+    @property
+    def log(self) -> Log:
+        return Log(self._address)
+
+    def store(self, target: Target) -> Store:
+        return super().store(dataclasses.replace(target, name=self._prefix + target.name))
+
+    def records(self, name: str, partition: int = 0) -> list:
+        return read_records(self._address, self._prefix + name, partition)
+
+    def live_rows(self, name: str) -> list:
+        found = {}
+        for key, value in self.records(name):
+            found.pop(key, None)
+            if value is not None:
+                found[key] = orjson.loads(value)
+        return list(found.values())
+
+    def put_foreign(self, name: str) -> None:
+        write_foreign(self._address, self._prefix + name)
+
+    def foreign(self, name: str) -> object:
+        return self.records(name)
+
+    def unfit(self) -> list[Unfit]:
+        fields = pa.schema([("id", pa.int64()), ("v", pa.binary())])
+        large = random.Random(1).randbytes(2_000_000)
+        return [Unfit(fields, {"v": large}, {"v": b"small"}, "")]
+
+
+@pytest.fixture(params=["headwater", REAL_KAFKA])
+def place(request: pytest.FixtureRequest) -> Topics:
+    return Topics(request.getfixturevalue(f"topic_{request.param}"))
+
+
+class TestTopicContract(SinkContract):
+    def test_versions_are_promoted_and_dropped(self, place, plain) -> None:
+        """A topic cannot be given another's name: it is refused, and says what to do."""
+        with plain.writer(1, ID) as writer:
+            writer.apply(batch(0, table(ID, [{"id": 1, "v": "one"}])))
+        with plain.writer(2, ID_N) as writer:
+            assert writer.position is None
+            writer.apply(batch(0, table(ID_N, [{"id": 1, "v": "two", "n": 2}]), query="rebuild"))
+        assert place.live_rows("orders") == [{"id": 1, "v": "one"}]
+        assert place.live_rows("orders.v2") == [{"id": 1, "v": "two", "n": 2}]
+        assert [(each.number, each.is_live) for each in plain.versions()] == [(1, True), (2, False)]
+        plain.promote(1)
+        with pytest.raises(StoreRefused, match=r"orders\.v2") as caught:
+            plain.promote(2)
+        assert "point the consumers" in caught.value.hint
+        assert rows_of(plain, 2) == [{"id": 1, "v": "two", "n": 2}]
+        with pytest.raises(StoreRefused, match="live"):
+            plain.drop(1)
+        plain.drop(2)
+        assert [each.number for each in plain.versions()] == [1]
+        for unknown in (plain.promote, plain.drop):
+            with pytest.raises(StoreRefused, match="7"):
+                unknown(7)
+        with pytest.raises(StoreRefused, match="7"), plain.read(7):
+            pass
+        with plain.writer(2, ID) as writer:  # a new one of an old number begins anew
+            assert writer.position is None
+            assert rows_of(plain, 2) == []
+
+    def test_what_is_not_ours_stands_in_the_way_of_a_version(self, place, plain) -> None:
+        with plain.writer(1, ID) as writer:
+            writer.apply(batch(0, table(ID, [{"id": 1, "v": "one"}])))
+        place.put_foreign("orders.v2")
+        with pytest.raises(StoreRefused, match=r"orders\.v2"):
+            plain.writer(2, ID)
+        assert [each.number for each in plain.versions()] == [1]
+
+    def test_nobody_answers(self, place) -> None:
+        target = Target("shop", "orders", ("id",))
+        with closing(store_of(place.settings, target, Log("127.0.0.1:1"))) as store:
+            with pytest.raises(StoreUnreachable):
+                store.check()
+
+    def test_every_change_is_a_record(self, place) -> None:
+        """Not only the last row of each key: a topic is what happened."""
+        with closing(place.store(Target("shop", "orders", ("id",)))) as store:
+            with store.writer(1, ID) as writer:
+                rows = [{"id": 1, "v": "a"}, {"id": 1, "v": "b"}, {"id": 1}, {"id": 1, "v": "c"}]
+                writer.apply(batch(0, table(ID, rows, ["c", "u", "d", "c"])))
+            assert [value and orjson.loads(value)["v"] for _, value in place.records("orders")] == [
+                "a", "b", None, "c",
+            ]  # fmt: skip
+            assert {key for key, _ in place.records("orders")} == {b'{"id":1}'}
+            assert store.versions()[0].position == position(0)

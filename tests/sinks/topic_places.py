@@ -1,0 +1,54 @@
+"""What the tests of topics as stores share: reading and writing as others do."""
+
+import time
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from bench.peers.provision import missing_tools
+
+WAIT_S = 30
+REAL_KAFKA = pytest.param(
+    "kafka",
+    marks=[
+        pytest.mark.java,
+        pytest.mark.skipif(
+            bool(missing_tools("java", "mvn")), reason="needs java and mvn on the PATH"
+        ),
+    ],
+)
+
+
+def read_records(address: str, topic: str, partition: int = 0) -> list[tuple]:
+    """Keys and values as librdkafka reads them, read_committed, up to the last stable offset."""
+    return [(each.key(), each.value()) for each in read_messages(address, topic, partition)]
+
+
+def read_messages(address: str, topic: str, partition: int = 0) -> list:
+    reader = Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": f"g-{uuid4().hex[:8]}",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+        }
+    )
+    try:
+        place = TopicPartition(topic, partition, 0)
+        reader.assign([place])
+        found: list = []
+        _, end = reader.get_watermark_offsets(place, WAIT_S)
+        deadline_s = time.monotonic() + WAIT_S
+        while reader.position([place])[0].offset < end and end > 0:
+            assert time.monotonic() < deadline_s, f"{len(found)} found up to {end}"
+            found += [each for each in reader.consume(10_000, 0.05) if each.error() is None]
+        return found
+    finally:
+        reader.close()
+
+
+def write_foreign(address: str, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": address})
+    producer.produce(topic, b"theirs", b"k")
+    producer.flush(WAIT_S)
