@@ -21,31 +21,48 @@ REAL_KAFKA = pytest.param(
 
 
 def read_records(address: str, topic: str, partition: int = 0) -> list[tuple]:
-    """Keys and values as librdkafka reads them, read_committed, up to the last stable offset."""
+    """Keys and values as librdkafka reads them, read_committed."""
     return [(each.key(), each.value()) for each in read_messages(address, topic, partition)]
 
 
 def read_messages(address: str, topic: str, partition: int = 0) -> list:
-    reader = Consumer(
-        {
-            "bootstrap.servers": address,
-            "group.id": f"g-{uuid4().hex[:8]}",
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-        }
-    )
+    """All, when no transaction is open any more: Kafka answers a commit before readers see it."""
+    deadline_s = time.monotonic() + WAIT_S
+    while _end(address, topic, partition, "read_committed") < (
+        _end(address, topic, partition, "read_uncommitted")
+    ):
+        assert time.monotonic() < deadline_s, "a transaction stays open"
+    reader = _reader(address, "read_committed")
     try:
         place = TopicPartition(topic, partition, 0)
         reader.assign([place])
         found: list = []
         _, end = reader.get_watermark_offsets(place, WAIT_S)
-        deadline_s = time.monotonic() + WAIT_S
         while reader.position([place])[0].offset < end and end > 0:
             assert time.monotonic() < deadline_s, f"{len(found)} found up to {end}"
             found += [each for each in reader.consume(10_000, 0.05) if each.error() is None]
         return found
     finally:
         reader.close()
+
+
+def _end(address: str, topic: str, partition: int, isolation: str) -> int:
+    reader = _reader(address, isolation)
+    try:
+        return reader.get_watermark_offsets(TopicPartition(topic, partition), WAIT_S)[1]
+    finally:
+        reader.close()
+
+
+def _reader(address: str, isolation: str) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": f"g-{uuid4().hex[:8]}",
+            "enable.auto.commit": False,
+            "isolation.level": isolation,
+        }
+    )
 
 
 def write_foreign(address: str, topic: str) -> None:

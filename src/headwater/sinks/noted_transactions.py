@@ -69,6 +69,14 @@ class NotedTransactions:
     def close(self) -> None:
         self._producer.close()
 
+    def check(self) -> None:
+        """Raises what an earlier `commit` has raised, if one has."""
+        if self._failure is not None:
+            raise type(self._failure)(
+                "an earlier transaction has failed; a new writer is needed",
+                detail=str(self._failure),
+            )
+
     def commit(
         self,
         batches: Mapping[TopicPartition, Sequence[Batch]],
@@ -79,11 +87,7 @@ class NotedTransactions:
         Raises StoreUnreachable, StoreRefused or Fenced. After the first nobody knows which: the
         next NotedTransactions does.
         """
-        if self._failure is not None:
-            raise type(self._failure)(
-                "an earlier transaction has failed; a new writer is needed",
-                detail=str(self._failure),
-            )
+        self.check()
         # Also what is not an error of ours (Ctrl-C) leaves a transaction that nobody knows of.
         self._failure = StoreUnreachable("it was interrupted")
         try:

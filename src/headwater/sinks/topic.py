@@ -298,6 +298,7 @@ class TopicWriter(Writer):
         self._transactions.close()
 
     def apply(self, batch: Batch, refuse: Refuse | None = None) -> None:
+        self._transactions.check()
         if is_applied(self.position, batch):
             return
         rows, fields = self._fitted(batch.rows)

@@ -136,7 +136,7 @@ class Form:
                 [(b'{"before":', json_text.Ready(key))],
                 b',"after":null' + self._source + b'"d","ts_ms":%d}' % int(time.time() * 1000),
             )
-        return self.with_tombstones(columns, pa.array([True] * len(keys)))
+        return self.with_tombstones(columns, pa.array(np.ones(len(keys), bool)))
 
     def rows(self, records: pa.Table, fields: pa.Schema) -> Iterator[pa.RecordBatch]:
         """From records that are no tombstones back to rows with these fields."""
