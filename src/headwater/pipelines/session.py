@@ -47,6 +47,8 @@ def spark(
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
+    from headwater.pipelines.source.data_source import HeadwaterDataSource
+
     for key in conf:
         if not key.startswith("spark."):
             raise ConfigError(
@@ -61,14 +63,17 @@ def spark(
     # PySpark warns of pandas 3 at every turn, also where no pandas is involved.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     if SparkContext._gateway is not None:  # noqa: SLF001 - its JVM runs; no other way to ask
-        return builder.getOrCreate()
-    try:
-        with _java_for_spark():
-            return builder.getOrCreate()
-    except PySparkRuntimeError as error:
-        raise ConfigError(
-            "Spark does not start", detail=str(error), hint="its own words stand above this one"
-        ) from error
+        session = builder.getOrCreate()
+    else:
+        try:
+            with _java_for_spark():
+                session = builder.getOrCreate()
+        except PySparkRuntimeError as error:
+            raise ConfigError(
+                "Spark does not start", detail=str(error), hint="its own words stand above this one"
+            ) from error
+    session.dataSource.register(HeadwaterDataSource)
+    return session
 
 
 def _settings(master: str, jars: Sequence[str]) -> dict[str, str]:

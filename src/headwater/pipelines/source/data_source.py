@@ -1,0 +1,110 @@
+"""What Spark calls when it sees `format("headwater")`."""
+
+import json
+from collections.abc import MutableMapping
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from headwater.errors import ConfigError
+from headwater.pipelines.source.batch import LogReader
+from headwater.pipelines.source.options import SourceOptions, read_options
+from headwater.pipelines.source.plain_errors import plain_errors
+from headwater.pipelines.source.streaming import LogStreamReader
+
+HEADERS = StructField(
+    "headers",
+    ArrayType(StructType([StructField("name", StringType()), StructField("value", BinaryType())])),
+)
+RAW = StructType(
+    [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+    ]
+)
+# What decoding adds to the user's columns.
+ADDED = [
+    StructField("_op", StringType()),
+    StructField("_at", TimestampType()),
+    StructField(
+        "_position",
+        StructType(
+            [
+                StructField("topic", StringType()),
+                StructField("partition", IntegerType()),
+                StructField("offset", LongType()),
+            ]
+        ),
+    ),
+]
+
+
+class HeadwaterDataSource(DataSource):
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        with plain_errors():
+            self._read = read_options(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return "headwater"
+
+    def schema(self) -> StructType:
+        with plain_errors():
+            if self._read.value == "bytes":
+                return StructType([*RAW, HEADERS]) if self._read.headers else RAW
+            return _nullable(_decoded_schema(self._read))
+
+    def reader(self, schema: StructType) -> LogReader:
+        return LogReader(self._read, self._checked(schema))
+
+    def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: N802
+        return LogStreamReader(self._read, self._checked(schema))
+
+    def _checked(self, schema: StructType) -> StructType:
+        """With values as bytes `.schema(…)` can choose columns, and no more."""
+        if self._read.value == "bytes":
+            known = {field.name: field.dataType for field in [*RAW, HEADERS]}
+            for field in schema:
+                if known.get(field.name) != field.dataType:
+                    with plain_errors():
+                        raise ConfigError(
+                            f"column {field.name} {field.dataType.simpleString()} is not there",
+                            hint="columns are "
+                            + ", ".join(f"{n} {t.simpleString()}" for n, t in known.items()),
+                        )
+        return schema
+
+
+def _decoded_schema(options: SourceOptions) -> StructType:
+    if options.schema is None:
+        raise ConfigError(
+            f"the columns of {options.value} values are not known",
+            hint="give them by .schema(…), or by the option `schema` as JSON",
+        )
+    try:
+        columns = StructType.fromJson(json.loads(options.schema))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            "the option schema is not Spark's JSON of a schema",
+            detail=str(error),
+            hint="StructType.json() gives it",
+        ) from None
+    return StructType([*columns, *ADDED])
+
+
+def _nullable(schema: StructType) -> StructType:
+    return StructType([StructField(each.name, each.dataType, True) for each in schema])

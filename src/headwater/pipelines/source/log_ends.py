@@ -1,0 +1,79 @@
+"""Which partitions there are to read, and at which offsets they begin and end."""
+
+import re
+from collections.abc import Iterable
+
+from headwater.client.fetching import EARLIEST, LATEST, Fetcher
+from headwater.client.sending import TopicPartition
+from headwater.errors import ConfigError, RequestRefused
+from headwater.pipelines.source.options import Place, SourceOptions
+from headwater.pipelines.source.reading import fetcher_of
+
+Offsets = dict[TopicPartition, int]
+
+
+class LogEnds:
+    """Asks the brokers, each time it is called."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    @property
+    def _fetcher(self) -> Fetcher:
+        return fetcher_of(self._options)
+
+    def partitions(self) -> list[TopicPartition]:
+        """Those of all topics that are named or match the pattern; RequestRefused if one that is
+        named does not exist.
+        """
+        names: Iterable[str] = self._options.topic
+        if self._options.pattern is not None:
+            names = self._fetcher.topics_like(re.compile(self._options.pattern))
+        return [
+            (topic, partition)
+            for topic in sorted(set(names))
+            for partition in range(self._fetcher.partitions(topic))
+        ]
+
+    def latest(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        return self._fetcher.offsets(partitions, LATEST)
+
+    def earliest(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        return self._fetcher.offsets(partitions, EARLIEST)
+
+    def at(self, place: Place, partitions: Iterable[TopicPartition], *, unnamed: int) -> Offsets:
+        """The offsets of a place; `unnamed` (EARLIEST or LATEST) are those of partitions that a
+        place made of offsets does not name. ConfigError if it names what is not there.
+        """
+        partitions = list(partitions)
+        if isinstance(place, int):
+            return self._fetcher.offsets(partitions, place)
+        if strangers := sorted(place.keys() - set(partitions)):
+            topic, partition = strangers[0]
+            raise ConfigError(
+                f"offsets are given for {topic}-{partition}, which is not read",
+                hint="name partitions that exist, of the topics that are read",
+            )
+        latest = self.latest(place)
+        for (topic, partition), offset in place.items():
+            if not 0 <= offset <= latest[topic, partition]:
+                raise ConfigError(
+                    f"offset {offset} of {topic}-{partition} does not exist",
+                    detail=f"the log ends at {latest[topic, partition]}",
+                )
+        others = [each for each in partitions if each not in place]
+        return dict(place) | self._fetcher.offsets(others, unnamed)
+
+    def existing(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Those whose topic has not been deleted."""
+        found: list[TopicPartition] = []
+        counts: dict[str, int] = {}
+        for topic, partition in partitions:
+            if topic not in counts:
+                try:
+                    counts[topic] = self._fetcher.partitions(topic)
+                except RequestRefused:
+                    counts[topic] = 0
+            if partition < counts[topic]:
+                found.append((topic, partition))
+        return found

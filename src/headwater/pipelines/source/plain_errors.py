@@ -1,0 +1,23 @@
+"""Errors that a user can do something about, without the traceback of a worker around them."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from headwater.errors import HeadwaterError
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Within it a HeadwaterError reaches the driver as its words only, with the hint.
+
+    Spark's worker sends a traceback unless this variable is set. It ends after the error, so the
+    variable has no effect on anything that comes later.
+    """
+    try:
+        yield
+    except HeadwaterError as error:
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        if error.hint:
+            error.detail = f"{error.detail} ({error.hint})" if error.detail else error.hint
+        raise

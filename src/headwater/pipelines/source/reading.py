@@ -1,0 +1,139 @@
+"""A stretch of a partition as Arrow, in the task that reads it."""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from headwater.client.fetching import EARLIEST, Fetcher
+from headwater.errors import DataLost, PipelineError
+from headwater.pipelines.source.options import SourceOptions
+
+_LOG = logging.getLogger(__name__)
+_RAW: Final = ("key", "value", "offset", "timestamp")
+_MOST_FETCHERS: Final = 8
+
+# A worker process serves many tasks, one after the other: its connections outlive them.
+_fetchers: OrderedDict[tuple[object, ...], Fetcher] = OrderedDict()
+
+
+def fetcher_of(options: SourceOptions) -> Fetcher:
+    """The one of this process for these brokers; the least used goes when there are too many."""
+    key = (options.bootstrap, options.client, options.isolation)
+    if key not in _fetchers:
+        if len(_fetchers) >= _MOST_FETCHERS:
+            _fetchers.popitem(last=False)[1].close()
+        _fetchers[key] = Fetcher(options.bootstrap, options.client, isolation=options.isolation)
+    _fetchers.move_to_end(key)
+    return _fetchers[key]
+
+
+class Stretch(InputPartition):
+    """What one task reads: start <= offset < end. With a start of EARLIEST, what is there."""
+
+    def __init__(self, topic: str, partition: int, start: int, end: int) -> None:
+        super().__init__((topic, partition, start, end))
+        self.topic = topic
+        self.partition = partition
+        self.start = start
+        self.end = end
+
+
+def read_stretch(
+    options: SourceOptions, stretch: Stretch, schema: StructType
+) -> Iterator[pa.RecordBatch]:
+    """Its records in order, as rows of `schema`. DataLost if they are not all there, unless the
+    options say to go on with those that are.
+    """
+    rows = _raw_rows if options.value == "bytes" else _decoded_rows
+    yield from rows(options, stretch, schema)
+
+
+def _raw_rows(
+    options: SourceOptions, stretch: Stretch, schema: StructType
+) -> Iterator[pa.RecordBatch]:
+    wanted = to_arrow_schema(schema, timezone="UTC")
+    columns = [name for name in wanted.names if name not in ("topic", "partition")]
+    topic = _Repeated(pa.scalar(stretch.topic))
+    partition = _Repeated(pa.scalar(stretch.partition, pa.int32()))
+    for batch in _records(options, stretch, columns or ["offset"]):
+        arrays = [
+            topic.array(batch.num_rows)
+            if name == "topic"
+            else partition.array(batch.num_rows)
+            if name == "partition"
+            else batch.column(name)
+            for name in wanted.names
+        ]
+        yield _fitted(arrays, wanted)
+
+
+def _decoded_rows(
+    options: SourceOptions, stretch: Stretch, schema: StructType
+) -> Iterator[pa.RecordBatch]:
+    from headwater.pipelines.decoding import ADDED, decoder
+
+    wanted = to_arrow_schema(schema, timezone="UTC")
+    added = {field.name for field in ADDED}
+    decoding = decoder(
+        options.value,
+        pa.schema([field for field in wanted if field.name not in added]),
+        options.decoding,
+    )
+    for batch in _records(options, stretch, _RAW):
+        decoded = decoding.decode(batch, stretch.topic, stretch.partition)
+        if decoded.rejected:
+            first = decoded.rejected[0]
+            raise PipelineError(
+                f"a record of {stretch.topic}-{stretch.partition} cannot be read",
+                detail=f"offset {first.offset}: {first.cause}",
+            )
+        yield _fitted([decoded.rows.column(name) for name in wanted.names], wanted)
+
+
+def _records(
+    options: SourceOptions, stretch: Stretch, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    fetcher = fetcher_of(options)
+    place = (stretch.topic, stretch.partition)
+    start = stretch.start
+    if start == EARLIEST:
+        start = fetcher.offsets([place], EARLIEST)[place]
+    while start < stretch.end:
+        try:
+            yield from fetcher.read(*place, start, stretch.end, columns=columns)
+            return
+        except DataLost as lost:
+            if options.on_lost == "fail":
+                raise
+            _LOG.warning("%s; skipped", lost)
+            if lost.first <= lost.wanted:  # the log ends before the stretch does
+                return
+            start = lost.first
+
+
+def _fitted(arrays: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+    """Spark compares schemas to the letter: names of list elements, nullability."""
+    fitted = [
+        array if array.type == field.type else array.cast(field.type)
+        for array, field in zip(arrays, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(fitted, schema=schema)
+
+
+class _Repeated:
+    """Columns of one value: slices of the longest so far."""
+
+    def __init__(self, value: pa.Scalar) -> None:
+        self._value = value
+        self._longest = pa.repeat(value, 0)
+
+    def array(self, size: int) -> pa.Array:
+        if size > len(self._longest):
+            self._longest = pa.repeat(self._value, size)
+        return self._longest.slice(0, size)

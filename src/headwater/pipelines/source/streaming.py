@@ -1,0 +1,215 @@
+"""The log as a stream: which offsets a micro-batch has. Runs in one process beside the driver."""
+
+import logging
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from headwater.client.fetching import EARLIEST
+from headwater.client.sending import TopicPartition
+from headwater.errors import BrokerUnreachable, DataLost, HeadwaterError, RequestRefused
+from headwater.pipelines.source.admission import admit
+from headwater.pipelines.source.log_ends import LogEnds, Offsets
+from headwater.pipelines.source.options import SourceOptions, offsets_from_json, offsets_to_json
+from headwater.pipelines.source.plain_errors import plain_errors
+from headwater.pipelines.source.reading import Stretch, fetcher_of, read_stretch
+
+_LOG = logging.getLogger(__name__)
+_LOOK_FOR_PARTITIONS_EVERY_S: Final = 1.0
+_SAMPLE_ROWS: Final = 1000
+_SAMPLE_AGAIN_S: Final = 1.0
+_GROUP_PATIENCE_S: Final = 5.0
+
+
+class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Offsets as Spark keeps them are {"topic": {"0": 123}}. What it asks for, and when:
+
+    initialOffset    once for a stream without a checkpoint: {}, so that the first micro-batch has
+                     no rows and puts down where the stream begins
+    latestOffset     before every micro-batch, and every few milliseconds while there is nothing
+    partitions       for every micro-batch, also for one that is repeated after a crash
+    commit           with the end of the one before, at the begin of the next
+    """
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._log_ends = LogEnds(options)
+        self._known: list[TopicPartition] = []
+        self._looked_at_s = 0.0
+        self._ends: Offsets = {}
+        self._target: Offsets | None = None  # of Trigger.AvailableNow
+        self._has_begun = False
+        self._sizes: dict[str, tuple[float, float]] = {}  # of a topic: bytes per offset, when
+        self._group: Any = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return {}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadMaxRows(self._options.max_rows)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        return offsets_to_json(self._ends) or None
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        with plain_errors():
+            self._target = self._log_ends.latest(self._partitions())
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        with plain_errors():
+            return offsets_to_json(self._next_end(offsets_from_json(start), limit))
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Stretch]:
+        with plain_errors():
+            return self._stretches(offsets_from_json(start), offsets_from_json(end))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Stretch)
+        with plain_errors():
+            yield from read_stretch(self._options, partition, self._schema)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        if self._options.group is not None:
+            self._commit_to_group(offsets_from_json(end))
+
+    def stop(self) -> None:
+        if self._group is not None:
+            self._group.close()
+
+    # Where a micro-batch ends
+
+    def _next_end(self, start: Offsets, limit: ReadLimit) -> Offsets:
+        partitions = self._partitions()
+        self._check_none_is_gone(start, partitions)
+        if entering := [place for place in partitions if place not in start]:
+            return start | self._entries(start, entering)
+        self._has_begun = True
+        self._ends = self._log_ends.latest(start.keys() & set(partitions))
+        ends = start | self._ends
+        if self._target is not None:
+            ends = {
+                place: min(end, self._target.get(place, start[place]))
+                for place, end in ends.items()
+            }
+        begins = self._with_new_begins(start, ends)
+        if isinstance(limit, ReadAllAvailable):
+            return ends
+        return admit(
+            begins,
+            ends,
+            self._options.max_rows,
+            self._options.max_bytes,
+            lambda topic: self._bytes_per_offset(topic, begins, ends),
+        )
+
+    def _entries(self, start: Offsets, entering: list[TopicPartition]) -> Offsets:
+        """Where partitions that are new to the stream are to be read from: those that it begins
+        with as the user wants it, later ones from their first record.
+        """
+        if start or self._has_begun:
+            return self._log_ends.earliest(entering)
+        return self._log_ends.at(self._options.start, entering, unnamed=EARLIEST)
+
+    def _partitions(self) -> list[TopicPartition]:
+        now_s = time.monotonic()
+        if not self._known or now_s > self._looked_at_s + _LOOK_FOR_PARTITIONS_EVERY_S:
+            self._known = self._log_ends.partitions()
+            self._looked_at_s = now_s
+            self._has_begun |= not self._known  # what appears from now on is new
+        return self._known
+
+    def _check_none_is_gone(self, start: Offsets, partitions: list[TopicPartition]) -> None:
+        gone = sorted(start.keys() - set(partitions))
+        if gone and self._options.on_lost == "fail":
+            topic, partition = gone[0]
+            raise DataLost(topic, partition, start[gone[0]], 0, 0)
+
+    def _with_new_begins(self, start: Offsets, ends: Offsets) -> Offsets:
+        """A log that ends before the offset that was reached is another one, or was cut."""
+        cut = [place for place, end in ends.items() if end < start[place]]
+        if not cut:
+            return start
+        firsts = self._log_ends.earliest(cut)
+        if self._options.on_lost == "fail":
+            topic, partition = cut[0]
+            raise DataLost(topic, partition, start[cut[0]], firsts[cut[0]], ends[cut[0]])
+        for topic, partition in cut:
+            _LOG.warning("%s-%d was made anew; reading it from its first record", topic, partition)
+        return start | firsts
+
+    def _bytes_per_offset(self, topic: str, start: Offsets, ends: Offsets) -> float:
+        """By a sample of what is next; one a second is enough, and none while there is little."""
+        places = [place for place in ends if place[0] == topic]
+        longest = max(places, key=lambda place: ends[place] - start[place])
+        rows = sum(max(ends[place] - start[place], 0) for place in places)
+        size_bytes, sampled_s = self._sizes.get(topic, (0.0, 0.0))
+        is_little = size_bytes * rows * 4 < self._options.max_bytes
+        if sampled_s and (is_little or time.monotonic() < sampled_s + _SAMPLE_AGAIN_S):
+            return size_bytes
+        first = start[longest]
+        last = min(first + _SAMPLE_ROWS, ends[longest])
+        stretch = Stretch(*longest, first, last)
+        try:
+            sample = next(fetcher_of(self._options).read(*stretch.value), None)
+        except DataLost:  # whoever reads it will say so
+            sample = None
+        if sample is not None:
+            size_bytes = sample.nbytes / (sample.column("offset")[-1].as_py() + 1 - first)
+        self._sizes[topic] = (size_bytes, time.monotonic())
+        return size_bytes
+
+    # What a micro-batch reads
+
+    def _stretches(self, start: Offsets, end: Offsets) -> list[Stretch]:
+        if self._has_begun is False and start:
+            end = self._with_what_is_there(start, end)
+        stretches = []
+        for place in sorted(start.keys() & end.keys()):
+            if end[place] > start[place]:
+                stretches.append(Stretch(*place, start[place], end[place]))
+            elif end[place] < start[place] and self._options.on_lost == "skip":
+                stretches.append(Stretch(*place, EARLIEST, end[place]))
+        return stretches
+
+    def _with_what_is_there(self, start: Offsets, end: Offsets) -> Offsets:
+        """Before a micro-batch is repeated: the log may have been lost in the meantime."""
+        self._has_begun = True
+        there = self._log_ends.existing(start.keys() & end.keys())
+        latest = self._log_ends.latest(there)
+        for place in sorted(start.keys() & end.keys()):
+            if latest.get(place, 0) < end[place] > start[place]:
+                if self._options.on_lost == "fail":
+                    raise DataLost(*place, start[place], 0, latest.get(place, 0))
+                _LOG.warning("%s-%d ends before the micro-batch does; skipped", *place)
+        return {place: min(offset, latest.get(place, 0)) for place, offset in end.items()}
+
+    # Offsets for others to see
+
+    def _commit_to_group(self, end: Offsets) -> None:
+        """A failure is told, and no more: the stream goes by its checkpoint."""
+        from headwater.client.group_offsets import GroupOffsets
+
+        group = self._options.group
+        assert group is not None
+        try:
+            if self._group is None:
+                self._group = GroupOffsets(
+                    self._options.bootstrap,
+                    self._options.client,
+                    group,
+                    patience_s=_GROUP_PATIENCE_S,
+                )
+            self._group.commit(end)
+        except (BrokerUnreachable, RequestRefused, HeadwaterError) as error:
+            _LOG.warning("offsets are not committed to group %s: %s", group, error)
