@@ -524,7 +524,8 @@ class SinkContract:
 
     def test_owners_beside_each_other(self, place):
         key = ("id",) if place.has_keys else ()
-        stores = [place.store(Target(owner, f"of_{owner}", key)) for owner in ("a", "b", "a/b")]
+        owners = ("a", "b", "a/b")
+        stores = [place.store(Target(owner, f"of_{n}", key)) for n, owner in enumerate(owners)]
         for n, store in enumerate(stores):
             with store.writer(1, ID) as writer:
                 writer.apply(batch(0, table(ID, [{"id": n, "v": "x"}])))

@@ -34,7 +34,7 @@ def column(values: list[Any], kind: pa.DataType) -> pa.Array:
             column([None if each is None else each.get(child.name) for each in values], child.type)
             for child in kind.fields
         ]
-        is_null = pa.array([each is None for each in values])
+        is_null = pa.array([each is None for each in values], pa.bool_())
         return pa.StructArray.from_arrays(children, fields=kind.fields, mask=is_null)
     if is_.is_map(kind):
         keys = column(list(chain.from_iterable(each or () for each in values)), pa.string())
