@@ -8,8 +8,12 @@ there may be several have their fields beside what they are for: capture/setting
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
+from urllib.parse import quote
+
+from headwater.errors import ConfigError
 
 SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
@@ -86,6 +90,30 @@ class Secret:
 
     def __repr__(self) -> str:
         return "(hidden)"
+
+
+def url_with_password(url: Secret, password_file: str, where: str, name: str) -> Secret:
+    """The address with the password that the file holds. `where` and `name` say which setting the
+    address is. Raises ConfigError.
+    """
+    try:
+        password = Path(password_file).read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "no UTF-8"
+        raise ConfigError(
+            f"{where}.password_file cannot be read", detail=f"{password_file}: {reason}"
+        ) from error
+    made, count = re.subn(
+        r"^([a-z+]+://[^:@/?#]+)@",
+        lambda user: f"{user[1]}:{quote(password, safe='')}@",
+        url.reveal(),
+    )
+    if not count:
+        raise ConfigError(
+            f"{where}.password_file is set, but {where}.{name} has a password or no user",
+            hint=f'{name} = "postgresql://user@host/database", without a password',
+        )
+    return Secret(made)
 
 
 # A kind turns what was read (TOML value, or text from flag and environment) into the value, or

@@ -3,9 +3,14 @@
 from collections.abc import Iterator
 
 import pytest
+from postgres_server import postgres, postgres_server
 
 from bench.peers.kafka import kafka
 from headwater.testing import InProcessBroker
+
+pytest.register_assert_rewrite("sink_contract", "sink_rows", "sink_killing")
+
+__all__ = ["postgres", "postgres_server"]
 
 
 @pytest.fixture(scope="session")

@@ -4,11 +4,8 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass
-from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
 
-from headwater.errors import ConfigError
 from headwater.settings import (
     Secret,
     SecretKind,
@@ -22,6 +19,7 @@ from headwater.settings import (
     table,
     text,
     topic_config_text,
+    url_with_password,
 )
 
 SCHEMES: Final = (
@@ -182,21 +180,6 @@ def with_password(settings: CaptureSettings) -> CaptureSettings:
     """The settings with the password of `password_file` in `source`. Raises ConfigError."""
     if settings.password_file is None:
         return settings
-    name = f"capture.{settings.name}.password_file"
-    try:
-        password = Path(settings.password_file).read_text(encoding="utf-8").rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "no UTF-8"
-        detail = f"{settings.password_file}: {reason}"
-        raise ConfigError(f"{name} cannot be read", detail=detail) from error
-    url, count = re.subn(
-        r"^([a-z+]+://[^:@/?#]+)@",
-        lambda user: f"{user[1]}:{quote(password, safe='')}@",
-        settings.source.reveal(),
-    )
-    if not count:
-        raise ConfigError(
-            f"{name} is set, but capture.{settings.name}.source has a password or no user",
-            hint='source = "postgresql://user@host/database", without a password',
-        )
-    return dataclasses.replace(settings, source=Secret(url))
+    where = f"capture.{settings.name}"
+    url = url_with_password(settings.source, settings.password_file, where, "source")
+    return dataclasses.replace(settings, source=url)

@@ -1,11 +1,20 @@
 """What can be set in [sink.NAME]. Imported with the configuration, so it stays light."""
 
+import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass
 from typing import Any, Final
 
-from headwater.settings import Secret, SecretKind, one_of, setting, table, text
+from headwater.settings import (
+    Secret,
+    SecretKind,
+    one_of,
+    setting,
+    table,
+    text,
+    url_with_password,
+)
 
 KINDS: Final = (
     "postgres", "mysql", "sqlite", "redis", "tantivy", "opensearch", "delta", "parquet", "topic",
@@ -43,3 +52,12 @@ class SinkSettings:
     options: Mapping[str, str] = table(
         _option, "A table of what only this kind of store has; docs/sinks.md.", hides=_is_telling
     )
+
+
+def with_password(settings: SinkSettings) -> SinkSettings:
+    """The settings with the password of `password_file` in `url`. Raises ConfigError."""
+    if settings.password_file is None or settings.url is None:
+        return settings
+    where = f"sink.{settings.name}"
+    url = url_with_password(settings.url, settings.password_file, where, "url")
+    return dataclasses.replace(settings, url=url)

@@ -1,0 +1,176 @@
+"""Sessions of PostgreSQL, and what the server's errors mean."""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, Final, Self
+
+import psycopg2
+import psycopg2.extensions
+
+from headwater.errors import ConfigError, SinkError, StoreRefused, StoreUnreachable
+from headwater.settings import Secret
+
+# Values are read and written as text, whose form these decide.
+_SESSION: Final = (
+    "SET timezone = 'UTC'; SET datestyle = 'ISO, YMD'; SET bytea_output = 'hex';"
+    " SET extra_float_digits = 1; SET standard_conforming_strings = on;"
+    " SET client_min_messages = error; SET statement_timeout = 0; SET row_security = off;"
+    " SET default_transaction_isolation = 'read committed'; SET temp_buffers = '64MB'"
+)
+_CONNECT_TIMEOUT_S: Final = 10
+
+# Nothing is wrong with settings or rights: connections, shutdown, crash, recovery, room, locks.
+_PASSING: Final = ("08", "25", "40", "53", "57", "58", "XX")
+_PASSING_STATES: Final = ("55006", "55P03")
+# Values, constraints, limits (of an index's row), what triggers raise: another row would do.
+_OF_ROWS: Final = ("22", "23", "44", "54", "P0")
+_HINTS: Final = {
+    "42501": "grant the role of the sink the right that is named, or let the table's owner do it",
+    "2BP01": "drop what depends on it first",
+}
+
+
+class TableLocked(StoreUnreachable):
+    """Somebody else has it for longer than we wanted to wait."""
+
+
+class Session:
+    """One connection, without transactions of its own: BEGIN and COMMIT are statements. What goes
+    wrong is raised as SinkError, row errors as psycopg2.Error.
+    """
+
+    def __init__(self, url: Secret, application: str) -> None:
+        parts = _parts(url)
+        self._password = parts.get("password", "")
+        self._user = parts.get("user", "")
+        self._database = parts.get("dbname") or self._user
+        parts.setdefault("connect_timeout", str(_CONNECT_TIMEOUT_S))
+        # A server that is gone without a word is noticed after about half a minute.
+        parts.setdefault("keepalives_idle", "10")
+        parts.setdefault("keepalives_interval", "5")
+        parts.setdefault("keepalives_count", "4")
+        parts.setdefault("tcp_user_timeout", "30000")
+        parts.setdefault("application_name", application)
+        parts["client_encoding"] = "UTF8"
+        try:
+            self.connection = psycopg2.connect(**parts)
+            self.connection.autocommit = True
+            self._cursor = self.connection.cursor()
+            self._cursor.execute(_SESSION)
+        except psycopg2.Error as error:
+            raise self.explained(error) from None
+
+    def run(self, statement: str, values: Mapping[str, Any] | None = None) -> list[Any]:
+        """The rows of the last statement. Without values, % stands for itself."""
+        with self.errors():
+            self._cursor.execute(statement, values)
+            return self._cursor.fetchall() if self._cursor.description else []
+
+    def copy_in(self, statement: str, source: Any) -> None:
+        with self.errors():
+            self._cursor.copy_expert(statement, source, 1 << 18)
+
+    def copy_out(self, statement: str, sink: Any) -> None:
+        with self.errors():
+            self._cursor.copy_expert(statement, sink)
+
+    @contextmanager
+    def transaction(self, how: str = "") -> Iterator[None]:
+        """Committed at the end; on an error nothing is left of it."""
+        self.run(f"BEGIN {how}")
+        try:
+            yield
+            self.run("COMMIT")
+        except BaseException:
+            self.roll_back()
+            raise
+
+    def roll_back(self) -> None:
+        """Never raises: without a connection there is nothing to roll back."""
+        with suppress(psycopg2.Error):
+            if not self.connection.closed:
+                self._cursor.execute("ROLLBACK")
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg2.Error as error:
+            if (error.pgcode or "").startswith(_OF_ROWS) and not self.connection.closed:
+                raise
+            raise self.explained(error) from None
+
+    def explained(self, error: psycopg2.Error) -> SinkError:
+        """In our words, without the password."""
+        text = self.shown(error)
+        state: str = error.pgcode or ""
+        if not state or state.startswith(("28", "3D")):
+            return self._explained_connect(text)
+        if state == "55P03":
+            return TableLocked("others keep the table locked", detail=text)
+        if state == "25006":
+            return StoreUnreachable(
+                "PostgreSQL is read-only",
+                detail=text,
+                hint="a standby? `url` must name the primary",
+            )
+        if state.startswith(_PASSING) or state in _PASSING_STATES:
+            return StoreUnreachable("PostgreSQL broke off", detail=text)
+        hint = _HINTS.get(state) or getattr(error.diag, "message_hint", None) or ""
+        return StoreRefused("PostgreSQL refuses", detail=text, hint=hint)
+
+    def shown(self, error: psycopg2.Error) -> str:
+        """One line, without the password, and without values of a row."""
+        text = str(getattr(error.diag, "message_primary", None) or error).strip()
+        if self._password:
+            text = text.replace(self._password, "***")
+        text = re.sub(r"^(ERROR|FATAL|error):\s*", "", text)
+        return re.sub(r"\s*\n\s*", " ", text) or "the connection was closed"
+
+    def _explained_connect(self, text: str) -> SinkError:
+        """Errors of connecting have no SQLSTATE in psycopg2: their words are all there is."""
+        if re.search("password authentication failed|no password supplied|authentication", text):
+            return StoreRefused(
+                "PostgreSQL refuses the password",
+                detail=f"role {self._user}",
+                hint="check the password in `url` or in `password_file`",
+            )
+        if "no pg_hba.conf entry" in text:
+            return StoreRefused(
+                "PostgreSQL's pg_hba.conf does not let us in",
+                detail=text,
+                hint="add a line for the role, then SELECT pg_reload_conf();",
+            )
+        if re.search(r'(database|role) ".*" does not exist', text):
+            return StoreRefused(
+                "there is no such database or role", detail=text, hint="check the sink's `url`"
+            )
+        if re.search("sslmode|does not support SSL|certificate", text):
+            return StoreRefused(
+                "PostgreSQL and `url` do not agree about TLS",
+                detail=text,
+                hint="?sslmode=verify-full&sslrootcert=FILE names the authority that signed the"
+                " server's certificate; ?sslmode=prefer takes what the server has",
+            )
+        return StoreUnreachable("PostgreSQL does not answer", detail=text)
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _parts(url: Secret) -> dict[str, str]:
+    try:
+        return dict(psycopg2.extensions.parse_dsn(url.reveal()))
+    except psycopg2.ProgrammingError:  # its text has the address, password and all
+        raise ConfigError(
+            "the sink's `url` is no address of PostgreSQL",
+            hint="postgresql://user@host:5432/database, and the password in `password_file`"
+            " (within the address its special characters are %-encoded)",
+        ) from None

@@ -1,0 +1,176 @@
+"""Another version under the live name, at once for every reader.
+
+Tables are renamed, in one transaction. A view is bound to a table and not to its name, so views on
+the live table are made anew over the other one; indexes and privileges that the live table was
+given are given to the other one first. What cannot be carried over (materialized views, triggers,
+foreign keys, check constraints) stands in the way, unless the other version has one of that name.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from headwater.errors import StoreRefused
+from headwater.sinks import sql
+from headwater.sinks.contract import name_of
+from headwater.sinks.postgres import tables
+from headwater.sinks.postgres.connection import Session
+from headwater.sinks.postgres.tables import Place, hidden_name, literal
+from headwater.sinks.sql import Stored, quoted
+
+# Those of the live table (%(live)s) which the other one (%(other)s) has not.
+_IN_THE_WAY: Final = """
+SELECT 'trigger ' || tgname FROM pg_trigger t WHERE tgrelid = %(live)s AND NOT tgisinternal
+   AND NOT EXISTS (SELECT FROM pg_trigger o WHERE o.tgrelid = %(other)s AND o.tgname = t.tgname)
+UNION ALL
+SELECT 'constraint ' || conname FROM pg_constraint c WHERE conrelid = %(live)s
+   AND contype IN ('c', 'f', 'x')
+   AND NOT EXISTS (SELECT FROM pg_constraint o WHERE o.conrelid = %(other)s
+                   AND o.conname = c.conname)
+UNION ALL
+SELECT 'foreign key ' || conname || ' of ' || conrelid::regclass FROM pg_constraint
+   WHERE confrelid = %(live)s
+UNION ALL
+SELECT 'policy ' || polname FROM pg_policy p WHERE polrelid = %(live)s
+   AND NOT EXISTS (SELECT FROM pg_policy o WHERE o.polrelid = %(other)s AND o.polname = p.polname)
+UNION ALL
+SELECT DISTINCT 'materialized view ' || c.oid::regclass FROM pg_depend d
+   JOIN pg_rewrite r ON r.oid = d.objid AND d.classid = 'pg_rewrite'::regclass
+   JOIN pg_class c ON c.oid = r.ev_class
+   WHERE d.refobjid = %(live)s AND c.relkind = 'm'
+ORDER BY 1
+"""
+_VIEWS: Final = """
+SELECT DISTINCT c.oid::regclass::text, pg_get_viewdef(c.oid), c.oid FROM pg_depend d
+   JOIN pg_rewrite r ON r.oid = d.objid AND d.classid = 'pg_rewrite'::regclass
+   JOIN pg_class c ON c.oid = r.ev_class
+   WHERE d.refobjid = %(live)s AND c.relkind = 'v' ORDER BY c.oid
+"""
+# name, what its definition is behind the table's name, whether it is unique
+_INDEXES: Final = """
+SELECT c.relname, substr(pg_get_indexdef(c.oid), length(format('CREATE %%sINDEX %%I ON %%s ',
+          CASE WHEN indisunique THEN 'UNIQUE ' ELSE '' END, c.relname,
+          (SELECT format('%%I.%%I', n.nspname, t.relname) FROM pg_class t JOIN pg_namespace n
+           ON n.oid = t.relnamespace WHERE t.oid = indrelid))) + 1), indisunique, indisprimary
+   FROM pg_index JOIN pg_class c ON c.oid = indexrelid WHERE indrelid = %(table)s ORDER BY 1
+"""
+_GRANTS: Final = """
+SELECT format('GRANT %%s ON %%s TO %%s%%s', privilege_type, %(into)s,
+              CASE WHEN grantee = 0 THEN 'PUBLIC' ELSE grantee::regrole::text END,
+              CASE WHEN is_grantable THEN ' WITH GRANT OPTION' ELSE '' END)
+   FROM pg_class, aclexplode(relacl) WHERE oid = %(live)s AND grantee <> relowner
+UNION ALL
+SELECT format('GRANT %%s (%%I) ON %%s TO %%s', privilege_type, attname, %(into)s,
+              CASE WHEN grantee = 0 THEN 'PUBLIC' ELSE grantee::regrole::text END)
+   FROM pg_attribute, aclexplode(attacl) WHERE attrelid = %(live)s AND NOT attisdropped
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    name: str
+    definition: str
+    is_unique: bool
+    is_primary: bool
+
+
+def promote(session: Session, place: Place, version: int) -> None:
+    """An index may take its time: it is built before anybody has to wait."""
+    while True:
+        with session.transaction():
+            tables.lock_changes(session, place)
+            found = tables.stored_versions(session, place, "FOR UPDATE")
+            if version not in found:
+                raise sql.unknown_version(place.target, version)
+            if found[version].is_live:
+                return
+            live = next((each for each in found.values() if each.is_live), None)
+            missing = _missing_indexes(session, place, live, found[version])
+            if not missing:
+                swap = partial(_swap, session, place, live, found[version])
+                tables.with_table_lock(session, swap)
+                return
+        for index in missing:
+            _build(session, place, index, found[version])
+
+
+def _swap(session: Session, place: Place, live: Stored | None, other: Stored) -> None:
+    target = place.target
+    views = []
+    if live is None:
+        if tables.exists(session, place, target.name):
+            raise sql.not_ours(target.name, target)
+    else:
+        oids = {"live": _oid(session, place, live), "other": _oid(session, place, other)}
+        _check_nothing_in_the_way(session, place, oids, other)
+        views = session.run(_VIEWS, oids)
+        for (grant,) in session.run(_GRANTS, {**oids, "into": place.table(other)}):
+            session.run(grant)
+        _rename(session, place, live, is_live=False)
+    _rename(session, place, other, is_live=True)
+    for view, definition, _ in views:
+        session.run(f"CREATE OR REPLACE VIEW {view} AS {definition}")
+
+
+def _rename(session: Session, place: Place, stored: Stored, *, is_live: bool) -> None:
+    """The table, its indexes (the key's among them), and the position's row."""
+    suffix = hidden_name("", stored.version)
+    for index in _indexes(session, place, stored):
+        if is_live and index.name.endswith(suffix):
+            new_name = index.name.removesuffix(suffix)
+        elif not is_live:
+            new_name = hidden_name(index.name, stored.version)
+        else:
+            continue
+        session.run(f"ALTER INDEX {place.named(index.name)} RENAME TO {quoted(new_name)}")
+    name = name_of(place.target, stored.version, is_live=is_live)
+    session.run(f"ALTER TABLE {place.table(stored)} RENAME TO {quoted(name)}")
+    session.run(
+        f"UPDATE {place.positions} SET is_live = {is_live}"
+        f" WHERE {place.where} AND version = {stored.version}"
+    )
+
+
+def _check_nothing_in_the_way(
+    session: Session, place: Place, oids: dict[str, int], other: Stored
+) -> None:
+    found = [name for (name,) in session.run(_IN_THE_WAY, oids)]
+    if found:
+        raise StoreRefused(
+            f"{place.target.name} has what cannot be carried over to version {other.version}",
+            detail=", ".join(found),
+            hint=f"give {other.table(place.target)} the same, by the same name, or drop it"
+            " and make it again after the promote",
+        )
+
+
+def _missing_indexes(
+    session: Session, place: Place, live: Stored | None, other: Stored
+) -> list[_Index]:
+    if live is None:
+        return []
+    has = {index.name for index in _indexes(session, place, other)}
+    return [
+        index
+        for index in _indexes(session, place, live)
+        if not index.is_primary and hidden_name(index.name, other.version) not in has
+    ]
+
+
+def _build(session: Session, place: Place, index: _Index, other: Stored) -> None:
+    """Its table's writer waits, readers do not."""
+    name = hidden_name(index.name, other.version)
+    unique = "UNIQUE " if index.is_unique else ""
+    session.run(f"CREATE {unique}INDEX {quoted(name)} ON {place.table(other)} {index.definition}")
+
+
+def _indexes(session: Session, place: Place, stored: Stored) -> list[_Index]:
+    rows = session.run(_INDEXES, {"table": _oid(session, place, stored)})
+    return [_Index(*row) for row in rows]
+
+
+def _oid(session: Session, place: Place, stored: Stored) -> int:
+    if not tables.exists(session, place, stored.table(place.target)):
+        raise sql.gone(stored.table(place.target))
+    [(oid,)] = session.run(f"SELECT {literal(place.table(stored))}::regclass::oid")
+    return int(oid)

@@ -1,0 +1,227 @@
+"""A batch into one transaction.
+
+Few rows go as literals in one statement, with the commit behind them: two round trips in all. Many
+rows go by COPY: straight into the table if it is empty or has no key, otherwise into a temporary
+one and from there as one INSERT … ON CONFLICT. Should a row not fit, nothing of that is left; the
+batch is begun anew with a savepoint for every part of it (refusing.py).
+"""
+
+import io
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
+import psycopg2
+import pyarrow as pa
+
+from headwater.errors import RowRefused, StoreUnreachable
+from headwater.sinks import sql
+from headwater.sinks.contract import OP, Batch, Position, Refuse, Writer, is_applied
+from headwater.sinks.evolving import evolved, fitted
+from headwater.sinks.postgres import refusing, tables
+from headwater.sinks.postgres.connection import Session
+from headwater.sinks.postgres.tables import Place
+from headwater.sinks.postgres.values import checked, column_type, to_csv, to_literals
+from headwater.sinks.reducing import Reduced, reduce
+from headwater.sinks.sql import Stored, names, quoted
+
+_FEW_ROWS: Final = 50
+
+
+class PostgresWriter(Writer):
+    def __init__(self, session: Session, place: Place, stored: Stored) -> None:
+        self._session = session
+        self._place = place
+        self._version = stored.version
+        self._epoch = stored.epoch
+        self._staging = _Staging(session)
+        self.position: Position | None = stored.position
+
+    def apply(self, batch: Batch, refuse: Refuse | None = None) -> None:
+        try:
+            try:
+                self._apply(batch, refuse, is_careful=False)
+            except psycopg2.Error:  # a row
+                self._session.roll_back()
+                self._apply(batch, refuse, is_careful=True)
+        except StoreUnreachable:
+            self._session.close()
+            raise
+        except BaseException:
+            self._session.roll_back()
+            raise
+        self.position = self.position if self._is_behind(batch) else batch.position()
+
+    def _is_behind(self, batch: Batch) -> bool:
+        return self.position is not None and batch.id <= self.position.batch
+
+    def _apply(self, batch: Batch, refuse: Refuse | None, *, is_careful: bool) -> None:
+        place, session = self._place, self._session
+        found = session.run(f"BEGIN; {tables.locked(place, self._version)}")
+        stored = tables.stored_from(found)
+        if stored is None or stored.epoch != self._epoch:
+            raise sql.fenced(place.target, self._version)
+        if is_applied(stored.position, batch):
+            self.position = stored.position
+            session.roll_back()
+            return
+        refused: list[RowRefused] | None = None if refuse is None else []
+        stored = self._follow(stored, batch.rows.schema)
+        change = self._change(stored, batch.rows, refused)
+        update = tables.position_update(place, self._version, batch.position())
+        if is_careful:
+            self._write_carefully(stored, change, refused)
+        elif change.is_small:
+            if not refused:
+                session.run("; ".join([*change.statements(), update, "COMMIT"]))
+                return
+            session.run("; ".join([*change.statements(), "SELECT 1"]))
+        else:
+            change.copy(self._staging)
+        session.run(f"SET CONSTRAINTS ALL IMMEDIATE; {update}")
+        if refuse is not None and refused:
+            refuse(refused)
+        session.run("COMMIT")
+
+    def _follow(self, stored: Stored, schema: pa.Schema) -> Stored:
+        """Its columns are those of the rows, too."""
+        given = pa.schema([each for each in schema if each.name != OP])
+        if given.equals(stored.fields):
+            return stored
+        changed = evolved(stored.fields, given)
+        self._place.check_names(given, self._version)
+        tables.change_columns(self._session, self._place, stored, changed)
+        return Stored(stored.version, stored.is_live, stored.epoch, stored.position, changed.fields)
+
+    def _change(self, stored: Stored, rows: pa.Table, refused: list[RowRefused] | None) -> "Change":
+        reduced = reduce(rows, self._place.target.key, refused)
+        upserts = checked(fitted(reduced.upserts, stored.fields), refused)
+        key_fields = pa.schema([stored.fields.field(each) for each in self._place.target.key])
+        deletes = checked(fitted(reduced.deletes, key_fields), [])  # such keys are not there
+        is_empty = stored.position is None or reduced.clears
+        return Change(
+            self._place.table(stored),
+            self._place.target.key,
+            Reduced(reduced.clears, deletes, upserts),
+            is_empty=is_empty,
+        )
+
+    def _write_carefully(
+        self, stored: Stored, change: "Change", refused: list[RowRefused] | None
+    ) -> None:
+        if change.reduced.clears:
+            self._session.run(change.clear())
+        for part, rows in change.parts():
+            write = partial(change.copy_part, self._staging, part)
+            refusing.write_parts(self._session, rows, write, refused, self._place.table(stored))
+
+    def close(self) -> None:
+        self._session.close()
+
+
+class Change:
+    """What a batch does to its table."""
+
+    def __init__(
+        self, table: str, key: tuple[str, ...], reduced: Reduced, *, is_empty: bool
+    ) -> None:
+        self.table = table
+        self.reduced = reduced
+        self._key = key
+        self._is_empty = is_empty
+
+    @property
+    def is_small(self) -> bool:
+        return len(self.reduced.deletes) + len(self.reduced.upserts) <= _FEW_ROWS
+
+    def clear(self) -> str:
+        """Not TRUNCATE, which would make readers wait, and show them an empty table too early."""
+        return f"DELETE FROM {self.table}"
+
+    def statements(self) -> Iterator[str]:
+        if self.reduced.clears:
+            yield self.clear()
+        if len(self.reduced.deletes):
+            keys = ", ".join(to_literals(self.reduced.deletes))
+            yield f"DELETE FROM {self.table} WHERE ({names(self._key)}) IN ({keys})"
+        if len(self.reduced.upserts):
+            columns = self.reduced.upserts.column_names
+            values = ", ".join(to_literals(self.reduced.upserts))
+            yield (
+                f"INSERT INTO {self.table} ({names(columns)}) VALUES {values}"
+                f" {self._on_conflict(columns)}"
+            )
+
+    def parts(self) -> Iterator[tuple[str, pa.Table]]:
+        """In their order."""
+        if len(self.reduced.deletes) and not self._is_empty:
+            yield "deletes", self.reduced.deletes
+        if len(self.reduced.upserts):
+            yield "upserts", self.reduced.upserts
+
+    def copy(self, staging: "_Staging") -> None:
+        if self.reduced.clears:
+            staging.session.run(self.clear())
+        for part, rows in self.parts():
+            self.copy_part(staging, part, rows)
+
+    def copy_part(self, staging: "_Staging", part: str, rows: pa.Table) -> None:
+        columns = names(rows.column_names)
+        if part == "upserts" and (self._is_empty or not self._key):
+            staging.copy(f"{self.table} ({columns})", rows)
+            return
+        with_rows = staging.filled(rows)
+        if part == "deletes":
+            equal = " AND ".join(f"t.{quoted(each)} = d.{quoted(each)}" for each in self._key)
+            staging.session.run(f"DELETE FROM {self.table} t USING {with_rows} d WHERE {equal}")
+        else:
+            staging.session.run(
+                f"INSERT INTO {self.table} ({columns}) SELECT {columns} FROM {with_rows}"
+                f" {self._on_conflict(rows.column_names)}"
+            )
+
+    def _on_conflict(self, columns: list[str]) -> str:
+        if not self._key:
+            return ""
+        others = [quoted(each) for each in columns if each not in self._key]
+        assignments = ", ".join(f"{each} = excluded.{each}" for each in others)
+        return f"ON CONFLICT ({names(self._key)}) DO " + (
+            f"UPDATE SET {assignments}" if others else "NOTHING"
+        )
+
+
+class _Staging:
+    """Temporary tables of the session, one for each set of columns; empty between batches."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._names: dict[str, str] = {}
+
+    def filled(self, rows: pa.Table) -> str:
+        columns = ", ".join(f"{quoted(field.name)} {column_type(field)}" for field in rows.schema)
+        name = self._names.setdefault(columns, f"pg_temp.headwater_{len(self._names)}")
+        self.session.run(
+            f"CREATE TEMPORARY TABLE IF NOT EXISTS {name.removeprefix('pg_temp.')} ({columns})"
+            f" ON COMMIT DELETE ROWS; DELETE FROM {name}"
+        )
+        self.copy(f"{name} ({names(rows.column_names)})", rows)
+        return name
+
+    def copy(self, into: str, rows: pa.Table) -> None:
+        self.session.copy_in(f"COPY {into} FROM STDIN (FORMAT csv)", _Source(to_csv(rows)))
+
+
+class _Source:
+    """What psycopg2 reads from."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._piece = io.BytesIO()
+
+    def read(self, size_bytes: int) -> bytes:
+        while not (some := self._piece.read(size_bytes)):
+            following = next(self._pieces, None)
+            if following is None:
+                return b""
+            self._piece = io.BytesIO(following)
+        return some
