@@ -7,12 +7,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headwater.pipelines.flow import Flow
+    from headwater.pipelines.pipeline import pipeline
     from headwater.pipelines.session import spark
 
-__all__ = ["spark"]
+__all__ = ["Flow", "pipeline", "spark"]
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Flow": "headwater.pipelines.flow",
+    "pipeline": "headwater.pipelines.pipeline",
     "spark": "headwater.pipelines.session",
 }
 

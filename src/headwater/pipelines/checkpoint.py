@@ -1,0 +1,100 @@
+"""What Spark has noted about a query in its checkpoint, and whose the checkpoint is.
+
+    <state_dir>/<pipeline>/<sink>.<table>/v<N>/     a write's version
+        checkpoint/metadata                         {"id": …}: the query
+        checkpoint/offsets/<batch>                  written before the batch runs
+        lock                                        held by the process that runs it
+
+An offsets file: a line with the format's version, one with the batch's metadata, and one line for
+each source with the offsets where the batch ends (or "-").
+"""
+
+import fcntl
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Final, Self
+
+import orjson
+
+from headwater.errors import PipelineError
+from headwater.sinks.contract import Offsets, offsets_from
+
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
+
+
+class Checkpoint:
+    """Of one version of one write. Reads only; it is Spark that writes."""
+
+    def __init__(self, state_dir: Path, pipeline: str, write: str, version: int) -> None:
+        self.directory = state_dir / pipeline / _UNSAFE.sub(_escaped, write) / f"v{version}"
+        self.path = self.directory / "checkpoint"
+        self._lock: int | None = None
+
+    def query(self) -> str | None:
+        """None if there is no checkpoint, or no more."""
+        try:
+            return str(orjson.loads((self.path / "metadata").read_bytes())["id"])
+        except (FileNotFoundError, KeyError, ValueError):
+            return None
+
+    def offsets(self, batch: int) -> Offsets | None:
+        """Where the batch ends; None if it is not known."""
+        try:
+            lines = (self.path / "offsets" / str(batch)).read_text().splitlines()
+        except FileNotFoundError:
+            return None
+        merged: dict[str, dict[int, int]] = {}
+        for line in lines[2:]:
+            if line == "-":
+                continue
+            # Two sources may read the same topic: what both have read is what counts.
+            for topic, partitions in offsets_from(orjson.loads(line)).items():
+                known = merged.setdefault(topic, {})
+                for partition, offset in partitions.items():
+                    known[partition] = min(known.get(partition, offset), offset)
+        return merged
+
+    def is_beyond_first(self) -> bool:
+        """Whether more than the first batch was ever begun."""
+        try:
+            return any(name != "0" for name in _names(self.path / "offsets"))
+        except FileNotFoundError:
+            return False
+
+    def remove(self) -> None:
+        """Of a version that is gone: what Spark would go on with does not belong to any store."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def lock(self) -> Self:
+        """Two processes on one checkpoint would run the same batches with different contents."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        lock = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(lock, 32, 0).decode(errors="replace").strip()
+            os.close(lock)
+            raise PipelineError(
+                "the pipeline is run by another process",
+                detail=f"process {holder or 'unknown'} holds {self.directory}",
+                hint="stop it first",
+            ) from None
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, str(os.getpid()).encode(), 0)
+        self._lock = lock
+        return self
+
+    def unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def _names(directory: Path) -> list[str]:
+    return [name for name in os.listdir(directory) if name.isdigit()]
+
+
+def _escaped(character: "re.Match[str]") -> str:
+    return "." if character[0] == "/" else f"%{ord(character[0]):x}"

@@ -1,0 +1,177 @@
+"""What a pipeline's function is given: the log as DataFrames, and a place to put the result."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from headwater.config import nearest
+from headwater.errors import PipelineError
+from headwater.sinks.contract import OP
+from headwater.sinks.settings import SinkSettings
+
+POSITION: Final = "_position"
+AT: Final = "_at"
+TOPICS: Final = "topic"  # the sink that needs no section: a topic of the log itself
+_MODES: Final = ("append", "update")
+
+Schema = str | StructType
+
+
+@dataclass(frozen=True)
+class Write:
+    """One `flow.write`."""
+
+    frame: DataFrame
+    to: str
+    table: str
+    key: tuple[str, ...]
+    mode: str  # Spark's output mode
+    options: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        return f"{self.to}/{self.table}"
+
+
+class Reader(Protocol):
+    """How a flow reads the log: as a stream, or as it stood at a position."""
+
+    def changes(
+        self, topic: str, schema: Schema | None, value: str, options: Mapping[str, str]
+    ) -> DataFrame: ...
+
+    def table(
+        self, topic: str, schema: Schema | None, value: str, options: Mapping[str, str]
+    ) -> DataFrame: ...
+
+
+@dataclass
+class Flow:
+    """Made for one pipeline; `hw.Flow` in the signature of its function."""
+
+    spark: SparkSession
+    name: str
+    reader: Reader
+    sinks: Mapping[str, SinkSettings]
+    writes: list[Write] = field(default_factory=list)
+    has_tables: bool = False  # whether a result depends on when it was derived
+
+    def changes(
+        self,
+        topic: str,
+        schema: Schema | None = None,
+        *,
+        value: str | None = None,
+        options: Mapping[str, str] | None = None,
+    ) -> DataFrame:
+        """The records of a topic, in the order of the log within a partition: the columns, and
+
+        `_op`        how the row changed: c, u, r (created, updated, read), d (deleted), t (all
+                     rows of the table were)
+        `_at`        when, by the clock of whoever made the change
+        `_position`  where it stands in the log: topic, partition, offset
+
+        The columns of a captured table are known; of any other topic `schema` tells them (Spark's
+        DDL, "id bigint, total decimal(10,2)"), and `value` how they are written: json (the
+        default), debezium, avro, protobuf, or bytes (key and value as they are).
+        """
+        return self.reader.changes(topic, schema, _kind(schema, value), options or {})
+
+    def table(
+        self,
+        topic: str,
+        schema: Schema | None = None,
+        *,
+        value: str | None = None,
+        key: Sequence[str] | str = (),
+        options: Mapping[str, str] | None = None,
+    ) -> DataFrame:
+        """The topic as a table: the newest row of each key, read anew for each batch. Rows that
+        were derived are not revised when the table changes; nor can they be verified.
+
+        `key` are the columns that tell rows apart; those of a captured table are known.
+        """
+        self.has_tables = True
+        given = dict(options or {}) | {"key": ",".join(_names(key))}
+        return self.reader.table(topic, schema, _kind(schema, value), given)
+
+    def write(
+        self,
+        frame: DataFrame,
+        to: str,
+        table: str,
+        key: Sequence[str] | str = (),
+        *,
+        mode: str | None = None,
+        ignore_deletes: bool = False,
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        """Keeps `table` of the sink `to` in step with the frame: rows of a key replace each other,
+        those with `_op` "d" are deleted; without `key` all rows are added. `_at` and `_position`
+        are not stored, unless under another name.
+        """
+        columns, keys = frame.columns, _names(key)
+        self._check_sink(to)
+        for name in keys:
+            if name not in columns:
+                raise PipelineError(
+                    f"pipeline {self.name}: the key of {table} has a column that is not there",
+                    detail=f"{name} (of {', '.join(columns)})",
+                )
+        if any(each.to == to and each.table == table for each in self.writes):
+            raise PipelineError(f"pipeline {self.name} writes {to}/{table} twice")
+        if mode is not None and mode not in _MODES:
+            raise PipelineError(
+                f"pipeline {self.name}: mode={mode!r}", hint="it is " + " or ".join(_MODES)
+            )
+        if keys and OP not in columns and not ignore_deletes:
+            self._check_deletes(frame, table)
+        if not keys and OP in columns:
+            frame = frame.withColumnRenamed(OP, "op") if "op" not in columns else frame.drop(OP)
+        self.writes.append(
+            Write(
+                frame,
+                to,
+                table,
+                keys,
+                mode or ("update" if keys else "append"),
+                {name: str(each) for name, each in (options or {}).items()},
+            )
+        )
+
+    def _check_sink(self, to: str) -> None:
+        if to in self.sinks or to == TOPICS:
+            return
+        known = (*self.sinks, TOPICS)
+        meant = nearest(to, known)
+        raise PipelineError(
+            f"pipeline {self.name} writes to a sink that does not exist: {to}",
+            hint=f"did you mean {meant}?" if meant else f"[sink.{to}] in headwater.toml makes it",
+        )
+
+    def _check_deletes(self, frame: DataFrame, table: str) -> None:
+        """A projection that leaves `_op` out would let deleted rows live on, and nobody would see
+        it. What is aggregated or joined has no such column.
+        """
+        plan = plan_of(frame)
+        if OP in plan and not any(name in plan for name in ("Aggregate", "Join", "WithState")):
+            raise PipelineError(
+                f"pipeline {self.name}: what is written to {table} has lost its column {OP}",
+                detail="deleted rows would stay in the store",
+                hint=f'select "{OP}" and "{POSITION}" too, or say ignore_deletes=True',
+            )
+
+
+def plan_of(frame: DataFrame) -> str:
+    return str(frame._jdf.queryExecution().analyzed().toString())  # noqa: SLF001
+
+
+def _names(key: Sequence[str] | str) -> tuple[str, ...]:
+    return (key,) if isinstance(key, str) else tuple(key)
+
+
+def _kind(schema: Any, value: str | None) -> str:
+    return value or ("debezium" if schema is None else "json")

@@ -1,0 +1,63 @@
+"""Where the topics of a pipeline begin and end."""
+
+from collections.abc import Iterable
+
+from headwater.client.fetching import EARLIEST, LATEST, Fetcher
+from headwater.errors import PipelineError
+from headwater.sinks.contract import Log, Offsets, Position
+
+
+def check_whole(log: Log, topics: Iterable[str]) -> None:
+    """Raises PipelineError unless the log goes back to the first record of each topic: what
+    retention has cut away cannot be derived again.
+    """
+    fetcher = Fetcher(log.bootstrap, log.login)
+    try:
+        for topic in topics:
+            places = [(topic, number) for number in range(fetcher.partitions(topic))]
+            cut = {at: offset for at, offset in fetcher.offsets(places, EARLIEST).items() if offset}
+            if cut:
+                (_, partition), first = next(iter(cut.items()))
+                raise PipelineError(
+                    f"{topic} no longer begins at its first record",
+                    detail=f"partition {partition} begins at offset {first}",
+                    hint="a topic that stores are derived from is compacted, or kept for ever"
+                    " (retention.ms=-1)",
+                )
+    finally:
+        fetcher.close()
+
+
+def ends_of(log: Log, topics: Iterable[str]) -> Offsets:
+    """Where the topics end now, for readers of what is committed."""
+    fetcher = Fetcher(log.bootstrap, log.login)
+    try:
+        places = [
+            (topic, number) for topic in topics for number in range(fetcher.partitions(topic))
+        ]
+        ends: dict[str, dict[int, int]] = {}
+        for (topic, partition), offset in fetcher.offsets(places, LATEST).items():
+            ends.setdefault(topic, {})[partition] = offset
+        return ends
+    finally:
+        fetcher.close()
+
+
+def has_reached(position: Position | None, offsets: Offsets) -> bool:
+    if position is None:
+        return not any(any(ends.values()) for ends in offsets.values())
+    return all(
+        position.offsets.get(topic, {}).get(partition, 0) >= end
+        for topic, partitions in offsets.items()
+        for partition, end in partitions.items()
+    )
+
+
+def lag_records(position: Position | None, ends: Offsets) -> int:
+    """How many offsets the log is ahead."""
+    read = position.offsets if position else {}
+    return sum(
+        max(0, end - read.get(topic, {}).get(partition, 0))
+        for topic, partitions in ends.items()
+        for partition, end in partitions.items()
+    )

@@ -1,0 +1,168 @@
+"""How a flow reads the log: as a stream for ever, or bounded, as it stood at some offsets.
+
+The same function of a pipeline runs on both, which is what makes backfills, rebuilds and
+verification possible.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Final, cast
+
+import orjson
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812 (as all of PySpark's users write it)
+from pyspark.sql.types import (
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from headwater.errors import PipelineError
+from headwater.pipelines.flow import AT, POSITION, Schema
+from headwater.pipelines.settings import PipelineSettings
+from headwater.settings import Secret
+from headwater.sinks.contract import DELETE, OP, TRUNCATE, Log, Offsets
+
+FORMAT: Final = "headwater"
+_PLACE: Final = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+    ]
+)
+_ADDED: Final = (
+    StructField(OP, StringType()),
+    StructField(AT, TimestampType()),
+    StructField(POSITION, _PLACE),
+)
+
+
+class LiveReader:
+    """The log as a stream: what is there, and what comes."""
+
+    def __init__(self, spark: SparkSession, log: Log, settings: PipelineSettings) -> None:
+        self._spark = spark
+        self._log = log
+        self._settings = settings
+        self.captured: dict[str, StructType] = {}  # topic to the columns that were found
+        self.topics: set[str] = set()  # that were read, but for patterns
+
+    def changes(
+        self, topic: str, schema: Schema | None, value: str, options: Mapping[str, str]
+    ) -> DataFrame:
+        settings = self._settings
+        self.topics.update(topic.split(","))
+        reader = self._spark.readStream.format(FORMAT).options(
+            **source_options(self._log, topic, value),
+            start=settings.start,
+            max_bytes=str(settings.batch_bytes),
+            max_rows=str(settings.batch_rows),
+            dead_letters=settings.name,
+            **options,
+        )
+        return _with_schema(self, reader, topic, schema, value).load()  # type: ignore[no-any-return]
+
+    def table(
+        self, topic: str, schema: Schema | None, value: str, options: Mapping[str, str]
+    ) -> DataFrame:
+        reader = self._spark.read.format(FORMAT).options(**source_options(self._log, topic, value))
+        frame = _with_schema(self, reader, topic, schema, value).load()
+        return as_table(frame, self.key_of(topic, options), topic)
+
+    def schema_of(self, topic: str) -> StructType:
+        """Of a captured table, as it is now."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        from headwater.pipelines.decoding.captured import captured_schema
+
+        fields, _ = captured_schema(self._log.bootstrap, self._log.login, topic)
+        self.captured[topic] = from_arrow_schema(fields)
+        return self.captured[topic]
+
+    def key_of(self, topic: str, options: Mapping[str, str]) -> tuple[str, ...]:
+        if options.get("key"):
+            return tuple(options["key"].split(","))
+        from headwater.pipelines.decoding.captured import captured_schema
+
+        _, key = captured_schema(self._log.bootstrap, self._log.login, topic)
+        return tuple(key)
+
+
+class BoundedReader(LiveReader):
+    """The log from its start to `offsets`, as if the rest had not been written yet. What cannot be
+    decoded is left out as in the stream, and not sent to dead letters again.
+    """
+
+    def __init__(
+        self, spark: SparkSession, log: Log, settings: PipelineSettings, offsets: Offsets
+    ) -> None:
+        super().__init__(spark, log, settings)
+        self._offsets = offsets
+
+    def changes(
+        self, topic: str, schema: Schema | None, value: str, options: Mapping[str, str]
+    ) -> DataFrame:
+        self.topics.update(topic.split(","))
+        reader = self._spark.read.format(FORMAT).options(
+            **source_options(self._log, topic, value),
+            start="earliest",
+            end=orjson.dumps(
+                {name: self._offsets[name] for name in topic.split(",") if name in self._offsets},
+                option=orjson.OPT_NON_STR_KEYS,
+            ).decode(),
+            **options,
+        )
+        return _with_schema(self, reader, topic, schema, value).load()  # type: ignore[no-any-return]
+
+
+def _with_schema(reader: LiveReader, source, topic, schema, value):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 (readers of streams and of batches have no common type)
+    if value == "bytes":
+        return source
+    if schema is None:
+        schema = reader.schema_of(topic)
+    elif isinstance(schema, str):
+        schema = cast("StructType", StructType.fromDDL(schema))
+    return source.schema(StructType([*schema.fields, *_ADDED]))
+
+
+def source_options(log: Log, topic: str, value: str) -> dict[str, str]:
+    login = {
+        each.name: set_.reveal() if isinstance(set_, Secret) else set_
+        for each in dataclasses.fields(log.login)
+        if (set_ := getattr(log.login, each.name)) != each.default
+    }
+    return {
+        "bootstrap": log.bootstrap,
+        "topic": topic,
+        "value": value,
+        **({"login": orjson.dumps(login).decode()} if login else {}),
+    }
+
+
+def as_table(changes: DataFrame, key: tuple[str, ...], topic: str = "") -> DataFrame:
+    """The newest row of each key, without those that were deleted. A key's changes are expected in
+    one partition, where they have an order.
+    """
+    if not key:
+        raise PipelineError(
+            f"{topic} has no key: its rows cannot be told apart", hint="name one: key=[…]"
+        )
+    place = F.col(POSITION)
+    if OP in changes.columns:
+        of_partition = Window.partitionBy(place["topic"], place["partition"])
+        truncated = F.max(F.when(F.col(OP) == TRUNCATE, place["offset"])).over(of_partition)
+        changes = changes.withColumn("__truncated", truncated).where(
+            F.coalesce("__truncated", F.lit(-1)) < place["offset"]
+        )
+        changes = changes.drop("__truncated")
+    row = F.struct(*[F.col(name) for name in changes.columns])
+    order = F.struct(place["offset"], place["topic"], place["partition"])
+    newest = changes.groupBy(*[F.col(name).alias(f"__{name}") for name in key]).agg(
+        F.max_by(row, order).alias("row")
+    )
+    rows = newest.select("row.*")
+    return rows.where(F.coalesce(F.col(OP), F.lit("")) != DELETE) if OP in rows.columns else rows

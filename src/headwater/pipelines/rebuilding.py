@@ -1,0 +1,228 @@
+"""A store derived anew, beside the one that is in use, and put in its place.
+
+    rebuild    reads the log from its start into the next version; the live one goes on
+    promote    brings that version up to where the live one stands, and makes it live
+
+Who runs the pipeline meanwhile finds the new version within seconds, and feeds it from then on.
+The old one stays as it is, with its checkpoint: promoting it again is going back.
+"""
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from headwater.errors import HeadwaterError, PipelineError
+from headwater.pipelines.checkpoint import Checkpoint
+from headwater.pipelines.flow import Write
+from headwater.pipelines.offsets import check_whole, ends_of, has_reached
+from headwater.pipelines.reading import LiveReader
+from headwater.pipelines.running import Pipeline
+from headwater.pipelines.write_run import Choice, WriteRun, open_store
+from headwater.sinks.contract import Offsets, Version
+
+_ROUND_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Of one write, in records of the log."""
+
+    write: str
+    version: int
+    done: int
+    total: int
+    elapsed_s: float
+
+    @property
+    def remaining_s(self) -> float | None:
+        """None until it can be told."""
+        if not self.done or self.elapsed_s < 1:
+            return None
+        return self.elapsed_s / self.done * (self.total - self.done)
+
+
+Report: TypeAlias = Callable[[Progress], None]
+
+
+def rebuild(
+    pipeline: Pipeline,
+    *,
+    only: str | None = None,
+    resume: bool = False,
+    report: Report = lambda _: None,
+    stop: threading.Event | None = None,
+) -> dict[str, int]:
+    """The new version of each write. Returns when they have read what is there now.
+
+    A version that an earlier rebuild has left without being promoted is removed, or gone on with
+    if `resume`.
+    """
+    pipeline, reader = _from_start(pipeline)
+    writes = _writes(pipeline, reader, only)
+    check_whole(pipeline.place.log, reader.topics)
+    chosen = {write.name: _next_version(pipeline, write, resume=resume) for write in writes}
+    _run(pipeline, writes, chosen, ends_of(pipeline.place.log, reader.topics), report, stop)
+    return chosen
+
+
+def promote(
+    pipeline: Pipeline,
+    *,
+    only: str | None = None,
+    version: int | None = None,
+    report: Report = lambda _: None,
+    stop: threading.Event | None = None,
+) -> dict[str, tuple[int | None, int]]:
+    """Which version was live, and which is now, of each write. Without `version`: the newest.
+
+    A version that is behind the live one is brought up to it first, so that readers are not taken
+    back in time by more than what comes in within that moment.
+    """
+    pipeline, reader = _from_start(pipeline)
+    writes = _writes(pipeline, reader, only)
+    chosen: dict[str, int] = {}
+    live: dict[str, Version | None] = {}
+    behind: list[Write] = []
+    for write in writes:
+        versions = versions_of(pipeline, write)
+        live[write.name] = next((each for each in versions if each.is_live), None)
+        wanted = _wanted(pipeline, write, versions, version)
+        chosen[write.name] = wanted.number
+        if (
+            (current := live[write.name])
+            and current.position
+            and not has_reached(wanted.position, current.position.offsets)
+        ):
+            behind.append(write)
+    if behind:
+        ends = ends_of(pipeline.place.log, reader.topics)
+        _run(pipeline, behind, chosen, ends, report, stop)
+    for write in writes:
+        store = open_store(pipeline.place, pipeline.name, write)
+        try:
+            store.promote(chosen[write.name])
+        finally:
+            store.close()
+    return {
+        name: (was.number if (was := live[name]) else None, number)
+        for name, number in chosen.items()
+    }
+
+
+def drop(pipeline: Pipeline, write: Write, version: int) -> None:
+    """Removes a version that is not live, and its checkpoint."""
+    store = open_store(pipeline.place, pipeline.name, write)
+    try:
+        store.drop(version)
+        Checkpoint(pipeline.place.state_dir, pipeline.name, write.name, version).remove()
+    finally:
+        store.close()
+
+
+def versions_of(pipeline: Pipeline, write: Write) -> list[Version]:
+    store = open_store(pipeline.place, pipeline.name, write)
+    try:
+        return store.versions()
+    finally:
+        store.close()
+
+
+def _from_start(pipeline: Pipeline) -> tuple[Pipeline, LiveReader]:
+    if pipeline.settings.start != "earliest":
+        raise PipelineError(
+            f"pipeline {pipeline.name} does not begin at the start of the log",
+            detail=f"start = {pipeline.settings.start!r}",
+            hint="what it has written cannot be derived again",
+        )
+    return pipeline, LiveReader(pipeline.spark, pipeline.place.log, pipeline.settings)
+
+
+def _writes(pipeline: Pipeline, reader: LiveReader, only: str | None) -> list[Write]:
+    writes = pipeline.flow(reader).writes
+    if only is None:
+        return writes
+    found = [write for write in writes if only in (write.name, write.table)]
+    if not found:
+        raise PipelineError(
+            f"pipeline {pipeline.name} does not write {only}",
+            detail="it writes " + ", ".join(write.name for write in writes),
+        )
+    return found
+
+
+def _next_version(pipeline: Pipeline, write: Write, *, resume: bool) -> int:
+    store = open_store(pipeline.place, pipeline.name, write)
+    try:
+        versions = store.versions()
+        live = next((each.number for each in versions if each.is_live), 0)
+        unfinished = [each.number for each in versions if each.number > live]
+        if resume and unfinished:
+            return unfinished[-1]
+        for number in unfinished:
+            store.drop(number)
+            Checkpoint(pipeline.place.state_dir, pipeline.name, write.name, number).remove()
+        return max([each.number for each in versions], default=0) + 1
+    finally:
+        store.close()
+
+
+def _wanted(
+    pipeline: Pipeline, write: Write, versions: list[Version], version: int | None
+) -> Version:
+    live = next((each.number for each in versions if each.is_live), 0)
+    for each in reversed(versions):
+        if (version is None and each.number > live) or each.number == version:
+            return each
+    raise PipelineError(
+        f"{write.name} has no version {version}"
+        if version is not None
+        else f"{write.name} has no version newer than the live one",
+        detail="it has " + (", ".join(str(each.number) for each in versions) or "none"),
+        hint=f"`headwater pipeline rebuild {pipeline.name}` makes a new one",
+    )
+
+
+def _run(
+    pipeline: Pipeline,
+    writes: list[Write],
+    chosen: dict[str, int],
+    ends: Offsets,
+    report: Report,
+    stop: threading.Event | None,
+) -> None:
+    """Each write's version up to where the log ends now."""
+    settings = dataclasses.replace(pipeline.settings, start="earliest")
+    runs = [
+        WriteRun(pipeline.place, settings, write, Choice(chosen[write.name])) for write in writes
+    ]
+    started_s = time.monotonic()
+    total = _count(ends)
+    try:
+        for run in runs:
+            run.start(until_now=True)
+        while True:
+            active = [run for run in runs if run.is_active]
+            for run in runs:
+                done = min(_count(run.position.offsets), total) if run.position else 0
+                elapsed_s = time.monotonic() - started_s
+                report(Progress(run.write.name, run.choice.version, done, total, elapsed_s))
+            if not active:
+                break
+            if stop is not None and stop.wait(_ROUND_S):
+                raise PipelineError("stopped before the end", hint="--resume goes on from here")
+            if stop is None:
+                time.sleep(_ROUND_S)
+        for run in runs:
+            error: HeadwaterError | None = run.error()
+            if error is not None:
+                raise error
+    finally:
+        for run in runs:
+            run.stop()
+
+
+def _count(offsets: Offsets) -> int:
+    return sum(sum(partitions.values()) for partitions in offsets.values())

@@ -1,0 +1,295 @@
+"""The pipelines of one process: built, started, watched, and tried again when they fail.
+
+Each write of a pipeline is a query of its own, with its own checkpoint and its own store, in one
+Spark application. One that fails is tried again with growing pauses; the others do not notice.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+from headwater.client.fetching import LATEST, Fetcher
+from headwater.config import Config
+from headwater.errors import HeadwaterError, PipelineError
+from headwater.pipelines import status
+from headwater.pipelines.applying import is_final
+from headwater.pipelines.flow import Flow, Write
+from headwater.pipelines.pipeline import Function, failed, load
+from headwater.pipelines.reading import LiveReader
+from headwater.pipelines.settings import PipelineSettings
+from headwater.pipelines.write_run import Place, WriteRun, choose, open_store
+from headwater.sinks.contract import Log
+
+_log = logging.getLogger(__name__)
+_ROUND_S: Final = 0.2
+_VERSIONS_EVERY_S: Final = 2.0  # how soon a promoted version is taken up
+_FIRST_PAUSE_S: Final = 1.0
+_LONGEST_PAUSE_S: Final = 60.0
+_STEADY_S: Final = 60.0  # after which a failure counts as the first again
+
+
+class SchemaChanged(PipelineError):
+    """A captured table has other columns than when the pipeline was built."""
+
+
+def place_of(config: Config) -> Place:
+    base = config.path.parent if config.path else Path.cwd()
+    data_dir = base / config.broker.data_dir
+    state_dir = base / config.spark.state_dir if config.spark.state_dir else data_dir / "pipelines"
+    return Place(Log(config.bootstrap(), config.client), dict(config.sinks), state_dir.resolve())
+
+
+@dataclass
+class Pipeline:
+    """A pipeline's function, and the log that it is to read."""
+
+    settings: PipelineSettings
+    function: Function
+    place: Place
+    spark: SparkSession
+
+    @property
+    def name(self) -> str:
+        return self.settings.name
+
+    def flow(self, reader: LiveReader | None = None) -> Flow:
+        """What the function describes. Raises PipelineError if it fails, or describes nothing."""
+        if reader is None:
+            reader = LiveReader(self.spark, self.place.log, self.settings)
+        flow = Flow(self.spark, self.name, reader, self.place.sinks)
+        try:
+            self.function(flow)
+        except Exception as error:
+            raise failed(self.name, error) from error
+        if not flow.writes:
+            raise PipelineError(f"pipeline {self.name} writes nothing", hint="flow.write(…) does")
+        return flow
+
+
+def pipelines_of(config: Config, spark: SparkSession, names: list[str]) -> list[Pipeline]:
+    """Those of the configuration, or the named ones."""
+    base = config.path.parent if config.path else Path.cwd()
+    place = place_of(config)
+    return [
+        Pipeline(config.pipelines[name], load(config.pipelines[name], base), place, spark)
+        for name in names
+    ]
+
+
+class SchemaWatch:
+    """Whether the captured tables of a flow have got other columns. Asked before each batch.
+
+    The capture writes a change of columns into `<capture>.schema` no later than the first row
+    that has them, so whoever has seen such a row finds it there: no batch is applied with columns
+    left out.
+    """
+
+    def __init__(self, reader: LiveReader, log: Log) -> None:
+        self._reader = reader
+        self._known = dict(reader.captured)
+        topics = sorted({f"{topic.split('.')[0]}.schema" for topic in self._known})
+        self._lock = threading.Lock()  # several writes ask
+        self._fetcher = Fetcher(log.bootstrap, log.login) if topics else None
+        self._places = [(topic, 0) for topic in topics]
+        self._ends = self._look()
+        # Not before the ends were known, or a change in between would be missed.
+        self._compare()
+
+    def __call__(self) -> None:
+        """Raises SchemaChanged."""
+        if self._fetcher is None:
+            return
+        with self._lock:
+            ends = self._look()
+            if ends != self._ends:
+                self._compare()
+                self._ends = ends
+
+    def close(self) -> None:
+        if self._fetcher is not None:
+            self._fetcher.close()
+
+    def _look(self) -> Mapping[Any, int]:
+        return self._fetcher.offsets(self._places, LATEST) if self._fetcher else {}
+
+    def _compare(self) -> None:
+        for topic, schema in self._known.items():
+            if self._reader.schema_of(topic) != schema:
+                raise SchemaChanged(f"the columns of {topic} have changed")
+
+
+@dataclass
+class _Kept:
+    """One write, which is kept running."""
+
+    pipeline: Pipeline
+    name: str | None = None  # None: the function has not told yet what it writes
+    run: WriteRun | None = None
+    watch: SchemaWatch | None = None
+    error: HeadwaterError | None = None
+    has_ended: bool = False  # for good
+    failures: int = 0
+    next_s: float = 0.0  # when it is tried again
+    started_s: float = 0.0
+    looked_s: float = 0.0  # at the versions
+    about: dict[str, Any] = field(default_factory=dict)  # what it writes, as the status tells it
+
+    @property
+    def label(self) -> str:
+        return f"{self.pipeline.name}/{self.name}" if self.name else self.pipeline.name
+
+
+@dataclass
+class Runner:
+    """Runs pipelines until it is stopped."""
+
+    pipelines: list[Pipeline]
+    stop: threading.Event = field(default_factory=threading.Event)
+    on_change: Callable[[str, str], None] = lambda _label, _text: None
+    _kept: list[_Kept] = field(default_factory=list)
+
+    def run(self) -> None:
+        """Returns when `stop` is set, or when no pipeline can ever go on."""
+        self._kept = [_Kept(pipeline) for pipeline in self.pipelines]
+        try:
+            while not self.stop.is_set() and not all(each.has_ended for each in self._kept):
+                for each in list(self._kept):
+                    self._look_after(each)
+                self._tell()
+                self.stop.wait(_ROUND_S)
+        finally:
+            for each in self._kept:
+                self._end(each)
+            self._tell()
+
+    def errors(self) -> list[HeadwaterError]:
+        return [each.error for each in self._kept if each.error is not None]
+
+    def _look_after(self, kept: _Kept) -> None:
+        now_s = time.monotonic()
+        try:
+            if kept.run is None:
+                if not kept.has_ended and now_s >= kept.next_s:
+                    self._start(kept)
+            elif not kept.run.is_active:
+                error = kept.run.error()
+                self._end(kept)
+                raise error or PipelineError(f"the query of {kept.label} has ended")
+            elif now_s - kept.looked_s >= _VERSIONS_EVERY_S:
+                kept.looked_s = now_s
+                self._follow(kept)
+        except SchemaChanged as error:
+            _log.info("%s: %s; building it anew", kept.label, error)
+            kept.next_s = 0.0
+        except HeadwaterError as error:
+            self._failed(kept, error)
+        except Exception as error:
+            self._failed(kept, failed(kept.pipeline.name, error))
+
+    def _start(self, kept: _Kept) -> None:
+        reader = LiveReader(kept.pipeline.spark, kept.pipeline.place.log, kept.pipeline.settings)
+        flow = kept.pipeline.flow(reader)
+        if kept.name is None:
+            kept.name = flow.writes[0].name
+            self._kept += [_Kept(kept.pipeline, write.name) for write in flow.writes[1:]]
+        write = next((each for each in flow.writes if each.name == kept.name), None)
+        if write is None:
+            raise PipelineError(f"pipeline {kept.pipeline.name} no longer writes {kept.name}")
+        kept.watch = SchemaWatch(reader, kept.pipeline.place.log)
+        place = kept.pipeline.place
+        store = open_store(place, kept.pipeline.name, write)
+        try:
+            store.check()
+            choice = choose(place, kept.pipeline.name, write, store.versions())
+        finally:
+            store.close()
+        run = WriteRun(place, kept.pipeline.settings, write, choice, before=kept.watch)
+        run.start()
+        kept.run = run
+        kept.error = None
+        kept.about = status.about(write, reader.topics)
+        kept.started_s = kept.looked_s = time.monotonic()
+        self.on_change(kept.label, f"running (version {choice.version})")
+
+    def _follow(self, kept: _Kept) -> None:
+        """Another version may have been made live; what has run well is well."""
+        assert kept.run is not None
+        if time.monotonic() - kept.started_s > _STEADY_S:
+            kept.failures = 0
+        if kept.run.choice.overtakes is not None or kept.run.waits_for is not None:
+            return
+        store = open_store(kept.pipeline.place, kept.pipeline.name, kept.run.write)
+        try:
+            live = next((each.number for each in store.versions() if each.is_live), None)
+        except HeadwaterError:
+            return  # the query will tell
+        finally:
+            store.close()
+        if live is not None and live != kept.run.choice.version:
+            _log.info("%s: version %d is live now", kept.label, live)
+            self._end(kept)
+
+    def _failed(self, kept: _Kept, error: HeadwaterError) -> None:
+        self._end(kept)
+        kept.error = error
+        if is_final(error):
+            kept.has_ended = True
+            _log.error("%s: %s", kept.label, error)
+            self.on_change(kept.label, f"stopped: {error}")
+            return
+        pause_s = min(_FIRST_PAUSE_S * 2**kept.failures, _LONGEST_PAUSE_S)
+        kept.failures = min(kept.failures + 1, 16)
+        kept.next_s = time.monotonic() + pause_s
+        _log.error("%s: %s; trying again in %.0f s", kept.label, error, pause_s)
+        self.on_change(kept.label, f"failed: {error}")
+
+    def _end(self, kept: _Kept) -> None:
+        run, kept.run = kept.run, None
+        watch, kept.watch = kept.watch, None
+        if run is not None:
+            run.stop()
+        if watch is not None:
+            watch.close()
+
+    def _tell(self) -> None:
+        for pipeline in self.pipelines:
+            of_it = [each for each in self._kept if each.pipeline is pipeline]
+            status.write(
+                pipeline.place.state_dir,
+                pipeline.name,
+                {each.name or "": _told(each) for each in of_it},
+            )
+
+
+def _told(kept: _Kept) -> dict[str, Any]:
+    run = kept.run
+    if run is None:
+        state = "stopped" if kept.has_ended else "failed" if kept.error else "starting"
+        hint = kept.error.hint if kept.error else ""
+        error = str(kept.error) if kept.error else None
+        return {**kept.about, "state": state, "error": error, "hint": hint}
+    return {
+        **kept.about,
+        "state": "waiting" if run.waits_for else "running",
+        "error": run.waits_for,
+        "version": run.choice.version,
+        "overtakes": run.choice.overtakes is not None,
+        **run.progress(),
+    }
+
+
+def write_named(flow: Flow, name: str) -> Write:
+    """Raises PipelineError."""
+    for write in flow.writes:
+        if name in (write.name, write.table):
+            return write
+    raise PipelineError(
+        f"pipeline {flow.name} does not write {name}",
+        detail="it writes " + ", ".join(write.name for write in flow.writes),
+    )

@@ -1,0 +1,250 @@
+"""Proof that a store is what its pipeline derives from the log.
+
+    the store says: "I am at these offsets"  ──▶  its rows, in one consistent read
+    the same function, as a batch job over the log up to those offsets  ──▶  rows it should have
+
+Both are compared by the checksums of buckets of keys, and only buckets that differ row by row. The
+pipeline may go on meanwhile: nothing is locked, and the offsets are the store's own.
+"""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (as all of PySpark's users write it)
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import DataType, DoubleType, FloatType, MapType, StructType
+
+from headwater.errors import NotReady, PipelineError
+from headwater.pipelines.flow import AT, POSITION, Write
+from headwater.pipelines.reading import BoundedReader, as_table
+from headwater.pipelines.running import Pipeline, write_named
+from headwater.pipelines.write_run import open_store
+from headwater.sinks.contract import OP, Offsets, Position, Store
+
+BUCKETS: Final = 1024
+SHOWN: Final = 20
+_TOLERANCE: Final = 1e-9  # floating point sums depend on their order; batches have another one
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One row that is not as it should be. None: the row is not there."""
+
+    key: dict[str, Any]
+    stored: dict[str, Any] | None
+    derived: dict[str, Any] | None
+
+    @property
+    def columns(self) -> list[str]:
+        """Those that differ, if both rows are there."""
+        if self.stored is None or self.derived is None:
+            return []
+        return [name for name, value in self.stored.items() if value != self.derived[name]]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    write: str
+    version: int
+    position: Position
+    rows: int
+    buckets_differing: int
+    count: int  # of the rows that differ
+    differences: list[Difference] = field(default_factory=list)  # the first SHOWN
+
+    @property
+    def is_equal(self) -> bool:
+        return self.count == 0
+
+
+def verify(pipeline: Pipeline, name: str, *, version: int | None = None) -> Verdict:
+    """Compares one write's store (the live version) with the log at the store's own position."""
+    write = write_named(pipeline.flow(), name)
+    store = open_store(pipeline.place, pipeline.name, write)
+    try:
+        with tempfile.TemporaryDirectory(prefix="headwater-verify-") as directory:
+            chosen, fields, position = _saved(store, write, version, Path(directory))
+            stored = _stored(pipeline.spark, Path(directory), fields)
+            derived = derive(pipeline, write, position.offsets).select(*fields.names)
+            return compare(write, chosen, position, stored, _as_stored(derived, fields))
+    finally:
+        store.close()
+
+
+def derive(pipeline: Pipeline, write: Write, offsets: Offsets) -> DataFrame:
+    """What the pipeline derives from the log up to `offsets`: the rows that a store should have."""
+    if pipeline.settings.start != "earliest":
+        raise PipelineError(
+            f"pipeline {pipeline.name} does not begin at the start of the log",
+            hint="what it has written cannot be derived again",
+        )
+    reader = BoundedReader(pipeline.spark, pipeline.place.log, pipeline.settings, offsets)
+    flow = pipeline.flow(reader)
+    if flow.has_tables:
+        raise PipelineError(
+            f"pipeline {pipeline.name} reads a topic by flow.table",
+            detail="its rows depend on when they were derived, not on the log alone",
+            hint="they cannot be verified",
+        )
+    frame = write_named(flow, write.name).frame
+    if not write.key:
+        return frame
+    if POSITION in frame.columns:
+        return as_table(frame, write.key)
+    if OP in frame.columns:
+        raise PipelineError(
+            f"pipeline {pipeline.name}: what goes to {write.table} has {OP} and no {POSITION}",
+            detail="the order of the changes of a row is not known",
+            hint=f'select "{POSITION}" too; it is not stored',
+        )
+    return frame
+
+
+def _saved(
+    store: Store, write: Write, version: int | None, directory: Path
+) -> tuple[int, pa.Schema, Position]:
+    """The store's rows, in files: there may be more of them than memory."""
+    versions = {each.number: each for each in store.versions()}
+    live = [each.number for each in versions.values() if each.is_live]
+    chosen = version if version is not None else live[0] if live else None
+    if chosen is None or chosen not in versions:
+        raise NotReady(f"{write.name} has not been written yet")
+    fields = versions[chosen].fields
+    with store.read(chosen) as contents:
+        if contents.position is None:
+            raise NotReady(f"{write.name} has not been written yet")
+        with pq.ParquetWriter(directory / "stored.parquet", fields, compression="lz4") as file:
+            for batch in contents.rows:
+                file.write_batch(batch)
+        return chosen, fields, contents.position
+
+
+def _stored(spark: SparkSession, directory: Path, fields: pa.Schema) -> DataFrame:
+    path = directory / "stored.parquet"
+    return spark.read.schema(from_arrow_schema(fields)).parquet(path.as_uri())
+
+
+def _as_stored(derived: DataFrame, fields: pa.Schema) -> DataFrame:
+    kinds = from_arrow_schema(fields)
+    return derived.select(
+        *[F.col(each.name).cast(each.dataType).alias(each.name) for each in kinds]
+    )
+
+
+def compare(
+    write: Write, version: int, position: Position, stored: DataFrame, derived: DataFrame
+) -> Verdict:
+    names = [name for name in stored.columns if name not in (OP, AT, POSITION)]
+    key = write.key or tuple(names)
+    sums = [_checksums(each, key, names) for each in (stored, derived)]
+    pairs = sums[0].join(sums[1], "bucket", "full_outer")
+    both = pairs.select(
+        "bucket",
+        *[
+            F.coalesce(sums[side][name], F.lit(0)).alias(f"{name}_{side}")
+            for side in (0, 1)
+            for name in ("rows", "checksum")
+        ],
+    ).collect()
+    rows = sum(row["rows_0"] for row in both)
+    differing = [
+        row["bucket"]
+        for row in both
+        if (row["rows_0"], row["checksum_0"]) != (row["rows_1"], row["checksum_1"])
+    ]
+    if not differing:
+        return Verdict(write.name, version, position, rows, 0, 0)
+    found = _different(stored, derived, key, names, differing, counted=not write.key)
+    found = found.persist()
+    try:
+        count = found.count()
+        shown = [_difference(row.asDict(recursive=True), key, names) for row in found.take(SHOWN)]
+    finally:
+        found.unpersist()
+    return Verdict(write.name, version, position, rows, len(differing), count, shown)
+
+
+def _checksums(frame: DataFrame, key: Sequence[str], names: Sequence[str]) -> DataFrame:
+    kinds = {each.name: each.dataType for each in frame.schema}
+    # A null leaves Spark's hash as it was: who is null must be hashed too.
+    hashed = F.xxhash64(
+        *[_hashable(F.col(name), kinds[name]) for name in names],
+        *[F.col(name).isNull() for name in names],
+    )
+    bucket = _bucket(key, kinds)
+    return (
+        frame.select(bucket.alias("bucket"), hashed.alias("hash"))
+        .groupBy("bucket")
+        .agg(
+            F.count("*").alias("rows"),
+            F.sum(F.col("hash").cast("decimal(38,0)")).alias("checksum"),
+        )
+    )
+
+
+def _bucket(key: Sequence[str], kinds: dict[str, DataType]) -> Column:
+    return F.pmod(
+        F.xxhash64(*[_hashable(F.col(name), kinds[name]) for name in key]), F.lit(BUCKETS)
+    )
+
+
+def _hashable(column: Column, kind: DataType) -> Column:
+    """A map has no order, and so no hash of Spark's."""
+    if isinstance(kind, MapType):
+        return F.array_sort(F.map_entries(column))
+    if isinstance(kind, StructType) and any(isinstance(f.dataType, MapType) for f in kind):
+        return F.to_json(column)
+    return column
+
+
+def _different(
+    stored: DataFrame,
+    derived: DataFrame,
+    key: Sequence[str],
+    names: Sequence[str],
+    buckets: list[int],
+    *,
+    counted: bool,
+) -> DataFrame:
+    """Rows of these buckets that only one side has, or that are not the same."""
+    kinds = {each.name: each.dataType for each in stored.schema}
+    sides = []
+    for frame in (stored, derived):
+        of_buckets = frame.where(_bucket(key, kinds).isin(buckets))
+        if counted:  # rows without a key are told apart by their number only
+            keys = [_hashable(F.col(name), kinds[name]).alias(name) for name in names]
+            of_buckets = of_buckets.select(*keys).groupBy(*names).agg(F.count("*").alias("count"))
+        sides.append(of_buckets)
+    columns = [*names, "count"] if counted else list(names)
+    left = sides[0].select(F.struct(*columns).alias("stored"))
+    right = sides[1].select(F.struct(*columns).alias("derived"))
+    same_key = F.lit(True)
+    for name in key:
+        same_key &= F.col("stored")[name].eqNullSafe(F.col("derived")[name])
+    joined = left.join(right, same_key, "full_outer")
+    same = F.col("stored").isNotNull() & F.col("derived").isNotNull()
+    for name in columns:
+        same &= _same(F.col("stored")[name], F.col("derived")[name], kinds.get(name))
+    return joined.where(~same)
+
+
+def _same(left: Column, right: Column, kind: DataType | None) -> Column:
+    if isinstance(kind, MapType):
+        left, right = F.array_sort(F.map_entries(left)), F.array_sort(F.map_entries(right))
+    same = left.eqNullSafe(right)
+    if isinstance(kind, DoubleType | FloatType):
+        near = F.abs(left - right) <= _TOLERANCE * F.greatest(F.abs(left), F.abs(right))
+        same |= F.coalesce(near, F.lit(False))
+    return same
+
+
+def _difference(row: dict[str, Any], key: Sequence[str], names: Sequence[str]) -> Difference:
+    stored, derived = row["stored"], row["derived"]
+    either = stored if stored is not None else derived
+    return Difference({name: either[name] for name in key}, stored, derived)

@@ -1,0 +1,268 @@
+"""One write of a pipeline at work: which version it feeds, its query, and what became of it."""
+
+import logging
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from headwater.client.group_offsets import GroupOffsets
+from headwater.errors import HeadwaterError, PipelineError, SinkError
+from headwater.pipelines.applying import Applying
+from headwater.pipelines.checkpoint import Checkpoint
+from headwater.pipelines.flow import AT, POSITION, TOPICS, Write
+from headwater.pipelines.offsets import has_reached
+from headwater.pipelines.refused_rows import RefusedRows
+from headwater.pipelines.settings import PipelineSettings
+from headwater.sinks.contract import OP, Log, Offsets, Position, Store, Target, Version
+from headwater.sinks.settings import SinkSettings
+from headwater.sinks.stores import store_of
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_log = logging.getLogger(__name__)
+_GROUP_EVERY_S: Final = 1.0
+_GROUP_PATIENCE_S: Final = 5.0  # nothing depends on it
+
+
+@dataclass(frozen=True)
+class Place:
+    """What all writes of a process have in common."""
+
+    log: Log
+    sinks: dict[str, SinkSettings]
+    state_dir: Path
+
+
+def target_of(pipeline: str, write: Write) -> Target:
+    return Target(f"{pipeline}/{write.name}", write.table, write.key, write.options)
+
+
+def open_store(place: Place, pipeline: str, write: Write) -> Store:
+    settings = place.sinks.get(write.to)
+    if settings is None:
+        assert write.to == TOPICS, "checked by flow.write"
+        settings = SinkSettings(TOPICS, kind="topic")
+    return store_of(settings, target_of(pipeline, write), place.log)
+
+
+def fields_of(write: Write) -> pa.Schema:
+    """What the store keeps of the rows."""
+    kept = [each for each in write.frame.schema if each.name not in (OP, AT, POSITION)]
+    fields = to_arrow_schema(type(write.frame.schema)(kept), timezone="UTC")
+    is_key = dict.fromkeys(write.key, False)
+    return pa.schema([each.with_nullable(is_key.get(each.name, True)) for each in fields])
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which version of a target a run feeds."""
+
+    version: int
+    overtakes: Offsets | None = None  # made live as soon as it has come so far
+
+
+def choose(place: Place, pipeline: str, write: Write, versions: list[Version]) -> Choice:
+    """The live version, as long as its checkpoint is there. Without it, nobody knows what state
+    belongs to the store's rows: a new version is derived from the start of the log beside it, and
+    made live when it has come as far.
+    """
+    live = next((each for each in versions if each.is_live), None)
+    if live is None or live.position is None:
+        return Choice(live.number if live else 1)
+    if _belongs(place, pipeline, write, live):
+        return Choice(live.number)
+    for each in reversed(versions):  # what an earlier run has begun for the same reason
+        if each.number > live.number and each.position and _belongs(place, pipeline, write, each):
+            return Choice(each.number, live.position.offsets)
+    _log.warning(
+        "%s: the checkpoint of %s is gone; it is derived anew from the log", pipeline, write.name
+    )
+    return Choice(max(each.number for each in versions) + 1, live.position.offsets)
+
+
+def _belongs(place: Place, pipeline: str, write: Write, version: Version) -> bool:
+    assert version.position is not None
+    checkpoint = Checkpoint(place.state_dir, pipeline, write.name, version.number)
+    return (
+        checkpoint.query() == version.position.query
+        and checkpoint.offsets(version.position.batch) is not None
+    )
+
+
+class WriteRun:
+    """From `start` to `stop`. Its query runs in threads of Spark's."""
+
+    def __init__(
+        self,
+        place: Place,
+        settings: PipelineSettings,
+        write: Write,
+        choice: Choice,
+        *,
+        before: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.write = write
+        self.choice = choice
+        self.pipeline = settings.name
+        self._place = place
+        self._settings = settings
+        self._store = open_store(place, settings.name, write)
+        self._checkpoint = Checkpoint(place.state_dir, settings.name, write.name, choice.version)
+        self._group = GroupOffsets(
+            place.log.bootstrap,
+            place.log.login,
+            group_of(settings, write),
+            patience_s=_GROUP_PATIENCE_S,
+        )
+        self._refused = RefusedRows(place.log, f"{settings.name}/{write.name}", settings.name)
+        self._grouped_s = 0.0
+        self._applying = Applying(
+            self._store,
+            choice.version,
+            fields_of(write),
+            self._checkpoint,
+            before=before,
+            refuse=self._refused.of_batch if settings.bad_rows == "dead-letter" else None,
+            applied=self._on_applied,
+        )
+        self.query: StreamingQuery | None = None
+
+    def start(self, *, until_now: bool = False) -> None:
+        """`until_now`: the query ends by itself when it has read what is there."""
+        self._checkpoint.lock()
+        try:
+            self._applying.open()
+            if self.position is None and self._checkpoint.is_beyond_first():
+                # The store was emptied or made anew: it has to be given everything.
+                _log.warning("%s: %s is empty; deriving it anew", self.pipeline, self.write.name)
+                self._checkpoint.remove()
+            writer = (
+                self.write.frame.writeStream.queryName(
+                    f"{self.pipeline}/{self.write.name}/v{self.choice.version}"
+                )
+                .outputMode(self.write.mode)
+                .option("checkpointLocation", str(self._checkpoint.path))
+                .foreachBatch(self._applying)
+            )
+            if until_now:
+                writer = writer.trigger(availableNow=True)
+            elif self._settings.every:
+                every_ms = round(self._settings.every * 1000)
+                writer = writer.trigger(processingTime=f"{every_ms} milliseconds")
+            self.query = writer.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def stop(self) -> None:
+        """The batch that runs is given up, or finished; either is right."""
+        self._applying.stop()
+        if self.query is not None:
+            try:
+                self.query.stop()
+            except Exception as error:
+                # Spark throws StackOverflowError at a query that is stopped within foreachBatch,
+                # and yet it stops.
+                _log.debug("while stopping %s: %s", self.write.name, error)
+        self.close()
+
+    def close(self) -> None:
+        self._applying.close()
+        self._store.close()
+        self._group.close()
+        self._refused.close()
+        self._checkpoint.unlock()
+
+    @property
+    def is_active(self) -> bool:
+        return self.query is not None and self.query.isActive
+
+    @property
+    def position(self) -> Position | None:
+        return self._applying.position
+
+    @property
+    def waits_for(self) -> str | None:
+        return self._applying.waits_for
+
+    def error(self) -> HeadwaterError | None:
+        """Why the query has ended; None if it was to end."""
+        assert self.query is not None
+        if self._applying.error is not None:
+            return self._applying.error
+        try:
+            failed = self.query.exception()
+        except Exception as error:
+            failed = error  # type: ignore[assignment]
+        return None if failed is None else explained(self.pipeline, failed)
+
+    def progress(self) -> dict[str, Any]:
+        """Of the last batch, in few numbers."""
+        last = self.query.lastProgress if self.query is not None else None
+        if last is None:
+            return {}
+        operators = last["stateOperators"]
+        return {
+            "batch": last["batchId"],
+            "rows": last["numInputRows"],
+            "rows_per_s": last["processedRowsPerSecond"],
+            "batch_ms": last["batchDuration"],
+            "at": last["timestamp"],
+            "state_rows": sum(each["numRowsTotal"] for each in operators),
+            "state_bytes": sum(each["memoryUsedBytes"] for each in operators),
+        }
+
+    def _on_applied(self, position: Position) -> None:
+        if self.choice.overtakes and has_reached(position, self.choice.overtakes):
+            self._store.promote(self.choice.version)
+            _log.info(
+                "%s: version %d of %s is live", self.pipeline, self.choice.version, self.write.name
+            )
+            self.choice = Choice(self.choice.version)
+        if time.monotonic() - self._grouped_s >= _GROUP_EVERY_S:
+            try:
+                self._group.commit(
+                    {
+                        (topic, partition): offset
+                        for topic, partitions in position.offsets.items()
+                        for partition, offset in partitions.items()
+                    }
+                )
+            except HeadwaterError as error:  # for people who look at lag; nothing depends on it
+                _log.warning("%s: no offsets for its group: %s", self.pipeline, error)
+            self._grouped_s = time.monotonic()
+
+
+def group_of(settings: PipelineSettings, write: Write) -> str:
+    """The consumer group whose lag is that of the write."""
+    return f"headwater.{settings.name}.{write.to}.{write.table}"
+
+
+_OWN: Final = re.compile(r"headwater\.errors\.(\w+): (.+)")
+
+
+def explained(pipeline: str, failed: BaseException) -> HeadwaterError:
+    """What Spark says in many lines, in one. An error of ours that was raised in a process of
+    Spark's is in there as text.
+    """
+    text = str(failed)
+    found = _OWN.findall(text)
+    if found:
+        return PipelineError(f"pipeline {pipeline}: {found[-1][1]}")
+    if isinstance(failed, SinkError | PipelineError):
+        return failed
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    python = [line for line in lines if re.match(r"\w*(Error|Exception)\b.*: ", line)]
+    return PipelineError(
+        f"pipeline {pipeline} failed in Spark",
+        detail=(python or lines or [type(failed).__name__])[-1 if python else 0][:500],
+        hint="-v shows all of it; if the function has changed, its checkpoint may not fit any"
+        f" more: `headwater pipeline rebuild {pipeline}` derives everything anew",
+    )
