@@ -31,6 +31,11 @@ COMMANDS: Final = {
         "capture",
         "databases whose changes are followed: list, status, run, snapshot, reset",
     ),
+    "pipeline": (
+        "pipeline",
+        "stores derived from the log: list, status, run, rebuild, promote",
+    ),
+    "verify": ("verify", "prove that a derived store equals what the log says"),
     "status": ("status", "the state of the broker on one screen"),
     "doctor": ("doctor", "what is wrong with this machine or configuration"),
 }

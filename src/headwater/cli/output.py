@@ -74,7 +74,9 @@ def print_json(value: Any) -> None:
     """One JSON document on a line of its own, at once (a pipe may be waiting for it)."""
     import orjson
 
-    sys.stdout.write(orjson.dumps(value, default=str).decode() + "\n")
+    sys.stdout.write(
+        orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode() + "\n"
+    )
     sys.stdout.flush()
 
 

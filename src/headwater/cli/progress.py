@@ -24,12 +24,12 @@ class Progress:
         self._bar: Any = None
         self._task: Any = None
 
-    def update(self, records: int, done: int = 0) -> None:
+    def update(self, records: int, done: int = 0, more: str = "") -> None:
         now_s = time.monotonic()
         if self._quiet or now_s < self._next_s:
             return
         rate = records / (now_s - self._began_s)
-        text = f"{count(records)} records, {count(round(rate))}/s"
+        text = f"{count(records)} records, {count(round(rate))}/s{more}"
         if not self._terminal:
             self._next_s = now_s + _LINE_EVERY_S
             share = f" ({done / self._total:.0%})" if self._total else ""

@@ -1,0 +1,110 @@
+"""`headwater pipeline list | status | run | rebuild | promote`: what is derived from the log.
+
+list and status start no Spark: stores say themselves how far they are.
+"""
+
+import argparse
+
+from headwater.cli import pipeline_rebuild, pipeline_run
+from headwater.cli.capture_state import client_options, connected, load
+from headwater.cli.output import count, note, print_json, say, size, styled, table
+from headwater.cli.parser import Command, Parser
+from headwater.cli.pipeline_state import NEW, RUNNING, Known, KnownWrite, known_pipelines, wanted
+
+_STYLES = {RUNNING: "green", NEW: "dim"}
+_NONE = "no pipelines yet; a section [pipeline.NAME] in headwater.toml makes one"
+
+
+def _configure_list(parser: Parser) -> None:
+    client_options(parser)
+
+
+def _list(args: argparse.Namespace) -> int:
+    loaded = load(args)
+    connected(loaded)
+    known = known_pipelines(loaded, wanted(loaded, []))
+    if args.json:
+        print_json([each.as_json() for each in known])
+    elif known:
+        headers = ("pipeline", "file", "state", "writes", ">lag")
+        say(table(headers, (_cells(each) for each in known)))
+    else:
+        note(_NONE)
+    return 0
+
+
+def _cells(known: Known) -> tuple[str, ...]:
+    lags = [each.lag for each in known.writes]
+    lag = "-" if not lags or None in lags else count(sum(each or 0 for each in lags))
+    writes = ", ".join(each.name for each in known.writes) or "-"
+    return known.name, known.file, known.state, writes, lag
+
+
+def _configure_status(parser: Parser) -> None:
+    parser.add_argument("names", metavar="NAME", nargs="*", help="pipelines (all)")
+    client_options(parser)
+
+
+def _status(args: argparse.Namespace) -> int:
+    loaded = load(args)
+    connected(loaded)
+    known = known_pipelines(loaded, wanted(loaded, args.names))
+    if args.json:
+        print_json([each.as_json() for each in known])
+    elif not known:
+        note(_NONE)
+    for index, each in enumerate(known if not args.json else ()):
+        if index:
+            say()
+        _show(each)
+    return 0 if all(each.is_well for each in known) else 3
+
+
+def _show(known: Known) -> None:
+    state = styled(known.state, _STYLES.get(known.state, "bold yellow"))
+    say(f"{styled(known.name, 'bold')}  {state}  {known.file}")
+    if known.error:
+        say(f"  {styled('failed:', 'bold red')} {known.error}")
+    if not known.is_running:
+        say(f"  `headwater pipeline run {known.name}` starts it")
+    for each in known.writes:
+        _show_write(each)
+
+
+def _show_write(write: KnownWrite) -> None:
+    told = write.told
+    say(f"  {styled(write.name, 'bold')}  {told.get('state', '')}")
+    if told.get("error"):
+        say(f"    {styled('error:', 'bold red')} {told['error']}")
+        if told.get("hint"):
+            say(f"    {styled('hint:', 'bold cyan')} {told['hint']}")
+    if write.error is not None:
+        say(f"    the store cannot be asked: {write.error}")
+    elif write.lag is not None:
+        behind = "in step" if write.lag == 0 else f"{count(write.lag)} records behind"
+        batch = f", batch {write.position.batch}" if write.position else ""
+        say(f"    {behind}{batch}")
+    if told.get("batch_ms") is not None:
+        rate = count(round(told.get("rows_per_s") or 0))
+        say(f"    last batch  {count(told['rows'])} records in {told['batch_ms']} ms ({rate}/s)")
+    if told.get("state_rows"):
+        say(f"    state  {count(told['state_rows'])} rows, {size(told['state_bytes'])}")
+    if len(write.versions) > 1:
+        shown = ", ".join(
+            f"{each.number} (live)" if each.is_live else str(each.number) for each in write.versions
+        )
+        say(f"    versions  {shown}")
+
+
+COMMANDS = {
+    "list": Command("the pipelines, and how far each is", _configure_list, _list),
+    "status": Command(
+        "rates, lag, state and versions of pipelines; exit code 3 if one is not well",
+        _configure_status,
+        _status,
+        "  headwater pipeline status\n  headwater pipeline status revenue --json",
+    ),
+    "run": pipeline_run.COMMAND,
+    "rebuild": pipeline_rebuild.REBUILD,
+    "promote": pipeline_rebuild.PROMOTE,
+}

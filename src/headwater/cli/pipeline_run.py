@@ -1,0 +1,100 @@
+"""`headwater pipeline run [NAME …]`: pipelines in the foreground, all in one Spark application."""
+
+import argparse
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from types import FrameType
+from typing import Final
+
+from headwater.broker.logs import JsonFormatter, TextFormatter
+from headwater.cli.capture_state import client_options, connected, load
+from headwater.cli.output import note, plural, say, styled
+from headwater.cli.parser import Command, Parser
+from headwater.cli.pipeline_state import spark_of, wanted
+from headwater.errors import UsageError
+
+_STOP_S: Final = 20.0  # what has not ended by then is left as it is
+
+
+def _configure(parser: Parser) -> None:
+    parser.add_argument("names", metavar="NAME", nargs="*", help="pipelines (all)")
+    client_options(parser, json_help="write one JSON object at the start, and the log as JSON")
+
+
+def _run(args: argparse.Namespace) -> int:
+    loaded = load(args)
+    names = wanted(loaded, args.names)
+    if not names:
+        raise UsageError(
+            "there is nothing to run",
+            hint="a section [pipeline.NAME] in headwater.toml makes a pipeline",
+        )
+    connected(loaded)
+    _log_to_stderr(loaded.broker.log_level, as_json=args.json)
+    stop = stop_on_signals()
+    if not args.json:
+        note(f"starting Spark ({loaded.spark.master}) …")
+    began_s = time.monotonic()
+    spark = spark_of(loaded, "headwater " + ", ".join(names))
+
+    from headwater.pipelines.running import Runner, pipelines_of
+
+    runner = Runner(pipelines_of(loaded, spark, names), stop)
+    if args.json:
+        say(json.dumps({"pipelines": names, "bootstrap": loaded.bootstrap(), "pid": os.getpid()}))
+    else:
+        took_s = time.monotonic() - began_s
+        say(f"Spark is there after {took_s:.0f} s; {plural(len(names), 'pipeline')} on it")
+        if sys.stdout.isatty():
+            name = styled(f"headwater pipeline status {names[0]}", "bold")
+            say(f"\nlook, in another terminal:\n  {name}\n\nCtrl-C stops it\n")
+    sys.stdout.flush()
+    runner.run()
+    spark.stop()
+    if not stop.is_set():  # all of them ended by themselves
+        raise runner.errors()[0]
+    if not args.json:
+        say("stopped; the next run goes on from here")
+    return 0
+
+
+def _log_to_stderr(level: str, *, as_json: bool) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.getLogger("py4j").setLevel(logging.ERROR)
+
+
+def stop_on_signals() -> threading.Event:
+    """Set by SIGINT and SIGTERM. A second one ends the process at once, which loses nothing."""
+    stop = threading.Event()
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_DFL)
+        stop.set()
+        threading.Thread(target=_end_anyway, name="end", daemon=True).start()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, ask)
+    return stop
+
+
+def _end_anyway() -> None:
+    time.sleep(_STOP_S)
+    note("stopped, though something did not answer")
+    sys.stderr.flush()
+    os._exit(0)
+
+
+COMMAND = Command(
+    "run pipelines in the foreground",
+    _configure,
+    _run,
+    "  headwater pipeline run\n  headwater pipeline run revenue",
+)

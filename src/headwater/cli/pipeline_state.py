@@ -1,0 +1,194 @@
+"""What is known of pipelines without starting Spark: the configuration, what their processes tell,
+what their stores say of themselves, and how far the log is ahead.
+"""
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from headwater import config
+from headwater.cli.capture_state import load
+from headwater.errors import HeadwaterError, UsageError
+from headwater.pipelines import status
+from headwater.pipelines.settings import PipelineSettings
+
+if TYPE_CHECKING:
+    from headwater.pipelines.running import Pipeline
+    from headwater.sinks.contract import Offsets, Position, Store, Version
+
+RUNNING, STOPPED, NEW = "running", "stopped", "never ran"
+_WELL: Final = (RUNNING,)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownWrite:
+    """One write of a pipeline, as far as it can be told."""
+
+    name: str
+    told: dict[str, Any]  # by the process
+    versions: "list[Version]"
+    error: str | None  # why the store cannot be asked
+    ends: "Offsets"
+
+    @property
+    def live(self) -> "Version | None":
+        return next((each for each in self.versions if each.is_live), None)
+
+    @property
+    def position(self) -> "Position | None":
+        return self.live.position if self.live else None
+
+    @property
+    def lag(self) -> int | None:
+        """In records of the log; None if it cannot be told."""
+        from headwater.pipelines.offsets import lag_records
+
+        if self.error is not None:
+            return None
+        return lag_records(self.position, self.ends)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            **self.told,
+            "write": self.name,
+            "live_version": self.live.number if self.live else None,
+            "versions": [
+                {
+                    "version": each.number,
+                    "is_live": each.is_live,
+                    "batch": each.position.batch if each.position else None,
+                    "offsets": each.position.offsets if each.position else None,
+                }
+                for each in self.versions
+            ],
+            "store_error": self.error,
+            "lag": self.lag,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """One pipeline."""
+
+    name: str
+    file: str
+    is_running: bool
+    error: str | None
+    writes: list[KnownWrite]
+
+    @property
+    def state(self) -> str:
+        if not self.is_running:
+            return STOPPED if self.writes else NEW
+        states = {each.told.get("state", RUNNING) for each in self.writes}
+        if self.error is not None or "failed" in states:
+            return "failed"
+        return next(
+            (each for each in ("stopped", "waiting", "starting") if each in states), RUNNING
+        )
+
+    @property
+    def is_well(self) -> bool:
+        return self.state in _WELL
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "pipeline": self.name,
+            "file": self.file,
+            "state": self.state,
+            "error": self.error,
+            "writes": [each.as_json() for each in self.writes],
+        }
+
+
+def known_pipelines(loaded: config.Config, names: list[str]) -> list[Known]:
+    place = place_of(loaded)
+    return [_known(loaded, place, loaded.pipelines[name]) for name in names]
+
+
+def _known(loaded: config.Config, state_dir: Path, settings: PipelineSettings) -> Known:
+    told = status.read(state_dir, settings.name)
+    unbuilt = told.writes.get("", {})
+    writes = [
+        _known_write(loaded, settings.name, name, dict(each))
+        for name, each in told.writes.items()
+        if name and "sink" in each
+    ]
+    error = unbuilt.get("error") if told.is_running else None
+    return Known(settings.name, settings.file, told.is_running, error, writes)
+
+
+def _known_write(
+    loaded: config.Config, pipeline: str, name: str, told: dict[str, Any]
+) -> KnownWrite:
+    from headwater.pipelines.offsets import ends_of
+    from headwater.sinks.contract import Log
+
+    versions: list[Version] = []
+    error = None
+    try:
+        store = store_told(loaded, pipeline, told)
+        try:
+            versions = store.versions()
+        finally:
+            store.close()
+    except HeadwaterError as failed:
+        error = str(failed)
+    ends = ends_of(Log(loaded.bootstrap(), loaded.client), told.get("topics", []))
+    return KnownWrite(name, told, versions, error, ends)
+
+
+def store_told(loaded: config.Config, pipeline: str, told: dict[str, Any]) -> "Store":
+    """The store of a write that a process has told of."""
+    from headwater.sinks.contract import Log, Target
+    from headwater.sinks.settings import SinkSettings
+    from headwater.sinks.stores import store_of
+
+    settings = loaded.sinks.get(told["sink"], SinkSettings(told["sink"], kind="topic"))
+    owner = f"{pipeline}/{told['sink']}/{told['table']}"
+    target = Target(owner, told["table"], tuple(told["key"]), told["options"])
+    return store_of(settings, target, Log(loaded.bootstrap(), loaded.client))
+
+
+def place_of(loaded: config.Config) -> Path:
+    """Where checkpoints and states are."""
+    base = loaded.path.parent if loaded.path else Path.cwd()
+    if loaded.spark.state_dir:
+        return (base / loaded.spark.state_dir).resolve()
+    return (base / loaded.broker.data_dir / "pipelines").resolve()
+
+
+def wanted(loaded: config.Config, names: list[str]) -> list[str]:
+    """The named pipelines, or all. Raises UsageError for one that does not exist."""
+    for name in names:
+        if name not in loaded.pipelines:
+            known = list(loaded.pipelines)
+            meant = config.nearest(name, known)
+            if meant:
+                hint = f"did you mean {meant}?"
+            elif known:
+                hint = "there are " + ", ".join(known)
+            else:
+                hint = f"a section [pipeline.{name}] in {config.FILE_NAME} makes one"
+            raise UsageError(f"there is no pipeline {name}", hint=hint)
+    return names or list(loaded.pipelines)
+
+
+def started(args: argparse.Namespace, name: str) -> "tuple[config.Config, Pipeline]":
+    """One pipeline with a Spark of its own, for a command that needs both."""
+    loaded = load(args)
+    (name,) = wanted(loaded, [name])
+    from headwater.pipelines.running import pipelines_of
+
+    (pipeline,) = pipelines_of(loaded, spark_of(loaded, f"headwater {name}"), [name])
+    return loaded, pipeline
+
+
+def spark_of(loaded: config.Config, app_name: str) -> Any:
+    """Spark as [spark] says."""
+    from headwater.pipelines.session import spark
+
+    settings = loaded.spark
+    conf = {"spark.driver.memory": settings.driver_memory, **settings.conf}
+    return spark(app_name, settings.master, jars=settings.jars, **conf)

@@ -1,0 +1,101 @@
+"""`headwater verify NAME`: whether a store is what its pipeline derives from the log."""
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from headwater.cli.capture_state import client_options
+from headwater.cli.output import count, note, plural, print_json, say, styled
+from headwater.cli.parser import Command, Parser
+from headwater.cli.pipeline_state import started
+
+if TYPE_CHECKING:
+    from headwater.pipelines.verifying import Difference, Verdict
+
+
+def _configure(parser: Parser) -> None:
+    parser.add_argument("name", metavar="NAME", help="pipeline, or pipeline/sink/table")
+    client_options(parser)
+
+
+def _verify(args: argparse.Namespace) -> int:
+    name, _, write = args.name.partition("/")
+    if not args.json:
+        note("starting Spark …")
+    _, pipeline = started(args, name)
+    from headwater.pipelines.verifying import verify
+
+    names = [write] if write else [each.name for each in pipeline.flow().writes]
+    verdicts = []
+    for each in names:
+        if not args.json:
+            note(f"deriving {each} from the log …")
+        verdicts.append(verify(pipeline, each))
+    if args.json:
+        print_json([_as_json(each) for each in verdicts])
+    else:
+        for verdict in verdicts:
+            _show(verdict)
+    return 0 if all(each.is_equal for each in verdicts) else 3
+
+
+def _show(verdict: "Verdict") -> None:
+    at = ", ".join(
+        f"{topic}-{partition}@{offset}"
+        for topic, partitions in sorted(verdict.position.offsets.items())
+        for partition, offset in sorted(partitions.items())
+    )
+    if verdict.is_equal:
+        say(
+            f"{styled('equal', 'bold green')}  {verdict.write} (version {verdict.version}):"
+            f" {plural(verdict.rows, 'row')} at {at}"
+        )
+        return
+    say(
+        f"{styled('different', 'bold red')}  {verdict.write} (version {verdict.version}):"
+        f" {count(verdict.count)} of {plural(verdict.rows, 'row')} at {at}"
+    )
+    for each in verdict.differences:
+        _show_difference(each)
+    if verdict.count > len(verdict.differences):
+        say(f"  … and {count(verdict.count - len(verdict.differences))} more")
+
+
+def _show_difference(difference: "Difference") -> None:
+    key = _row(difference.key)
+    if difference.stored is None:
+        say(f"  {key}: missing in the store; the log says {_row(difference.derived)}")
+    elif difference.derived is None:
+        say(f"  {key}: not in the log; the store has {_row(difference.stored)}")
+    else:
+        for column in difference.columns:
+            stored, derived = difference.stored[column], difference.derived[column]
+            say(f"  {key}: {column} is {stored!r} in the store, {derived!r} by the log")
+
+
+def _row(row: dict[str, Any] | None) -> str:
+    return ", ".join(f"{name}={value}" for name, value in (row or {}).items())
+
+
+def _as_json(verdict: "Verdict") -> dict[str, Any]:
+    return {
+        "write": verdict.write,
+        "version": verdict.version,
+        "is_equal": verdict.is_equal,
+        "rows": verdict.rows,
+        "offsets": verdict.position.offsets,
+        "different": verdict.count,
+        "differences": [
+            {"key": each.key, "stored": each.stored, "derived": each.derived}
+            for each in verdict.differences
+        ],
+    }
+
+
+COMMANDS = {
+    "": Command(
+        "prove that a store equals what the log says; exit code 3 if it does not",
+        _configure,
+        _verify,
+        "  headwater verify revenue\n  headwater verify revenue/warehouse/revenue --json",
+    )
+}
