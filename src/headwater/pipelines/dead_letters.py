@@ -105,8 +105,7 @@ class _Writer:
             log, f"{name}{SUFFIX}.{topic}.{partition}", _key(name, topic, partition)
         )
         try:
-            letters = _ensured(log, self._noted, topic)
-            self._letters = letters, partition % self._noted.partitions(letters)
+            self._letters = topic + SUFFIX, partition % _ensured(log, topic)
             self._count, self._runs = _read(self._noted.note, name)
         except BaseException:
             self._noted.close()
@@ -183,25 +182,26 @@ def _read(note: bytes | None, name: str) -> tuple[int, OffsetRuns]:
         ) from error
 
 
-def _ensured(log: Log, noted: NotedTransactions, topic: str) -> str:
-    """The topic of the dead letters, which is made, with as many partitions as its topic has and
-    room for its largest record.
+def _ensured(log: Log, topic: str) -> int:
+    """How many partitions the topic of the dead letters has. It is made with as many as its topic
+    has, and with room for the largest of its records.
     """
     letters = topic + SUFFIX
     cluster = Cluster(log.bootstrap, log.login)
     try:
         with as_sink_errors():
-            if cluster.find_partitions(letters) is not None:
-                return letters
+            found = cluster.find_partitions(letters)
+            if found is not None:
+                return found
             configs = dict(_CONFIGS)
             largest = topic_configs(cluster, topic).get("max.message.bytes")
             if largest is not None:
                 configs["max.message.bytes"] = str(int(largest) + _HEADERS_BYTES)
-            new = NewTopic(letters, noted.partitions(topic), configs)
+            new = NewTopic(letters, cluster.partitions(topic), configs)
             ensure_topics(log.bootstrap, log.login, [new])
+            return cluster.partitions(letters)
     finally:
         cluster.close()
-    return letters
 
 
 def _pieces(rejected: Sequence[Rejected]) -> Iterator[list[Rejected]]:
