@@ -1,19 +1,29 @@
 """Reading in bulk, of our broker and of Apache Kafka; librdkafka says what is there."""
 
+import asyncio
+import os
+import random
 import re
 import time
 from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from test_compacted_reading import NUMBA_CACHE
 from wire import wait_until as eventually
 from written import NOBODY, batch, messages, new_topic, producer
 
+from bench.peers.kafka import run_tool
+from bench.peers.provision import missing_tools
 from headwater.client.arrow import schema_of
 from headwater.client.fetching import DEFAULT_COLUMNS, EARLIEST, LATEST, Fetcher
-from headwater.errors import RequestRefused
+from headwater.errors import DataLost, RequestRefused
+from headwater.testing import InProcessBroker
 
 ALL = ("key", "value", "offset", "timestamp", "headers")
 
@@ -143,3 +153,125 @@ def test_columns_are_those_asked_for(address: str) -> None:
             {"offset": 1, "key": b"k"},
         ]
         assert set(rows(fetcher, topic, 0, 1, DEFAULT_COLUMNS)[0]) == set(DEFAULT_COLUMNS)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_transactions_beside_a_reader_by_the_book(address: str, seed: int) -> None:
+    """Several producers' transactions, one in another; both ways of reading them."""
+    topic = new_topic(address)
+    rng = random.Random(seed)
+    writers = [producer(address) for _ in range(3)]
+    plain = Producer({"bootstrap.servers": address})
+    for number in range(60):
+        if rng.random() < 0.2:
+            plain.produce(topic, b"plain %d" % number)
+            plain.flush()
+        writer = rng.choice(writers)
+        writer.send({(topic, 0): [batch(b"%d" % number, b"and %d" % number)]})
+        if rng.random() < 0.4:
+            rng.choice([writer.commit, writer.abort])()
+    for writer in writers:
+        writer.abort()
+        writer.fence()
+        writer.close()
+    committed, everything = (
+        as_rows(messages(address, topic, isolation_level=isolation))
+        for isolation in ("read_committed", "read_uncommitted")
+    )
+    assert 20 < len(committed) < len(everything)
+    with (
+        Fetcher(address, NOBODY) as fetcher,
+        Fetcher(address, NOBODY, isolation="read_uncommitted") as dirty,
+    ):
+        end = end_of(fetcher, topic)
+        assert with_ms(rows(fetcher, topic, 0, end)) == committed
+        assert with_ms(rows(dirty, topic, 0, end)) == everything
+        # In stretches of any size, which begin and end in the midst of transactions and batches.
+        pieces = sorted({0, end, *(rng.randrange(end) for _ in range(20))})
+        found = [rows(fetcher, topic, *between) for between in pairwise(pieces)]
+        assert with_ms([row for piece in found for row in piece]) == committed
+
+
+def test_the_time_of_the_broker(address: str) -> None:
+    topic = new_topic(address, message_timestamp_type="LogAppendTime")
+    writer = Producer({"bootstrap.servers": address, "compression.type": "lz4"})
+    for number in range(10):
+        writer.produce(topic, b"v", timestamp=1000 + number)
+    writer.flush()
+    with Fetcher(address, NOBODY) as fetcher:
+        found = with_ms(rows(fetcher, topic, 0, 10))
+        assert found == as_rows(messages(address, topic))
+        (stamp,) = {row["timestamp"] for row in found}
+        assert abs(stamp / 1000 - time.time()) < 60
+        assert fetcher.offsets([(topic, 0)], stamp) == {(topic, 0): 0}
+
+
+def test_offsets_by_time(address: str) -> None:
+    topic = new_topic(address)
+    writer = Producer({"bootstrap.servers": address})
+    for number in range(100):
+        writer.produce(topic, b"v", timestamp=1_700_000_000_000 + 10 * number)
+        if number % 10 == 9:
+            writer.flush()
+    with Fetcher(address, NOBODY) as fetcher:
+        for time_ms, expected in ((0, 0), (1_700_000_000_495, 50), (1_700_000_000_991, 100)):
+            assert fetcher.offsets([(topic, 0)], time_ms) == {(topic, 0): expected}
+
+
+def test_what_has_been_deleted_is_an_error(address: str) -> None:
+    topic = new_topic(address)
+    with producer(address) as writer:
+        writer.send({(topic, 0): [batch(b"1"), batch(b"2"), batch(b"3")]})
+        writer.commit()
+        writer.fence()
+    admin = AdminClient({"bootstrap.servers": address})
+    for future in admin.delete_records([TopicPartition(topic, 0, 2)]).values():
+        future.result(10)
+    with Fetcher(address, NOBODY) as fetcher:
+        assert fetcher.offsets([(topic, 0)], EARLIEST) == {(topic, 0): 2}
+        with pytest.raises(DataLost, match=f"{topic}-0") as lost:
+            rows(fetcher, topic, 0, 4)
+        assert (lost.value.wanted, lost.value.first) == (0, 2)
+        assert values(fetcher, topic, 2, 4) == [b"3"]
+        with pytest.raises(DataLost, match="the log ends at 4"):
+            rows(fetcher, topic, 9, 10)
+
+
+def test_a_compacted_topic_has_holes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", os.environ.get("NUMBA_CACHE_DIR", NUMBA_CACHE))
+    with InProcessBroker.serving(str(tmp_path)) as broker:
+        topic = new_topic(
+            broker.bootstrap,
+            cleanup_policy="compact",
+            min_cleanable_dirty_ratio="0.01",
+            segment_bytes="16384",
+        )
+        writer = Producer({"bootstrap.servers": broker.bootstrap, "compression.type": "zstd"})
+        for number in range(3000):
+            writer.produce(topic, os.urandom(50), b"%d" % (number % 7 if number % 500 else number))
+            if number % 20 == 19:
+                writer.flush()
+        rounds = broker.running.broker.compactor.run()
+        asyncio.run_coroutine_threadsafe(rounds, broker._loop).result(60)
+        expected = as_rows(messages(broker.bootstrap, topic))
+        with Fetcher(broker.bootstrap, NOBODY, patience_s=10) as fetcher:
+            assert with_ms(rows(fetcher, topic, 0, 3000)) == expected
+            kept = {row["offset"] for row in expected}
+            assert len(kept) < 1000
+            for start, end in ((1, 499), (1, 500), (1, 501), (900, 1000), (501, 1000)):
+                found = [row["offset"] for row in rows(fetcher, topic, start, end)]
+                assert found == [offset for offset in range(start, end) if offset in kept]
+
+
+@pytest.mark.java
+@pytest.mark.skipif(bool(missing_tools("java", "mvn")), reason="needs java and mvn on the PATH")
+@pytest.mark.parametrize("codec", ["snappy", "lz4", "zstd"])
+def test_what_java_writes(headwater_address: str, codec: str) -> None:
+    """Its snappy has a framing of its own; its lz4 and zstd frames are not librdkafka's either."""
+    topic = new_topic(headwater_address)
+    lines = [f"{number} " * (number % 30 + 1) for number in range(3000)]
+    told = ["--bootstrap-server", headwater_address, "--topic", topic, "--compression-codec", codec]
+    run_tool("ConsoleProducer", *told, stdin="\n".join(lines) + "\n").check_returncode()
+    with Fetcher(headwater_address, NOBODY) as fetcher:
+        found = values(fetcher, topic, 0, end_of(fetcher, topic))
+    assert found == [line.encode() for line in lines]

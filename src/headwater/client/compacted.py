@@ -101,7 +101,7 @@ class _Partition:
             if marker.commit:
                 self._add(pending, self._found)
             elif aborted is not None:
-                aborted.end(header.producer_id)
+                aborted.end(header)
         elif aborted is not None:
             if not (header.attributes & TRANSACTIONAL and aborted.has(header)):
                 self._add(_latest_of(batch), self._found)

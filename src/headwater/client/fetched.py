@@ -54,12 +54,17 @@ class Aborted:
         self._producers: set[int] = set()  # those in an aborted transaction, at this batch
 
     def has(self, header: BatchHeader) -> bool:
-        while self._later and self._later[-1][0] <= header.last_offset:
-            self._producers.add(self._later.pop()[1])
+        self._go_to(header.last_offset)
         return header.producer_id in self._producers
 
-    def end(self, producer_id: int) -> None:
-        self._producers.discard(producer_id)
+    def end(self, marker: BatchHeader) -> None:
+        """Also of a transaction whose records all lie in front of this answer."""
+        self._go_to(marker.last_offset)
+        self._producers.discard(marker.producer_id)
+
+    def _go_to(self, offset: int) -> None:
+        while self._later and self._later[-1][0] <= offset:
+            self._producers.add(self._later.pop()[1])
 
 
 def refuse(code: int, topic: str) -> None:

@@ -194,6 +194,8 @@ class Stretch:
                     if self._is_counting(header, batch, aborted):
                         batches.append((header, place))
                     behind = header.last_offset + 1
+                if behind >= self._end:
+                    break  # what lies behind is none of ours, damaged or not
                 place += header.size_bytes
         except MalformedMessage as error:
             raise MalformedMessage(
@@ -205,7 +207,7 @@ class Stretch:
         if header.attributes & CONTROL:
             marker = records.read_marker(batch)
             if marker is not None and not marker.commit:
-                aborted.end(header.producer_id)
+                aborted.end(header)
             return False
         if self._isolation == UNCOMMITTED or not header.attributes & TRANSACTIONAL:
             return True
