@@ -272,6 +272,7 @@ def test_damaged_batches_are_errors_or_right(seed: int) -> None:
     fuzz(seed, 1500)
 
 
+@pytest.mark.slow
 def test_nothing_is_read_beyond_the_bounds(tmp_path: Path) -> None:
     """The same with numba's own checks, which the compiled code does not have otherwise."""
     fuzzing = "import test_arrow_decoding as t; t.fuzz(77, 3000)"
