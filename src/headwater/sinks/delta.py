@@ -34,6 +34,7 @@ from headwater.errors import (
     ConfigError,
     Fenced,
     HeadwaterError,
+    RowRefused,
     StoreRefused,
     StoreUnreachable,
 )
@@ -61,9 +62,8 @@ from headwater.sinks.directories import (
     directory_of,
     sync_directory,
 )
-from headwater.sinks.evolving import evolved, plain
-from headwater.sinks.fitting import fit
-from headwater.sinks.reducing import reduce
+from headwater.sinks.evolving import evolved, fitted, plain
+from headwater.sinks.reducing import Reduced, reduce
 from headwater.sinks.settings import SinkSettings
 
 _OBJECT_STORE: Final = {  # option to delta-rs's name of it
@@ -325,20 +325,21 @@ class _DeltaWriter(Writer):
         self._seen = -1  # the version of the table that we know the state of
         self._kept_at = table.version() // upkeep.every  # when small files were last put together
         self._is_first_upkeep = True
+        self._is_empty = True
 
     def apply(self, batch: Batch, refuse: Refuse | None = None) -> None:
-        rows: pa.Table | None = None
+        reduced: Reduced | None = None
         for attempt in range(_TRIES):
             self._look()
             if is_applied(self.position, batch):
                 return
             try:
                 with _errors():
-                    if rows is None:
+                    if reduced is None:
                         self._widen(batch.rows.schema)
                         self._look()
-                        rows = fit(batch.rows, self._fields, self._target.key, refuse)
-                    self._commit(batch, rows)
+                        reduced = self._reduced(batch.rows, refuse)
+                    self._commit(batch, reduced)
             except CommitFailedError:  # ours or somebody else's: the next look tells
                 time.sleep(_PAUSE_S * 2**attempt)
                 continue
@@ -376,20 +377,34 @@ class _DeltaWriter(Writer):
             _add_columns(self._table, fields)
             self._fields = fields
 
-    def _commit(self, batch: Batch, rows: pa.Table) -> None:
-        state = _State(self._epoch, batch.position(), self._fields)
-        properties = _commit_of(state, self._target)
+    def _reduced(self, rows: pa.Table, refuse: Refuse | None) -> Reduced:
         key = self._target.key
         if not key:
-            self._write("append", rows.select(self._fields.names), properties)
-            return
-        reduced = reduce(rows, key)
+            return Reduced(False, pa.table({}), fitted(rows, self._fields))
+        refused: list[RowRefused] = []
+        reduced = reduce(rows, key, None if refuse is None else refused)
+        if refuse is not None and refused:
+            refuse(refused)
+        keys = pa.schema([self._fields.field(name) for name in key])
+        return Reduced(
+            reduced.clears, fitted(reduced.deletes, keys), fitted(reduced.upserts, self._fields)
+        )
+
+    def _commit(self, batch: Batch, reduced: Reduced) -> None:
+        state = _State(self._epoch, batch.position(), self._fields)
+        properties = _commit_of(state, self._target)
+        has_changes = len(reduced.upserts) or len(reduced.deletes)
         if reduced.clears:
             self._write("overwrite", reduced.upserts, properties)
-        elif self._table.count() == 0 or not (len(reduced.upserts) or len(reduced.deletes)):
+        elif not self._target.key or not has_changes or not self._has_rows():
             self._write("append", reduced.upserts, properties)
         else:
             self._merge(reduced.upserts, reduced.deletes, properties)
+
+    def _has_rows(self) -> bool:
+        """Asked until there are some: a version that is built up is appended to at first."""
+        self._is_empty = self._is_empty and not self._table.count()
+        return not self._is_empty
 
     def _write(self, mode: Any, rows: pa.Table, properties: CommitProperties) -> None:
         write_deltalake(self._table, rows, mode=mode, commit_properties=properties)

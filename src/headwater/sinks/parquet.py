@@ -51,8 +51,7 @@ from headwater.sinks.directories import (
     refused,
     sync_directory,
 )
-from headwater.sinks.evolving import evolved, plain
-from headwater.sinks.fitting import fit
+from headwater.sinks.evolving import evolved, fitted, plain
 from headwater.sinks.settings import SinkSettings
 
 OPTIONS: Final = ("compression",)
@@ -298,8 +297,7 @@ class _ParquetWriter(Writer):
             if OP in given.names and OP not in self._state.fields.names:
                 given = given.remove(given.get_field_index(OP))
             fields = evolved(self._state.fields, given, can_widen=False).fields
-            rows = fit(batch.rows, fields, (), refuse)
-            files = self._write(batch.id, rows.select(fields.names))
+            files = self._write(batch.id, fitted(batch.rows, fields))
             state = _State(self._state.owner, self._state.epoch, batch.position(), fields, files)
             if not self._commits.add(self._number + 1, state):
                 raise self._fenced()
