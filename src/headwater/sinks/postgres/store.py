@@ -23,7 +23,7 @@ from headwater.sinks.sql import Stored
 OPTIONS: Final = ("schema",)  # of tables whose name has none; public
 TARGET_OPTIONS: Final = ()
 
-_TAKE_OVER_MS: Final = 2_000  # for the earlier writer to end its batch; then it is ended
+_TAKE_OVER_MS: Final = 1_000  # for the earlier writer to end its batch; then it is ended
 _TAKE_OVERS: Final = 5
 
 

@@ -1,0 +1,209 @@
+"""Kills of who writes to a store, at random and at every step of `apply`, and of its server.
+
+A store plugs in beside its contract, in tests/sinks/test_<store>_kills.py:
+
+    class TestPostgresKills(KillContract):
+        drivers = ("psycopg2",)                  # what its module calls: a step is such a call
+
+        @pytest.fixture
+        def place(self, …): return Postgres(…)   # the same as the contract's
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sink_contract import Place
+from sink_process import FENCED, FIELDS, Checkpoint, made_batch
+from sink_rows import applied_to, comparable, contents, position
+
+from headwater.sinks.contract import Store, Target
+
+RANDOM_KILLS = int(os.environ.get("HEADWATER_SINK_KILLS", "14"))
+CHOSEN_KILLS = int(os.environ.get("HEADWATER_SINK_KILLS", "18"))
+SERVER_KILLS = 2
+TIMEOUT_S = 60
+
+
+class Drivers:
+    """Starts the processes that are killed, one at a time."""
+
+    def __init__(self, place: Place, modules: tuple[str, ...], folder: Path) -> None:
+        self.place = place
+        self.name = "killed"
+        self._modules = modules
+        self._path = folder / "checkpoint.json"
+        self._log = (folder / "stderr").open("w+")
+        self._parent = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("sink_process.py")), place.settings.kind],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
+        )  # fmt: skip
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        return Checkpoint(self._path)
+
+    @property
+    def steps(self) -> int:
+        """Of the last `apply` that came to its end."""
+        return int(self._path.with_suffix(".steps").read_text())
+
+    def start(self, batches: int, *, die_at: int | None = None, how: int = signal.SIGKILL) -> int:
+        """The process's id. It ends by itself after so many batches more."""
+        settings = self.place.settings
+        task: dict[str, Any] = {
+            "kind": settings.kind, "url": settings.url.reveal() if settings.url else None,
+            "options": dict(settings.options), "bootstrap": self.place.log.bootstrap,
+            "name": self.name, "has_keys": self.place.has_keys, "checkpoint": str(self._path),
+            "until": self.checkpoint.committed + 1 + batches, "die_at": die_at, "how": how,
+            "drivers": self._modules,
+        }  # fmt: skip
+        self._parent.stdin.write(json.dumps(task) + "\n")
+        self._parent.stdin.flush()
+        return int(self._parent.stdout.readline())
+
+    def wait(self) -> int:
+        """How it ended."""
+        return int(self._parent.stdout.readline())
+
+    def said(self) -> str:
+        self._log.flush()
+        return Path(self._log.name).read_text()[-3000:]
+
+    def close(self) -> None:
+        self._parent.stdin.close()
+        self._parent.wait(TIMEOUT_S)
+        self._parent.stdout.close()
+        self._log.close()
+
+
+class Model:
+    """What the store has to have at each position."""
+
+    def __init__(self, *, has_keys: bool) -> None:
+        self._has_keys = has_keys
+        self._at = -1
+        self._state: dict[Any, dict[str, Any]] = {}
+
+    def rows(self, number: int) -> list[dict[str, Any]]:
+        """Behind the batch of that number; numbers are asked for in their order."""
+        assert number >= self._at, "the store went back"
+        while self._at < number:
+            self._at += 1
+            batch = made_batch(self._at, has_keys=self._has_keys)
+            applied_to(self._state, batch.rows, ("id",))
+        return comparable(self._state.values())
+
+
+class KillContract:
+    """Subclass it with a fixture `place`, see above."""
+
+    drivers: tuple[str, ...]
+
+    @pytest.fixture
+    def killing(self, place: Place, tmp_path: Path) -> Iterator[Drivers]:
+        drivers = Drivers(place, self.drivers, tmp_path)
+        yield drivers
+        drivers.close()
+
+    @pytest.fixture
+    def store(self, place: Place) -> Iterator[Store]:
+        target = Target("kills", "killed", ("id",) if place.has_keys else ())
+        with closing(place.store(target)) as store:
+            yield store
+
+    def _check(self, store: Store, model: Model, killing: Drivers) -> None:
+        """The store is at one of two positions, and has what belongs to it."""
+        found = store.versions()
+        if not found:
+            assert killing.checkpoint.committed == -1
+            return
+        at, rows = contents(store)
+        number = -1 if at is None else at.batch
+        assert killing.checkpoint.committed <= number <= killing.checkpoint.intended
+        assert at is None or at == position(number)
+        assert comparable(rows.to_pylist()) == model.rows(number)
+
+    def test_kills_at_every_step(self, place, killing, store):
+        """The driver dies in front of a call into the store, or behind it."""
+        model, rng, dead = Model(has_keys=place.has_keys), random.Random(1), 0
+        killing.start(3, die_at=1_000_000)
+        assert killing.wait() == 0, killing.said()
+        assert killing.steps > 0, "no call into the driver was seen"
+        per_batch = max(2, killing.steps // 3)
+        every = range(per_batch + 2)
+        chosen = sorted(rng.sample(every, min(len(every), CHOSEN_KILLS)))
+        for step in chosen * (1 + CHOSEN_KILLS // len(chosen)):
+            killing.start(4, die_at=step)
+            code = killing.wait()
+            assert code in (0, -signal.SIGKILL), killing.said()
+            dead += code != 0
+            self._check(store, model, killing)
+            if dead == CHOSEN_KILLS:
+                break
+        assert dead >= CHOSEN_KILLS // 2
+        killing.start(3)
+        assert killing.wait() == 0, killing.said()
+        assert contents(store)[0] == position(killing.checkpoint.committed)
+        self._check(store, model, killing)
+
+    def test_kills_at_random(self, place, killing, store):
+        model, rng = Model(has_keys=place.has_keys), random.Random(2)
+        killing.start(5)
+        assert killing.wait() == 0, killing.said()
+        began_s = time.monotonic()
+        killing.start(5)
+        assert killing.wait() == 0, killing.said()
+        typical_s = time.monotonic() - began_s
+        for n in range(RANDOM_KILLS):
+            victim = killing.start(1_000_000)
+            time.sleep(rng.uniform(0, typical_s))
+            if place.can_restart and n % (RANDOM_KILLS // SERVER_KILLS) == 1:
+                place.restart()
+                time.sleep(rng.uniform(0, typical_s))
+            os.kill(victim, signal.SIGKILL)
+            assert killing.wait() == -signal.SIGKILL, killing.said()
+            self._check(store, model, killing)
+        killing.start(3)
+        assert killing.wait() == 0, killing.said()
+        assert contents(store)[0] == position(killing.checkpoint.committed)
+        self._check(store, model, killing)
+
+    def test_a_writer_that_was_stopped_and_wakes_up(self, place, killing, store):
+        """It may hold whatever it likes: its successor takes over, and it writes nothing more."""
+        model = Model(has_keys=place.has_keys)
+        killing.start(3, die_at=1_000_000)
+        assert killing.wait() == 0, killing.said()
+        per_batch = max(2, killing.steps // 3)
+        for step in (1, per_batch - 1):
+            victim = killing.start(1_000_000, die_at=step, how=signal.SIGSTOP)
+            _wait_until_stopped(victim)
+            number = killing.checkpoint.intended
+            with store.writer(1, FIELDS) as writer:
+                for each in range(number, number + 3):
+                    writer.apply(made_batch(each, has_keys=place.has_keys))
+                os.kill(victim, signal.SIGCONT)
+                assert killing.wait() == FENCED, killing.said()
+                writer.apply(made_batch(number + 3, has_keys=place.has_keys))
+            at, rows = contents(store)
+            assert at == position(number + 3)
+            assert comparable(rows.to_pylist()) == model.rows(number + 3)
+            checkpoint = killing.checkpoint
+            checkpoint.intended = checkpoint.committed = number + 3
+            checkpoint.write()
+
+
+def _wait_until_stopped(process: int) -> None:
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        assert time.monotonic() < deadline_s
+        time.sleep(0.005)

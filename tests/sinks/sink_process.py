@@ -1,0 +1,158 @@
+"""A driver of a pipeline, as far as a store sees one; to be killed (sink_killing.py).
+
+Reads tasks from standard input, a line each, and forks for each of them: a process that has all
+imported already begins within milliseconds. Writes the child's id, and when it has ended, how.
+
+The child applies numbered batches as the driver does: what it is about to do is in its checkpoint
+before, that it is done behind. `die_at` ends (or stops) it in front of the n-th step of its first
+`apply`; a step is each call from headwater.sinks into the store's driver, and each return from it.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+import traceback
+from importlib import import_module
+from pathlib import Path
+
+import pyarrow as pa
+import sink_rows
+from sink_rows import TOPIC
+
+import headwater.sinks
+from headwater.errors import Fenced, StoreUnreachable
+from headwater.settings import Secret
+from headwater.sinks import stores
+from headwater.sinks.contract import Batch, Log, Target, Writer
+from headwater.sinks.settings import SinkSettings
+
+FIELDS = pa.schema([("id", pa.int64()), ("v", pa.string()), ("n", pa.int64())])
+FENCED = 3
+_SINKS = os.path.dirname(headwater.sinks.__file__)
+
+
+def made_batch(number: int, *, has_keys: bool) -> Batch:
+    """The same for the same number, as a replay has it."""
+    rng = random.Random(number)
+    size = rng.choice([0, 1, 5, 20, 20, 60, 300])
+    if has_keys:
+        ids = [rng.randrange(400) for _ in range(size)]
+        ops = [rng.choice("cuuud") for _ in range(size)]
+        if size and number % 11 == 10:
+            ops[size // 2] = "t"
+    else:
+        ids, ops = [number * 1000 + n for n in range(size)], []
+    rows = [{"id": id_, "v": f"{number}:{rng.random()}", "n": number} for id_ in ids]
+    return sink_rows.batch(number, sink_rows.table(FIELDS, rows, ops))
+
+
+class Checkpoint:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.intended, self.committed = -1, -1
+        if path.exists():
+            self.intended, self.committed = json.loads(path.read_text())
+
+    def write(self) -> None:
+        new = self._path.with_suffix(".new")
+        new.write_text(json.dumps([self.intended, self.committed]))
+        new.rename(self._path)
+
+
+class Steps:
+    """Counts calls into the driver, and does something in front of one of them."""
+
+    def __init__(self, drivers: tuple[str, ...], die_at: int | None, how: int) -> None:
+        self._drivers = drivers
+        self._die_at = die_at
+        self._how = how
+        self.count = 0
+
+    def __call__(self, frame, event, callee) -> None:
+        if event in ("c_call", "c_return"):
+            of = getattr(callee, "__self__", None)
+            module = getattr(callee, "__module__", None) or type(of).__module__
+            caller = frame
+        else:
+            module, caller = frame.f_globals.get("__name__", ""), frame.f_back
+        is_step = (
+            caller is not None
+            and caller.f_code.co_filename.startswith(_SINKS)
+            and str(module).startswith(self._drivers)
+        )
+        if is_step:
+            if self.count == self._die_at:
+                os.kill(os.getpid(), self._how)
+            self.count += 1
+
+
+def run(task: dict) -> None:
+    """Until the checkpoint says that `until` batches are committed."""
+    settings = SinkSettings(
+        "kills", task["kind"], Secret(task["url"]) if task["url"] else None, None, task["options"]
+    )
+    target = Target("kills", task["name"], ("id",) if task["has_keys"] else ())
+    checkpoint = Checkpoint(Path(task["checkpoint"]))
+    steps = Steps(tuple(task["drivers"]), task["die_at"], task["how"])
+    while checkpoint.committed < task["until"] - 1:
+        try:
+            store = stores.store_of(settings, target, Log(task["bootstrap"]))
+            with store.writer(1, FIELDS) as writer:
+                _write(writer, checkpoint, task, steps)
+            store.close()
+        except StoreUnreachable:
+            if task["how"] == signal.SIGSTOP:  # its successor has ended its connection
+                raise Fenced("while it was stopped") from None
+            time.sleep(0.05)
+
+
+def _write(writer: Writer, checkpoint: Checkpoint, task: dict, steps: Steps) -> None:
+    while checkpoint.committed < task["until"] - 1:
+        number = checkpoint.committed + 1
+        batch = made_batch(number, has_keys=task["has_keys"])
+        checkpoint.intended = number
+        checkpoint.write()
+        if task["die_at"] is None:
+            writer.apply(batch)
+        else:
+            sys.setprofile(steps)
+            try:
+                writer.apply(batch)
+            finally:
+                sys.setprofile(None)
+            Path(task["checkpoint"]).with_suffix(".steps").write_text(str(steps.count))
+        assert writer.position is not None
+        assert writer.position.offsets[TOPIC] == batch.offsets[TOPIC]
+        checkpoint.committed = number
+        checkpoint.write()
+
+
+def main() -> None:
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                run(json.loads(line))
+                code = 0
+            except Fenced:
+                code = FENCED
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stderr.flush()
+                os._exit(code)
+        print(child, flush=True)
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # All that takes time, but nothing that starts a thread: a fork has none of them.
+    import_module(f"headwater.sinks.{stores._STORES[sys.argv[1]][0]}")
+    made_batch(3, has_keys=True)
+    main()

@@ -1,0 +1,15 @@
+"""Drivers that write to PostgreSQL are killed, and so is PostgreSQL."""
+
+import pytest
+from sink_killing import KillContract
+from test_postgres_contract import SCHEMAS, Postgres, warehouse
+
+__all__ = ["warehouse"]
+
+
+class TestPostgresKills(KillContract):
+    drivers = ("psycopg2",)
+
+    @pytest.fixture
+    def place(self, warehouse):
+        return Postgres(warehouse, f"s{next(SCHEMAS)}")
