@@ -1,0 +1,80 @@
+"""Arrow's types and values in SQLite, and back."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headwater.errors import RowRefused, StoreRefused
+from headwater.sinks.nested import is_nested
+from headwater.sinks.sql import without
+from headwater.sinks.sql_texts import from_texts, is_beyond_years, to_texts
+
+
+def column_type(field: pa.Field) -> str:
+    """Raises StoreRefused if there is none."""
+    type_ = field.type
+    if pa.types.is_integer(type_) or pa.types.is_boolean(type_) or pa.types.is_duration(type_):
+        return "INTEGER"
+    if pa.types.is_floating(type_):
+        return "REAL"
+    if pa.types.is_binary(type_) or pa.types.is_fixed_size_binary(type_):
+        return "BLOB"
+    if pa.types.is_null(type_):
+        return "ANY"  # it may become something
+    if pa.types.is_string(type_) or _is_text(type_):
+        return "TEXT"
+    raise StoreRefused(
+        f"column {field.name} is {type_}, which SQLite cannot hold",
+        hint="cast it in the pipeline, to text for example",
+    )
+
+
+def checked(rows: pa.Table, refused: list[RowRefused] | None) -> pa.Table:
+    """Without the rows that SQLite would not take, or would take as something else."""
+    for field in rows.schema:
+        name, type_ = field.name, field.type
+        if pa.types.is_floating(type_):
+            rows = without(rows, pc.is_nan(rows[name]), name, "SQLite has no NaN", refused)
+        elif pa.types.is_uint64(type_):
+            is_bad = pc.greater(rows[name], pa.scalar(2**63 - 1, type_))
+            rows = without(rows, is_bad, name, "beyond 2^63 - 1", refused)
+        elif pa.types.is_date(type_) or pa.types.is_timestamp(type_):
+            is_bad = is_beyond_years(rows[name])
+            rows = without(rows, is_bad, name, "not in the years 1 to 9999", refused)
+    return rows
+
+
+def to_stored(column: pa.Array) -> list[Any]:
+    type_ = column.type
+    if pa.types.is_boolean(type_):
+        column = column.cast(pa.int8())
+    elif pa.types.is_duration(type_):
+        column = column.cast(pa.int64())
+    elif _is_text(type_):
+        column = to_texts(column)
+        if pa.types.is_timestamp(type_) and type_.tz:
+            column = pc.binary_join_element_wise(column, "Z", "")
+    if not column.null_count and (pa.types.is_integer(column.type) or pa.types.is_float64(type_)):
+        return column.to_numpy().tolist()  # type: ignore[no-any-return]
+    return column.to_pylist()  # type: ignore[no-any-return]
+
+
+def from_stored(column: Sequence[Any], type_: pa.DataType) -> pa.Array:
+    if pa.types.is_boolean(type_):
+        return pa.array(column, pa.int8()).cast(type_)
+    if pa.types.is_duration(type_):
+        return pa.array(column, pa.int64()).cast(type_)
+    return from_texts(column, type_) if _is_text(type_) else pa.array(column, type_)
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    """Whether it is text that says something else."""
+    return bool(
+        pa.types.is_decimal(type_)
+        or pa.types.is_date(type_)
+        or pa.types.is_timestamp(type_)
+        or pa.types.is_time(type_)
+        or is_nested(type_)
+    )
