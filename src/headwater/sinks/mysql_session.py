@@ -31,7 +31,7 @@ _SQL_MODE: Final = (
 # Texts as they come; only parameters are converted.
 _CONVERSIONS: Final = {kind: how for kind, how in conversions.items() if not isinstance(kind, int)}
 
-NO_SUCH_TABLE: Final = 1146
+_NO_SUCH_TABLE: Final = 1146
 LOCKED: Final = 1205
 # Errors that are about a value: null, twice, range, cut, wrong, too long, foreign keys, a trigger's
 # SIGNAL, a row too large, JSON, CHECK (MySQL, MariaDB).
@@ -44,6 +44,10 @@ _PASSING: Final = (
     1021, 1040, 1053, 1077, 1079, 1114, 1152, 1158, 1159, 1160, 1161, 1203, LOCKED, 1213, 1226,
     1290, 1317, 1792, 1836, 1927, 3024, 3169,
 )  # fmt: skip
+
+
+class NoSuchTable(StoreRefused):
+    """It may have another name now."""
 
 
 class Session:
@@ -118,7 +122,7 @@ class Session:
                 self.ask("SELECT RELEASE_LOCK(%s)", [_lock_name(name)])
 
     def try_lock(self, name: str, timeout_s: int = 0) -> bool:
-        return self.ask("SELECT GET_LOCK(%s, %s)", [_lock_name(name), timeout_s])[0][0] == "1"
+        return bool(self.ask("SELECT GET_LOCK(%s, %s)", [_lock_name(name), timeout_s]) == [("1",)])
 
     def end_holder(self, name: str) -> None:
         """Ends the connection that has locked the name, if there is one and we may."""
@@ -136,8 +140,9 @@ def _lock_name(name: str) -> str:
     return f"headwater {sha256(name.encode()).hexdigest()[:40]}"  # 64 characters are allowed
 
 
-def code_of(error: BaseException) -> int:
-    return error.args[0] if error.args and isinstance(error.args[0], int) else 0
+def code_of(error: BaseException | None) -> int:
+    code = error.args[0] if error is not None and error.args else 0
+    return code if isinstance(code, int) else 0
 
 
 def address_of(url: str, sink: str) -> Address:
@@ -200,6 +205,8 @@ def _in_our_words(error: Any, address: Address) -> SinkError:
     detail = f"{error.args[1] if len(error.args) > 1 else error} ({code})"
     if code == 0 or 2000 <= code < 3000:
         return _unreachable(address, detail)
+    if code == _NO_SUCH_TABLE:
+        return NoSuchTable(f"the database at {address} has no such table", detail=detail)
     if code in _PASSING:
         return StoreUnreachable(f"the database at {address} cannot do it now", detail=detail)
     if code in _NO_RIGHT:

@@ -18,7 +18,8 @@ from headwater.sinks.sql_texts import from_texts, is_beyond_years, to_texts
 
 _KEY_BYTES: Final = 3072  # that an index of InnoDB may have (row format DYNAMIC)
 _CHARACTER_BYTES: Final = 4  # of utf8mb4
-_MAX_DIGITS, _MAX_SCALE: Final = 65, 30
+_MAX_DIGITS: Final = 65
+_MAX_SCALE: Final = 30
 _INTEGERS: Final = {
     pa.bool_(): "tinyint(1)",
     pa.int8(): "tinyint", pa.int16(): "smallint", pa.int32(): "int", pa.int64(): "bigint",
@@ -79,9 +80,7 @@ def _column_type(field: pa.Field) -> str:
     )
 
 
-def checked(
-    rows: pa.Table, types: dict[str, str], refused: list[RowRefused] | None
-) -> pa.Table:
+def checked(rows: pa.Table, types: dict[str, str], refused: list[RowRefused] | None) -> pa.Table:
     """Without the rows of which it is known that the server does not take them."""
     for field in rows.schema:
         name, type_ = field.name, field.type
@@ -102,14 +101,20 @@ def checked(
 
 class RowTexts:
     """Rows as "(1,'a',NULL),", one behind the other in one buffer, so that any run of them can be
-    sent as it lies there.
+    sent as it lies there. With `labels`: "(`a`=1 AND `b`=2) OR".
     """
 
-    def __init__(self, rows: pa.RecordBatch) -> None:
+    def __init__(self, rows: pa.RecordBatch, labels: Sequence[bytes] = ()) -> None:
         columns = [_literals(column) for column in rows.columns]
-        begin, comma = _text(b"("), _text(b",")
-        inner = pc.binary_join_element_wise(*columns, comma)
-        self._texts = pc.binary_join_element_wise(begin, inner, _text(b"),"), _text(b""))
+        if labels:
+            columns = [
+                pc.binary_join_element_wise(_text(label), column, _text(b"="))
+                for label, column in zip(labels, columns, strict=True)
+            ]
+        between, behind = (b" AND ", b") OR") if labels else (b",", b"),")
+        self._behind = len(behind) - 1
+        inner = pc.binary_join_element_wise(*columns, _text(between))
+        self._texts = pc.binary_join_element_wise(_text(b"("), inner, _text(behind), _text(b""))
         offsets = np.frombuffer(self._texts.buffers()[1], np.int64)
         self.ends = offsets[self._texts.offset : self._texts.offset + len(rows) + 1]
 
@@ -117,9 +122,9 @@ class RowTexts:
         return len(self._texts)
 
     def of(self, begin: int, end: int) -> memoryview:
-        """Without the last comma."""
+        """Without what would lead to the next."""
         buffer = memoryview(self._texts.buffers()[2])
-        return buffer[self.ends[begin] : self.ends[end] - 1]
+        return buffer[self.ends[begin] : self.ends[end] - self._behind]
 
     def pieces(self, size_bytes: int, rows: int) -> Iterable[tuple[int, int]]:
         """Runs of so many bytes and rows at most, but of one row at least."""
