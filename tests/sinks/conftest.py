@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+from mariadb_server import mariadb_server, shop
 from postgres_server import postgres, postgres_server
 
 from bench.peers.kafka import kafka
@@ -10,7 +11,7 @@ from headwater.testing import InProcessBroker
 
 pytest.register_assert_rewrite("sink_contract", "sink_rows", "sink_killing")
 
-__all__ = ["postgres", "postgres_server"]
+__all__ = ["mariadb_server", "postgres", "postgres_server", "shop"]
 
 
 @pytest.fixture(scope="session")

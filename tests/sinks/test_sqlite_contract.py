@@ -2,6 +2,7 @@
 
 import sqlite3
 from contextlib import closing
+from typing import ClassVar
 
 import pyarrow as pa
 import pytest
@@ -12,7 +13,7 @@ from headwater.sinks.settings import SinkSettings
 
 
 class Sqlite(Place):
-    lacks_values = {"nan": frozenset({"nan"}), "nan32": frozenset({"nan"})}
+    lacks_values: ClassVar = {"nan": frozenset({"nan"}), "nan32": frozenset({"nan"})}
     odd_columns = (*Place.odd_names, "{}", "$1", ":a", "?", "order", "_at")
 
     def __init__(self, path):
@@ -44,7 +45,6 @@ class Sqlite(Place):
         wide = pa.schema([*ID_N, pa.field("u", pa.uint64())])
         good = {"v": "a", "n": 1}
         unique = 'CREATE UNIQUE INDEX "once {0}" ON "{0}" (v) WHERE v <> \'a\''
-        taken = 'INSERT INTO "{0}" (id, v) VALUES (-1, \'taken\')'
 
         def other_key(name):
             self.ask(unique.format(name))

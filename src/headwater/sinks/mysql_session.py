@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
@@ -20,8 +21,11 @@ from headwater.errors import (
     StoreRefused,
     StoreUnreachable,
 )
+from headwater.sinks.settings import SinkSettings
 
 LOCK_TIMEOUT_S: Final = 10
+CHANGE_TIMEOUT_S: Final = 30
+_PAUSE_S: Final = 0.05
 ANSWER_TIMEOUT_S: Final = 300  # a change of a large table takes its time
 # Strict: a value that does not fit is an error and never cut. Our literals need backslashes.
 _SQL_MODE: Final = (
@@ -33,6 +37,7 @@ _CONVERSIONS: Final = {kind: how for kind, how in conversions.items() if not isi
 
 _NO_SUCH_TABLE: Final = 1146
 LOCKED: Final = 1205
+_DEADLOCK: Final = 1213
 # Errors that are about a value: null, twice, range, cut, wrong, too long, foreign keys, a trigger's
 # SIGNAL, a row too large, JSON, CHECK (MySQL, MariaDB).
 OF_A_ROW: Final = frozenset(
@@ -41,13 +46,17 @@ OF_A_ROW: Final = frozenset(
 _NO_RIGHT: Final = (1044, 1045, 1095, 1142, 1143, 1227, 1370, 1698)
 # Too many connections, shutting down, disk or table full, locks, killed, read only, …
 _PASSING: Final = (
-    1021, 1040, 1053, 1077, 1079, 1114, 1152, 1158, 1159, 1160, 1161, 1203, LOCKED, 1213, 1226,
+    1021, 1040, 1053, 1077, 1079, 1114, 1152, 1158, 1159, 1160, 1161, 1203, LOCKED, 1226,
     1290, 1317, 1792, 1836, 1927, 3024, 3169,
 )  # fmt: skip
 
 
 class NoSuchTable(StoreRefused):
     """It may have another name now."""
+
+
+class Again(StoreUnreachable):
+    """The transaction is to be begun anew: a deadlock, or a table that was just renamed."""
 
 
 class Session:
@@ -75,6 +84,25 @@ class Session:
     def run(self, sql: str | bytes, values: Sequence[Any] = ()) -> None:
         with translated(self._address), self._connection.cursor() as cursor:
             cursor.execute(sql, values or None)
+
+    def change(self, sql: str) -> None:
+        """A change of tables, which needs them for itself. While it waits, everybody who comes
+        later waits too; so it waits for a moment only, and tries again.
+        """
+        deadline_s = time.monotonic() + CHANGE_TIMEOUT_S
+        self.run("SET SESSION lock_wait_timeout = 1")
+        try:
+            while True:
+                try:
+                    self.run(sql)
+                    return
+                except StoreUnreachable as error:
+                    if code_of(error.__cause__) != LOCKED or time.monotonic() > deadline_s:
+                        raise
+                time.sleep(_PAUSE_S)
+        finally:
+            with contextlib.suppress(SinkError):
+                self.run(f"SET SESSION lock_wait_timeout = {LOCK_TIMEOUT_S}")
 
     def send(self, sql: bytes) -> None:
         """A statement as it is. Raises pymysql's own error if it is about a row."""
@@ -145,7 +173,8 @@ def code_of(error: BaseException | None) -> int:
     return code if isinstance(code, int) else 0
 
 
-def address_of(url: str, sink: str) -> Address:
+def address_of(settings: SinkSettings) -> Address:
+    url, sink = settings.url.reveal() if settings.url else "", settings.name
     if not re.match(r"(mysql|mariadb)://", url):
         raise ConfigError(f"sink {sink}: url is no address of MySQL or MariaDB", hint=_URL_HINT)
     try:
@@ -207,6 +236,8 @@ def _in_our_words(error: Any, address: Address) -> SinkError:
         return _unreachable(address, detail)
     if code == _NO_SUCH_TABLE:
         return NoSuchTable(f"the database at {address} has no such table", detail=detail)
+    if code == _DEADLOCK:
+        return Again(f"the database at {address} cannot do it now", detail=detail)
     if code in _PASSING:
         return StoreUnreachable(f"the database at {address} cannot do it now", detail=detail)
     if code in _NO_RIGHT:

@@ -1,18 +1,14 @@
 """What the stores that speak SQL have in common: their table of positions, and their refusals."""
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.errors import ConfigError, Fenced, RowRefused, StoreRefused
+from headwater.errors import Fenced, RowRefused, StoreRefused
 from headwater.sinks.contract import Position, Target, Version, fields_from_text, name_of
-from headwater.sinks.settings import SinkSettings
 
 # One row for each version of a target: owner, target, version, is_live, epoch, position, fields.
 POSITIONS: Final = "__headwater_positions"
@@ -135,23 +131,3 @@ def still_live(target: Target, version: int) -> StoreRefused:
         f"version {version} of {target.name} is live and cannot be dropped",
         hint="promote another version first",
     )
-
-
-def url_of(settings: SinkSettings) -> str:
-    """`url` with the password of `password_file` in it. Raises ConfigError."""
-    url = settings.url.reveal() if settings.url else ""
-    if settings.password_file is None:
-        return url
-    name = f"sink.{settings.name}.password_file"
-    try:
-        password = Path(settings.password_file).read_text(encoding="utf-8").rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "no UTF-8"
-        detail = f"{settings.password_file}: {reason}"
-        raise ConfigError(f"{name} cannot be read", detail=detail) from error
-    with_password, count = re.subn(
-        r"^([a-z+]+://[^:@/?#]+)@", lambda user: f"{user[1]}:{quote(password, safe='')}@", url
-    )
-    if not count:
-        raise ConfigError(f"{name} is set, but the url has a password or no user")
-    return with_password
