@@ -14,9 +14,9 @@ from headwater.errors import RowRefused, SinkError, StoreUnreachable
 from headwater.sinks import sql
 from headwater.sinks.contract import OP, Batch, Refuse, Writer, is_applied
 from headwater.sinks.evolving import evolved, fitted
-from headwater.sinks.mysql_session import Session, code_of
-from headwater.sinks.mysql_tables import Table, Tables, names, quoted
-from headwater.sinks.mysql_types import RowTexts, checked, column_types
+from headwater.sinks.mysql.session import Session, code_of
+from headwater.sinks.mysql.tables import Table, Tables, names, quoted
+from headwater.sinks.mysql.values import RowTexts, checked, column_types
 from headwater.sinks.reducing import reduce
 from headwater.sinks.sql import Stored
 

@@ -1,18 +1,4 @@
-"""Tables of MySQL (8.0.17 and newer) and MariaDB (10.6 and newer), InnoDB.
-
-One transaction has a batch's rows and its position; everything else that changes is DDL, which
-commits by itself, and is made so that a crash between any two statements is found and mended:
-
-- **Which version a table is stands in its comment**, and goes with it when it is renamed. `promote`
-  is one RENAME TABLE; nothing else says what is live. The column is_live of the positions is only
-  the wish, for servers whose RENAME of two tables can stop between them.
-- A table is made before its position; one without a position is empty, and is made anew. A version
-  is dropped in three steps: its position says so (fields is empty), the table goes, the row goes.
-- Columns are added before the transaction of the batch that has them.
-
-A writer's first statements on the table take its metadata lock and then read the comment: until the
-transaction ends nobody can rename it.
-"""
+"""The versions of a target in MySQL or MariaDB."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -33,15 +19,15 @@ from headwater.sinks.contract import (
     name_of,
 )
 from headwater.sinks.evolving import plain
-from headwater.sinks.mysql_session import (
+from headwater.sinks.mysql.session import (
     LOCKED,
     Session,
     address_of,
     code_of,
 )
-from headwater.sinks.mysql_tables import WHERE, Table, Tables, describe, names, quoted
-from headwater.sinks.mysql_types import column_types, from_stored
-from headwater.sinks.mysql_writer import MySqlWriter
+from headwater.sinks.mysql.tables import WHERE, Table, Tables, describe, names, quoted
+from headwater.sinks.mysql.values import column_types, from_stored
+from headwater.sinks.mysql.writer import MySqlWriter
 from headwater.sinks.settings import SinkSettings, with_password
 from headwater.sinks.sql import POSITIONS, Stored
 

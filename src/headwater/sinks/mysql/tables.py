@@ -14,8 +14,8 @@ from headwater.errors import StoreRefused
 from headwater.sinks import sql
 from headwater.sinks.contract import Position, Target, fields_to_text, name_of
 from headwater.sinks.evolving import evolved
-from headwater.sinks.mysql_session import Again, NoSuchTable, Session
-from headwater.sinks.mysql_types import column_types
+from headwater.sinks.mysql.session import Again, NoSuchTable, Session
+from headwater.sinks.mysql.values import column_types
 from headwater.sinks.sql import POSITIONS, Stored
 
 WHERE: Final = " WHERE owner = %s AND target = %s AND version = %s"

@@ -1,0 +1,92 @@
+"""The file of a SQLite database: connections, transactions, and what SQLite's errors mean."""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Final
+from urllib.parse import quote
+
+from headwater.errors import HeadwaterError, SinkError, StoreRefused, StoreUnreachable
+
+_BUSY_TIMEOUT_S: Final = 5.0
+
+
+class Database:
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def exists(self) -> bool:
+        return os.path.exists(self.path)
+
+    def check(self) -> None:
+        """Whether it can be written to. Raises StoreRefused."""
+        folder = os.path.dirname(os.path.abspath(self.path))
+        if not os.access(folder, os.W_OK):
+            raise StoreRefused(
+                "the directory of the SQLite database is missing or cannot be written to",
+                detail=folder,
+                hint="SQLite makes files beside the database while it writes",
+            )
+        if self.exists() and not os.access(self.path, os.W_OK):
+            raise StoreRefused("the SQLite database cannot be written to", detail=self.path)
+
+    @contextmanager
+    def transaction(self, connection: sqlite3.Connection) -> Iterator[None]:
+        """Holds the one write lock of the database from its beginning on."""
+        with self.translated():
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def connected(self, mode: str) -> Iterator[sqlite3.Connection]:
+        with closing(self.connect(mode)) as connection, self.translated():
+            yield connection
+
+    def connect(self, mode: str) -> sqlite3.Connection:
+        uri = f"file:{quote(os.path.abspath(self.path))}?mode={mode}"
+        with self.translated():
+            connection = sqlite3.connect(
+                uri, uri=True, isolation_level=None, timeout=_BUSY_TIMEOUT_S,
+                check_same_thread=False,
+            )  # fmt: skip
+            # Otherwise a renamed table takes along the views that readers have made over it.
+            connection.execute("PRAGMA legacy_alter_table = ON")
+            return connection
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        try:
+            yield
+        except HeadwaterError:
+            raise
+        except sqlite3.Error as error:
+            raise _in_our_words(error, self.path) from error
+
+
+def _in_our_words(error: sqlite3.Error, path: str) -> SinkError:
+    detail = f"{path}: {error}"
+    code = (getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF  # the low byte is the kind
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return StoreUnreachable(
+            "the SQLite database is locked",
+            detail=detail,
+            hint="another process holds a write transaction open",
+        )
+    if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+        return StoreUnreachable("the disk of the SQLite database does not answer", detail=detail)
+    if code == sqlite3.SQLITE_NOTADB:
+        return StoreRefused("this file is no SQLite database", detail=detail)
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+        return StoreRefused(
+            "the SQLite database cannot be opened for writing",
+            detail=detail,
+            hint="its user needs to write to the file and to its directory",
+        )
+    return StoreRefused("SQLite refuses a request", detail=detail)
