@@ -61,7 +61,8 @@ class LiveReader:
             start=settings.start,
             max_bytes=str(settings.batch_bytes),
             max_rows=str(settings.batch_rows),
-            dead_letters=settings.name,
+            on_bad="dead-letter",
+            name=settings.name,
             **options,
         )
         return _with_schema(self, reader, topic, schema, value).load()  # type: ignore[no-any-return]
@@ -69,7 +70,9 @@ class LiveReader:
     def table(
         self, topic: str, schema: Schema | None, value: str, options: Mapping[str, str]
     ) -> DataFrame:
-        reader = self._spark.read.format(FORMAT).options(**source_options(self._log, topic, value))
+        reader = self._spark.read.format(FORMAT).options(
+            **source_options(self._log, topic, value), on_bad="skip"
+        )
         frame = _with_schema(self, reader, topic, schema, value).load()
         return as_table(frame, self.key_of(topic, options), topic)
 
@@ -110,6 +113,7 @@ class BoundedReader(LiveReader):
         reader = self._spark.read.format(FORMAT).options(
             **source_options(self._log, topic, value),
             start="earliest",
+            on_bad="skip",
             end=orjson.dumps(
                 {name: self._offsets[name] for name in topic.split(",") if name in self._offsets},
                 option=orjson.OPT_NON_STR_KEYS,
@@ -131,16 +135,11 @@ def _with_schema(reader: LiveReader, source, topic, schema, value):  # type: ign
 
 def source_options(log: Log, topic: str, value: str) -> dict[str, str]:
     login = {
-        each.name: set_.reveal() if isinstance(set_, Secret) else set_
+        f"client.{each.name}": str(set_.reveal() if isinstance(set_, Secret) else set_)
         for each in dataclasses.fields(log.login)
         if (set_ := getattr(log.login, each.name)) != each.default
     }
-    return {
-        "bootstrap": log.bootstrap,
-        "topic": topic,
-        "value": value,
-        **({"login": orjson.dumps(login).decode()} if login else {}),
-    }
+    return {"bootstrap": log.bootstrap, "topic": topic, "value": value, **login}
 
 
 def as_table(changes: DataFrame, key: tuple[str, ...], topic: str = "") -> DataFrame:

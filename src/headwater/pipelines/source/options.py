@@ -125,6 +125,15 @@ class SourceOptions:
     value: str = setting(
         "bytes", one_of(*VALUES), "How values are decoded: `" + "`, `".join(VALUES) + "`."
     )
+    on_bad: str = setting(
+        "fail",
+        one_of("fail", "skip", "dead-letter"),
+        "When a value cannot be decoded: `fail`, leave it out, or write it to `<topic>.dlq` (once,"
+        " however often it is read) and go on.",
+    )
+    name: str | None = setting(
+        None, text, "Whose dead letters they are; a stream that writes them has to have a name."
+    )
     schema: str | None = setting(
         None,
         text,
@@ -134,6 +143,11 @@ class SourceOptions:
     headers: bool = setting(False, boolean, "With values as bytes: a column with the headers, too.")
 
     def __post_init__(self) -> None:
+        if self.on_bad == "dead-letter" and self.name is None:
+            raise ConfigError(
+                "dead letters need a name",
+                hint='set the option "name": by it they are known, and written once',
+            )
         if bool(self.topic) == (self.pattern is not None):
             raise ConfigError(
                 "which topics to read is not clear",

@@ -3,7 +3,7 @@
 import logging
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -13,6 +13,9 @@ from pyspark.sql.types import StructType
 from headwater.client.fetching import EARLIEST, Fetcher
 from headwater.errors import DataLost, PipelineError
 from headwater.pipelines.source.options import SourceOptions
+
+if TYPE_CHECKING:
+    from headwater.pipelines.decoding.contract import Rejected
 
 _LOG = logging.getLogger(__name__)
 _RAW: Final = ("key", "value", "offset", "timestamp")
@@ -85,15 +88,28 @@ def _decoded_rows(
         pa.schema([field for field in wanted if field.name not in added]),
         options.decoding,
     )
-    for batch in _records(options, stretch, _RAW):
+    # Dead letters are what was sent, headers and all.
+    columns = (*_RAW, "headers") if options.on_bad == "dead-letter" else _RAW
+    for batch in _records(options, stretch, columns):
         decoded = decoding.decode(batch, stretch.topic, stretch.partition)
         if decoded.rejected:
-            first = decoded.rejected[0]
-            raise PipelineError(
-                f"a record of {stretch.topic}-{stretch.partition} cannot be read",
-                detail=f"offset {first.offset}: {first.cause}",
-            )
+            _reject(options, stretch, decoded.rejected)
         yield _fitted([decoded.rows.column(name) for name in wanted.names], wanted)
+
+
+def _reject(options: SourceOptions, stretch: Stretch, rejected: Sequence["Rejected"]) -> None:
+    if options.on_bad == "fail":
+        raise PipelineError(
+            f"a record of {stretch.topic}-{stretch.partition} cannot be read",
+            detail=f"offset {rejected[0].offset}: {rejected[0].cause}",
+            hint='on_bad="dead-letter" goes on without it',
+        )
+    if options.on_bad == "dead-letter":
+        from headwater.pipelines import dead_letters
+
+        assert options.name is not None, "checked with the options"
+        letters = dead_letters.of_process(options.bootstrap, options.client, options.name)
+        letters.write(stretch.topic, stretch.partition, rejected)
 
 
 def _records(
