@@ -423,7 +423,7 @@ def test_a_column_that_must_not_be_null_rejects_the_record_but_not_a_delete():
     ]
     assert [(each.offset - FIRST, each.cause) for each in result.rejected] == [
         (1, "field n: it is null or missing, and must not be"),
-        (3, "a tombstone whose key is no JSON object with a column"),
+        (3, "a tombstone whose key is no JSON object with a column of the schema"),
     ]
 
 

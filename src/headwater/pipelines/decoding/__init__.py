@@ -7,6 +7,11 @@ debezium        values in Debezium's envelope, as captures write them
 captured        the columns of a captured table's topic
 connect_types   Kafka Connect's types
 unavailable     values that a database's log left out
+avro            values that are Avro
+protobuf        values that are Protobuf messages
+framing         the id of a schema in front of either
+python_rows     values record by record into columns, for both
+tombstones      records without a value
 json_kernels    is it JSON, and where are its members: loops compiled by numba
 json_rows       many objects at once into columns, by Arrow's parser
 json_nodes      how each type is read, all at once and one by one
@@ -37,4 +42,12 @@ def decoder(kind: str, schema: pa.Schema, options: Mapping[str, str]) -> Decoder
         from headwater.pipelines.decoding.debezium import DebeziumDecoder
 
         return DebeziumDecoder(schema, options)
+    if kind == "avro":
+        from headwater.pipelines.decoding.avro import AvroDecoder
+
+        return AvroDecoder(schema, options)
+    if kind == "protobuf":
+        from headwater.pipelines.decoding.protobuf import ProtobufDecoder
+
+        return ProtobufDecoder(schema, options)
     raise ConfigError(f"values cannot be decoded as {kind}", hint=f"kinds are {', '.join(KINDS)}")

@@ -27,9 +27,9 @@ from headwater.pipelines.decoding import json_kernels as kernels
 from headwater.pipelines.decoding.connect_types import Connect, connect_node
 from headwater.pipelines.decoding.contract import Columns, Decoder, Rows
 from headwater.pipelines.decoding.json_nodes import Struct
-from headwater.pipelines.decoding.json_records import unit_of
 from headwater.pipelines.decoding.json_rows import RowReader, Scanner, Texts, not_utf8
 from headwater.pipelines.decoding.merging import Part, merged
+from headwater.pipelines.decoding.tombstones import unit_of
 from headwater.pipelines.decoding.unavailable import marked, restored
 
 CONNECT_METADATA: Final = b"connect"  # of a field: its type as Kafka Connect writes it, in JSON

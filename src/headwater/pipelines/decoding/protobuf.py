@@ -1,0 +1,176 @@
+"""Records whose values are Protobuf messages: one column for each field that the schema names.
+
+What a message is comes from a descriptor set, as `protoc --include_imports --descriptor_set_out`
+writes it. `_op` is "u", and "d" for a tombstone (tombstones.py).
+
+A field with presence (optional, a message, of a oneof) that is not set is null; one without has its
+default. Enums are their names in text columns and their numbers in integer columns. Timestamp and
+the wrappers of google.protobuf are the values that they stand for, other messages structs, or JSON
+in text columns.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from google.protobuf import descriptor_pb2, json_format, message_factory
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError
+
+from headwater.errors import ConfigError
+from headwater.pipelines.decoding.contract import Columns, Decoder
+from headwater.pipelines.decoding.framing import behind_indexes, has_framing, unframed
+from headwater.pipelines.decoding.merging import Part, merged
+from headwater.pipelines.decoding.python_rows import PythonRows
+from headwater.pipelines.decoding.tombstones import Tombstones
+
+FILE_OPTION: Final = "protobuf.descriptors"  # the name of a file
+MESSAGE_OPTION: Final = "protobuf.message"  # "shop.v1.Order"
+_TIMESTAMP: Final = "google.protobuf.Timestamp"
+_WRAPPERS: Final = {
+    f"google.protobuf.{name}Value"
+    for name in ("Bool", "Bytes", "Double", "Float", "Int32", "Int64", "String", "UInt32", "UInt64")
+}
+
+Get = Callable[[Any], Any]  # from a message to a value
+
+
+class ProtobufDecoder(Decoder):
+    def __init__(self, schema: pa.Schema, options: Mapping[str, str]) -> None:
+        super().__init__(schema)
+        self._given = list(schema)
+        self._is_framed = has_framing(options)
+        self._tombstones = Tombstones(schema, options)
+        self._rows = PythonRows(self._given)
+        self._descriptors, self._message = _read(options)
+        self._open()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Classes that were made from descriptors cannot be pickled."""
+        return {
+            name: each for name, each in self.__dict__.items() if name not in ("_kind", "_gets")
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open()
+
+    def _open(self) -> None:
+        descriptor = _descriptor(self._descriptors, self._message)
+        self._kind: Any = message_factory.GetMessageClass(descriptor)
+        self._gets = [_member(descriptor, field) for field in self._given]
+
+    def _decode(self, batch: pa.RecordBatch) -> Columns:
+        rows, messages, causes = [], [], []
+        for row, value in enumerate(batch.column("value").to_pylist()):
+            if value is None:
+                continue
+            try:
+                at = behind_indexes(value, unframed(value)[1]) if self._is_framed else 0
+                messages.append(self._kind.FromString(value[at:] if at else value))
+                rows.append(row)
+            except (DecodeError, ValueError) as error:
+                causes.append((row, f"no message {self._message}: {error}"))
+        columns = [[get(message) for message in messages] for get in self._gets]
+        arrays, kept, unfit = self._rows.build(columns, np.array(rows, np.int64))
+        part = Part(arrays, kept, causes + unfit, pa.repeat(pa.scalar("u"), len(kept)))
+        return merged([part, *self._tombstones.read(batch)], self._fields)
+
+
+def _read(options: Mapping[str, str]) -> tuple[bytes, str]:
+    path, message = options.get(FILE_OPTION), options.get(MESSAGE_OPTION)
+    if path is None or message is None:
+        raise ConfigError(
+            "Protobuf needs descriptors and the name of a message",
+            hint=f"options {FILE_OPTION}: the file that protoc --include_imports "
+            f"--descriptor_set_out wrote; {MESSAGE_OPTION}: package.Message",
+        )
+    try:
+        with open(os.path.expanduser(path), "rb") as file:
+            return file.read(), message
+    except OSError as error:
+        raise ConfigError(
+            f"option {FILE_OPTION}: the file cannot be read", detail=str(error)
+        ) from error
+
+
+def _descriptor(descriptors: bytes, message: str) -> Descriptor:
+    pool = DescriptorPool()
+    try:
+        for file in descriptor_pb2.FileDescriptorSet.FromString(descriptors).file:
+            pool.Add(file)
+        return pool.FindMessageTypeByName(message)
+    except KeyError:
+        raise ConfigError(
+            f"message {message} is not in the descriptors",
+            hint=f"option {MESSAGE_OPTION} has the package in front: package.Message",
+        ) from None
+    except (DecodeError, TypeError) as error:
+        raise ConfigError(
+            f"option {FILE_OPTION}: no descriptor set",
+            detail=str(error),
+            hint="protoc --include_imports --descriptor_set_out writes one",
+        ) from error
+
+
+def _member(descriptor: Descriptor, column: pa.Field) -> Get:
+    """How the value of a column is taken from a message."""
+    name: str = column.name
+    field = descriptor.fields_by_name.get(name)
+    if field is None:
+        raise ConfigError(
+            f"column {name} is not in the message {descriptor.full_name}",
+            detail=f"it has {', '.join(descriptor.fields_by_name)}",
+        )
+    if _is_map(field):
+        value = _value(
+            field.message_type.fields_by_name["value"], _item_type(column.type, name), name
+        )
+        return lambda message: {
+            str(key): value(each) for key, each in getattr(message, name).items()
+        }
+    if field.is_repeated:
+        item = _value(field, _item_type(column.type, name), name)
+        return lambda message: [item(each) for each in getattr(message, name)]
+    one = _value(field, column.type, name)
+    if field.has_presence:
+        return lambda message: one(getattr(message, name)) if message.HasField(name) else None
+    return lambda message: one(getattr(message, name))
+
+
+def _is_map(field: FieldDescriptor) -> bool:
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
+
+
+def _item_type(type_: pa.DataType, name: str) -> pa.DataType:
+    if pa.types.is_map(type_):
+        return type_.item_type
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        return type_.value_type
+    raise ConfigError(f"column {name}: a repeated field or a map does not fit the type {type_}")
+
+
+def _value(field: FieldDescriptor, type_: pa.DataType, name: str) -> Get:
+    """How one value is made of what Protobuf has."""
+    is_text = pa.types.is_string(type_) or pa.types.is_large_string(type_)
+    if field.enum_type is not None:
+        if not is_text:
+            return lambda value: value
+        names = {number: each.name for number, each in field.enum_type.values_by_number.items()}
+        return lambda value: names.get(value, str(value))
+    message = field.message_type
+    if message is None:
+        return lambda value: value
+    if message.full_name == _TIMESTAMP and pa.types.is_timestamp(type_):
+        return lambda value: value.seconds * 10**6 + value.nanos // 1000
+    if message.full_name in _WRAPPERS:
+        return lambda value: value.value
+    if pa.types.is_struct(type_):
+        gets = [(each.name, _member(message, each)) for each in type_]
+        return lambda value: {member: get(value) for member, get in gets}
+    if is_text:
+        return lambda value: json_format.MessageToJson(value, indent=None)
+    raise ConfigError(f"column {name}: a message {message.full_name} does not fit the type {type_}")
