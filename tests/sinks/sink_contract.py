@@ -485,7 +485,7 @@ class SinkContract:
 
         def write(store: Store) -> None:
             try:
-                for _ in range(300):
+                for attempt in range(300):
                     with suppress(Fenced, StoreUnreachable), store.writer(1, ID) as writer:
                         while True:
                             done = -1 if writer.position is None else writer.position.batch
@@ -494,7 +494,8 @@ class SinkContract:
                             writer.apply(batches[done + 1])
                             if random.random() < 0.3:
                                 break
-                    time.sleep(random.random() / 50)  # or they only ever fence each other
+                    # Longer each time, or they only ever fence each other.
+                    time.sleep(random.random() * min(0.005 * (attempt + 1), 0.5))
                 raise AssertionError("it never came to an end")
             except BaseException as error:
                 problems.append(error)

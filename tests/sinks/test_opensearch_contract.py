@@ -1,0 +1,82 @@
+"""OpenSearch, a real node of it, keeps the promises of every derived store but for what
+sinks/opensearch.py says.
+"""
+
+import json
+import urllib.request
+from urllib.parse import quote
+
+import pyarrow as pa
+import pytest
+from opensearch_server import OpenSearchServer
+from sink_contract import Place, SinkContract, Unfit
+
+from headwater.settings import Secret
+from headwater.sinks.settings import SinkSettings
+
+pytestmark = [pytest.mark.java, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def opensearch_server(tmp_path_factory):
+    server = OpenSearchServer(tmp_path_factory.mktemp("opensearch"))
+    server.start()
+    yield server
+    server.stop()
+
+
+class OpenSearchPlace(Place):
+    large_rows = 20_000
+    odd_names = ("select", "größe", "it's", "表", "100%s", "a`b", "user;--")
+    odd_columns = (
+        "select", "Mixed Case", 'Größe "x"', "it's", "表", "100%s", "a`b", "back\\slash",
+        "user;--", "{}", "$1", ":a", "?", "ID", "order", "_at",
+    )  # fmt: skip
+
+    def __init__(self, server):
+        self.server = server
+        self.ask("DELETE", "/*?expand_wildcards=all")
+
+    def ask(self, method, path, body=None):
+        request = urllib.request.Request(
+            self.server.url + path,
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.load(answer)
+
+    @property
+    def settings(self):
+        return SinkSettings("search", kind="opensearch", url=Secret(self.server.url))
+
+    @property
+    def address(self):
+        return "127.0.0.1", self.server.port
+
+    def live_rows(self, name):
+        found = self.ask("POST", f"/{quote(name)}/_search", {"size": 10_000})
+        return [hit["_source"] for hit in found["hits"]["hits"]]
+
+    def put_foreign(self, name):
+        self.ask("PUT", f"/{quote(name)}")
+        self.ask("PUT", f"/{quote(name)}/_doc/mine?refresh=true", {"a": "mine"})
+
+    def foreign(self, name):
+        return self.live_rows(name)
+
+    def unfit(self):
+        times = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us"))])
+        return [Unfit(times, {"at": 2**62}, {"at": 0}, "at")]
+
+    def nowhere(self):
+        return SinkSettings(
+            "search", kind="opensearch", url=Secret("http://someone:secret@127.0.0.1:1")
+        )
+
+
+class TestOpenSearchContract(SinkContract):
+    @pytest.fixture
+    def place(self, opensearch_server):
+        return OpenSearchPlace(opensearch_server)
