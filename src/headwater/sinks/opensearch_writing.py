@@ -163,7 +163,7 @@ def batch_of(version: int) -> int:
 
 
 def _never_empty(ids: pa.Array) -> pa.Array:
-    """As OpenSearch wants it: an empty id, and any that could be taken for it, is put behind 0x01."""
+    """OpenSearch has no empty id: it, and any that might be taken for it, gets 0x01 in front."""
     needs = pc.or_(pc.equal(ids, ""), pc.starts_with(ids, "\x01"))
     one, nothing = (pa.scalar(text, pa.large_string()) for text in ("\x01", ""))
     return pc.if_else(needs, pc.binary_join_element_wise(one, ids, nothing), ids)
