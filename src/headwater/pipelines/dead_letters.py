@@ -16,7 +16,9 @@ Headers that are added to the record's own, named as broker/queues/dead_letters.
 `headwater.dlq.cause`, `.topic`, `.partition`, `.offset`, `.timestamp`, and `.pipeline`.
 """
 
+import random
 import threading
+import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -42,7 +44,9 @@ _CONFIGS: Final = {"retention.ms": "-1"}  # they wait for a person
 _HEADERS_BYTES: Final = 64 << 10  # room for what is added to a record
 _WRITERS: Final = 16  # partitions whose writers are kept open
 _PIECE_BYTES: Final = 4 << 20  # of one transaction
-_ATTEMPTS: Final = 5  # against another process that writes the same partition's
+# Against another process that writes the same partition's: tasks may share one.
+_ATTEMPTS: Final = 10
+_PAUSE_S: Final = 0.05
 
 
 class DeadLetters:
@@ -75,15 +79,19 @@ class DeadLetters:
             try:
                 return self._writer(topic, partition).write(rejected)
             except Fenced:
-                self._writers.pop((topic, partition)).close()
+                self._drop((topic, partition))
                 if attempt == _ATTEMPTS:
                     raise
+                time.sleep(random.uniform(0, _PAUSE_S * attempt))  # noqa: S311 (no secret)
             except BaseException:
-                writer = self._writers.pop((topic, partition), None)
-                if writer is not None:
-                    writer.close()
+                self._drop((topic, partition))
                 raise
         raise AssertionError
+
+    def _drop(self, at: TopicPartition) -> None:
+        writer = self._writers.pop(at, None)
+        if writer is not None:
+            writer.close()
 
     def _writer(self, topic: str, partition: int) -> "_Writer":
         at = topic, partition

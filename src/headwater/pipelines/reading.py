@@ -49,6 +49,7 @@ class LiveReader:
         self._log = log
         self._settings = settings
         self.captured: dict[str, StructType] = {}  # topic to the columns that were found
+        self.connects: dict[str, str] = {}  # and to how captures write them (decoding/captured.py)
         self.topics: set[str] = set()  # that were read, but for patterns
 
     def changes(
@@ -80,10 +81,11 @@ class LiveReader:
         """Of a captured table, as it is now."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        from headwater.pipelines.decoding.captured import captured_schema
+        from headwater.pipelines.decoding.captured import captured_schema, connect_option
 
         fields, _ = captured_schema(self._log.bootstrap, self._log.login, topic)
         self.captured[topic] = from_arrow_schema(fields)
+        self.connects[topic] = connect_option(fields)
         return self.captured[topic]
 
     def key_of(self, topic: str, options: Mapping[str, str]) -> tuple[str, ...]:
@@ -128,6 +130,7 @@ def _with_schema(reader: LiveReader, source, topic, schema, value):  # type: ign
         return source
     if schema is None:
         schema = reader.schema_of(topic)
+        source = source.option("debezium.connect", reader.connects[topic])
     elif isinstance(schema, str):
         schema = cast("StructType", StructType.fromDDL(schema))
     return source.schema(StructType([*schema.fields, *_ADDED]))

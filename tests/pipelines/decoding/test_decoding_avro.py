@@ -88,8 +88,8 @@ def written(record: dict, schema: dict = AVRO) -> bytes:
     return out.getvalue()
 
 
-def decoded(values, schema=SCHEMA, keys=None, **options):
-    options = {"avro.schema": json.dumps(AVRO)} | options
+def decoded(values, schema=SCHEMA, keys=None, options=None):
+    options = {"schema": json.dumps(AVRO)} | (options or {})
     one = pickle.loads(pickle.dumps(decoder("avro", schema, options)))
     result = one.decode(raw(values, keys), "orders", 0)
     result.rows.validate(full=True)
@@ -107,7 +107,7 @@ def test_every_type_comes_out_as_it_was_written():
 def test_a_schema_may_be_in_a_file(tmp_path):
     file = tmp_path / "order.avsc"
     file.write_text(json.dumps(AVRO))
-    assert decoded([written(ORDER)], **{"avro.schema": str(file)}).rows.num_rows == 1
+    assert decoded([written(ORDER)], options={"schema": str(file)}).rows.num_rows == 1
 
 
 def test_bad_records_are_told_and_the_others_go_on():
@@ -140,10 +140,10 @@ def test_confluents_framing_and_schemas_by_id():
     ]
     options = {
         "framing": "confluent",
-        "avro.schema": json.dumps(old),
-        "avro.schema.6": json.dumps(new),
+        "schema": json.dumps(old),
+        "schema.6": json.dumps(new),
     }
-    result = decoded(values, schema, **options)
+    result = decoded(values, schema, options=options)
     assert result.rows.column("id").to_pylist() == ["a", "b"]
     assert [each.offset - FIRST for each in result.rejected] == [2]
 
@@ -162,14 +162,14 @@ def test_no_bytes_do_harm(values):
     "options",
     [
         {},
-        {"avro.schema": "/no/such/file"},
-        {"avro.schema": "{"},
-        {"avro.schema": '{"type": "nonsense"}'},
-        {"avro.schema": '"int"'},
-        {"avro.schema": json.dumps(AVRO | {"fields": AVRO["fields"][1:]})},
-        {"avro.schema": json.dumps(AVRO), "framing": "xml"},
-        {"avro.schema": json.dumps(AVRO), "avro.schema.x": "{}"},
-        {"avro.schema": json.dumps(RECURSIVE)},
+        {"schema": "/no/such/file"},
+        {"schema": "{"},
+        {"schema": '{"type": "nonsense"}'},
+        {"schema": '"int"'},
+        {"schema": json.dumps(AVRO | {"fields": AVRO["fields"][1:]})},
+        {"schema": json.dumps(AVRO), "framing": "xml"},
+        {"schema": json.dumps(AVRO), "schema.x": "{}"},
+        {"schema": json.dumps(RECURSIVE)},
     ],
 )  # fmt: skip
 def test_schemas_that_cannot_be(options):

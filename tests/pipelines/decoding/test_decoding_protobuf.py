@@ -103,7 +103,7 @@ SCHEMA = pa.schema(
 def options(tmp_path_factory):
     file = tmp_path_factory.mktemp("protobuf") / "shop.pb"
     file.write_bytes(_set().SerializeToString())
-    return {"protobuf.descriptors": str(file), "protobuf.message": "shop.Order"}
+    return {"descriptors": str(file), "message": "shop.Order"}
 
 
 def decoded(values, options, schema=SCHEMA, keys=None):
@@ -201,9 +201,9 @@ def test_no_bytes_do_harm(options, values):
         (("missing", pa.int8()), {}),
         (("numbers", pa.int32()), {}),
         (("first", pa.int32()), {}),
-        (("id", pa.int64()), {"protobuf.message": "Order"}),
-        (("id", pa.int64()), {"protobuf.descriptors": "/no/such/file"}),
-        (("id", pa.int64()), {"protobuf.descriptors": __file__}),
+        (("id", pa.int64()), {"message": "Order"}),
+        (("id", pa.int64()), {"descriptors": "/no/such/file"}),
+        (("id", pa.int64()), {"descriptors": __file__}),
         (("id", pa.int64()), {"framing": "x"}),
     ],
 )

@@ -33,7 +33,9 @@ KINDS: Final = ("json", "debezium", "avro", "protobuf")
 
 
 def decoder(kind: str, schema: pa.Schema, options: Mapping[str, str]) -> Decoder:
-    """Raises ConfigError for a kind, a schema or an option that cannot be."""
+    """Raises ConfigError for a kind, a schema or an option that cannot be. Options are named
+    without the kind in front that the source's have: `schema` is its `avro.schema`.
+    """
     if kind == "json":
         from headwater.pipelines.decoding.json_records import JsonDecoder
 

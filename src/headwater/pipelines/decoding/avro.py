@@ -21,7 +21,7 @@ from headwater.pipelines.decoding.merging import Part, merged
 from headwater.pipelines.decoding.python_rows import PythonRows
 from headwater.pipelines.decoding.tombstones import Tombstones
 
-OPTION: Final = "avro.schema"  # JSON, or the name of a file that has it
+OPTION: Final = "schema"  # JSON, or the name of a file that has it
 _OF_ID: Final = OPTION + "."  # the same for one id of a registry
 # Whatever fastavro meets in bytes that are no Avro.
 _UNREADABLE: Final = (ValueError, EOFError, LookupError, TypeError, ArithmeticError, MemoryError)
@@ -45,7 +45,7 @@ class AvroDecoder(Decoder):
         elif not self._by_id:
             raise ConfigError(
                 "Avro needs the schema that the records were written with",
-                hint=f"option {OPTION}: its JSON, or the name of a file",
+                hint="option avro.schema: its JSON, or the name of a file",
             )
 
     def _decode(self, batch: pa.RecordBatch) -> Columns:
@@ -73,7 +73,7 @@ class AvroDecoder(Decoder):
             schema_id, at = unframed(value)
             writer = self._by_id.get(schema_id, writer)
             if writer is None:
-                raise ValueError(f"no option {_OF_ID}{schema_id} for the schema with this id")
+                raise ValueError(f"no option avro.{_OF_ID}{schema_id} for the schema with this id")
         data = BytesIO(value)
         data.seek(at)
         record = fastavro.schemaless_reader(data, writer, None)
@@ -90,7 +90,7 @@ def _words(error: BaseException) -> str:
 def _id_of(option: str) -> int:
     text = option.removeprefix(_OF_ID)
     if not text.isdigit():
-        raise ConfigError(f"option {option}: {text} is no id of a schema")
+        raise ConfigError(f"option avro.{option}: {text} is no id of a schema")
     return int(text)
 
 
@@ -103,15 +103,17 @@ def _parsed(option: str, text: str, names: list[str]) -> Any:
         _refuse_recursion(schema, ())
         parsed = fastavro.parse_schema(schema)
     except OSError as error:
-        raise ConfigError(f"option {option}: the file cannot be read", detail=str(error)) from error
+        raise ConfigError(
+            f"option avro.{option}: the file cannot be read", detail=str(error)
+        ) from error
     except ConfigError:
         raise
     except Exception as error:  # whatever fastavro says of it
         raise ConfigError(
-            f"option {option} is no Avro schema", detail=f"{type(error).__name__}: {error}"
+            f"option avro.{option} is no Avro schema", detail=f"{type(error).__name__}: {error}"
         ) from error
     if not isinstance(parsed, dict) or parsed.get("type") != "record":
-        raise ConfigError(f"option {option}: the schema is no record")
+        raise ConfigError(f"option avro.{option}: the schema is no record")
     known = [field["name"] for field in parsed["fields"]]
     for name in names:
         if name not in known:

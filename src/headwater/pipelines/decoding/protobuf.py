@@ -27,8 +27,8 @@ from headwater.pipelines.decoding.merging import Part, merged
 from headwater.pipelines.decoding.python_rows import PythonRows
 from headwater.pipelines.decoding.tombstones import Tombstones
 
-FILE_OPTION: Final = "protobuf.descriptors"  # the name of a file
-MESSAGE_OPTION: Final = "protobuf.message"  # "shop.v1.Order"
+FILE_OPTION: Final = "descriptors"  # the name of a file
+MESSAGE_OPTION: Final = "message"  # "shop.v1.Order"
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
 _WRAPPERS: Final = {
     f"google.protobuf.{name}Value"
@@ -85,15 +85,15 @@ def _read(options: Mapping[str, str]) -> tuple[bytes, str]:
     if path is None or message is None:
         raise ConfigError(
             "Protobuf needs descriptors and the name of a message",
-            hint=f"options {FILE_OPTION}: the file that protoc --include_imports "
-            f"--descriptor_set_out wrote; {MESSAGE_OPTION}: package.Message",
+            hint=f"options protobuf.{FILE_OPTION}: the file that protoc --include_imports "
+            f"--descriptor_set_out wrote; protobuf.{MESSAGE_OPTION}: package.Message",
         )
     try:
         with open(os.path.expanduser(path), "rb") as file:
             return file.read(), message
     except OSError as error:
         raise ConfigError(
-            f"option {FILE_OPTION}: the file cannot be read", detail=str(error)
+            f"option protobuf.{FILE_OPTION}: the file cannot be read", detail=str(error)
         ) from error
 
 
@@ -106,11 +106,11 @@ def _descriptor(descriptors: bytes, message: str) -> Descriptor:
     except KeyError:
         raise ConfigError(
             f"message {message} is not in the descriptors",
-            hint=f"option {MESSAGE_OPTION} has the package in front: package.Message",
+            hint=f"option protobuf.{MESSAGE_OPTION} has the package in front: package.Message",
         ) from None
     except (DecodeError, TypeError) as error:
         raise ConfigError(
-            f"option {FILE_OPTION}: no descriptor set",
+            f"option protobuf.{FILE_OPTION}: no descriptor set",
             detail=str(error),
             hint="protoc --include_imports --descriptor_set_out writes one",
         ) from error
