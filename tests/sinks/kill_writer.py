@@ -5,14 +5,17 @@ not survive a fork), so that each begins within milliseconds.
 """
 
 import multiprocessing
+import os
 import random
 import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
+from multiprocessing import forkserver
 
 import pyarrow as pa
+import pytest
 from sink_rows import batch, table
 
 from headwater.settings import Secret
@@ -21,11 +24,6 @@ from headwater.sinks.settings import SinkSettings
 from headwater.sinks.stores import store_of
 
 ID_N = pa.schema([("id", pa.int64()), ("v", pa.string()), ("n", pa.int64())])
-
-_MODULES = [
-    "kill_writer", "headwater.sinks.delta", "headwater.sinks.parquet", "headwater.sinks.webhook",
-    "headwater.sinks.email", "pyarrow.dataset",
-]  # fmt: skip
 
 
 def added(number: int) -> pa.Table:
@@ -80,8 +78,7 @@ def write_and_be_killed(work: Work, kills: int, seed: int = 1) -> int:
     a random moment of its first steps, the others a moment behind one of their batches. Returns how
     many batches there are.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_MODULES)
+    context = _forkserver()
     rng = random.Random(seed)
     for kill in range(kills):
         process, progress = _start(context, work)
@@ -103,6 +100,15 @@ def write_and_be_killed(work: Work, kills: int, seed: int = 1) -> int:
     assert process.exitcode == 0
     _end(process, progress)
     return batches
+
+
+def _forkserver():
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["kill_preload"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # it has no other way to learn it
+        forkserver.ensure_running()
+    return context
 
 
 def _start(context, work: Work):
