@@ -46,6 +46,11 @@ def s3proxy_libs() -> Path:
     return _jars("s3proxy")
 
 
+def postgresql_jdbc_jars() -> list[str]:
+    """PostgreSQL's JDBC driver."""
+    return [str(jar) for jar in sorted(_jars("postgresql_jdbc").glob("postgresql-*.jar"))]
+
+
 def mongo_server_classpath() -> str:
     """mongo-java-server, and bench/mongo/ReplicaSet.java compiled."""
     return _classpath("mongo", "ReplicaSet.java")

@@ -13,6 +13,7 @@ from typing import Final
 
 import psycopg2
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headwater.errors import RowRefused, StoreUnreachable
 from headwater.sinks import sql
@@ -167,7 +168,7 @@ class Change:
 
     def copy_part(self, staging: "_Staging", part: str, rows: pa.Table) -> None:
         columns = names(rows.column_names)
-        if part == "upserts" and (self._is_empty or not self._key):
+        if part == "upserts" and self._are_new(staging.session, rows):
             staging.copy(f"{self.table} ({columns})", rows)
             return
         with_rows = staging.filled(rows)
@@ -179,6 +180,24 @@ class Change:
                 f"INSERT INTO {self.table} ({columns}) SELECT {columns} FROM {with_rows}"
                 f" {self._on_conflict(rows.column_names)}"
             )
+
+    def _are_new(self, session: Session, rows: pa.Table) -> bool:
+        """Whether the table has none of the rows for certain: then COPY goes straight into it, at
+        twice the speed. Keys that only grow are common, in new rows as in a first copy.
+        """
+        if self._is_empty or not self._key:
+            return True
+        first = self._key[0]
+        kind = rows.schema.field(first).type
+        if not (pa.types.is_integer(kind) or pa.types.is_temporal(kind)):
+            return False  # texts are compared by the database's rules, not by Arrow's
+        lowest = pa.table({first: pa.array([pc.min(rows[first]).as_py()], kind)})
+        [literal] = to_literals(lowest)
+        column = quoted(first)
+        [(is_higher,)] = session.run(
+            f"SELECT coalesce({literal} > max({column}), true) FROM {self.table}"
+        )
+        return bool(is_higher)
 
     def _on_conflict(self, columns: list[str]) -> str:
         if not self._key:
