@@ -39,6 +39,7 @@ from headwater.client.sending import TopicPartition
 from headwater.client.topics import NewTopic, ensure_topics
 from headwater.client.transactions import TransactionalProducer
 from headwater.errors import ConfigError, PipelineError, StoreDiverged, UsageError
+from headwater.pipelines.source.options import CLIENT, client_of
 from headwater.sinks.contract import OP, TRUNCATE, Log, Target
 from headwater.sinks.noted_transactions import NotedTransactions, as_sink_errors, read_notes
 from headwater.sinks.topic_records import Form, Telling, Topic, find_topic
@@ -46,7 +47,8 @@ from headwater.sinks.topic_records import Form, Telling, Topic, find_topic
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-OPTIONS: Final = ("topic", "key", "value", "partitions", "compression")
+OPTIONS: Final = ("bootstrap", "topic", "key", "value", "partitions", "compression")
+_SPARKS: Final = ("checkpointlocation", "path", "queryname")  # which it hands on with ours
 _QUERY: Final = "sql.streaming.queryId"  # Spark's property of the tasks of a stream
 _MOST_OF_A_TASK_BYTES: Final = 512 << 20
 _KNOWN_S: Final = 30.0  # for how long partitions and limits of a topic are believed
@@ -65,11 +67,11 @@ class Written(WriterCommitMessage):
 class _TopicWriter:
     """What streams and batch writes share: the way from rows to batches, on executors."""
 
-    def __init__(self, options: Mapping[str, str], schema: "StructType", log: Log) -> None:
+    def __init__(self, options: Mapping[str, str], schema: "StructType") -> None:
         from pyspark.sql.pandas.types import to_arrow_schema
 
+        self.log = _log_of(options)
         self.target, self.compression = _target_of(options)
-        self.log = log
         self._form = Form(self.target)
         names = schema.fieldNames()
         missing = [name for name in self.target.key if name not in names]
@@ -80,7 +82,7 @@ class _TopicWriter:
             )
         fields = to_arrow_schema(schema, timezone="UTC")
         self._form.check(pa.schema([field for field in fields if field.name != OP]))
-        self.topic = _known_topic(log, self.target, options)
+        self.topic = _known_topic(self.log, self.target, options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         telling = Telling(self._form, self.topic, self.target.key, self.compression)
@@ -146,18 +148,24 @@ class TopicBatchWriter(_TopicWriter, DataSourceArrowWriter):
         return
 
 
-def stream_writer(
-    options: Mapping[str, str], schema: "StructType", log: Log
-) -> DataSourceStreamArrowWriter:
+def stream_writer(options: Mapping[str, str], schema: "StructType") -> DataSourceStreamArrowWriter:
     """For `DataSource.streamWriter`. Raises ConfigError, StoreRefused, StoreUnreachable."""
-    return TopicStreamWriter(options, schema, log)
+    return TopicStreamWriter(options, schema)
 
 
-def batch_writer(
-    options: Mapping[str, str], schema: "StructType", log: Log
-) -> DataSourceArrowWriter:
+def batch_writer(options: Mapping[str, str], schema: "StructType") -> DataSourceArrowWriter:
     """For `DataSource.writer`; the same."""
-    return TopicBatchWriter(options, schema, log)
+    return TopicBatchWriter(options, schema)
+
+
+def _log_of(options: Mapping[str, str]) -> Log:
+    for name in options:
+        if name.lower() not in (*OPTIONS, *_SPARKS) and not name.startswith(CLIENT):
+            raise ConfigError(
+                f'the topic sink has no option "{name}"',
+                hint=f"options are {', '.join(OPTIONS)}, and client.*",
+            )
+    return Log(options.get("bootstrap", "127.0.0.1:9092"), client_of(options))
 
 
 def _target_of(options: Mapping[str, str]) -> tuple[Target, str]:

@@ -1,9 +1,13 @@
 """What Spark calls when it sees `format("headwater")`."""
 
 import json
-from collections.abc import MutableMapping
+from functools import cached_property
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+)
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -53,10 +57,11 @@ ADDED = [
 
 
 class HeadwaterDataSource(DataSource):
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        super().__init__(options)
+    @cached_property
+    def _read(self) -> SourceOptions:
+        """Who writes has other options."""
         with plain_errors():
-            self._read = read_options(options)
+            return read_options(self.options)
 
     @classmethod
     def name(cls) -> str:
@@ -74,6 +79,22 @@ class HeadwaterDataSource(DataSource):
     def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: N802
         return LogStreamReader(self._read, self._checked(schema))
 
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        from headwater.pipelines.topic_writer import batch_writer
+
+        with plain_errors():
+            _refuse_overwriting(overwrite)
+            return batch_writer(self.options, schema)
+
+    def streamWriter(  # noqa: N802
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamArrowWriter:
+        from headwater.pipelines.topic_writer import stream_writer
+
+        with plain_errors():
+            _refuse_overwriting(overwrite)
+            return stream_writer(self.options, schema)
+
     def _checked(self, schema: StructType) -> StructType:
         """With values as bytes `.schema(…)` can choose columns, and no more."""
         if self._read.value == "bytes":
@@ -87,6 +108,14 @@ class HeadwaterDataSource(DataSource):
                             + ", ".join(f"{n} {t.simpleString()}" for n, t in known.items()),
                         )
         return schema
+
+
+def _refuse_overwriting(overwrite: bool) -> None:
+    if overwrite:
+        raise ConfigError(
+            "a topic is not overwritten: records are added to it",
+            hint='.mode("append"), or .outputMode("append") or "update" for a stream',
+        )
 
 
 def _decoded_schema(options: SourceOptions) -> StructType:

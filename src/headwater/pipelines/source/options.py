@@ -22,7 +22,7 @@ from headwater.settings import (
     text,
 )
 
-_CLIENT: Final = "client."
+CLIENT: Final = "client."
 VALUES: Final = ("bytes", "json", "debezium", "avro", "protobuf")
 
 # Where to begin or to end: EARLIEST, LATEST, a time in milliseconds, or offsets.
@@ -164,8 +164,8 @@ def read_options(given: Mapping[str, str]) -> SourceOptions:
     client: dict[str, str] = {}
     decoding: dict[str, str] = {}
     for name, value in given.items():
-        if name.startswith(_CLIENT):
-            client[name.removeprefix(_CLIENT)] = value
+        if name.startswith(CLIENT):
+            client[name.removeprefix(CLIENT)] = value
         elif name.startswith(f"{kind}."):
             decoding[name.removeprefix(f"{kind}.")] = value
         elif name in known:
@@ -178,16 +178,22 @@ def read_options(given: Mapping[str, str]) -> SourceOptions:
     return SourceOptions(client=_client(client), decoding=decoding, **values)
 
 
+def client_of(given: Mapping[str, str]) -> ClientSettings:
+    """Those of all options that say how to log in."""
+    named = [name for name in given if name.startswith(CLIENT)]
+    return _client({name.removeprefix(CLIENT): given[name] for name in named})
+
+
 def _client(given: Mapping[str, str]) -> ClientSettings:
     kinds = {field.name: field.metadata["kind"] for field in fields(ClientSettings)}
     values = {}
     for name, value in given.items():
         if name not in kinds:
             raise ConfigError(
-                f'the source has no option "{_CLIENT}{name}"',
-                hint="options are " + ", ".join(_CLIENT + kind for kind in kinds),
+                f'the source has no option "{CLIENT}{name}"',
+                hint="options are " + ", ".join(CLIENT + kind for kind in kinds),
             )
-        values[name] = _read(_CLIENT + name, kinds[name], value)
+        values[name] = _read(CLIENT + name, kinds[name], value)
     return ClientSettings(**values)
 
 
