@@ -7,15 +7,19 @@ behind the commit, as Spark does it.
 
 import dataclasses
 import multiprocessing
+import os
 import random
+import sys
 import time
 from contextlib import suppress
 from itertools import count
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from sink_rows import batch, table
 
 from headwater.client.encoding import encode
@@ -31,8 +35,12 @@ ROWS = pa.schema([("id", pa.int64()), ("batch", pa.int64()), ("v", pa.string())]
 def forked() -> BaseContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["topic_killing", "headwater.pipelines.topic_writer", "headwater.sinks.topic_records"]
+        ["topic_killing", "headwater.pipelines.topic_writer", "pyspark.sql.pandas.types"]
     )
+    with pytest.MonkeyPatch.context() as patch:
+        # Before Python 3.13 the server does not know our sys.path, and preloads nothing of it.
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        forkserver.ensure_running()
     return context
 
 
