@@ -44,10 +44,15 @@ class TantivyPlace(Place):
         return [Unfit(fields, {"at": 2**62}, {"at": 0}, "at")]
 
 
+@pytest.fixture
+def memory_directory(tmp_path):
+    """In memory where that can be had: no disk is tested here, and there are many syncs."""
+    in_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tmp_path
+    with TemporaryDirectory(dir=in_memory) as directory:
+        yield Path(directory) / "indexes"
+
+
 class TestTantivyContract(SinkContract):
     @pytest.fixture
-    def place(self, tmp_path):
-        """In memory where that can be had: no disk is tested here, and there are many syncs."""
-        in_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tmp_path
-        with TemporaryDirectory(dir=in_memory) as directory:
-            yield TantivyPlace(Path(directory) / "indexes")
+    def place(self, memory_directory):
+        return TantivyPlace(memory_directory)

@@ -46,7 +46,13 @@ from headwater.sinks.documents import check_types
 from headwater.sinks.evolving import evolved, plain
 from headwater.sinks.opensearch_api import OpenSearchApi, path_of, reason_of
 from headwater.sinks.opensearch_mapping import mapping_of
-from headwater.sinks.opensearch_writing import REFRESHING, OpenSearchWriter, State, batch_of
+from headwater.sinks.opensearch_writing import (
+    DROPPED,
+    REFRESHING,
+    OpenSearchWriter,
+    State,
+    batch_of,
+)
 from headwater.sinks.settings import SinkSettings
 
 OPTIONS: Final = ("ca_file",)
@@ -92,7 +98,7 @@ class OpenSearchStore(Store):
         found = []
         for number, is_live in sorted(self._versions().items()):
             state = self.state(number)
-            if state is not None and state.owner == self.target.owner:
+            if state is not None and state.owner == self.target.owner and state.stage != DROPPED:
                 found.append(Version(number, is_live, state.position, state.fields))
         return found
 
@@ -101,12 +107,16 @@ class OpenSearchStore(Store):
         mapping_of(fields, self._analyzer)
         while True:
             state = self.state(version)
-            if state is None:
+            if state is None or state.stage == DROPPED:
                 self._check_free(self.index(version))
                 if version == 1 and True not in self._versions().values():
                     self._check_free(self.target.name)
                 self._make_positions()
                 made = State(self.target.owner, 1, None, plain(fields), None, -1, -1)
+                if state is not None:
+                    made = replace(
+                        state, epoch=state.epoch + 1, position=None, stage=None, fields=made.fields
+                    )
             else:
                 self._check_owner(state)
                 columns = evolved(state.fields, fields).fields
@@ -133,8 +143,10 @@ class OpenSearchStore(Store):
             raise StoreRefused(
                 f"version {version} of {self.target.name} is live", hint="promote another one first"
             )
-        self.api.ask("DELETE", path_of(self.index(version)))
-        self.api.ask("DELETE", path_of(POSITIONS, "_doc", self.index(version)), allow=(404,))
+        # The document stays, for its epoch: a writer of today is fenced by a version of tomorrow.
+        while (state := self.state(version)) is not None and state.stage != DROPPED:
+            self.replace(version, replace(state, position=None, stage=DROPPED))
+        self.api.ask("DELETE", path_of(self.index(version)), allow=(404,))
 
     @contextmanager
     def read(self, version: int) -> Iterator[Contents]:
@@ -270,7 +282,7 @@ class OpenSearchStore(Store):
     def _check_known(self, version: int) -> None:
         state = self.state(version)
         self._check_owner(state)
-        if state is None or version not in self._versions():
+        if state is None or state.stage == DROPPED or version not in self._versions():
             raise StoreRefused(f"{self.target.name} has no version {version}")
 
     def _check_free(self, name: str) -> None:

@@ -17,6 +17,7 @@ from headwater.sinks.evolving import evolved
 from headwater.sinks.opensearch_api import OpenSearchApi, path_of, reason_of
 
 WRITING, REFRESHING = "writing", "refreshing"  # stages of a batch; None: none is under way
+DROPPED: Final = "dropped"  # in their place
 _BATCH_BITS: Final = 40
 _REQUEST_BYTES: Final = 8 << 20
 _PAGE_ROWS: Final = 5000
@@ -57,7 +58,7 @@ class OpenSearchWriter(Writer):
 
     def apply(self, batch: Batch, refuse: Refuse | None = None) -> None:
         state = self._store.state(self._version, self._api)
-        if state is None or state.epoch != self._epoch:
+        if state is None or state.epoch != self._epoch or state.stage == DROPPED:
             raise self._fenced()
         if is_applied(state.position, batch):
             return

@@ -2,7 +2,7 @@
 
     orders                    key's text → JSON of the row; live
     orders__v2                the same of a version that is not
-    headwater:{orders}        owner, live, v1, v2, …: which versions there are
+    headwater:{orders}        owner, live, v1, v2, …: which versions there are; the last epoch
     headwater:{orders}:v1     epoch, position, fields
 
 Rows without a key are a stream of the same name, one entry with the field `row` for each.
@@ -137,23 +137,24 @@ class RedisStore(Store):
         def open_version(pipe: Any) -> tuple[int, Position | None, pa.Schema]:
             known = _text(pipe.hgetall(self.target_key))
             self._check_owner(known)
-            stored = pipe.hmget(self.version_key(version), "epoch", "position", "fields")
+            position, before = pipe.hmget(self.version_key(version), "position", "fields")
+            epoch = int(known.get("epoch", 0)) + 1  # of all versions, so that none comes twice
             check_types(fields)
             is_new = f"v{version}" not in known
             becomes_live = version == 1 and "live" not in known
             if is_new:
                 self._check_free(pipe, name_of(self._target, version, is_live=becomes_live))
-                columns, epoch = plain(fields), 1
+                columns = plain(fields)
             else:
-                columns, epoch = evolved(_fields(stored[2]), fields).fields, int(stored[0]) + 1
-            entries = {"owner": self._target.owner, f"v{version}": "1"}
+                columns = evolved(_fields(before), fields).fields
+            entries = {"owner": self._target.owner, f"v{version}": "1", "epoch": str(epoch)}
             if becomes_live:
                 entries["live"] = "1"
             state = {"epoch": epoch, "fields": fields_to_text(columns)}
             pipe.multi()
             pipe.hset(self.target_key, mapping=entries)
             pipe.hset(self.version_key(version), mapping=state)
-            return epoch, _position(stored[1]), columns
+            return epoch, _position(position), columns
 
         epoch, position, columns = self.transaction(
             open_version, self.target_key, self.version_key(version)

@@ -3,17 +3,18 @@
     DIR/orders                     the live one: a link to orders__v1
     DIR/orders__v1, orders__v2     a link to where the version is
     DIR/.headwater/orders/
-        owner.json                 whose it is; the epoch of each version
-        lock, v1.lock              held while versions change; while a version's epoch is checked
-                                   and its batch is committed
-        1-0/, 1-1/, 2-0/           version and generation: tantivy's files
+        owner.json                 whose it is, and the epoch of each version
+        lock                       held while that, or a link, changes
+        1-1.0/, 1-4.0/, 2-3.0/     version, epoch, number: tantivy's files
 
 **One step.** A commit of tantivy is one replaced file. The position is a document of the index, so
 that it changes by the same commit as the rows.
 
-**Zombies.** Epoch and commit are one step under `v1.lock`. A writer that was stopped elsewhere does
-not stand in the way of the next one: that one copies the index (links, for files never change) and
-the old one finds its epoch gone. Stopped in the midst of a commit it does, until it ends.
+**Zombies.** A writer looks at its epoch again when it has committed. One that takes over counts up
+the epoch first and then goes on from the last commit: in the same directory if nobody else has it
+open (tantivy's own lock); otherwise in a copy (links, for files never change), so that what the old
+writer commits from then on is seen by nobody. Whoever finds the epoch unchanged behind its commit
+has made it before that copy.
 
 **Generations.** An index has its fields from the start. New columns, or wider ones, are a new index
 beside it, filled from the old one, and one link replaced.
@@ -26,6 +27,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -108,43 +110,42 @@ class TantivyStore(Store):
 
     def writer(self, version: int, fields: pa.Schema) -> "TantivyWriter":
         check_types(fields)
-        with _told(), self._locked("lock", makes=True), self.locked_version(version):
-            known = self._known()
+        with _told(), self.locked(makes=True):
+            known = self._known() or {"owner": self.target.owner, "epoch": 0, "epochs": {}}
             self._check_owner(known)
-            epochs = known.get("epochs", {})
+            known["epoch"] += 1  # of all versions, so that no number comes twice
+            epoch, epochs = known["epoch"], known["epochs"]
             if str(version) not in epochs:
-                makes_live = version == 1 and not epochs
                 self._check_free(self.path(version).name)
-                if makes_live:
+                if version == 1 and not epochs:
                     self._check_free(self.target.name)
-                self._make(version, plain(fields))
-            epochs[str(version)] = epochs.get(str(version), 0) + 1
-            _replace(self._own / "owner.json", {"owner": self.target.owner, "epochs": epochs})
+                self._make(version, epoch, plain(fields))
+            epochs[str(version)] = epoch
+            _replace(self._own / "owner.json", known)
             if self._live() is None and version == 1:
                 _link(self.path(version).name, self._root / self.target.name)
-            writer = TantivyWriter(self, version, epochs[str(version)])
+            writer = TantivyWriter(self, version, epoch)
             writer.open(fields)
             return writer
 
     def promote(self, version: int) -> None:
-        with _told(), self._locked("lock"):
+        with _told(), self.locked():
             self._check_known(version)
             _link(self.path(version).name, self._root / self.target.name)
 
     def drop(self, version: int) -> None:
-        with _told(), self._locked("lock"):
+        with _told(), self.locked():
             known = self._check_known(version)
             if self._live() == version:
                 raise StoreRefused(
                     f"version {version} of {self.target.name} is live",
                     hint="promote another one first",
                 )
-            with self.locked_version(version):
-                del known["epochs"][str(version)]
-                _replace(self._own / "owner.json", known)
-                self.path(version).unlink(missing_ok=True)
-                for generation in self._own.glob(f"{version}-*"):
-                    shutil.rmtree(generation)
+            del known["epochs"][str(version)]
+            _replace(self._own / "owner.json", known)
+            self.path(version).unlink(missing_ok=True)
+            for generation in self._own.glob(f"{version}-*"):
+                shutil.rmtree(generation, ignore_errors=True)
 
     @contextmanager
     def read(self, version: int) -> Iterator[Contents]:
@@ -160,10 +161,13 @@ class TantivyStore(Store):
         epoch: int | None = self._known().get("epochs", {}).get(str(version))
         return epoch
 
-    def next_generation(self, version: int) -> Path:
+    def generation(self, version: int, epoch: int) -> Path:
         """A directory that is not there."""
-        used = [int(each.name.split("-")[1]) for each in self._own.glob(f"{version}-*")]
-        return self._own / f"{version}-{max(used, default=-1) + 1}"
+        for number in count():
+            directory = self._own / f"{version}-{epoch}.{number}"
+            if not directory.exists():
+                return directory
+        raise AssertionError
 
     def remove_leftovers(self, version: int) -> None:
         """Of a process that was killed before anybody was pointed to them."""
@@ -180,15 +184,10 @@ class TantivyStore(Store):
             shutil.rmtree(before, ignore_errors=True)
 
     @contextmanager
-    def locked_version(self, version: int) -> Iterator[None]:
-        with self._locked(f"v{version}.lock"):
-            yield
-
-    @contextmanager
-    def _locked(self, name: str, *, makes: bool = False) -> Iterator[None]:
+    def locked(self, *, makes: bool = False) -> Iterator[None]:
         if makes:
             self._own.mkdir(parents=True, exist_ok=True)
-        path = self._own / name
+        path = self._own / "lock"
         deadline_s = time.monotonic() + _LOCK_TIMEOUT_S
         if not self._own.is_dir():
             raise StoreRefused(f"{self.target.name} has no versions")
@@ -224,10 +223,10 @@ class TantivyStore(Store):
         except (FileNotFoundError, ValueError):
             return None
 
-    def _make(self, version: int, fields: pa.Schema) -> None:
+    def _make(self, version: int, epoch: int, fields: pa.Schema) -> None:
         for left in self._own.glob(f"{version}-*"):  # of a `_make` that was killed
             shutil.rmtree(left)
-        directory = self.next_generation(version)
+        directory = self.generation(version, epoch)
         index = _new_index(directory, fields, self.analysis)
         writer = _index_writer(index)
         put_state(writer, None, fields, self.analysis)
@@ -267,7 +266,7 @@ class TantivyWriter(Writer):
         self._writer: tantivy.IndexWriter | None = None
 
     def open(self, fields: pa.Schema) -> None:
-        """Under the version's lock."""
+        """Under the lock."""
         found = Snapshot.of(self._store.path(self._version))
         self.position, self._fields = found.position, found.fields
         wanted = evolved(found.fields, fields).fields
@@ -279,17 +278,12 @@ class TantivyWriter(Writer):
                 raise StoreUnreachable("the index cannot be written", detail=str(error)) from None
             self._writer = _index_writer(self._copied())
         if wanted != found.fields or self._store.analysis != found.analysis:
-            self._regenerate(wanted)
+            directory = self._regenerated(wanted)
+            self._store.point_to(self._version, directory)
 
     def apply(self, batch: Batch, refuse: Refuse | None = None) -> None:
-        with _told(), self._store.locked_version(self._version):
-            epoch = self._store.epoch(self._version)
-            if epoch != self._epoch:
-                raise Fenced(
-                    f"another process writes version {self._version} of"
-                    f" {self._store.target.name} now",
-                    detail=f"its epoch is {epoch or 'gone'}, this process had {self._epoch}",
-                )
+        with _told():
+            self._check_epoch()
             if is_applied(self.position, batch):
                 return
             columns = [name for name in batch.rows.column_names if name != OP]
@@ -297,8 +291,12 @@ class TantivyWriter(Writer):
             id_bytes = (0, LONGEST_ID_BYTES)
             documents = documents_of(batch.rows, self._key, fields, refuse, id_bytes)
             if fields != self._fields:
-                self._regenerate(fields)
+                directory = self._regenerated(fields)
+                with self._store.locked():
+                    self._check_epoch()
+                    self._store.point_to(self._version, directory)
             self._commit(documents, batch.position())
+            self._check_epoch()
             self.position = batch.position()
 
     def close(self) -> None:
@@ -306,6 +304,14 @@ class TantivyWriter(Writer):
         if writer is not None:
             with suppress(ValueError):  # of one that was fenced, the files are gone
                 writer.wait_merging_threads()
+
+    def _check_epoch(self) -> None:
+        epoch = self._store.epoch(self._version)
+        if epoch != self._epoch:
+            raise Fenced(
+                f"another process writes version {self._version} of {self._store.target.name} now",
+                detail=f"its epoch is {epoch or 'gone'}, this process had {self._epoch}",
+            )
 
     def _commit(self, documents: Documents, position: Position) -> None:
         writer = self._writer
@@ -322,13 +328,14 @@ class TantivyWriter(Writer):
             writer.commit()
         except ValueError as error:
             self._writer = None  # what it holds of the batch is gone with it
+            self._check_epoch()  # its directory may have been taken away
             raise StoreUnreachable("the index cannot be written", detail=str(error)) from None
 
-    def _regenerate(self, fields: pa.Schema) -> None:
-        """The same rows and position in an index that has these fields."""
+    def _regenerated(self, fields: pa.Schema) -> Path:
+        """The same rows and position in an index that has these fields: where it is."""
         analysis = self._store.analysis
         before = Snapshot.of(self._store.path(self._version))
-        directory = self._store.next_generation(self._version)
+        directory = self._store.generation(self._version, self._epoch)
         writer = _index_writer(_new_index(directory, fields, analysis))
         for page in before.all_rows():
             rows = fitted(pa.Table.from_batches([page]), fields)
@@ -336,8 +343,8 @@ class TantivyWriter(Writer):
         put_state(writer, before.position, fields, analysis)
         writer.commit()
         self.close()
-        self._store.point_to(self._version, directory)
         self._writer, self._fields = writer, fields
+        return directory
 
     def _copied(self) -> tantivy.Index:
         """The index in a directory of its own: the old one's writer is still there, and merges its
@@ -345,7 +352,7 @@ class TantivyWriter(Writer):
         """
         source = self._store.path(self._version).resolve()
         while True:
-            directory = self._store.next_generation(self._version)
+            directory = self._store.generation(self._version, self._epoch)
             directory.mkdir()
             with suppress(FileNotFoundError, StoreRefused):
                 shutil.copy(source / "meta.json", directory)

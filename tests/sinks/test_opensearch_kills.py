@@ -1,0 +1,17 @@
+"""Drivers that write to OpenSearch are killed, and so is a node of it."""
+
+import pytest
+from sink_killing import KillContract
+from test_opensearch_contract import OpenSearchPlace, opensearch_server
+
+__all__ = ["opensearch_server"]
+
+pytestmark = [pytest.mark.java, pytest.mark.slow]
+
+
+class TestOpenSearchKills(KillContract):
+    drivers = ("http.client",)
+
+    @pytest.fixture
+    def place(self, opensearch_server):
+        return OpenSearchPlace(opensearch_server)
