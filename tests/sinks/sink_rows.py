@@ -106,8 +106,10 @@ def contents(store: Store, version: int = 1) -> tuple[Position | None, pa.Table]
     """All that is there, in one read."""
     with store.read(version) as read:
         batches = list(read.rows)
-        [fields] = [each.fields for each in store.versions() if each.number == version]
-        return read.position, pa.Table.from_batches(batches, fields)
+        if batches:
+            return read.position, pa.Table.from_batches(batches)
+    [fields] = [each.fields for each in store.versions() if each.number == version]
+    return read.position, fields.empty_table()
 
 
 def rows_of(store: Store, version: int = 1) -> list[dict[str, Any]]:

@@ -62,13 +62,21 @@ def plain(fields: pa.Schema) -> pa.Schema:
 
 def fitted(rows: pa.Table, fields: pa.Schema) -> pa.Table:
     """The rows with the columns of `fields`, in their order and types; missing ones are null."""
-    columns = [
-        rows[field.name].cast(field.type)
-        if field.name in rows.column_names
-        else pa.chunked_array([pa.nulls(len(rows), field.type)])
-        for field in fields
-    ]
+    columns = [_fitted(rows, field) for field in fields]
     return pa.Table.from_arrays(columns, schema=fields)
+
+
+def _fitted(rows: pa.Table, field: pa.Field) -> pa.ChunkedArray:
+    if field.name not in rows.column_names:
+        return pa.chunked_array([pa.nulls(len(rows), field.type)])
+    try:
+        return rows[field.name].cast(field.type)
+    except pa.ArrowInvalid as error:
+        raise StoreRefused(
+            f"column {field.name} has values that are no {field.type}",
+            detail=str(error),
+            hint="cast it in the pipeline",
+        ) from error
 
 
 def _plain(type_: pa.DataType) -> pa.DataType:

@@ -1,5 +1,6 @@
 """Sessions of PostgreSQL, and what the server's errors mean."""
 
+import io
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -24,7 +25,7 @@ _CONNECT_TIMEOUT_S: Final = 10
 _PASSING: Final = ("08", "25", "40", "53", "57", "58", "XX")
 _PASSING_STATES: Final = ("55006", "55P03")
 # Values, constraints, limits (of an index's row), what triggers raise: another row would do.
-_OF_ROWS: Final = ("22", "23", "44", "54", "P0")
+_OF_VALUES: Final = ("22", "23", "44", "54", "P0")
 _HINTS: Final = {
     "42501": "grant the role of the sink the right that is named, or let the table's owner do it",
     "2BP01": "drop what depends on it first",
@@ -35,9 +36,17 @@ class TableLocked(StoreUnreachable):
     """Somebody else has it for longer than we wanted to wait."""
 
 
+class ValuesRefused(StoreRefused):
+    """Something about the values of a statement: others would do."""
+
+    def __init__(self, error: psycopg2.Error, detail: str) -> None:
+        super().__init__("PostgreSQL refuses", detail=detail)
+        self.error = error
+
+
 class Session:
     """One connection, without transactions of its own: BEGIN and COMMIT are statements. What goes
-    wrong is raised as SinkError, row errors as psycopg2.Error.
+    wrong is raised as SinkError.
     """
 
     def __init__(self, url: Secret, application: str) -> None:
@@ -67,9 +76,15 @@ class Session:
             self._cursor.execute(statement, values)
             return self._cursor.fetchall() if self._cursor.description else []
 
-    def copy_in(self, statement: str, source: Any) -> None:
+    def copy_in(self, statement: str, pieces: Iterator[bytes]) -> None:
+        source = _Source(pieces)
         with self.errors():
-            self._cursor.copy_expert(statement, source, 1 << 18)
+            try:
+                self._cursor.copy_expert(statement, source, 1 << 18)
+            except psycopg2.Error:
+                if source.failed is not None:
+                    raise source.failed from None
+                raise
 
     def copy_out(self, statement: str, sink: Any) -> None:
         with self.errors():
@@ -97,8 +112,6 @@ class Session:
         try:
             yield
         except psycopg2.Error as error:
-            if (error.pgcode or "").startswith(_OF_ROWS) and not self.connection.closed:
-                raise
             raise self.explained(error) from None
 
     def explained(self, error: psycopg2.Error) -> SinkError:
@@ -117,6 +130,8 @@ class Session:
             )
         if state.startswith(_PASSING) or state in _PASSING_STATES:
             return StoreUnreachable("PostgreSQL broke off", detail=text)
+        if state.startswith(_OF_VALUES):
+            return ValuesRefused(error, text)
         hint = _HINTS.get(state) or getattr(error.diag, "message_hint", None) or ""
         return StoreRefused("PostgreSQL refuses", detail=text, hint=hint)
 
@@ -163,6 +178,27 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class _Source:
+    """What psycopg2 reads from. It hides the error of a `read` behind one of its own."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._piece = io.BytesIO()
+        self.failed: Exception | None = None
+
+    def read(self, size_bytes: int) -> bytes:
+        try:
+            while not (some := self._piece.read(size_bytes)):
+                following = next(self._pieces, None)
+                if following is None:
+                    return b""
+                self._piece = io.BytesIO(following)
+        except Exception as error:
+            self.failed = error
+            raise
+        return some
 
 
 def _parts(url: Secret) -> dict[str, str]:

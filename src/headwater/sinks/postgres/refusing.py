@@ -8,7 +8,7 @@ import psycopg2
 import pyarrow as pa
 
 from headwater.errors import RowRefused
-from headwater.sinks.postgres.connection import Session
+from headwater.sinks.postgres.connection import Session, ValuesRefused
 from headwater.sinks.postgres.tables import literal
 from headwater.sinks.postgres.values import to_literals
 from headwater.sinks.sql import names, refusal
@@ -28,14 +28,14 @@ def write_parts(
     try:
         write(rows)
         session.run("SET CONSTRAINTS ALL IMMEDIATE; SET CONSTRAINTS ALL DEFERRED")
-    except psycopg2.Error as error:
+    except ValuesRefused as refusing:
         session.run("ROLLBACK TO SAVEPOINT part; RELEASE SAVEPOINT part")
         if len(rows) > 1:
             half = len(rows) // 2
             write_parts(session, rows.slice(0, half), write, refused, table)
             write_parts(session, rows.slice(half), write, refused, table)
             return
-        explained = _explained(session, rows, error, table)
+        explained = _explained(session, rows, refusing.error, table)
         if refused is None:
             raise explained from None
         refused.append(explained)
@@ -74,8 +74,8 @@ def _by_trying(session: Session, row: pa.Table, error: psycopg2.Error, table: st
         session.run("SAVEPOINT probe")
         try:
             _insert(session, row.select([column]), table)
-        except psycopg2.Error as other:
-            found = other.pgcode
+        except ValuesRefused as other:
+            found = other.error.pgcode
         session.run("ROLLBACK TO SAVEPOINT probe; RELEASE SAVEPOINT probe")
         if found == error.pgcode:
             return str(column)

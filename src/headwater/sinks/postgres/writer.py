@@ -6,12 +6,10 @@ one and from there as one INSERT … ON CONFLICT. Should a row not fit, nothing 
 batch is begun anew with a savepoint for every part of it (refusing.py).
 """
 
-import io
 from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-import psycopg2
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,7 +18,7 @@ from headwater.sinks import sql
 from headwater.sinks.contract import OP, Batch, Position, Refuse, Writer, is_applied
 from headwater.sinks.evolving import evolved, fitted
 from headwater.sinks.postgres import refusing, tables
-from headwater.sinks.postgres.connection import Session
+from headwater.sinks.postgres.connection import Session, ValuesRefused
 from headwater.sinks.postgres.tables import Place
 from headwater.sinks.postgres.values import checked, column_type, to_csv, to_literals
 from headwater.sinks.reducing import Reduced, reduce
@@ -42,7 +40,7 @@ class PostgresWriter(Writer):
         try:
             try:
                 self._apply(batch, refuse, is_careful=False)
-            except psycopg2.Error:  # a row
+            except ValuesRefused:
                 self._session.roll_back()
                 self._apply(batch, refuse, is_careful=True)
         except StoreUnreachable:
@@ -227,20 +225,4 @@ class _Staging:
         return name
 
     def copy(self, into: str, rows: pa.Table) -> None:
-        self.session.copy_in(f"COPY {into} FROM STDIN (FORMAT csv)", _Source(to_csv(rows)))
-
-
-class _Source:
-    """What psycopg2 reads from."""
-
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces = pieces
-        self._piece = io.BytesIO()
-
-    def read(self, size_bytes: int) -> bytes:
-        while not (some := self._piece.read(size_bytes)):
-            following = next(self._pieces, None)
-            if following is None:
-                return b""
-            self._piece = io.BytesIO(following)
-        return some
+        self.session.copy_in(f"COPY {into} FROM STDIN (FORMAT csv)", to_csv(rows))
