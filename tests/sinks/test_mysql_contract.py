@@ -26,6 +26,12 @@ class MariaDb(Place):
         self.server = server
         self.database = database
 
+    def allow(self):
+        self.server.execute(
+            f"CREATE OR REPLACE USER writer@'%' IDENTIFIED BY '{self.password}'",
+            f"GRANT ALL ON {self.database}.* TO writer@'%'",
+        )
+
     @property
     def settings(self):
         login = f"writer:{quote(self.password, safe='')}"
@@ -92,8 +98,5 @@ class TestMariaDbContract(SinkContract):
     @pytest.fixture
     def place(self, mariadb_server, shop):
         place = MariaDb(mariadb_server, shop)
-        mariadb_server.execute(
-            "CREATE OR REPLACE USER writer@'%' IDENTIFIED BY 'se:cr/et@%'",
-            f"GRANT ALL ON {shop}.* TO writer@'%'",
-        )
+        place.allow()
         return place

@@ -146,8 +146,7 @@ def _literals(column: pa.Array) -> pa.Array:
         column = column.cast(pa.int64() if pa.types.is_duration(type_) else type_)
         column = column.cast(pa.string()).cast(_TEXT)
     elif pa.types.is_floating(type_):
-        texts = column.cast(pa.float64()).cast(pa.string())
-        column = pc.if_else(pc.equal(texts, "-0"), "-0e0", texts).cast(_TEXT)
+        column = column.cast(pa.float64()).cast(pa.string()).cast(_TEXT)
     elif pa.types.is_decimal(type_):
         column = to_texts(column).cast(_TEXT)
     elif pa.types.is_string(type_):

@@ -87,6 +87,7 @@ class MySqlWriter(Writer):
             self._own(self._tables.stored(session, self._version))
 
     def _write(self, table: Table, batch: Batch, refused: list[RowRefused] | None) -> None:
+        table.check_engine()
         reduced = reduce(batch.rows, self._key, refused)
         types = column_types(self._fields, self._key)
         name = quoted(table.name)
