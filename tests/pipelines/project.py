@@ -1,0 +1,119 @@
+"""A project in a directory: headwater.toml, pipelines, SQLite as the store; and who runs it."""
+
+import json
+import sqlite3
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headwater import config
+from headwater.pipelines.running import Pipeline, Runner, pipelines_of
+
+
+class Project:
+    def __init__(self, directory: Path, bootstrap: str) -> None:
+        self.directory = directory
+        self.bootstrap = bootstrap
+        self.store = directory / "store.db"
+        self._sections = [
+            f'[broker]\nbootstrap = "{bootstrap}"\ndata_dir = "data"',
+            f'[sink.cache]\nkind = "sqlite"\nurl = "sqlite:///{self.store}"',
+        ]
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
+        self._admin = AdminClient({"bootstrap.servers": bootstrap})
+        self.write_config()
+
+    @property
+    def file(self) -> Path:
+        return self.directory / "headwater.toml"
+
+    @property
+    def state_dir(self) -> Path:
+        return self.directory / "data" / "pipelines"
+
+    def section(self, text: str) -> None:
+        self._sections.append(textwrap.dedent(text))
+        self.write_config()
+
+    def pipeline(self, name: str, body: str, **settings: str) -> None:
+        """`body` are the lines of its function."""
+        source = "import headwater as hw\nfrom pyspark.sql import functions as F\n\n"
+        source += f"@hw.pipeline\ndef {name}(flow: hw.Flow) -> None:\n"
+        source += textwrap.indent(textwrap.dedent(body), "    ")
+        (self.directory / f"{name}.py").write_text(source)
+        lines = [f'[pipeline.{name}]\nfile = "{name}.py"']
+        lines += [f'{key} = "{value}"' for key, value in settings.items()]
+        if "\n".join(lines) not in self._sections:
+            self.section("\n".join(lines))
+
+    def write_config(self) -> None:
+        self.file.write_text("\n".join(self._sections) + "\n")
+
+    def topic(self, name: str, partitions: int = 1) -> str:
+        self._admin.create_topics([NewTopic(name, partitions)])[name].result()
+        return name
+
+    def produce(self, topic: str, *rows: dict | None, key: str = "id") -> None:
+        """Rows as JSON; {"id": 1, "_deleted": True} is a tombstone."""
+        for row in rows:
+            is_deleted = row.pop("_deleted", False)
+            self._producer.produce(
+                topic,
+                key=json.dumps({key: row[key]}).encode(),
+                value=None if is_deleted else json.dumps(row).encode(),
+            )
+        self._producer.flush()
+
+    def produce_bytes(self, topic: str, value: bytes, key: bytes | None = None) -> None:
+        self._producer.produce(topic, key=key, value=value)
+        self._producer.flush()
+
+    def config(self) -> config.Config:
+        return config.load(path=str(self.file), environ={})
+
+    def pipelines(self, spark, *names: str) -> list[Pipeline]:
+        return pipelines_of(self.config(), spark, list(names))
+
+    @contextmanager
+    def running(self, spark, *names: str) -> Iterator[Runner]:
+        runner = Runner(self.pipelines(spark, *names))
+        thread = threading.Thread(target=runner.run, name="runner")
+        thread.start()
+        try:
+            yield runner
+        finally:
+            runner.stop.set()
+            thread.join()
+
+    def rows(self, query: str) -> list[tuple]:
+        """[] as long as the table is not there."""
+        connection = sqlite3.connect(self.store, timeout=30)
+        try:
+            return connection.execute(query).fetchall()
+        except sqlite3.OperationalError as error:
+            if "no such table" in str(error):
+                return []
+            raise
+        finally:
+            connection.close()
+
+    def execute(self, statement: str) -> None:
+        connection = sqlite3.connect(self.store, timeout=30)
+        with connection:
+            connection.execute(statement)
+        connection.close()
+
+
+def wait_for(condition, what: str, timeout_s: float = 120.0):
+    """What `condition` returned, once that is true."""
+    end_s = time.monotonic() + timeout_s
+    while not (found := condition()):
+        assert time.monotonic() < end_s, f"{what} has not happened for {timeout_s:g} s"
+        time.sleep(0.05)
+    return found
