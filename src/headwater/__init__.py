@@ -10,14 +10,17 @@ if TYPE_CHECKING:
     from headwater.pipelines.flow import Flow
     from headwater.pipelines.pipeline import pipeline
     from headwater.pipelines.session import spark
+    from headwater.pipelines.waiting import token_of, wait
 
-__all__ = ["Flow", "pipeline", "spark"]
+__all__ = ["Flow", "pipeline", "spark", "token_of", "wait"]
 __version__ = "0.1.0"
 
 _HOMES = {
     "Flow": "headwater.pipelines.flow",
     "pipeline": "headwater.pipelines.pipeline",
     "spark": "headwater.pipelines.session",
+    "token_of": "headwater.pipelines.waiting",
+    "wait": "headwater.pipelines.waiting",
 }
 
 

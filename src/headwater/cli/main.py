@@ -36,6 +36,7 @@ COMMANDS: Final = {
         "stores derived from the log: list, status, run, rebuild, promote",
     ),
     "verify": ("verify", "prove that a derived store equals what the log says"),
+    "wait": ("wait", "wait until a derived store has what was written"),
     "why": ("why", "the records of the log behind a derived row"),
     "status": ("status", "the state of the broker on one screen"),
     "doctor": ("doctor", "what is wrong with this machine or configuration"),

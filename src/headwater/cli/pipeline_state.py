@@ -12,10 +12,11 @@ from headwater.cli.capture_state import load
 from headwater.errors import HeadwaterError, UsageError
 from headwater.pipelines import status
 from headwater.pipelines.settings import PipelineSettings
+from headwater.pipelines.stores_told import place_of, store_told
 
 if TYPE_CHECKING:
     from headwater.pipelines.running import Pipeline
-    from headwater.sinks.contract import Offsets, Position, Store, Version
+    from headwater.sinks.contract import Offsets, Position, Version
 
 RUNNING, STOPPED, NEW = "running", "stopped", "never ran"
 _WELL: Final = (RUNNING,)
@@ -137,26 +138,6 @@ def _known_write(
         error = str(failed)
     ends = ends_of(Log(loaded.bootstrap(), loaded.client), told.get("topics", []))
     return KnownWrite(name, told, versions, error, ends)
-
-
-def store_told(loaded: config.Config, pipeline: str, told: dict[str, Any]) -> "Store":
-    """The store of a write that a process has told of."""
-    from headwater.sinks.contract import Log, Target
-    from headwater.sinks.settings import SinkSettings
-    from headwater.sinks.stores import store_of
-
-    settings = loaded.sinks.get(told["sink"], SinkSettings(told["sink"], kind="topic"))
-    owner = f"{pipeline}/{told['sink']}/{told['table']}"
-    target = Target(owner, told["table"], tuple(told["key"]), told["options"])
-    return store_of(settings, target, Log(loaded.bootstrap(), loaded.client))
-
-
-def place_of(loaded: config.Config) -> Path:
-    """Where checkpoints and states are."""
-    base = loaded.path.parent if loaded.path else Path.cwd()
-    if loaded.spark.state_dir:
-        return (base / loaded.spark.state_dir).resolve()
-    return (base / loaded.broker.data_dir / "pipelines").resolve()
 
 
 def wanted(loaded: config.Config, names: list[str]) -> list[str]:

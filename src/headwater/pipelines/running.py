@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from headwater.client.fetching import LATEST, Fetcher
 from headwater.config import Config
 from headwater.errors import HeadwaterError, PipelineError
-from headwater.pipelines import status
+from headwater.pipelines import status, stores_told
 from headwater.pipelines.applying import is_final
 from headwater.pipelines.flow import Flow, Write
 from headwater.pipelines.pipeline import Function, failed, load
@@ -39,10 +39,8 @@ class SchemaChanged(PipelineError):
 
 
 def place_of(config: Config) -> Place:
-    base = config.path.parent if config.path else Path.cwd()
-    data_dir = base / config.broker.data_dir
-    state_dir = base / config.spark.state_dir if config.spark.state_dir else data_dir / "pipelines"
-    return Place(Log(config.bootstrap(), config.client), dict(config.sinks), state_dir.resolve())
+    log = Log(config.bootstrap(), config.client)
+    return Place(log, dict(config.sinks), stores_told.place_of(config))
 
 
 @dataclass

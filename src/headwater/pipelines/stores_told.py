@@ -1,0 +1,29 @@
+"""From what a pipeline's process has told (status.py) to its stores, without Spark."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headwater import config
+
+if TYPE_CHECKING:
+    from headwater.sinks.contract import Store
+
+
+def store_told(loaded: config.Config, pipeline: str, told: dict[str, Any]) -> "Store":
+    """The store of a write that a process has told of."""
+    from headwater.sinks.contract import Log, Target
+    from headwater.sinks.settings import SinkSettings
+    from headwater.sinks.stores import store_of
+
+    settings = loaded.sinks.get(told["sink"], SinkSettings(told["sink"], kind="topic"))
+    owner = f"{pipeline}/{told['sink']}/{told['table']}"
+    target = Target(owner, told["table"], tuple(told["key"]), told["options"])
+    return store_of(settings, target, Log(loaded.bootstrap(), loaded.client))
+
+
+def place_of(loaded: config.Config) -> Path:
+    """Where checkpoints and states are."""
+    base = loaded.path.parent if loaded.path else Path.cwd()
+    if loaded.spark.state_dir:
+        return (base / loaded.spark.state_dir).resolve()
+    return (base / loaded.broker.data_dir / "pipelines").resolve()

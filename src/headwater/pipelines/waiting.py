@@ -1,0 +1,170 @@
+"""Reading your own writes: waiting until a derived store has what was written.
+
+A token says which records must be in: `orders:0:41` is the one at offset 41 of orders-0. Whoever
+writes to a topic is told where its record lies; `token_of` makes a token of that. Without a token,
+one waits for everything that was committed before now: in the captured databases behind the
+pipeline's topics (their captures have to be past it), and in the log.
+"""
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from headwater import config
+from headwater.errors import HeadwaterError, NotReady, PipelineError, UsageError
+from headwater.pipelines import status
+from headwater.pipelines.offsets import ends_of, has_reached, lag_records
+from headwater.pipelines.stores_told import place_of, store_told
+from headwater.sinks.contract import Log, Offsets, Position, Store
+
+_POLL_S: Final = 0.05
+DEFAULT_TIMEOUT_S: Final = 30.0
+
+
+def token_of(*records: Any) -> str:
+    """Of records that were written: what confluent-kafka's delivery callback is given, or
+    (topic, partition, offset). The token of several stands for all of them.
+    """
+    return ",".join(
+        ":".join(map(str, record))
+        if isinstance(record, tuple)
+        else f"{record.topic()}:{record.partition()}:{record.offset()}"
+        for record in records
+    )
+
+
+def offsets_of(token: str) -> Offsets:
+    """How far a store has to be. Raises UsageError."""
+    ends: dict[str, dict[int, int]] = {}
+    for each in token.split(","):
+        try:
+            topic, partition, offset = each.rsplit(":", 2)
+            known = ends.setdefault(topic, {})
+            known[int(partition)] = max(known.get(int(partition), 0), int(offset) + 1)
+        except ValueError:
+            raise UsageError(
+                f"{each!r} is no token", hint="it looks like orders:0:41 (topic:partition:offset)"
+            ) from None
+    return ends
+
+
+def wait(
+    name: str,
+    token: str | None = None,
+    *,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    loaded: config.Config | None = None,
+) -> dict[str, Position]:
+    """Returns when the stores of the pipeline (or the one of pipeline/sink/table) have it, with
+    their positions. Raises NotReady if that takes longer than `timeout_s`.
+    """
+    loaded = loaded or config.load()
+    ends_s = time.monotonic() + timeout_s
+    pipeline, _, only = name.partition("/")
+    writes = _writes(loaded, pipeline, only)
+    if token is not None:
+        wanted = {write: offsets_of(token) for write in writes}
+        _check_topics(pipeline, writes, wanted)
+    else:
+        topics = {topic for told in writes.values() for topic in told["topics"]}
+        _await_captures(loaded, topics, ends_s)
+        log = Log(loaded.bootstrap(), loaded.client)
+        wanted = {write: ends_of(log, told["topics"]) for write, told in writes.items()}
+    return {
+        write: _await_store(loaded, pipeline, write, told, wanted[write], ends_s)
+        for write, told in writes.items()
+    }
+
+
+def _writes(loaded: config.Config, pipeline: str, only: str) -> dict[str, dict[str, Any]]:
+    if pipeline not in loaded.pipelines:
+        meant = config.nearest(pipeline, list(loaded.pipelines))
+        raise UsageError(
+            f"there is no pipeline {pipeline}", hint=f"did you mean {meant}?" if meant else ""
+        )
+    told = status.read(place_of(loaded), pipeline).writes
+    writes = {
+        write: dict(each)
+        for write, each in told.items()
+        if "sink" in each and only in ("", write, each["table"])
+    }
+    if not writes:
+        raise NotReady(
+            f"{pipeline}/{only} has never run" if only else f"pipeline {pipeline} has never run",
+            hint=f"`headwater pipeline run {pipeline}` starts it",
+        )
+    return writes
+
+
+def _check_topics(
+    pipeline: str, writes: Mapping[str, dict[str, Any]], wanted: Mapping[str, Offsets]
+) -> None:
+    for write, told in writes.items():
+        for topic in wanted[write]:
+            if topic not in told["topics"]:
+                raise UsageError(
+                    f"{pipeline}/{write} does not read {topic}",
+                    detail="it reads " + ", ".join(told["topics"]),
+                )
+
+
+def _await_captures(loaded: config.Config, topics: Iterable[str], ends_s: float) -> None:
+    """Until what is committed in the databases now is in the log."""
+    from headwater.capture import positions
+    from headwater.capture.settings import with_password
+    from headwater.capture.sources import source_of
+    from headwater.client.compacted import read_committed_latest
+
+    for capture in sorted({topic.split(".")[0] for topic in topics} & loaded.captures.keys()):
+        source = source_of(with_password(loaded.captures[capture]), loaded.bootstrap())
+        try:
+            tables = source.tables()
+            if not tables or source.snapshots_itself:
+                continue
+            seen = source.read_chunk(tables[0], None, 1)
+            while True:
+                records = read_committed_latest(loaded.bootstrap(), loaded.client, positions.TOPIC)
+                stored = positions.decode(capture, records).capture
+                if stored is not None and seen.is_passed(stored.position.at):
+                    break
+                if time.monotonic() > ends_s:
+                    raise NotReady(
+                        f"capture {capture} has not come to what the database has now",
+                        hint=f"`headwater capture status {capture}` tells how far it is",
+                    )
+                time.sleep(_POLL_S)
+        finally:
+            source.close()
+
+
+def _await_store(
+    loaded: config.Config,
+    pipeline: str,
+    write: str,
+    told: dict[str, Any],
+    wanted: Offsets,
+    ends_s: float,
+) -> Position:
+    store = store_told(loaded, pipeline, told)
+    try:
+        while True:
+            position = _live(store)
+            if position is not None and has_reached(position, wanted):
+                return position
+            if time.monotonic() > ends_s:
+                raise NotReady(
+                    f"{pipeline}/{write} is {lag_records(position, wanted):,} records behind",
+                    hint=f"`headwater pipeline status {pipeline}` tells why",
+                )
+            time.sleep(_POLL_S)
+    finally:
+        store.close()
+
+
+def _live(store: Store) -> Position | None:
+    try:
+        return next((each.position for each in store.versions() if each.is_live), None)
+    except PipelineError:
+        raise
+    except HeadwaterError:
+        return None  # it may come back in time
