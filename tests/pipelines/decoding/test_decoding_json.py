@@ -18,6 +18,7 @@ from raw_records import AT_MS, FIRST, raw
 
 from headwater.errors import ConfigError
 from headwater.pipelines.decoding import decoder
+from headwater.pipelines.decoding.json_rows import RowReader
 
 SCHEMA = pa.schema(
     [
@@ -319,6 +320,43 @@ def test_each_record_is_read_as_plain_python_reads_it(value):
         assert agrees(result.rows.to_pylist()[0], expected)
 
 
+# Numbers and times in every way of writing them, right and wrong.
+number_like = st.tuples(
+    st.sampled_from(["", "+", "-"]),
+    st.sampled_from(["", "0", "7", "12", "007", "99999999", "123456789", "9" * 30]),
+    st.sampled_from(["", ".", ".5", ".250", ".125", ".000", "." + "0" * 250 + "1"]),
+    st.sampled_from(["", "e1", "E-2", "e+3", "e", "e400", "e" + "9" * 20, "e-" + "9" * 20]),
+).map("".join)
+time_like = st.tuples(
+    st.sampled_from(["2024", "0000", "9999", "10000", "-0044", "+12024", "24", "0001"]),
+    st.sampled_from(["-01", "-2", "-13", "-00", "-02", "-12"]),
+    st.sampled_from(["-01", "-29", "-30", "-31", "-00", "-1"]),
+    st.sampled_from(["", "T03", " 23", "t24", "T3", "  03"]),
+    st.sampled_from(["", ":04", ":60", "04"]),
+    st.sampled_from(["", ":05", ":60", "05"]),
+    st.sampled_from(["", ".1", ".123456", ".123456789", ".", ",5"]),
+    st.sampled_from(["", "Z", "z", "+02", "+0200", "-23:59", "+24:00", " Z", "+02:60", "UTC"]),
+).map("".join)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.sampled_from(["price", "day", "at", "local", "single", "double", "big"]),
+    number_like | time_like,
+    st.booleans(),
+    st.booleans(),
+)
+@example("price", "+99999999.e1", True, False)
+def test_both_ways_of_reading_agree(name, text, is_text, are_numbers):
+    value = b'{"%b":%b}' % (name.encode(), (f'"{text}"' if is_text else text).encode())
+    usual = decoded([b'{"at":5,"local":5,"day":5}' if are_numbers else b"{}", value])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RowReader, "_read_at_once", lambda *_: False)
+        singly = decoded([b"{}", value])
+    assert usual.rows.column(name)[1:].equals(singly.rows.column(name)[1:])
+    assert [each.cause for each in usual.rejected] == [each.cause for each in singly.rejected]
+
+
 def test_a_row_has_its_change_its_time_and_its_position():
     result = decoded([b'{"big":5}', b"nonsense"])
     (row,) = result.rows.to_pylist()
@@ -440,6 +478,8 @@ def test_slices_and_empty_batches():
     one = pickle.loads(pickle.dumps(decoder("json", SCHEMA, {})))
     rows = one.decode(raw(values).slice(3, 4), "t", 0).rows
     assert rows.column("big").to_pylist() == [3, 4, 5, 6]
+    deletes = one.decode(raw([None, None], [b'{"big":1}', b'{"big":2}']), "t", 0)
+    assert deletes.rows.column("big").to_pylist() == [1, 2]
     nothing = one.decode(raw([]), "t", 0)
     assert (nothing.rows.num_rows, nothing.rejected) == (0, [])
     assert nothing.rows.schema == one.schema

@@ -11,7 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from binascii import a2b_base64
 from collections.abc import Callable
-from decimal import MAX_EMAX, MIN_EMIN, ROUND_FLOOR, Context, Decimal
+from decimal import MAX_EMAX, MIN_EMIN, ROUND_FLOOR, Context, Decimal, InvalidOperation
 from typing import Any, Final
 
 import msgspec
@@ -27,7 +27,7 @@ _INTEGER: Final = re.compile(rb"-?\d{1,40}\Z")
 _DECIMAL: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _NOT_FINITE: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": -float("inf")}
 _UNITS_PER_S: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-_EXACT: Final = Context(prec=200, Emax=MAX_EMAX, Emin=MIN_EMIN)
+_TIMES: Final = Context(prec=60, Emax=MAX_EMAX, Emin=MIN_EMIN, rounding=ROUND_FLOOR)
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _text = msgspec.json.Decoder(str).decode
@@ -135,21 +135,35 @@ class Text(Node):
 class Exact(Node):
     """decimal(p, s), from a number or a text; never rounded."""
 
+    def cast(self, array: pa.Array) -> pa.Array:
+        array.validate(full=True)  # with exponents Arrow's parser goes beyond the precision
+        return array
+
     def read(self, raw: bytes) -> Decimal:
         text = _text(raw) if raw[:1] == b'"' else raw.decode()
         if _DECIMAL.fullmatch(text) is None:
             raise expected("a number", raw)
-        return fitted(Decimal(text), self.type, raw)
+        return fitted(_decimal(text, raw), self.type, raw)
+
+
+def _decimal(text: str, raw: bytes) -> Decimal:
+    try:
+        return Decimal(text)
+    except InvalidOperation:  # an exponent of more than 18 digits
+        raise expected("a number", raw) from None
 
 
 def fitted(number: Decimal, type_: pa.DataType, raw: bytes) -> Decimal:
-    """The number with the type's scale. Raises Unreadable if that changes it."""
+    """The number with the type's scale at most. Raises Unreadable if it has no such form."""
+    sign, digits, exponent = number.as_tuple()
+    assert isinstance(exponent, int), "neither NaN nor infinite"
     if not number:
-        return Decimal(0).scaleb(-type_.scale)
-    if number.adjusted() < type_.precision - type_.scale:
-        number = number.normalize(_EXACT)
-        if -int(number.as_tuple().exponent) <= type_.scale:
-            return number
+        return Decimal(0)
+    zeros = 0
+    while digits[-1 - zeros] == 0:
+        zeros += 1
+    if number.adjusted() < type_.precision - type_.scale and -(exponent + zeros) <= type_.scale:
+        return Decimal((sign, digits[: len(digits) - zeros], exponent + zeros))
     raise expected(f"decimal({type_.precision}, {type_.scale})", raw)
 
 
@@ -200,10 +214,10 @@ class Timestamp(Node):
         if raw[:1] == b'"':
             micros = micros_of(_text(raw))
         elif raw[:1].isdigit() or raw[:1] == b"-":
-            number = Decimal(raw.decode())
+            number = _decimal(raw.decode(), raw)
             if number.adjusted() > 25:
                 raise expected("a time", raw)
-            scaled = number.scaleb(6, _EXACT) / _UNITS_PER_S[self._unit]
+            scaled = _TIMES.divide(number.scaleb(6, _TIMES), _UNITS_PER_S[self._unit])
             micros = int(scaled.to_integral_value(ROUND_FLOOR))
         else:
             micros = None

@@ -21,6 +21,7 @@ from headwater.pipelines.decoding.json_nodes import NotVectorised, Struct, Unrea
 
 _BLOCK_BYTES: Final = 8 << 20
 _PIECE_ROWS: Final = 256  # of a block that is refused
+_LOOK_ROWS: Final = 16  # of such a block, to see how values are written there
 _TRIALS: Final = 4  # refused pieces at the beginning of a block until all of it is read slowly
 _NO_NAMES: Final = np.zeros(0, np.uint8), np.zeros(0, np.int64)
 
@@ -128,7 +129,8 @@ class RowReader:
         if self._read_at_once(texts, first, end, read):
             return
         # Perhaps times are numbers here, and were texts before.
-        self._row.follow(texts.text(first))
+        for row in range(first, min(first + _LOOK_ROWS, end)):
+            self._row.follow(texts.text(row).strip())
         if self._read_at_once(texts, first, end, read):
             return
         refused = 0
@@ -163,8 +165,8 @@ class RowReader:
             except Unreadable as error:
                 read.causes.append((row, error.cause))
                 continue
-            except (msgspec.DecodeError, RecursionError) as error:
-                read.causes.append((row, f"no JSON: {error}"))
+            except (msgspec.DecodeError, ValueError, ArithmeticError, RecursionError) as error:
+                read.causes.append((row, f"it cannot be read: {error}"))
                 continue
             rows.append(row)
             for column, value in zip(values, found.values(), strict=True):
