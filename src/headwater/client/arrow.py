@@ -80,8 +80,11 @@ def to_arrow(
     schema = schema_of(columns)
     piece: list[_Plain] = []
     size_bytes = 0
+    ratio = 4.0  # of the last batch that was compressed; the next will be similar
     for header, at in batches:
-        plain = _plain(header, data, at)
+        plain = _plain(header, data, at, ratio * 1.1)
+        if header.codec:
+            ratio = (plain.end - plain.at) / header.size_bytes
         if piece and size_bytes + plain.end - plain.at > PIECE_BYTES:
             yield from _convert(piece, start, stop, schema)
             piece, size_bytes = [], 0
@@ -96,12 +99,12 @@ def _view(data: bytes | memoryview) -> Bytes:
     return view
 
 
-def _plain(header: BatchHeader, data: Bytes, at: int) -> _Plain:
+def _plain(header: BatchHeader, data: Bytes, at: int, ratio: float) -> _Plain:
     start, end = at + HEADER_BYTES, at + header.size_bytes
     if header.codec and header.record_count:  # Kafka's compaction leaves batches with nothing
         try:
             plain = compression.decompress(
-                header.codec, data[start:end].data, DECOMPRESSED_LIMIT_BYTES
+                header.codec, data[start:end].data, DECOMPRESSED_LIMIT_BYTES, ratio=ratio
             )
         except MalformedMessage as error:
             raise _broken(header, str(error)) from None

@@ -33,13 +33,21 @@ def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
         return numba.njit(nogil=True)(function)
 
 
+# Places that are used as an index are unsigned: numba would look for negative ones, which count
+# from the end, and LLVM would not make vectors of the loop.
+
+
 @kernel
 def _varlong(data, at, end):
     """(value, the place behind it), the place being -1 if there is no whole one."""
+    if at < end:  # most of them are one byte
+        first = np.int64(data[np.uint64(at)])
+        if first < 128:
+            return (first >> 1) ^ -(first & 1), at + 1
     value = np.uint64(0)
     shift = np.uint64(0)
     while at < end and shift < np.uint64(70):
-        byte = np.uint64(data[at])
+        byte = np.uint64(data[np.uint64(at)])
         at += 1
         if shift == np.uint64(63) and byte > np.uint64(1):
             break  # more than 64 bits
@@ -153,11 +161,12 @@ def gather(data, first, last, starts, sizes, ends, out):
     """Copies the parts of `data` of the rows from `first` to `last` to `out`, one behind another;
     ends[row + 1] is where each ends, ends[first] where they begin.
     """
-    to = np.int64(ends[first])
+    to = np.uint64(ends[first])
     for row in range(first, last):
         size = np.int64(sizes[row])
         if size > 0:
-            start = np.int64(starts[row])
-            out[to : to + size] = data[start : start + size]
-            to += size
+            start = np.uint64(starts[row])
+            for byte in range(np.uint64(size)):
+                out[to + byte] = data[start + byte]
+            to += np.uint64(size)
         ends[row + 1] = to
