@@ -42,7 +42,7 @@ RECORDS = st.lists(
     st.builds(
         Record,
         st.just(0),
-        st.integers(-(2**41), 2**41) | st.integers(-(2**62), 2**62),
+        st.integers(-(2**41), 2**41) | st.integers(-(2**61), 2**61),
         st.none() | st.binary(max_size=30),
         st.none() | st.binary(max_size=300),
         st.lists(st.tuples(st.text(max_size=9), st.none() | st.binary(max_size=20)), max_size=3),
