@@ -1,0 +1,65 @@
+"""Our reading client where the broker asks who is there."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import rights
+from certificates import Authority
+from rights import guarded_broker
+from secured import PASSWORD, USER, secured_broker
+from test_fetching import end_of, values
+from written import batch, producer
+
+from headwater.broker.security.acls import Operation, ResourceType
+from headwater.client.fetching import LATEST, Fetcher
+from headwater.client.group_offsets import GroupOffsets
+from headwater.client.topics import NewTopic, ensure_topics
+from headwater.errors import RequestRefused
+from headwater.settings import ClientSettings, Secret
+
+
+def test_over_tls_with_scram(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    cert, key = authority.issue("broker")
+    login = ClientSettings(
+        username=USER,
+        password=Secret(PASSWORD),
+        tls_ca=authority.ca,
+        sasl_mechanism="SCRAM-SHA-512",
+    )
+    large = b"x" * 900_000
+    with secured_broker(tmp_path / "data", tls_cert=cert, tls_key=key) as broker:
+        ensure_topics(broker.bootstrap, login, [NewTopic("t")])
+        with producer(broker.bootstrap, "id", login=login, compression="none") as writer:
+            writer.send({("t", 0): [batch(large) for _ in range(20)]})
+            writer.commit()
+        with Fetcher(broker.bootstrap, login) as fetcher:
+            assert values(fetcher, "t", 0, end_of(fetcher, "t")) == [large] * 20
+        with GroupOffsets(broker.bootstrap, login, "g") as offsets:
+            offsets.commit({("t", 0): 5})
+            assert offsets.committed([("t", 0)]) == {("t", 0): 5}
+        wrong = dataclasses.replace(login, password=Secret("wrong"))
+        with (
+            Fetcher(broker.bootstrap, wrong) as fetcher,
+            pytest.raises(RequestRefused, match="refuses the login"),
+        ):
+            fetcher.partitions("t")
+
+
+def test_the_right_that_is_missing_is_named(tmp_path: Path) -> None:
+    with guarded_broker(tmp_path) as broker:
+        name, topic = broker.user(), broker.topic()
+        bob = ClientSettings(username=name, password=Secret(rights.PASSWORD))
+        with Fetcher(broker.address, bob) as fetcher:
+            with pytest.raises(RequestRefused, match=f"no right to .*{topic}"):
+                fetcher.partitions(topic)
+            broker.allow(name, Operation.DESCRIBE, ResourceType.TOPIC, topic)
+            assert fetcher.offsets([(topic, 0)], LATEST) == {(topic, 0): 0}
+            with pytest.raises(RequestRefused, match="cannot be read") as refused:
+                list(fetcher.read(topic, 0, 0, 1))
+            assert f"headwater acl add USER --allow read --topic {topic}" in refused.value.hint
+        with GroupOffsets(broker.address, bob, "mine") as offsets:
+            with pytest.raises(RequestRefused, match="group mine") as refused:
+                offsets.commit({(topic, 0): 1})
+            assert "--group mine" in refused.value.hint
