@@ -114,6 +114,42 @@ def test_a_row_that_meets_another_key_in_a_unique_index_changes_nothing(place):
     assert rows_of(store) == [rows[0], more[0]]
 
 
+def test_indexes_views_and_rights_stay_with_the_live_name(place):
+    fields = pa.schema([*ID, pa.field("n", pa.int64())])
+    store = written(place, fields, [{"id": 1, "v": "one", "n": 1}])
+    place.ask("ALTER TABLE orders ADD UNIQUE by_n (n), ADD FULLTEXT KEY words (v)")
+    place.ask("CREATE VIEW seen AS SELECT v FROM orders")
+    with store.writer(2, fields) as writer:
+        writer.apply(batch(0, table(fields, [{"id": 1, "v": "two", "n": 1}])))
+    store.promote(2)
+    assert place.ask("SELECT * FROM seen") == [{"v": "two"}]
+    for name in ("orders", "orders__v1"):
+        keys = {row["Key_name"] for row in place.ask(f"SHOW KEYS FROM {name}")}
+        assert keys == {"PRIMARY", "by_n", "words"}
+    store.promote(1)
+    store.drop(2)
+    assert place.ask("SELECT * FROM seen") == [{"v": "one"}]
+
+
+@pytest.mark.parametrize(
+    ("statement", "named"),
+    [
+        ("CREATE TABLE items (id bigint, FOREIGN KEY up (id) REFERENCES orders (id))", "items"),
+        ("ALTER TABLE orders ADD CONSTRAINT small CHECK (id < 10)", "small"),
+        ("CREATE TRIGGER noted BEFORE INSERT ON orders FOR EACH ROW SET NEW.v = 'x'", "noted"),
+    ],
+)
+def test_what_would_stay_with_the_old_version_stands_in_the_way(place, statement, named):
+    store = written(place, ID, [{"id": 1, "v": "one"}])
+    with store.writer(2, ID) as writer:
+        writer.apply(batch(0, table(ID, [{"id": 1, "v": "two"}])))
+    place.ask(statement)
+    with pytest.raises(StoreRefused, match=named) as caught:
+        store.promote(2)
+    assert caught.value.hint
+    assert place.live_rows("orders") == [{"id": 1, "v": "one"}]
+
+
 def test_deletes_of_many_rows_by_several_columns(place):
     fields = pa.schema([("a", pa.int64()), ("b", pa.string()), ("c", pa.float64())])
     rows = [{"a": n % 7, "b": f"it's {n}", "c": n / 3} for n in range(3000)]

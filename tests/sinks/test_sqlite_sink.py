@@ -73,6 +73,38 @@ def test_views_of_readers_follow_the_live_version(place):
     assert place.ask("SELECT * FROM seen") == [{"v": "two"}]
 
 
+def test_indexes_and_triggers_stay_with_the_live_name(place):
+    store = written(place, ID, [{"id": 1, "v": "one"}])
+    place.ask("CREATE UNIQUE INDEX by_v ON orders (v)")
+    place.ask("CREATE TABLE log (v TEXT)")
+    place.ask(
+        "CREATE TRIGGER noted AFTER INSERT ON orders BEGIN INSERT INTO log VALUES (NEW.v); END"
+    )
+    with store.writer(2, ID) as writer:
+        writer.apply(batch(0, table(ID, [{"id": 1, "v": "two"}])))
+    for live, other in ((2, 1), (1, 2)):
+        store.promote(live)
+        where = "SELECT DISTINCT tbl_name FROM sqlite_master WHERE name IN ('by_v', 'noted')"
+        assert place.ask(where) == [{"tbl_name": "orders"}]
+        with store.writer(live, ID) as writer:
+            writer.apply(batch(1, table(ID, [{"id": 9, "v": f"into {live}"}])))
+        assert place.ask("SELECT v FROM log")[-1] == {"v": f"into {live}"}
+        [plan] = place.ask("EXPLAIN QUERY PLAN SELECT * FROM orders WHERE v = 'x'")
+        assert "by_v" in plan["detail"]
+        assert contents(store, other)[1].num_rows
+
+
+def test_a_version_that_breaks_a_unique_index_is_not_promoted(place):
+    store = written(place, ID, [{"id": 1, "v": "one"}])
+    place.ask("CREATE UNIQUE INDEX by_v ON orders (v)")
+    with store.writer(2, ID) as writer:
+        writer.apply(batch(0, table(ID, [{"id": 1, "v": "x"}, {"id": 2, "v": "x"}])))
+    with pytest.raises(StoreRefused, match="UNIQUE"):
+        store.promote(2)
+    assert [each.is_live for each in store.versions()] == [True, False]
+    assert place.live_rows("orders") == [{"id": 1, "v": "one"}]
+
+
 def test_a_row_that_meets_another_key_in_a_unique_index_changes_nothing(place):
     store = written(place, ID, [{"id": 1, "v": "a"}, {"id": 2, "v": "b"}])
     place.ask("CREATE UNIQUE INDEX once ON orders (v)")

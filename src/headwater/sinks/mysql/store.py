@@ -154,15 +154,14 @@ class MySqlStore(Store):
                 raise sql.unknown_version(self._target, version)
             if found[version].is_live:
                 return
-            plain_name = name_of(self._target, version, is_live=True)
-            steps = [
-                (plain_name, name_of(self._target, each.version, is_live=False))
-                for each in found.values()
-                if each.is_live
-            ]
-            if not steps:
-                self._check_free(session, plain_name)
-            steps.append((self._tables.table_of(session, found[version]).name, plain_name))
+            table = self._tables.table_of(session, found[version])
+            steps = [(table.name, self._target.name)]
+            if live := describe(session, self._target.name):
+                [old] = [each.version for each in found.values() if each.is_live] or [None]
+                if old is None:
+                    raise sql.not_ours(live.name, self._target)
+                _carry_over(session, live, table)
+                steps.insert(0, (live.name, name_of(self._target, old, is_live=False)))
             session.run(
                 f"UPDATE {POSITIONS} SET is_live = (version = %s) WHERE owner = %s AND target = %s",
                 [version, self._target.owner, self._target.name],
@@ -173,6 +172,8 @@ class MySqlStore(Store):
         """If a RENAME of two tables has stopped between them, no version is live; the one that
         should be is made so.
         """
+        if describe(session, POSITIONS) is None:
+            return
         rows = session.ask(
             f"SELECT version FROM {POSITIONS} WHERE owner = %s AND target = %s AND is_live"
             " AND fields <> ''",
@@ -187,6 +188,7 @@ class MySqlStore(Store):
 
     def drop(self, version: int) -> None:
         with closing(Session(self._address)) as session, self._tables.unchanging(session):
+            self._finish_promote(session)
             found = self._tables.all_stored(session)
             if version not in found:
                 raise sql.unknown_version(self._target, version)
@@ -244,6 +246,31 @@ def _batches(
             for column, field in zip(zip(*rows, strict=True), fields, strict=True)
         ]
         yield pa.RecordBatch.from_arrays(columns, schema=fields)
+
+
+def _carry_over(session: Session, live: Table, table: Table) -> None:
+    """The indexes that people have given to the live table, to the one that takes its place. What
+    cannot be carried over, and would stay with the old table in silence, is StoreRefused.
+    """
+    rows = session.ask(
+        "SELECT CONCAT('trigger ', trigger_name) FROM information_schema.triggers"
+        " WHERE event_object_schema = DATABASE() AND event_object_table = %s"
+        " UNION SELECT CONCAT('foreign key ', constraint_name, ' of ', table_name)"
+        " FROM information_schema.key_column_usage"
+        " WHERE referenced_table_schema = DATABASE() AND referenced_table_name = %s",
+        [live.name, live.name],
+    )
+    bound = [f"constraint {each}" for each in live.constraints if each not in table.constraints]
+    bound += [str(what) for (what,) in rows]
+    if bound:
+        raise StoreRefused(
+            f"what table {live.name} has would not go along to its new version",
+            detail=", ".join(bound),
+            hint=f"drop it, promote, and make it anew (constraints: also on {table.name} before)",
+        )
+    new = [f"ADD {how}" for name, how in live.indexes.items() if name not in table.indexes]
+    if new:
+        session.change(f"ALTER TABLE {quoted(table.name)} {', '.join(new)}")
 
 
 def _rename(session: Session, steps: Sequence[tuple[str, str]]) -> None:

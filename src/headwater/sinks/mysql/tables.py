@@ -32,6 +32,8 @@ class Table:
     key: tuple[str, ...]
     uniques: Mapping[str, str]  # further unique indexes: the first column of each
     columns: frozenset[str]  # in lower case: the server does not tell the cases apart
+    indexes: Mapping[str, str]  # all but the primary key: "KEY `by_n` (`n`)"
+    constraints: tuple[str, ...]
 
     def check_engine(self) -> None:
         if self.engine != "InnoDB":
@@ -166,6 +168,7 @@ def describe(session: Session, name: str) -> Table | None:
     body, _, options = text.rpartition("\n)")
     uniques = re.findall(rf"^  UNIQUE KEY {_NAME} \({_NAME}", body, re.MULTILINE)
     columns = re.findall(rf"^  {_NAME} ", body, re.MULTILINE)
+    indexes = re.findall(rf"^  ((?:[A-Z]+ )?KEY {_NAME} .*?),?$", body, re.MULTILINE)
     return Table(
         name,
         _first(r"ENGINE=(\w+)", options),
@@ -173,6 +176,8 @@ def describe(session: Session, name: str) -> Table | None:
         tuple(_unquoted(re.findall(_NAME, _first(r"^  PRIMARY KEY \((.*)\)", body)))),
         {_unquoted([index])[0]: _unquoted([column])[0] for index, column in uniques},
         frozenset(each.lower() for each in _unquoted(columns)),
+        {_unquoted([name])[0]: definition for definition, name in indexes},
+        tuple(_unquoted(re.findall(rf"^  CONSTRAINT {_NAME}", body, re.MULTILINE))),
     )
 
 

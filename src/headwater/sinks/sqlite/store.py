@@ -95,10 +95,14 @@ class SqliteStore(Store):
                 raise sql.unknown_version(self._target, version)
             if found[version].is_live:
                 return
+            carried = []
             for each in found.values():
                 if each.is_live:
+                    carried = _take_off(connection, each.table(self._target))
                     self._rename(connection, each, is_live=False)
             self._rename(connection, found[version], is_live=True)
+            for statement in carried:  # which name the live table
+                connection.execute(statement)
 
     def drop(self, version: int) -> None:
         with self._changing() as (connection, found):
@@ -167,3 +171,15 @@ def _path(settings: SinkSettings) -> str:
             hint='url = "sqlite:///relative.db", or with four slashes "sqlite:////absolute.db"',
         )
     return path
+
+
+def _take_off(connection: sqlite3.Connection, table: str) -> list[str]:
+    """Drops the indexes and triggers that people have given to a table; how to make them again."""
+    rows = connection.execute(
+        "SELECT type, name, sql FROM sqlite_master WHERE tbl_name = ? COLLATE NOCASE"
+        " AND type IN ('index', 'trigger') AND sql IS NOT NULL",
+        (table,),
+    ).fetchall()
+    for kind, name, _ in rows:
+        connection.execute(f"DROP {kind} {quoted(name)}")
+    return [statement for _, _, statement in rows]
