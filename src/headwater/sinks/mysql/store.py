@@ -157,7 +157,7 @@ class MySqlStore(Store):
             table = self._tables.table_of(session, found[version])
             steps = [(table.name, self._target.name)]
             if live := describe(session, self._target.name):
-                [old] = [each.version for each in found.values() if each.is_live] or [None]
+                old = next((each.version for each in found.values() if each.is_live), None)
                 if old is None:
                     raise sql.not_ours(live.name, self._target)
                 _carry_over(session, live, table)
