@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from headwater.client.fetching import EARLIEST
 from headwater.client.sending import TopicPartition
-from headwater.errors import BrokerUnreachable, DataLost, HeadwaterError, RequestRefused
+from headwater.errors import DataLost, HeadwaterError
 from headwater.pipelines.source.admission import admit
 from headwater.pipelines.source.log_ends import LogEnds, Offsets
 from headwater.pipelines.source.options import SourceOptions, offsets_from_json, offsets_to_json
@@ -46,10 +46,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._log_ends = LogEnds(options)
         self._known: list[TopicPartition] = []
-        self._looked_at_s = 0.0
+        self._look_again_s = 0.0
         self._ends: Offsets = {}
         self._target: Offsets | None = None  # of Trigger.AvailableNow
-        self._has_begun = False
+        self._has_begun = False  # what appears from now on is new
+        self._is_checked = False  # whether the log still has what a repeated micro-batch had
         self._sizes: dict[str, tuple[float, float]] = {}  # of a topic: bytes per offset, when
         self._group: Any = None
 
@@ -94,7 +95,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check_none_is_gone(start, partitions)
         if entering := [place for place in partitions if place not in start]:
             return start | self._entries(start, entering)
-        self._has_begun = True
+        self._has_begun = self._is_checked = True
         self._ends = self._log_ends.latest(start.keys() & set(partitions))
         ends = start | self._ends
         if self._target is not None:
@@ -122,11 +123,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._log_ends.at(self._options.start, entering, unnamed=EARLIEST)
 
     def _partitions(self) -> list[TopicPartition]:
-        now_s = time.monotonic()
-        if not self._known or now_s > self._looked_at_s + _LOOK_FOR_PARTITIONS_EVERY_S:
+        if time.monotonic() >= self._look_again_s:
             self._known = self._log_ends.partitions()
-            self._looked_at_s = now_s
-            self._has_begun |= not self._known  # what appears from now on is new
+            self._look_again_s = time.monotonic() + _LOOK_FOR_PARTITIONS_EVERY_S
+            self._has_begun |= not self._known
         return self._known
 
     def _check_none_is_gone(self, start: Offsets, partitions: list[TopicPartition]) -> None:
@@ -172,27 +172,28 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # What a micro-batch reads
 
     def _stretches(self, start: Offsets, end: Offsets) -> list[Stretch]:
-        if self._has_begun is False and start:
-            end = self._with_what_is_there(start, end)
+        lost = set() if self._is_checked else self._lost_since(start, end)
         stretches = []
-        for place in sorted(start.keys() & end.keys()):
+        for place in sorted(start.keys() & end.keys() - lost):
             if end[place] > start[place]:
                 stretches.append(Stretch(*place, start[place], end[place]))
-            elif end[place] < start[place] and self._options.on_lost == "skip":
+            elif end[place] < start[place]:  # made anew: `_with_new_begins` has agreed
                 stretches.append(Stretch(*place, EARLIEST, end[place]))
         return stretches
 
-    def _with_what_is_there(self, start: Offsets, end: Offsets) -> Offsets:
-        """Before a micro-batch is repeated: the log may have been lost in the meantime."""
-        self._has_begun = True
-        there = self._log_ends.existing(start.keys() & end.keys())
-        latest = self._log_ends.latest(there)
-        for place in sorted(start.keys() & end.keys()):
-            if latest.get(place, 0) < end[place] > start[place]:
-                if self._options.on_lost == "fail":
-                    raise DataLost(*place, start[place], 0, latest.get(place, 0))
-                _LOG.warning("%s-%d ends before the micro-batch does; skipped", *place)
-        return {place: min(offset, latest.get(place, 0)) for place, offset in end.items()}
+    def _lost_since(self, start: Offsets, end: Offsets) -> set[TopicPartition]:
+        """Before a micro-batch is repeated: partitions whose log no longer has all of it. They have
+        no rows in it then; the next one finds the log cut.
+        """
+        self._is_checked = True
+        repeated = [place for place in start if end.get(place, 0) > start[place]]
+        latest = self._log_ends.latest(self._log_ends.existing(repeated))
+        lost = {place for place in repeated if latest.get(place, 0) < end[place]}
+        for place in sorted(lost):
+            if self._options.on_lost == "fail":
+                raise DataLost(*place, end[place] - 1, 0, latest.get(place, 0))
+            _LOG.warning("%s-%d ends before the micro-batch does; skipped", *place)
+        return lost
 
     # Offsets for others to see
 
@@ -211,5 +212,5 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     patience_s=_GROUP_PATIENCE_S,
                 )
             self._group.commit(end)
-        except (BrokerUnreachable, RequestRefused, HeadwaterError) as error:
+        except HeadwaterError as error:
             _LOG.warning("offsets are not committed to group %s: %s", group, error)
