@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewPartitions
 from test_compacted_reading import NUMBA_CACHE
 from wire import wait_until as eventually
 from written import NOBODY, batch, messages, new_topic, producer
@@ -139,6 +139,21 @@ def test_only_what_is_committed(address: str) -> None:
         # Nothing but aborted records and markers up to the end.
         assert values(fetcher, topic, before, end_of(fetcher, topic)) == []
         assert values(fetcher, topic, 3, 3) == []
+
+
+def test_a_partition_that_was_added(address: str) -> None:
+    topic = new_topic(address)
+    with producer(address) as writer, Fetcher(address, NOBODY) as fetcher:
+        assert list(fetcher.read(topic, 0, 0, 0)) == []
+        admin = AdminClient({"bootstrap.servers": address})
+        for future in admin.create_partitions([NewPartitions(topic, 3)]).values():
+            future.result(10)
+        eventually(lambda: writer.partitions(topic) == 3 or writer._cluster.refresh([topic]))
+        writer.send({(topic, 2): [batch(b"new")]})
+        writer.commit()
+        writer.fence()
+        assert rows(fetcher, topic, 0, 1, ("value",), 2) == [{"value": b"new"}]
+        assert fetcher.partitions(topic) == 3
 
 
 def test_columns_are_those_asked_for(address: str) -> None:

@@ -76,7 +76,9 @@ def _know_leaders(cluster: Cluster, partitions: Iterable[TopicPartition]) -> Non
 
 
 def check_partition(cluster: Cluster, topic: str, partition: int) -> None:
-    """RequestRefused if there is none such."""
+    """RequestRefused if there is none such, nor has been added since we last asked."""
+    if partition >= cluster.partitions(topic):
+        cluster.refresh([topic])
     count = cluster.partitions(topic)
     if not 0 <= partition < count:
         raise RequestRefused(
