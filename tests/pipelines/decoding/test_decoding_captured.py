@@ -11,7 +11,10 @@ from headwater.client.fetching import EARLIEST, LATEST, Fetcher
 from headwater.errors import ConfigError
 from headwater.pipelines.decoding import decoder
 from headwater.pipelines.decoding.captured import captured_schema
+from headwater.pipelines.reading import LiveReader
+from headwater.pipelines.settings import PipelineSettings
 from headwater.settings import ClientSettings
+from headwater.sinks.contract import Log
 
 __all__ = ["postgres", "postgres_server"]  # fixtures
 
@@ -152,3 +155,22 @@ def test_a_table_of_sqlite(broker_address, tmp_path):
 def test_a_topic_that_nobody_captures_is_told(broker_address):
     with pytest.raises(ConfigError, match="are not known"):
         captured_schema(broker_address, LOGIN, "nothing.at.all")
+
+
+def test_a_captured_table_as_a_dataframe(broker_address, postgres, spark):
+    """How a capture writes values is told to the readers inside of Spark."""
+    postgres.run(
+        "create table times (id int primary key, t time(3), s timestamp(0), n numeric(9,2))"
+    )
+    row = "13:51:30.5", "2024-02-29 13:51:30", "1234567.89"
+    postgres.run("insert into times values (1, %s, %s, %s), (2, null, null, null)", *row)
+    settings = {"tables": ("public.*",), "decimals": "precise"}
+    with running(broker_address, postgres.url, "framed", **settings) as capture:
+        capture.wait_for_copies("public.times")
+        postgres.run("delete from times where id = 2")
+        wait_for_changes(capture, "framed.public.times", 3)
+    log = Log(broker_address)
+    reader = LiveReader(spark, log, PipelineSettings(name="framed", file="x.py"))
+    (found,) = reader.table("framed.public.times", None, "debezium", {}).toArrow().to_pylist()
+    shown = {name: str(found[name]) for name in ("id", "t", "s", "n")}
+    assert shown == {"id": "1", "t": "13:51:30.500000", "s": row[1], "n": row[2]}
