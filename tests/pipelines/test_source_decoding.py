@@ -31,9 +31,10 @@ def reader(spark, address: str, topic: str, schema: str, **options):
 
 def test_every_type_of_spark(spark, broker_address) -> None:
     topic = new_topic(broker_address, 1)
-    value = b"""{"id": 1, "price": 12.50, "day": "2024-02-29", "at": "2024-02-29T13:51:30.5+02:00",
-        "local": "2024-02-29 13:51:30", "data": "AP8=", "flag": true, "ratio": 0.1,
-        "text": {"a": 1}, "tags": {"x": 1}, "lines": [{"sku": "s", "n": 2}, null], "inner": {"deep": [[1], []]}}"""
+    value = b"""{"id": 1, "price": 12.50, "day": "2024-02-29", "data": "AP8=", "flag": true,
+        "at": "2024-02-29T13:51:30.5+02:00", "local": "2024-02-29 13:51:30", "ratio": 0.1,
+        "text": {"a": 1}, "tags": {"x": 1}, "lines": [{"sku": "s", "n": 2}, null],
+        "inner": {"deep": [[1], []]}}"""
     write(broker_address, topic, [(None, value), (b'{"id": 1}', None)])
     schema = """id long, price decimal(10,2), day date, at timestamp, local timestamp_ntz,
         data binary, flag boolean, ratio float, text string, tags map<string,int>,
