@@ -1,0 +1,18 @@
+"""A driver of its own: files into a topic, one by one. To be killed."""
+
+import sys
+
+import headwater as hw
+
+address, topic, files, checkpoint = sys.argv[1:]
+spark = hw.spark("killed", "local[2]", **{"spark.driver.memory": "1g"})
+frame = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).json(files)
+query = (
+    frame.writeStream.format("headwater")
+    .options(bootstrap=address, topic=topic)
+    .option("checkpointLocation", checkpoint)
+    .trigger(availableNow=True)
+    .start()
+)
+query.awaitTermination()
+spark.stop()
