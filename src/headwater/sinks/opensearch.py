@@ -47,8 +47,8 @@ from headwater.sinks.evolving import evolved, plain
 from headwater.sinks.opensearch_api import OpenSearchApi, path_of, reason_of
 from headwater.sinks.opensearch_mapping import mapping_of
 from headwater.sinks.opensearch_writing import (
+    COMMITTED,
     DROPPED,
-    REFRESHING,
     OpenSearchWriter,
     State,
     batch_of,
@@ -61,6 +61,7 @@ TARGET_OPTIONS: Final = ("analyzer", "shards", "replicas")
 POSITIONS: Final = "headwater_positions"
 _PAGE_ROWS: Final = 5000
 _READ_TIMEOUT_S: Final = 30
+_ABANDONED_S: Final = 1.0
 
 
 class OpenSearchStore(Store):
@@ -120,6 +121,9 @@ class OpenSearchStore(Store):
             else:
                 self._check_owner(state)
                 columns = evolved(state.fields, fields).fields
+                if state.stage == COMMITTED:
+                    self.refresh(version, self.api)
+                    state = replace(state, stage=None)
                 made = replace(state, epoch=state.epoch + 1, fields=columns)
             taken = self.replace(version, made)
             if taken is not None:
@@ -154,16 +158,25 @@ class OpenSearchStore(Store):
         api = self._connect()
         scroll = None
         try:
-            deadline_s = time.monotonic() + _READ_TIMEOUT_S
+            since_s = time.monotonic()
+            deadline_s = since_s + _READ_TIMEOUT_S
             while True:
                 before = self.state(version)
                 scroll, page = self._scroll(api, version)
                 after = self.state(version)
                 if before is None or after is None:
                     raise StoreRefused(f"{self.target.name} has no version {version} any more")
-                if before.seq_no == after.seq_no and before.stage != REFRESHING:
+                is_at_rest = before.seq_no == after.seq_no
+                if is_at_rest and before.stage != COMMITTED:
                     break
                 api.ask("DELETE", "/_search/scroll", {"scroll_id": scroll}, allow=(404,))
+                if not is_at_rest:
+                    since_s = time.monotonic()
+                elif time.monotonic() > since_s + _ABANDONED_S:  # its writer has ended just there
+                    self.refresh(version, api)
+                    before = replace(before, stage=None)
+                    scroll, page = self._scroll(api, version)
+                    break
                 if time.monotonic() > deadline_s:
                     raise StoreUnreachable(
                         f"{self.target.name} was never at rest for a moment",
@@ -221,6 +234,10 @@ class OpenSearchStore(Store):
         properties = mapping_of(fields, self._analyzer)
         path = path_of(self.index(version), "_mapping")
         api.ask("PUT", path, {"properties": properties})
+
+    def refresh(self, version: int, api: OpenSearchApi) -> None:
+        """Searches see what was written so far."""
+        api.ask("POST", path_of(self.index(version), "_refresh"))
 
     def _connect(self) -> OpenSearchApi:
         return OpenSearchApi(*self._place)

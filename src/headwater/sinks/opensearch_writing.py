@@ -16,7 +16,9 @@ from headwater.sinks.documents import Documents, documents_of
 from headwater.sinks.evolving import evolved
 from headwater.sinks.opensearch_api import OpenSearchApi, path_of, reason_of
 
-WRITING, REFRESHING = "writing", "refreshing"  # stages of a batch; None: none is under way
+# Stages of a batch. What searches see is, while WRITING, the stored position; when COMMITTED, that
+# or the one before; None: the stored position, and no batch is under way.
+WRITING, COMMITTED = "writing", "committed"
 DROPPED: Final = "dropped"  # in their place
 _BATCH_BITS: Final = 40
 _REQUEST_BYTES: Final = 8 << 20
@@ -48,6 +50,7 @@ class Positions(Protocol):
         self, version: int, state: State, api: OpenSearchApi | None = None
     ) -> State | None: ...
     def add_columns(self, version: int, fields: pa.Schema, api: OpenSearchApi) -> None: ...
+    def refresh(self, version: int, api: OpenSearchApi) -> None: ...
 
 
 class OpenSearchWriter(Writer):
@@ -68,12 +71,14 @@ class OpenSearchWriter(Writer):
         documents = documents_of(batch.rows, key, fields, refuse, (0, _LONGEST_ID_BYTES - 1))
         if fields != state.fields:
             self._store.add_columns(self._version, fields, self._api)
+        if state.stage == COMMITTED:
+            self._store.refresh(self._version, self._api)
         state = self._to(state, stage=WRITING)
         self._write(documents, batch, refuse)
-        state = self._to(state, stage=REFRESHING)
-        self._api.ask("POST", path_of(self._index, "_refresh"))
-        self._to(state, position=batch.position(), fields=fields, stage=None)
+        state = self._to(state, position=batch.position(), fields=fields, stage=COMMITTED)
         self.position = batch.position()
+        self._store.refresh(self._version, self._api)
+        self._to(state, stage=None)
 
     def close(self) -> None:
         self._api.close()

@@ -99,10 +99,6 @@ class RedisStore(Store):
     def check(self) -> None:
         with self.told():
             info = self._redis.info()
-            known = _text(self._redis.hgetall(self.target_key))
-            self._check_owner(known)
-            if not known:
-                self._check_free(self._redis, self._target.name)
         if info.get("cluster_enabled"):
             raise StoreRefused(
                 f"{self._address} is a Redis Cluster",
@@ -116,6 +112,11 @@ class RedisStore(Store):
                 detail=f"maxmemory-policy is {policy}",
                 hint="CONFIG SET maxmemory-policy noeviction, or any volatile-*",
             )
+        with self.told():
+            known = _text(self._redis.hgetall(self.target_key))
+            self._check_owner(known)
+            if not known:
+                self._check_free(self._redis, self._target.name)
 
     def versions(self) -> list[Version]:
         def read(pipe: Any) -> list[Version]:
