@@ -1,5 +1,7 @@
 """Dead letters: each record once, whatever happens between two calls of the producer."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -116,6 +118,22 @@ def test_the_same_record_is_written_once_whoever_comes_again(broker, topic, lett
     assert letters("copies").write(topic, 0, rejected(3)) == 1
     assert counts(broker.bootstrap, LOGIN, "copies") == {(topic, 1): 6, (topic, 0): 1}
     assert counts(broker.bootstrap, LOGIN, "nobody") == {}
+
+
+def test_two_tasks_share_a_partition(broker, topic, letters):
+    """Each fences the other again and again."""
+    tasks = [letters("shared"), letters("shared")]
+
+    def run(number: int) -> int:
+        first = number * 100
+        return sum(
+            tasks[number].write(topic, 1, rejected(first + n, first + n + 1)) for n in range(6)
+        )
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(run, (0, 1))) == [7, 7]
+    assert sorted(offsets_in(stored(broker, topic))) == [*range(7), *range(100, 107)]
+    assert counts(broker.bootstrap, LOGIN, "shared") == {(topic, 1): 14}
 
 
 def test_large_and_many_records(broker, topic, letters, monkeypatch):

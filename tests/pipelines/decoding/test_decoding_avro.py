@@ -58,6 +58,8 @@ SCHEMA = pa.schema(
     ]
 )
 RECURSIVE = AVRO | {"fields": [*AVRO["fields"], {"name": "next", "type": ["null", "Order"]}]}
+NOTHING = {"name": "nothing", "type": {"type": "array", "items": "null"}}
+NOTHINGS = AVRO | {"fields": [*AVRO["fields"], NOTHING]}
 MOMENT = datetime(2024, 2, 29, 13, 51, 30, 123000, tzinfo=UTC)
 ORDER = {
     "id": 7,
@@ -170,6 +172,7 @@ def test_no_bytes_do_harm(values):
         {"schema": json.dumps(AVRO), "framing": "xml"},
         {"schema": json.dumps(AVRO), "schema.x": "{}"},
         {"schema": json.dumps(RECURSIVE)},
+        {"schema": json.dumps(NOTHINGS)},
     ],
 )  # fmt: skip
 def test_schemas_that_cannot_be(options):

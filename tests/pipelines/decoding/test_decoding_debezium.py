@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from raw_records import AT_MS, FIRST, raw
 
 from headwater.capture.contract import UNAVAILABLE, Begin, Change, Column, Table
+from headwater.capture.mysql.columns import connect_type, parse
 from headwater.capture.postgres.values import array_codec, base_codec
 from headwater.capture.settings import CaptureSettings
 from headwater.capture.shaping import Shaper
@@ -149,6 +150,38 @@ def test_double_decimals_are_doubles():
     assert schema.field("price").type == pa.float64()
     (found,) = decoded(schema, shaped(shaper(), (table, "c", None, row))[1]).rows.to_pylist()
     assert found["price"] == -12.5
+
+
+def test_types_of_mysql():
+    values = {
+        "unsigned": ("bigint unsigned", 2**64 - 1, Decimal(2**64 - 1)),
+        "price": ("decimal(10,2)", "12.50", Decimal("12.50")),
+        "long_time": ("time", -3_020_399_000_000, "-838:59:59.000000"),
+        "at": ("datetime", 1_700_000_000_000, datetime(2023, 11, 14, 22, 13, 20)),
+        "exact": ("datetime(6)", 1_700_000_000_000_001, datetime(2023, 11, 14, 22, 13, 20, 1)),
+        "instant": (
+            "timestamp",
+            "2024-02-29T12:34:56Z",
+            datetime(2024, 2, 29, 12, 34, 56, tzinfo=UTC),
+        ),
+        "year": ("year", 2024, 2024),
+        "flag": ("bit(1)", True, True),
+        "colour": ("enum('red','blue')", "red", "red"),
+        "data": ("varbinary(9)", "AP8=", b"\x00\xff"),
+    }
+    given = CaptureSettings(name="shop", source=Secret("mysql://x/y"))
+    columns = [
+        Column(name, declared, connect_type(parse(declared), given))
+        for name, (declared, _, _) in values.items()
+    ]
+    table = Table("shop", "things", tuple(columns), ())
+    row = {name: value for name, (_, value, _) in values.items()}
+    (found,) = decoded(
+        schema_of(columns), shaped(shaper(), (table, "c", None, row))[1]
+    ).rows.to_pylist()
+    assert {name: found[name] for name in values} == {
+        name: each[2] for name, each in values.items()
+    }
 
 
 CUSTOMERS = Table(

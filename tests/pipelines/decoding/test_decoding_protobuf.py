@@ -178,6 +178,15 @@ def test_bad_records_are_told_and_the_others_go_on(options):
     assert causes[2] == "field name: it is null or missing, and must not be"
 
 
+def test_a_value_that_has_no_json_rejects_its_record_only(options):
+    late = Order(id=1)
+    late.at.seconds = 10**15
+    schema = pa.schema([("id", pa.int64()), ("at", pa.string())])
+    result = decoded([full(), late.SerializeToString()], options, schema)
+    assert result.rows.column("at").to_pylist() == ['"2024-02-29T13:51:30.000005Z"']
+    assert [each.offset - FIRST for each in result.rejected] == [1]
+
+
 @pytest.mark.parametrize("indexes", [b"\x00", b"\x02\x02", b"\x04\x00\x02"])
 def test_confluents_framing(options, indexes):
     framed = b"\0\0\0\0\x05" + indexes + full()

@@ -100,7 +100,7 @@ def _parsed(option: str, text: str, names: list[str]) -> Any:
             with open(os.path.expanduser(text), encoding="utf-8") as file:
                 text = file.read()
         schema = orjson.loads(text)
-        _refuse_recursion(schema, ())
+        _refuse_bombs(schema, ())
         parsed = fastavro.parse_schema(schema)
     except OSError as error:
         raise ConfigError(
@@ -123,13 +123,13 @@ def _parsed(option: str, text: str, names: list[str]) -> Any:
     return parsed
 
 
-def _refuse_recursion(schema: Any, around: tuple[str, ...]) -> None:
-    """A value of a type within itself may be nested as deep as its bytes like, which ends the
-    process when they are read.
+def _refuse_bombs(schema: Any, around: tuple[str, ...]) -> None:
+    """What a few bytes could end the process with: a type within itself, which may be nested as
+    deep as they like, and items that take no bytes.
     """
     if isinstance(schema, list):
         for each in schema:
-            _refuse_recursion(each, around)
+            _refuse_bombs(each, around)
     elif isinstance(schema, str):
         if schema.rpartition(".")[2] in around:
             raise ConfigError(f"the Avro type {schema} is within itself", hint="leave it out")
@@ -138,6 +138,10 @@ def _refuse_recursion(schema: Any, around: tuple[str, ...]) -> None:
         if "name" in schema and "fields" in schema:
             inside = (*around, str(schema["name"]).rpartition(".")[2])
         for field in schema.get("fields") or []:
-            _refuse_recursion(field.get("type"), inside)
+            _refuse_bombs(field.get("type"), inside)
+        if schema.get("items") == "null":
+            raise ConfigError(
+                "an array of nulls may be as long as it says, for its items are no bytes"
+            )
         for inner in ("type", "items", "values"):
-            _refuse_recursion(schema.get(inner), inside)
+            _refuse_bombs(schema.get(inner), inside)

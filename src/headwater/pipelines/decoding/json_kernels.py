@@ -258,8 +258,8 @@ def scan(data, starts, ends, names, name_ends, verdicts, places, spans):
 
 @kernel
 def find_integer(data, starts, ends, name, numbers, is_found):
-    """The integer that the first member `name` of each object has. The objects are sound (`scan`);
-    an empty span has none.
+    """The integer that the first member `name` of each object has, if it has at most 15 digits. The
+    objects are sound (`scan`); an empty span has none.
     """
     name_ends = np.array([name.size])
     for row in range(starts.size):
@@ -280,7 +280,7 @@ def find_integer(data, starts, ends, name, numbers, is_found):
                         if is_negative:
                             at += 1
                         behind = _digits_end(data, at, end)
-                        if 0 < behind - at < 19 and (
+                        if 0 < behind - at < 16 and (
                             behind == end or _is_space(data[behind])
                             or data[behind] == 44 or data[behind] == 125
                         ):  # fmt: skip

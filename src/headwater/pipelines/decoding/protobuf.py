@@ -35,6 +35,9 @@ _WRAPPERS: Final = {
     for name in ("Bool", "Bytes", "Double", "Float", "Int32", "Int64", "String", "UInt32", "UInt64")
 }
 
+# What has no JSON: a time beyond the year 9999, a message in an Any that nobody knows.
+_UNFIT: Final = (ValueError, TypeError, json_format.Error)
+
 Get = Callable[[Any], Any]  # from a message to a value
 
 
@@ -74,10 +77,30 @@ class ProtobufDecoder(Decoder):
                 rows.append(row)
             except (DecodeError, ValueError) as error:
                 causes.append((row, f"no message {self._message}: {error}"))
-        columns = [[get(message) for message in messages] for get in self._gets]
+        try:
+            columns = [[get(message) for message in messages] for get in self._gets]
+        except _UNFIT:
+            columns, rows = self._taken_singly(messages, rows, causes)
         arrays, kept, unfit = self._rows.build(columns, np.array(rows, np.int64))
         part = Part(arrays, kept, causes + unfit, pa.repeat(pa.scalar("u"), len(kept)))
         return merged([part, *self._tombstones.read(batch)], self._fields)
+
+    def _taken_singly(
+        self, messages: list[Any], rows: list[int], causes: list[tuple[int, str]]
+    ) -> tuple[list[list[Any]], list[int]]:
+        """The columns of the messages whose values can be taken, and their rows."""
+        columns: list[list[Any]] = [[] for _ in self._gets]
+        taken = []
+        for message, row in zip(messages, rows, strict=True):
+            try:
+                values = [get(message) for get in self._gets]
+            except _UNFIT as error:
+                causes.append((row, f"no message {self._message}: {error}"))
+                continue
+            taken.append(row)
+            for column, value in zip(columns, values, strict=True):
+                column.append(value)
+        return columns, taken
 
 
 def _read(options: Mapping[str, str]) -> tuple[bytes, str]:
