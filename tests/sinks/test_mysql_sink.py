@@ -1,6 +1,7 @@
 """What is MySQL's own among the sinks: its types as readers see them, its locks, its indexes."""
 
 import dataclasses
+import gc
 import math
 import random
 import struct
@@ -209,6 +210,27 @@ def test_a_reader_that_takes_its_time_keeps_nobody_waiting(place):
         values = {value for each in (first, *rest) for value in each["v"].to_pylist()}
         assert values == {"x" * 1000}
     assert sum(map(len, rest)) + len(first) == 20_000
+
+
+def test_a_read_that_ends_early(place):
+    store = written(place, ID, [{"id": n, "v": "x" * 100} for n in range(30_000)])
+    with store.read(1) as read:
+        assert len(next(read.rows)) < 30_000
+    del read
+    gc.collect()  # what is left of the result is not waited for, nor complained about
+    assert rows_of(store)[0] == {"id": 0, "v": "x" * 100}
+
+
+def test_structs_that_grow_change_no_table(place):
+    fields = pa.schema([("id", pa.int64()), ("s", pa.struct([("a", pa.int32())]))])
+    wider = pa.schema(
+        [("id", pa.int64()), ("s", pa.struct([("a", pa.int64()), ("b", pa.date32())]))]
+    )
+    store = written(place, fields, [{"id": 1, "s": {"a": 1}}])
+    with store.writer(1, wider) as writer:
+        rows = [{"id": 2, "s": {"a": 2**40, "b": date(2024, 2, 29)}}]
+        writer.apply(batch(1, table(wider, rows)))
+    assert rows_of(store) == [{"id": 1, "s": {"a": 1, "b": None}}, *rows]
 
 
 @pytest.mark.parametrize("table_name", ["orders", "__headwater_positions"])

@@ -160,8 +160,11 @@ class Session:
                 self.run(f"KILL {int(holder)}")
 
     def close(self) -> None:
+        result = self._connection._result  # noqa: SLF001 (it has no public name)
+        if result is not None:  # one that is being streamed would be read to its end
+            result.unbuffered_active = False
         with contextlib.suppress(pymysql.err.MySQLError, OSError):
-            self._connection._force_close()  # noqa: SLF001 (a streamed result may be unread)
+            self._connection.close()
 
 
 def _lock_name(name: str) -> str:

@@ -101,14 +101,15 @@ class Tables:
         """All columns. Those that are new are added, also if a crash came after some of them."""
         changed = evolved(stored.fields, fields)
         sql.check_names(changed.fields)
-        if not changed.added and not changed.widened:
+        before = column_types(stored.fields, self.target.key)
+        after = column_types(changed.fields, self.target.key)
+        new = {name: type_ for name, type_ in after.items() if type_ != before.get(name)}
+        if not new:  # a struct that has grown is JSON as it was
             return changed.fields
-        types = column_types(changed.fields, self.target.key)
         table = self.table_of(session, stored)
         steps = [
-            f"{'MODIFY' if field.name.lower() in table.columns else 'ADD'} COLUMN"
-            f" {quoted(field.name)} {types[field.name]}"
-            for field in (*changed.added, *changed.widened)
+            f"{'MODIFY' if name.lower() in table.columns else 'ADD'} COLUMN {quoted(name)} {type_}"
+            for name, type_ in new.items()
         ]
         session.change(f"ALTER TABLE {quoted(table.name)} {', '.join(steps)}")
         return changed.fields
