@@ -2,7 +2,10 @@
 that commit by themselves.
 """
 
+import random
 import signal
+import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +15,7 @@ from sink_killing import KillContract
 from sink_rows import batch, comparable, position, rows_of, table
 from test_mysql_contract import MariaDb
 
+from headwater.errors import StoreUnreachable
 from headwater.sinks.contract import Target
 from headwater.sinks.mysql.session import Session
 
@@ -156,6 +160,34 @@ def test_a_crash_at_any_step_of_promote(place, dying):
         if not is_dead:
             break
     assert kills > 8
+
+
+def test_a_server_killed_while_versions_change_places(place):
+    store, rng, problems, swaps = _filled(place, "orders", [1, 2]), random.Random(4), [], [0]
+
+    def swap():
+        try:
+            while True:
+                store.promote(2 - swaps[0] % 2)
+                swaps[0] += 1
+        except StoreUnreachable:
+            return
+        except BaseException as error:
+            problems.append(error)
+
+    for _ in range(4):
+        thread = threading.Thread(target=swap)
+        thread.start()
+        time.sleep(rng.uniform(0, 0.4))
+        place.restart()
+        thread.join()
+        assert not problems
+        store.writer(1, ID).close()
+        [live] = [each.number for each in store.versions() if each.is_live]
+        assert place.live_rows("orders") == ROWS[live]
+        for version in (1, 2):
+            assert rows_of(store, version) == ROWS[version]
+    assert swaps[0]
 
 
 def test_a_rename_that_stopped_half_way_is_finished(place):
