@@ -37,16 +37,16 @@ class Stream:
         self.query = None
 
     def start(self, *, available_now: bool = False, **options):
-        def keep(frame, batch_id: int) -> None:
-            self.batches.append(frame.collect())
-
         frame = self.spark.readStream.format("headwater").options(**self.options, **options).load()
-        writer = frame.writeStream.foreachBatch(keep).option(
+        writer = frame.writeStream.foreachBatch(self.keep).option(
             "checkpointLocation", str(self.checkpoint)
         )
         trigger = {"availableNow": True} if available_now else {"processingTime": "0 seconds"}
         self.query = writer.trigger(**trigger).start()
         return self.query
+
+    def keep(self, frame, batch_id: int) -> None:
+        self.batches.append(frame.collect())
 
     def run(self, **options) -> "Stream":
         query = self.start(available_now=True, **options)
@@ -117,6 +117,15 @@ def test_ranges_of_offsets_and_times_and_chosen_columns(spark, broker_address) -
     )
     assert values(start="@2023-11-14T22:13:22.500Z", end="@2023-11-14T22:13:25Z") == numbers(3, 5)
     assert values(start="latest") == []
+
+
+def test_offsets_that_end_a_read_are_a_position(spark, broker_address) -> None:
+    """A partition that it does not name did not exist when it was taken."""
+    topic = new_topic(broker_address, 2)
+    write(broker_address, topic, numbers(0, 5), 0)
+    write(broker_address, topic, numbers(5, 9), 1)
+    found = read(spark, broker_address, topic=topic, end=json.dumps({topic: {"0": 3}}))
+    assert [row.value for row in found.collect()] == numbers(0, 3)
 
 
 def test_aborted_and_open_transactions_are_not_read(spark, broker_address) -> None:
@@ -199,6 +208,50 @@ def test_new_partitions_and_topics_are_found_and_read_from_their_start(
     assert stream.values(second) == numbers(6, 9)
 
 
+class Broken(Stream):
+    """One whose store is down."""
+
+    def keep(self, frame, batch_id: int) -> None:
+        super().keep(frame, batch_id)
+        raise ConnectionError("no store")
+
+
+def test_a_micro_batch_that_failed_is_repeated_with_the_same_records(
+    spark, broker_address, tmp_path
+) -> None:
+    topic = new_topic(broker_address, 1)
+    stream = Stream(spark, broker_address, tmp_path, topic=topic).run()
+    write(broker_address, topic, numbers(0, 5))
+    broken = Broken(spark, broker_address, tmp_path, topic=topic)
+    broken.checkpoint = stream.checkpoint
+    with pytest.raises(Exception, match="no store"):
+        broken.run()
+    write(broker_address, topic, numbers(5, 9))
+    stream.run()
+    assert [[row.value for row in rows] for rows in stream.batches[1:]] == [
+        numbers(0, 5),
+        numbers(5, 9),
+    ]
+    assert broken.values() == numbers(0, 5)
+
+    write(broker_address, topic, numbers(9, 15))
+    with pytest.raises(Exception, match="no store"):
+        broken.run()
+    make_anew(broker_address, topic)
+    write(broker_address, topic, numbers(20, 22))
+    with pytest.raises(Exception, match="offset 14 was to be read, the log ends at 2"):
+        stream.run()
+    stream.run(on_lost="skip")
+    assert stream.values() == sorted(numbers(0, 9) + numbers(20, 22))
+
+
+def make_anew(address: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": address})
+    for future in admin.delete_topics([topic]).values():
+        future.result()
+    ensure_topics(address, ClientSettings(), [NewTopic(topic, 1, {})])
+
+
 def delete_before(address: str, topic: str, offset: int) -> None:
     admin = AdminClient({"bootstrap.servers": address})
     for future in admin.delete_records([Place(topic, 0, offset)]).values():
@@ -226,10 +279,7 @@ def test_a_topic_made_anew_is_an_error_unless_told_otherwise(
     topic = new_topic(broker_address, 1)
     write(broker_address, topic, numbers(0, 9))
     stream = Stream(spark, broker_address, tmp_path, topic=topic).run()
-    admin = AdminClient({"bootstrap.servers": broker_address})
-    for future in admin.delete_topics([topic]).values():
-        future.result()
-    ensure_topics(broker_address, ClientSettings(), [NewTopic(topic, 1, {})])
+    make_anew(broker_address, topic)
     write(broker_address, topic, numbers(20, 23))
     stream.start(available_now=True)
     with pytest.raises(Exception, match="offset 9 was to be read, the log ends at 3"):

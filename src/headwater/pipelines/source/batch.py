@@ -7,7 +7,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from headwater.client.fetching import EARLIEST, LATEST
+from headwater.client.fetching import EARLIEST
 from headwater.pipelines.source.log_ends import LogEnds
 from headwater.pipelines.source.options import SourceOptions
 from headwater.pipelines.source.plain_errors import plain_errors
@@ -29,7 +29,8 @@ class LogReader(DataSourceReader):
             ends = LogEnds(self._options)
             partitions = ends.partitions()
             starts = ends.at(self._options.start, partitions, unnamed=EARLIEST)
-            stops = ends.at(self._options.end, partitions, unnamed=LATEST)
+            # Offsets that end a read are a position: what it does not name has not been read.
+            stops = ends.at(self._options.end, partitions, unnamed=EARLIEST)
         return [
             part
             for topic, partition in partitions

@@ -97,7 +97,8 @@ class SourceOptions:
     end: Place = setting(  # noqa: RUF009
         LATEST,
         _place,
-        "Batch reads: where to end, in the same words; the record there is left out.",
+        "Batch reads: where to end, in the same words; the record there is left out. Partitions"
+        " that offsets do not name are not read.",
     )
     isolation: Isolation = setting(  # noqa: RUF009
         "read_committed",
