@@ -773,6 +773,8 @@ class SinkContract:
     # ------------------------------------------------------------------------- what is wrong
 
     def test_rows_that_do_not_fit_are_named(self, place):
+        if not place.unfit():
+            pytest.skip("the store takes any row")
         for n, unfit in enumerate(place.unfit()):
             key = ("id",) if place.has_keys else ()
             name = f"unfit{n}"

@@ -64,7 +64,9 @@ def test_views_privileges_and_indexes_follow_the_live_name(database, store):
     database.run("CREATE ROLE reader LOGIN PASSWORD 'secret'")
     try:
         database.run("GRANT SELECT ON orders TO reader; GRANT UPDATE (v) ON orders TO reader")
-        database.run("CREATE VIEW newest AS SELECT v, id FROM orders WHERE id > 0")
+        database.run(
+            "CREATE VIEW newest WITH (security_barrier) AS SELECT v, id FROM orders WHERE id > 0"
+        )
         database.run("CREATE VIEW above AS SELECT v FROM newest")
         database.run("GRANT SELECT ON above TO reader")
         database.run("CREATE INDEX by_v ON orders (lower(v)) WHERE v <> ''")
@@ -82,7 +84,9 @@ def test_views_privileges_and_indexes_follow_the_live_name(database, store):
                 0
             ] == (True,)
         assert database.run("SELECT indexdef FROM pg_indexes WHERE indexname = 'by_v__v1'")
-        database.run("DROP VIEW above; DROP VIEW newest")
+        assert database.run("SELECT reloptions FROM pg_class WHERE relname = 'newest'") == [
+            (["security_barrier=true"],)
+        ]
         store.drop(1)
         with store.writer(2, ID_N) as writer:
             writer.apply(batch(1, table(ID_N, [{"id": 2, "v": "b", "n": 2}])))
@@ -122,6 +126,15 @@ def test_a_view_that_the_new_columns_do_not_fit_is_a_refusal(database, store):
         store.promote(2)
     assert database.run("SELECT v FROM texts") == [("one",)]
     assert [each.is_live for each in store.versions()] == [True, False]
+
+
+def test_an_index_whose_name_leaves_no_room_for_versions(database, store):
+    fill(store, 1, "one")
+    database.run(f"CREATE INDEX {'i' * 62} ON orders (v)")
+    fill(store, 2, "two")
+    with pytest.raises(StoreRefused, match="iii"):
+        store.promote(2)
+    assert database.run("SELECT v FROM orders") == [("one",)]
 
 
 def test_a_long_query_keeps_a_promote_waiting_and_nobody_else(database, store):

@@ -41,7 +41,8 @@ SELECT DISTINCT 'materialized view ' || c.oid::regclass FROM pg_depend d
 ORDER BY 1
 """
 _VIEWS: Final = """
-SELECT DISTINCT c.oid::regclass::text, pg_get_viewdef(c.oid), c.oid FROM pg_depend d
+SELECT DISTINCT c.oid::regclass::text, pg_get_viewdef(c.oid),
+       coalesce('WITH (' || array_to_string(c.reloptions, ', ') || ')', ''), c.oid FROM pg_depend d
    JOIN pg_rewrite r ON r.oid = d.objid AND d.classid = 'pg_rewrite'::regclass
    JOIN pg_class c ON c.oid = r.ev_class
    WHERE d.refobjid = %(live)s AND c.relkind = 'v' ORDER BY c.oid
@@ -108,8 +109,8 @@ def _swap(session: Session, place: Place, live: Stored | None, other: Stored) ->
             session.run(grant)
         _rename(session, place, live, is_live=False)
     _rename(session, place, other, is_live=True)
-    for view, definition, _ in views:
-        session.run(f"CREATE OR REPLACE VIEW {view} AS {definition}")
+    for view, definition, options, _ in views:
+        session.run(f"CREATE OR REPLACE VIEW {view} {options} AS {definition}")
 
 
 def _rename(session: Session, place: Place, stored: Stored, *, is_live: bool) -> None:
@@ -160,6 +161,12 @@ def _missing_indexes(
 def _build(session: Session, place: Place, index: _Index, other: Stored) -> None:
     """Its table's writer waits, readers do not."""
     name = hidden_name(index.name, other.version)
+    if len(name.encode()) > tables.NAME_BYTES:
+        raise StoreRefused(
+            f"index {index.name} has a name that is too long for two versions of it",
+            hint=f"ALTER INDEX … RENAME: with __v{other.version} behind it, it has"
+            f" {tables.NAME_BYTES} bytes at most",
+        )
     unique = "UNIQUE " if index.is_unique else ""
     session.run(f"CREATE {unique}INDEX {quoted(name)} ON {place.table(other)} {index.definition}")
 

@@ -22,7 +22,7 @@ from headwater.sinks.postgres.connection import Session, TableLocked
 from headwater.sinks.postgres.values import column_type
 from headwater.sinks.sql import POSITIONS, Stored, names, quoted
 
-_NAME_BYTES: Final = 63  # PostgreSQL cuts longer names off, without an error
+NAME_BYTES: Final = 63  # PostgreSQL cuts longer names off, without an error
 _LOCK_WAIT_MS: Final = 200  # who waits for a lock on a table keeps its readers waiting, too
 _LOCK_PATIENCE_S: Final = 60.0
 _STORED: Final = "version, is_live, epoch, query, batch, offsets, fields"
@@ -51,16 +51,16 @@ class Place:
 
     def check_names(self, fields: pa.Schema | None = None, version: int = 999) -> None:
         longest = hidden_name(f"{self.target.name}_pkey", version)
-        if len(longest.encode()) > _NAME_BYTES:
+        if len(longest.encode()) > NAME_BYTES:
             raise ConfigError(
                 f"{self.target.name} is too long for a table of PostgreSQL",
-                detail=f"names have {_NAME_BYTES} bytes, and versions need some of them",
+                detail=f"names have {NAME_BYTES} bytes, and versions need some of them",
             )
         for name in fields.names if fields is not None else ():
-            if len(name.encode()) > _NAME_BYTES:
+            if len(name.encode()) > NAME_BYTES:
                 raise StoreRefused(
                     f"column {name} has a name that is too long for PostgreSQL",
-                    detail=f"names have {_NAME_BYTES} bytes",
+                    detail=f"names have {NAME_BYTES} bytes",
                     hint="rename it in the pipeline",
                 )
 
