@@ -23,15 +23,17 @@ from typing import Any
 
 import pytest
 from sink_contract import Place
-from sink_process import FENCED, FIELDS, Checkpoint, made_batch
+from sink_process import FENCED, FEW, FIELDS, MANY, Checkpoint, made_batch
 from sink_rows import applied_to, comparable, contents, position
 
 from headwater.sinks.contract import Store, Target
 
-RANDOM_KILLS = int(os.environ.get("HEADWATER_SINK_KILLS", "14"))
-CHOSEN_KILLS = int(os.environ.get("HEADWATER_SINK_KILLS", "18"))
+RANDOM_KILLS = int(os.environ.get("HEADWATER_SINK_KILLS", "12"))
+CHOSEN_KILLS = int(os.environ.get("HEADWATER_SINK_KILLS", "40"))
 SERVER_KILLS = 2
 TIMEOUT_S = 60
+NEVER = 1_000_000
+BATCHES = 8  # among so many in a row there are all kinds
 
 
 class Drivers:
@@ -57,7 +59,14 @@ class Drivers:
         """Of the last `apply` that came to its end."""
         return int(self._path.with_suffix(".steps").read_text())
 
-    def start(self, batches: int, *, die_at: int | None = None, how: int = signal.SIGKILL) -> int:
+    def start(
+        self,
+        batches: int,
+        *,
+        die_in: str | None = None,
+        die_at: int = NEVER,
+        how: int = signal.SIGKILL,
+    ) -> int:
         """The process's id. It ends by itself after so many batches more."""
         settings = self.place.settings
         task: dict[str, Any] = {
@@ -65,7 +74,7 @@ class Drivers:
             "options": dict(settings.options), "bootstrap": self.place.log.bootstrap,
             "name": self.name, "has_keys": self.place.has_keys, "checkpoint": str(self._path),
             "until": self.checkpoint.committed + 1 + batches, "die_at": die_at, "how": how,
-            "drivers": self._modules,
+            "drivers": self._modules, "die_in": die_in,
         }  # fmt: skip
         self._parent.stdin.write(json.dumps(task) + "\n")
         self._parent.stdin.flush()
@@ -133,28 +142,28 @@ class KillContract:
         assert at is None or at == position(number)
         assert comparable(rows.to_pylist()) == model.rows(number)
 
-    def test_kills_at_every_step(self, place, killing, store):
+    @pytest.mark.parametrize("die_in", [FEW, MANY])
+    def test_kills_at_every_step(self, place, killing, store, die_in):
         """The driver dies in front of a call into the store, or behind it."""
-        model, rng, dead = Model(has_keys=place.has_keys), random.Random(1), 0
-        killing.start(3, die_at=1_000_000)
-        assert killing.wait() == 0, killing.said()
-        assert killing.steps > 0, "no call into the driver was seen"
-        per_batch = max(2, killing.steps // 3)
-        every = range(per_batch + 2)
-        chosen = sorted(rng.sample(every, min(len(every), CHOSEN_KILLS)))
-        for step in chosen * (1 + CHOSEN_KILLS // len(chosen)):
-            killing.start(4, die_at=step)
+        model, dead = Model(has_keys=place.has_keys), 0
+        for step in _spread(self._steps(killing, die_in), CHOSEN_KILLS // 2):
+            killing.start(BATCHES, die_in=die_in, die_at=step)
             code = killing.wait()
             assert code in (0, -signal.SIGKILL), killing.said()
             dead += code != 0
             self._check(store, model, killing)
-            if dead == CHOSEN_KILLS:
-                break
-        assert dead >= CHOSEN_KILLS // 2
+        assert dead, "no step was killed at"
         killing.start(3)
         assert killing.wait() == 0, killing.said()
         assert contents(store)[0] == position(killing.checkpoint.committed)
         self._check(store, model, killing)
+
+    def _steps(self, killing: Drivers, die_in: str) -> int:
+        """How many an `apply` has."""
+        killing.start(BATCHES, die_in=die_in)
+        assert killing.wait() == 0, killing.said()
+        assert killing.steps > 0, "no call into the driver was seen"
+        return killing.steps
 
     def test_kills_at_random(self, place, killing, store):
         model, rng = Model(has_keys=place.has_keys), random.Random(2)
@@ -165,7 +174,7 @@ class KillContract:
         assert killing.wait() == 0, killing.said()
         typical_s = time.monotonic() - began_s
         for n in range(RANDOM_KILLS):
-            victim = killing.start(1_000_000)
+            victim = killing.start(NEVER)
             time.sleep(rng.uniform(0, typical_s))
             if place.can_restart and n % (RANDOM_KILLS // SERVER_KILLS) == 1:
                 place.restart()
@@ -181,11 +190,9 @@ class KillContract:
     def test_a_writer_that_was_stopped_and_wakes_up(self, place, killing, store):
         """It may hold whatever it likes: its successor takes over, and it writes nothing more."""
         model = Model(has_keys=place.has_keys)
-        killing.start(3, die_at=1_000_000)
-        assert killing.wait() == 0, killing.said()
-        per_batch = max(2, killing.steps // 3)
-        for step in (1, per_batch - 1):
-            victim = killing.start(1_000_000, die_at=step, how=signal.SIGSTOP)
+        steps = self._steps(killing, MANY)
+        for step in (1, steps - 1):
+            victim = killing.start(NEVER, die_in=MANY, die_at=step, how=signal.SIGSTOP)
             _wait_until_stopped(victim)
             number = killing.checkpoint.intended
             with store.writer(1, FIELDS) as writer:
@@ -200,6 +207,12 @@ class KillContract:
             checkpoint = killing.checkpoint
             checkpoint.intended = checkpoint.committed = number + 3
             checkpoint.write()
+
+
+def _spread(steps: int, most: int) -> list[int]:
+    """All of them, or as many as may be, from the first to the last."""
+    count = min(steps, most)
+    return sorted({round(n * (steps - 1) / max(1, count - 1)) for n in range(count)})
 
 
 def _wait_until_stopped(process: int) -> None:

@@ -4,8 +4,9 @@ Reads tasks from standard input, a line each, and forks for each of them: a proc
 imported already begins within milliseconds. Writes the child's id, and when it has ended, how.
 
 The child applies numbered batches as the driver does: what it is about to do is in its checkpoint
-before, that it is done behind. `die_at` ends (or stops) it in front of the n-th step of its first
-`apply`; a step is each call from headwater.sinks into the store's driver, and each return from it.
+before, that it is done behind. `die_at` ends (or stops) it in front of the n-th step of an `apply`
+with few rows, or with many, as `die_in` says: stores write them in different ways. A step is each
+call from headwater.sinks into the store's driver, and each return from it.
 """
 
 import json
@@ -31,6 +32,7 @@ from headwater.sinks.settings import SinkSettings
 
 FIELDS = pa.schema([("id", pa.int64()), ("v", pa.string()), ("n", pa.int64())])
 FENCED = 3
+FEW, MANY = "few", "many"
 _SINKS = os.path.dirname(headwater.sinks.__file__)
 
 
@@ -49,6 +51,10 @@ def made_batch(number: int, *, has_keys: bool) -> Batch:
     return sink_rows.batch(number, sink_rows.table(FIELDS, rows, ops))
 
 
+def kind_of(batch: Batch) -> str:
+    return MANY if len(batch.rows) > 50 else FEW if len(batch.rows) else ""
+
+
 class Checkpoint:
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -65,7 +71,7 @@ class Checkpoint:
 class Steps:
     """Counts calls into the driver, and does something in front of one of them."""
 
-    def __init__(self, drivers: tuple[str, ...], die_at: int | None, how: int) -> None:
+    def __init__(self, drivers: tuple[str, ...], die_at: int, how: int) -> None:
         self._drivers = drivers
         self._die_at = die_at
         self._how = how
@@ -96,12 +102,11 @@ def run(task: dict) -> None:
     )
     target = Target("kills", task["name"], ("id",) if task["has_keys"] else ())
     checkpoint = Checkpoint(Path(task["checkpoint"]))
-    steps = Steps(tuple(task["drivers"]), task["die_at"], task["how"])
     while checkpoint.committed < task["until"] - 1:
         try:
             store = stores.store_of(settings, target, Log(task["bootstrap"]))
             with store.writer(1, FIELDS) as writer:
-                _write(writer, checkpoint, task, steps)
+                _write(writer, checkpoint, task)
             store.close()
         except StoreUnreachable:
             if task["how"] == signal.SIGSTOP:  # its successor has ended its connection
@@ -109,21 +114,22 @@ def run(task: dict) -> None:
             time.sleep(0.05)
 
 
-def _write(writer: Writer, checkpoint: Checkpoint, task: dict, steps: Steps) -> None:
+def _write(writer: Writer, checkpoint: Checkpoint, task: dict) -> None:
     while checkpoint.committed < task["until"] - 1:
         number = checkpoint.committed + 1
         batch = made_batch(number, has_keys=task["has_keys"])
         checkpoint.intended = number
         checkpoint.write()
-        if task["die_at"] is None:
-            writer.apply(batch)
-        else:
+        if task["die_in"] == kind_of(batch):
+            steps = Steps(tuple(task["drivers"]), task["die_at"], task["how"])
             sys.setprofile(steps)
             try:
                 writer.apply(batch)
             finally:
                 sys.setprofile(None)
             Path(task["checkpoint"]).with_suffix(".steps").write_text(str(steps.count))
+        else:
+            writer.apply(batch)
         assert writer.position is not None
         assert writer.position.offsets[TOPIC] == batch.offsets[TOPIC]
         checkpoint.committed = number
