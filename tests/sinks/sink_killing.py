@@ -29,7 +29,6 @@ from sink_rows import applied_to, comparable, contents, position
 from headwater.sinks.contract import Store, Target
 
 RANDOM_KILLS = int(os.environ.get("HEADWATER_SINK_KILLS", "12"))
-CHOSEN_KILLS = int(os.environ.get("HEADWATER_SINK_KILLS", "40"))
 SERVER_KILLS = 2
 TIMEOUT_S = 60
 NEVER = 1_000_000
@@ -64,7 +63,7 @@ class Drivers:
         batches: int,
         *,
         die_in: str | None = None,
-        die_at: int = NEVER,
+        die_at: int | None = None,
         how: int = signal.SIGKILL,
     ) -> int:
         """The process's id. It ends by itself after so many batches more."""
@@ -117,6 +116,7 @@ class KillContract:
     """Subclass it with a fixture `place`, see above."""
 
     drivers: tuple[str, ...]
+    chosen_kills = 10  # for small batches, and for large ones: at all steps, or so many of them
 
     @pytest.fixture
     def killing(self, place: Place, tmp_path: Path) -> Iterator[Drivers]:
@@ -146,7 +146,7 @@ class KillContract:
     def test_kills_at_every_step(self, place, killing, store, die_in):
         """The driver dies in front of a call into the store, or behind it."""
         model, dead = Model(has_keys=place.has_keys), 0
-        for step in _spread(self._steps(killing, die_in), CHOSEN_KILLS // 2):
+        for step in _spread(self._steps(killing, die_in), self.chosen_kills):
             killing.start(BATCHES, die_in=die_in, die_at=step)
             code = killing.wait()
             assert code in (0, -signal.SIGKILL), killing.said()
@@ -160,7 +160,7 @@ class KillContract:
 
     def _steps(self, killing: Drivers, die_in: str) -> int:
         """How many an `apply` has."""
-        killing.start(BATCHES, die_in=die_in)
+        killing.start(BATCHES, die_in=die_in, die_at=NEVER)
         assert killing.wait() == 0, killing.said()
         assert killing.steps > 0, "no call into the driver was seen"
         return killing.steps

@@ -9,6 +9,7 @@ __all__ = ["warehouse"]
 
 class TestPostgresKills(KillContract):
     drivers = ("psycopg2",)
+    chosen_kills = 30
 
     @pytest.fixture
     def place(self, warehouse):
