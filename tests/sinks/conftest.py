@@ -4,14 +4,18 @@ from collections.abc import Iterator
 
 import pytest
 from mariadb_server import mariadb_server, shop
+from opensearch_server import opensearch_server
 from postgres_server import postgres, postgres_server
+from redis_server import redis_server
 
 from bench.peers.kafka import kafka
 from headwater.testing import InProcessBroker
 
 pytest.register_assert_rewrite("sink_contract", "sink_rows", "sink_killing")
 
-__all__ = ["mariadb_server", "postgres", "postgres_server", "shop"]
+__all__ = [
+    "mariadb_server", "opensearch_server", "postgres", "postgres_server", "redis_server", "shop",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="session")

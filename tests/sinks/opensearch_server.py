@@ -5,6 +5,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -63,3 +64,11 @@ class OpenSearchServer:
                 return answer.status == 200
         except (OSError, urllib.error.URLError):
             return False
+
+
+@pytest.fixture(scope="session")
+def opensearch_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenSearchServer]:
+    server = OpenSearchServer(tmp_path_factory.mktemp("opensearch"))
+    server.start()
+    yield server
+    server.stop()

@@ -8,21 +8,12 @@ from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
-from opensearch_server import OpenSearchServer
 from sink_contract import Place, SinkContract, Unfit
 
 from headwater.settings import Secret
 from headwater.sinks.settings import SinkSettings
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
-
-
-@pytest.fixture(scope="module")
-def opensearch_server(tmp_path_factory):
-    server = OpenSearchServer(tmp_path_factory.mktemp("opensearch"))
-    server.start()
-    yield server
-    server.stop()
 
 
 class OpenSearchPlace(Place):

@@ -2,9 +2,7 @@
 
 import pytest
 from sink_killing import KillContract
-from test_opensearch_contract import OpenSearchPlace, opensearch_server
-
-__all__ = ["opensearch_server"]
+from test_opensearch_contract import OpenSearchPlace
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 

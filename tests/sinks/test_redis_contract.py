@@ -4,19 +4,10 @@ import json
 
 import pyarrow as pa
 import pytest
-from redis_server import RedisServer
 from sink_contract import Place, SinkContract, Unfit
 
 from headwater.settings import Secret
 from headwater.sinks.settings import SinkSettings
-
-
-@pytest.fixture(scope="module")
-def redis_server(tmp_path_factory):
-    server = RedisServer(tmp_path_factory.mktemp("redis"))
-    server.start()
-    yield server
-    server.kill()
 
 
 class RedisPlace(Place):

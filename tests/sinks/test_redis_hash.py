@@ -8,13 +8,11 @@ import pyarrow as pa
 import pytest
 from redis_server import RedisServer
 from sink_rows import batch, contents, position, rows_of, table
-from test_redis_contract import RedisPlace, redis_server
+from test_redis_contract import RedisPlace
 
 from bench.peers.process import free_port
 from headwater.errors import ConfigError, StoreDiverged, StoreRefused, StoreUnreachable
 from headwater.sinks.contract import Target
-
-__all__ = ["redis_server"]
 
 FIELDS = pa.schema(
     [("shop", pa.string()), ("id", pa.int64()), ("price", pa.decimal128(10, 2)),

@@ -2,9 +2,7 @@
 
 import pytest
 from sink_killing import KillContract
-from test_redis_contract import RedisPlace, redis_server
-
-__all__ = ["redis_server"]
+from test_redis_contract import RedisPlace
 
 
 class TestRedisKills(KillContract):

@@ -24,7 +24,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -53,9 +52,9 @@ from headwater.sinks.opensearch_writing import (
     State,
     batch_of,
 )
-from headwater.sinks.settings import SinkSettings
+from headwater.sinks.settings import SinkSettings, with_password
 
-OPTIONS: Final = ("ca_file",)
+OPTIONS: Final = ("tls_ca",)
 TARGET_OPTIONS: Final = ("analyzer", "shards", "replicas")
 
 POSITIONS: Final = "headwater_positions"
@@ -69,18 +68,16 @@ class OpenSearchStore(Store):
 
     def __init__(self, settings: SinkSettings, target: Target, log: Log) -> None:
         whose = f"sink {settings.name}"
-        if settings.url is None:
+        url = with_password(settings).url
+        if url is None:
             raise ConfigError(f"{whose} has no url", hint='url = "https://user@host:9200"')
         if not re.fullmatch(r"[^A-Z\\/*?\"<>| ,#:_+.-][^A-Z\\/*?\"<>| ,#:]{0,199}", target.name):
             raise ConfigError(
                 f"{target.name} cannot be the name of an index",
                 hint='in lower case, without blanks and any of \\ / * ? " < > | , # :',
             )
-        password = None
-        if settings.password_file is not None:
-            password = Path(settings.password_file).read_text().strip()
         self.target = target
-        self._place = (whose, settings.url.reveal(), password, settings.options.get("ca_file"))
+        self._place = (whose, url.reveal(), settings.options.get("tls_ca"))
         self.api = self._connect()
         self._numbers = {
             name: int(target.options[name])

@@ -2,7 +2,6 @@
 
 import base64
 import http.client
-import ssl
 import time
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit
@@ -10,6 +9,7 @@ from urllib.parse import quote, unquote, urlsplit
 import orjson
 
 from headwater.errors import ConfigError, StoreRefused, StoreUnreachable
+from headwater.sinks.sending import tls_context
 
 _TIMEOUT_S: Final = 60
 _IDLE_S: Final = 5  # a connection that rested longer may have been closed by anybody on the way
@@ -18,18 +18,17 @@ _IDLE_S: Final = 5  # a connection that rested longer may have been closed by an
 class OpenSearchApi:
     """One connection, for one thread."""
 
-    def __init__(self, whose: str, url: str, password: str | None, ca_file: str | None) -> None:
+    def __init__(self, whose: str, url: str, tls_ca: str | None) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(f'{whose}: its url is not one such as "https://user@host:9200"')
         self._whose = whose
         self._at = (parts.scheme, parts.hostname, parts.port or 9200, parts.path.rstrip("/"))
         self._headers = {"Content-Type": "application/json"}
-        password = password or (unquote(parts.password) if parts.password else "")
         if parts.username:
-            login = f"{unquote(parts.username)}:{password}".encode()
+            login = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
             self._headers["Authorization"] = f"Basic {base64.b64encode(login).decode()}"
-        self._ca_file = ca_file
+        self._tls = tls_context(tls_ca) if parts.scheme == "https" else None
         self._connection: http.client.HTTPConnection | None = None
         self._used_s = 0.0
 
@@ -86,8 +85,7 @@ class OpenSearchApi:
         scheme, host, port, _ = self._at
         if scheme == "http":
             return http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
-        context = ssl.create_default_context(cafile=self._ca_file)
-        return http.client.HTTPSConnection(host, port, timeout=_TIMEOUT_S, context=context)
+        return http.client.HTTPSConnection(host, port, timeout=_TIMEOUT_S, context=self._tls)
 
 
 def reason_of(answer: Any) -> str:

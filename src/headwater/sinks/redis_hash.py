@@ -19,7 +19,6 @@ before, and then runs none of them.
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 from uuid import uuid4
 
@@ -50,7 +49,7 @@ from headwater.sinks.contract import (
 from headwater.sinks.documents import Documents, check_types, documents_of
 from headwater.sinks.evolving import evolved, plain
 from headwater.sinks.redis_commands import command, commands_of
-from headwater.sinks.settings import SinkSettings
+from headwater.sinks.settings import SinkSettings, with_password
 
 OPTIONS: Final = ()
 TARGET_OPTIONS: Final = ("maxlen",)
@@ -70,17 +69,14 @@ class RedisStore(Store):
     def __init__(self, settings: SinkSettings, target: Target, log: Log) -> None:
         self._target = target
         self._address = f"sink {settings.name}"
-        if settings.url is None:
+        url = with_password(settings).url
+        if url is None:
             raise ConfigError(
-                f"{self._address} has no url", hint='url = "redis://127.0.0.1:6379/0"'
+                f"{self._address} has no url", hint='url = "redis://default@127.0.0.1:6379/0"'
             )
-        password = None
-        if settings.password_file is not None:
-            password = Path(settings.password_file).read_text().strip()
         try:
             self._redis = redis.Redis.from_url(
-                settings.url.reveal(),
-                **({"password": password} if password else {}),
+                url.reveal(),
                 protocol=2,
                 socket_timeout=_TIMEOUT_S,
                 socket_connect_timeout=10,
