@@ -1,9 +1,9 @@
 """JSON objects in a buffer into columns: many at once by Arrow's parser, and one by one where that
 does not take them.
 
-A block that Arrow's parser or a cast refuses is cut into small pieces; a piece that is refused is
-read object by object. So one bad record costs the reading of its piece, and a topic that is full of
-them about ten times what a clean one costs.
+A block that Arrow's parser or a cast refuses is cut into pieces, and those that are refused into
+small ones; what is refused of these is read object by object. So one bad record costs little, and a
+topic that is full of them some fifteen times what a clean one costs.
 """
 
 from dataclasses import dataclass
@@ -20,9 +20,10 @@ from headwater.pipelines.decoding.contract import Rows
 from headwater.pipelines.decoding.json_nodes import NotVectorised, Struct, Unreadable
 
 _BLOCK_BYTES: Final = 8 << 20
-_PIECE_ROWS: Final = 256  # of a block that is refused
+_PIECE_ROWS: Final = 1024  # of a block that is refused
+_SMALL_ROWS: Final = 128  # of a piece that is refused
 _LOOK_ROWS: Final = 16  # of such a block, to see how values are written there
-_TRIALS: Final = 4  # refused pieces at the beginning of a block until all of it is read slowly
+_TRIALS: Final = 4  # small pieces in a row are refused, and the rest of the block is not tried
 _NO_NAMES: Final = np.zeros(0, np.uint8), np.zeros(0, np.int64)
 
 Bytes = npt.NDArray[np.uint8]
@@ -133,14 +134,18 @@ class RowReader:
             self._row.follow(texts.text(row).strip())
         if self._read_at_once(texts, first, end, read):
             return
-        refused = 0
+        refused = 0  # small pieces, one after the other
         for at in range(first, end, _PIECE_ROWS):
             until = min(at + _PIECE_ROWS, end)
-            if refused == _TRIALS or not self._read_at_once(texts, at, until, read):
-                refused = min(refused + 1, _TRIALS)
-                self._read_singly(texts, at, until, read)
-            elif refused < _TRIALS:
-                refused = 0
+            if refused < _TRIALS and self._read_at_once(texts, at, until, read):
+                continue
+            for small in range(at, until, _SMALL_ROWS):
+                last = min(small + _SMALL_ROWS, until)
+                if refused < _TRIALS and self._read_at_once(texts, small, last, read):
+                    refused = 0
+                else:
+                    refused += 1
+                    self._read_singly(texts, small, last, read)
 
     def _read_at_once(self, texts: Texts, first: int, end: int, read: "_Read") -> bool:
         """False, and nothing is done, if these texts are not all as expected."""
