@@ -42,7 +42,7 @@ from headwater.errors import ConfigError, PipelineError, StoreDiverged, UsageErr
 from headwater.pipelines.source.options import CLIENT, client_of
 from headwater.sinks.contract import OP, TRUNCATE, Log, Target
 from headwater.sinks.noted_transactions import NotedTransactions, as_sink_errors, read_notes
-from headwater.sinks.topic_records import Form, Telling, Topic, find_topic
+from headwater.sinks.topic_records import Form, Telling, Topic, compression_of, find_topic
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -178,7 +178,7 @@ def _target_of(options: Mapping[str, str]) -> tuple[Target, str]:
         )
     key = tuple(name.strip() for name in options.get("key", "").split(",") if name.strip())
     target = Target("spark", topic, key, {"value": options.get("value", "json")})
-    return target, options.get("compression", "lz4")
+    return target, compression_of(options)
 
 
 _topics: dict[tuple[Log, str], tuple[float, Topic]] = {}  # of this process; at most a few

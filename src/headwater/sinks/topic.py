@@ -48,7 +48,13 @@ from headwater.sinks.contract import (
 from headwater.sinks.evolving import evolved, fitted, plain
 from headwater.sinks.noted_transactions import Ends, NotedTransactions, as_sink_errors, read_notes
 from headwater.sinks.settings import SinkSettings
-from headwater.sinks.topic_records import Form, Telling, Topic, find_topic, last_of_each_key
+from headwater.sinks.topic_records import (
+    Form,
+    Telling,
+    compression_of,
+    find_topic,
+    last_of_each_key,
+)
 
 # Of the topic, when it is created.
 _CONFIGS: Final = (
@@ -116,8 +122,7 @@ class TopicStore(Store):
         self.log = log
         self.form = Form(target)
         options = target.options
-        self.compression = options.get("compression", "lz4")
-        Telling(self.form, Topic(target.name, 1, 1), target.key, self.compression)  # or ConfigError
+        self.compression = compression_of(options)
         partitions = options.get("partitions", "1")
         if not partitions.isdigit() or not int(partitions):
             raise ConfigError(f"topic {target.name}: partitions is a number from 1 on")

@@ -10,7 +10,7 @@ row is a record of its own, without a key.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -192,15 +192,19 @@ def find_topic(log: Log, name: str, patience_s: float) -> Topic:
     return Topic(name, partitions, int(limit) if limit.isdigit() else _KAFKAS_LIMIT_BYTES)
 
 
+def compression_of(options: Mapping[str, str]) -> str:
+    compression = options.get("compression", "lz4")
+    if compression not in COMPRESSIONS:
+        raise ConfigError(
+            f"unknown compression {compression!r}", hint=f"known are: {', '.join(COMPRESSIONS)}"
+        )
+    return compression
+
+
 class Telling:
     """Rows into batches for a topic. Its `encoder` is filled by whoever takes `records`."""
 
     def __init__(self, form: Form, topic: Topic, key: Sequence[str], compression: str) -> None:
-        if compression not in COMPRESSIONS:
-            raise ConfigError(
-                f"topic {topic.name}: unknown compression {compression!r}",
-                hint=f"known are: {', '.join(COMPRESSIONS)}",
-            )
         self._form = form
         self._topic = topic
         self._key = key
