@@ -77,7 +77,7 @@ def receiving_mails(tls: ssl.SSLContext | None = None) -> Iterator[SmtpReceiver]
                     extensions = ["AUTH PLAIN"] if receiver.password is not None else []
                     if receiver.tls and not isinstance(self.connection, ssl.SSLSocket):
                         extensions = ["STARTTLS"]
-                    for each in extensions:
+                    for each in ["receiver", *extensions]:
                         self._say(f"250-{each}")
                     self._say("250 SIZE 1000000")
                 elif verb == "STARTTLS":
