@@ -45,12 +45,24 @@ def test_small_files_are_put_together_and_old_ones_kept_for_readers(tmp_path):
     assert pa.table(reader.scan()).num_rows == 60  # whoever began before reads on
 
 
+def test_a_batch_that_deletes_what_is_not_there_is_applied_all_the_same(tmp_path):
+    """delta-rs makes no commit of a MERGE that changes nothing."""
+    store = delta(tmp_path)
+    with store.writer(1, ID_N) as writer:
+        writer.apply(batch(0, rows(0)))
+        writer.apply(batch(1, table(ID_N, [{"id": 77}], ["d"])))
+        writer.apply(batch(2, table(ID_N, [{}], ["t"])))
+        writer.apply(batch(3, table(ID_N, [{}], ["t"])))
+        assert contents(store)[0] == position(3)
+    assert store.writer(1, ID_N).position == position(3)
+
+
 def test_others_who_look_after_the_table_are_in_nobodys_way(tmp_path):
     store = delta(tmp_path)
     over, problems = threading.Event(), []
 
     def look_after() -> None:
-        while not over.is_set():
+        while not over.wait(0.1):
             try:
                 their = DeltaTable(str(tmp_path / "orders"))
                 their.optimize.compact()
@@ -74,7 +86,7 @@ def test_others_who_look_after_the_table_are_in_nobodys_way(tmp_path):
     assert not problems
     table_ = DeltaTable(str(tmp_path / "orders"))
     assert table_.metadata().description == "theirs"
-    assert table_.version() > 31 + 3  # ours, and some of theirs
+    assert table_.version() > 31  # ours, and theirs
     expected = dict.fromkeys(range(10), 0)
     for number in range(1, 30):
         expected |= dict.fromkeys(range(number, number + 5), number)

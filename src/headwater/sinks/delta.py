@@ -83,7 +83,9 @@ _COMMIT: Final = "headwater"  # key in commitInfo
 _NONE: Final = -1  # the batch in front of the first
 _TRIES: Final = 8  # against others who change the table at the same time
 _PAUSE_S: Final = 0.05
-_FILE_BYTES: Final = 128 << 20  # what small files are put together to
+# What small files are put together to. One with a changed row is written anew, so less if rows
+# change.
+_FILE_BYTES, _KEYED_FILE_BYTES = 128 << 20, 32 << 20
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +130,8 @@ class DeltaStore(Store):
         self._partition_by = [
             name.strip() for name in options.get("partition_by", "").split(",") if name.strip()
         ]
-        self._upkeep = _Upkeep.of(options)
+        file_bytes = _KEYED_FILE_BYTES if target.key else _FILE_BYTES
+        self._upkeep = _Upkeep.of(options, file_bytes)
 
     def check(self) -> None:
         if self._is_local:
@@ -285,9 +288,10 @@ class _Upkeep:
 
     every: int
     retention_hours: int
+    file_bytes: int
 
     @classmethod
-    def of(cls, options: Any) -> "_Upkeep":
+    def of(cls, options: Any, file_bytes: int) -> "_Upkeep":
         try:
             every = int(options.get("compact_every", "100"))
             hours = parse_duration_ms(options.get("retention", "6h")) // 3_600_000
@@ -298,12 +302,13 @@ class _Upkeep:
                 "Delta: compact_every is at least 1, and retention at least 1h",
                 detail="a reader needs the files of the table as it was when it began",
             )
-        return cls(every, hours)
+        return cls(every, hours, file_bytes)
 
     def properties(self) -> dict[str, str]:
         """Also for others who look after the table; the log is kept for a day at least."""
         return {
             "delta.deletedFileRetentionDuration": f"interval {self.retention_hours} hours",
+            "delta.targetFileSize": str(self.file_bytes),
             "delta.logRetentionDuration": f"interval {max(24, self.retention_hours)} hours",
         }
 
@@ -399,7 +404,10 @@ class _DeltaWriter(Writer):
         elif not self._target.key or not has_changes or not self._has_rows():
             self._write("append", reduced.upserts, properties)
         else:
+            before = self._table.version()
             self._merge(reduced.upserts, reduced.deletes, properties)
+            if self._table.version() == before:  # nothing was there to be deleted: no commit
+                self._write("append", reduced.upserts.slice(0, 0), properties)
 
     def _has_rows(self) -> bool:
         """Asked until there are some: a version that is built up is appended to at first."""
@@ -455,7 +463,7 @@ class _DeltaWriter(Writer):
             return
         self._kept_at = turn
         try:
-            self._table.optimize.compact(target_size=_FILE_BYTES, max_concurrent_tasks=1)
+            self._table.optimize.compact(max_concurrent_tasks=1)
             self._table.vacuum(
                 self._upkeep.retention_hours,
                 dry_run=False,
