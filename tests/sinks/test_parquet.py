@@ -50,7 +50,7 @@ def test_a_batch_that_is_committed_and_has_no_names_yet(tmp_path, monkeypatch):
     live = tmp_path / "orders"
     with store.writer(1, FIELDS) as writer:
         writer.apply(batch(0, table(FIELDS, ROWS)))
-        monkeypatch.setattr(parquet, "_show", lambda *_: None)
+        monkeypatch.setattr(parquet, "show", lambda *_: None)
         writer.apply(batch(1, table(FIELDS, ROWS)))
         monkeypatch.undo()
     assert pyarrow.dataset.dataset(os.path.realpath(live)).count_rows() == 3

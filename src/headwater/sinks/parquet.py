@@ -19,13 +19,10 @@ import re
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
-from urllib.parse import quote, unquote
+from typing import Final
 
-import numpy as np
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headwater.errors import ConfigError, Fenced, StoreRefused, StoreUnreachable
@@ -52,6 +49,7 @@ from headwater.sinks.directories import (
     sync_directory,
 )
 from headwater.sinks.evolving import evolved, fitted, plain
+from headwater.sinks.parquet_files import check_types, opened, partitioned, rows_of, show, sweep
 from headwater.sinks.settings import SinkSettings
 
 OPTIONS: Final = ("compression",)
@@ -59,9 +57,6 @@ TARGET_OPTIONS: Final = ("partition_by", "mode", "compression")
 
 _COMMITS: Final = "_headwater"  # readers pass over names that begin with _ or .
 _KEPT: Final = 10  # commits; only the last one counts
-_MAX_PARTITIONS: Final = 1000  # of one batch
-_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
-_ROWS_READ: Final = 65_536
 _COMPRESSIONS: Final = ("zstd", "snappy", "gzip", "lz4", "none")
 
 
@@ -149,7 +144,7 @@ class ParquetStore(Store):
         if self._keeps_changes and OP not in fields.names:
             fields = fields.append(pa.field(OP, pa.string()))
         fields = plain(fields)
-        _check_types(fields)
+        check_types(fields)
         self._check_partitions(fields)
         self.check()
         commits = self._commits(version)
@@ -177,9 +172,10 @@ class ParquetStore(Store):
     @contextlib.contextmanager
     def read(self, version: int) -> Iterator[Contents]:
         state = self._read_ours(version)
-        files = _opened(self._directories.path(version), state)
+        last_batch = -1 if state.position is None else state.position.batch
+        files = opened(self._directories.path(version), last_batch, state.files)
         try:
-            yield Contents(state.position, _rows_of(files, state.fields))
+            yield Contents(state.position, rows_of(files, state.fields))
         finally:
             for file in files.values():
                 if not isinstance(file, str):
@@ -302,7 +298,7 @@ class _ParquetWriter(Writer):
             if not self._commits.add(self._number + 1, state):
                 raise self._fenced()
             self._number, self._state, self.position = self._number + 1, state, state.position
-            _show(self._commits.root, files)
+            show(self._commits.root, files)
         except OSError as error:
             raise refused(error, self._commits.root) from error
 
@@ -316,7 +312,7 @@ class _ParquetWriter(Writer):
             if self._number:
                 self._state = self._commits.read()
                 _check_owner(self._state, owner, self._commits.root)
-                _show(self._commits.root, self._state.files)
+                show(self._commits.root, self._state.files)
             state = _State(
                 self._state.owner,
                 self._state.epoch + 1,
@@ -327,7 +323,7 @@ class _ParquetWriter(Writer):
             if self._commits.add(self._number + 1, state):
                 break
         self._number, self._state = self._number + 1, state
-        _sweep(self._commits.root, state.epoch)
+        sweep(self._commits.root, state.epoch)
 
     def _check_epoch(self) -> None:
         if self._commits.last() != self._number:
@@ -339,7 +335,7 @@ class _ParquetWriter(Writer):
     def _write(self, batch: int, rows: pa.Table) -> dict[str, str]:
         files = {}
         root = self._commits.root
-        for part, (directory, of_it) in enumerate(_partitioned(rows, self._partition_by)):
+        for part, (directory, of_it) in enumerate(partitioned(rows, self._partition_by)):
             os.makedirs(os.path.join(root, directory), exist_ok=True)
             temporary = os.path.join(directory, f".{self._state.epoch}-{batch:012}-{part:04}.tmp")
             with open(os.path.join(root, temporary), "wb") as file:
@@ -361,18 +357,6 @@ def _check_owner(state: _State, owner: str, root: str) -> None:
         )
 
 
-def _check_types(fields: pa.Schema) -> None:
-    for field in fields:
-        try:
-            pq.write_table(pa.schema([field]).empty_table(), pa.BufferOutputStream())
-        except pa.ArrowNotImplementedError as error:
-            raise StoreRefused(
-                f"Parquet has no type for column {field.name}, which is {field.type}",
-                detail=str(error),
-                hint="cast it in the pipeline, for example to a text",
-            ) from error
-
-
 def _check_is_free(commits: _Commits) -> None:
     """A directory that is not ours has files and no commits."""
     if commits.last() or not os.path.lexists(commits.root):
@@ -382,98 +366,6 @@ def _check_is_free(commits: _Commits) -> None:
             f"{commits.root} is there, and not ours",
             hint="choose another name for the table, or move the directory away",
         )
-
-
-def _show(root: str, files: dict[str, str]) -> None:
-    """Gives the files of a commit their names, if they do not have them."""
-    for temporary, name in files.items():
-        with contextlib.suppress(FileNotFoundError):
-            os.rename(os.path.join(root, temporary), os.path.join(root, name))
-    for directory in {os.path.dirname(name) for name in files.values()}:
-        sync_directory(os.path.join(root, directory))
-
-
-def _sweep(root: str, epoch: int) -> None:
-    """Removes what earlier writers did not commit."""
-    for directory, _, names in os.walk(root):
-        for name in names:
-            match = re.fullmatch(r"\.(\d+)-\d+-\d+\.tmp", name)
-            if match and int(match[1]) < epoch:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(os.path.join(directory, name))
-
-
-def _partitioned(rows: pa.Table, by: tuple[str, ...]) -> Iterator[tuple[str, pa.Table]]:
-    """For each partition its directory and its rows, in their order, without its columns."""
-    if not len(rows):
-        return
-    if not by:
-        yield "", rows
-        return
-    group = np.zeros(len(rows), dtype=np.int64)
-    for name in by:
-        encoded = rows[name].combine_chunks().dictionary_encode()
-        group = group * (len(encoded.dictionary) + 1)
-        group += pc.fill_null(encoded.indices, len(encoded.dictionary)).to_numpy()
-        _, group = np.unique(group, return_inverse=True)
-    order = np.argsort(group, kind="stable")
-    ends = np.flatnonzero(np.diff(group[order])) + 1
-    if len(ends) >= _MAX_PARTITIONS:
-        raise StoreRefused(
-            f"a batch has rows for {len(ends) + 1} partitions",
-            detail=f"at most {_MAX_PARTITIONS} files are written for one batch",
-            hint=f"choose something coarser than {', '.join(by)}",
-        )
-    for chosen in np.split(order, ends):
-        of_it = rows.take(pa.array(chosen))
-        parts = [f"{quote(name, safe='')}={_text(of_it[name][0])}" for name in by]
-        yield os.path.join(*parts), of_it.drop_columns(list(by))
-
-
-def _text(value: pa.Scalar) -> str:
-    plain = value.as_py()
-    return _NULL if plain is None else quote(str(plain), safe=" -_:") or _NULL
-
-
-def _opened(root: str, state: _State) -> dict[str, Any]:
-    """The files at the position: those of its last batch opened (they may be getting their names
-    just now), the others as they are called.
-    """
-    if state.position is None:
-        return {}
-    files: dict[str, Any] = {}
-    for directory, _, names in os.walk(root):
-        for name in sorted(names):
-            match = re.fullmatch(r"part-(\d+)-\d+\.parquet", name)
-            if match and int(match[1]) <= state.position.batch:
-                path = os.path.join(directory, name)
-                files[os.path.relpath(path, root)] = path
-    for temporary, name in state.files.items():
-        for path in (name, temporary, name):
-            with contextlib.suppress(FileNotFoundError):
-                files[name] = open(os.path.join(root, path), "rb")  # noqa: SIM115
-                break
-    return files
-
-
-def _rows_of(files: dict[str, Any], fields: pa.Schema) -> Iterator[pa.RecordBatch]:
-    for name, source in files.items():
-        partition = dict(part.split("=", 1) for part in name.split("/")[:-1])
-        values = {unquote(column): unquote(value) for column, value in partition.items()}
-        with pq.ParquetFile(source) as file:
-            for batch in file.iter_batches(_ROWS_READ):
-                columns = [_column(batch, field, values) for field in fields]
-                yield pa.RecordBatch.from_arrays(columns, schema=fields)
-
-
-def _column(batch: pa.RecordBatch, field: pa.Field, partition: dict[str, str]) -> pa.Array:
-    if field.name in partition:
-        text = partition[field.name]
-        value = pa.scalar(None if text == _NULL else text, pa.string()).cast(field.type)
-        return pa.repeat(value, len(batch))
-    if field.name not in batch.schema.names:
-        return pa.nulls(len(batch), field.type)
-    return batch.column(field.name).cast(field.type)
 
 
 def _is_commit(name: str) -> bool:
