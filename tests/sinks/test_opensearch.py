@@ -95,6 +95,29 @@ def test_a_part_of_a_batch_is_not_seen_and_a_refresh_of_it_is_told(store):
     assert rows_of(store) == [{"id": 1, "v": "b"}, {"id": 2, "v": "b"}]
 
 
+def test_a_killed_node_has_what_it_acknowledged_and_the_rest_is_written_again(place, store):
+    second = batch(1, table(ID, [{"id": 1, "v": None}, {"id": 2, "v": "b"}], ["d", "c"]))
+    writer = store.writer(1, ID)
+    writer.apply(batch(0, table(ID, [{"id": 1, "v": "a"}])))
+    to = writer._to
+
+    def die(state, **changes):
+        if changes["stage"] == "committed":  # all rows are written, and nothing says so
+            place.server.kill()
+        return to(state, **changes)
+
+    writer._to = die
+    with pytest.raises(StoreUnreachable):
+        writer.apply(second)
+    writer.close()
+    place.server.start()
+    with store.writer(1, ID) as successor:
+        assert successor.position == position(0)
+        successor.apply(second)
+    assert contents(store)[0] == position(1)
+    assert rows_of(store) == [{"id": 2, "v": "b"}]
+
+
 def test_a_row_that_a_mapping_of_ones_own_refuses_is_named(place, store):
     with store.writer(1, ID):
         place.ask("PUT", "/pages/_mapping", {"properties": {"n": {"type": "ip"}}})
