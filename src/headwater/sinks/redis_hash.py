@@ -198,7 +198,7 @@ class RedisStore(Store):
 
     @contextmanager
     def read(self, version: int) -> Iterator[Contents]:
-        """Redis has no snapshots: the rows are copied in one step (some 0.5 s for a million of
+        """Redis has no snapshots: the rows are copied in one step (some 0.6 s for a million of
         them, in which the server does nothing else) and the copy is read page by page.
         """
         copied = f"headwater:{{{self._target.name}}}:read:{uuid4()}"
