@@ -12,6 +12,7 @@ import random
 import sys
 import time
 from contextlib import suppress
+from functools import cache
 from itertools import count
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
@@ -32,6 +33,7 @@ from headwater.sinks.topic import TopicStore
 ROWS = pa.schema([("id", pa.int64()), ("batch", pa.int64()), ("v", pa.string())])
 
 
+@cache
 def forked() -> BaseContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
@@ -40,6 +42,7 @@ def forked() -> BaseContext:
     with pytest.MonkeyPatch.context() as patch:
         # Before Python 3.13 the server does not know our sys.path, and preloads nothing of it.
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        forkserver._forkserver._stop()  # that of other tests has preloaded other modules
         forkserver.ensure_running()
     return context
 
