@@ -185,8 +185,10 @@ def test_a_writer_that_holds_its_row_loses_its_connection(place, monkeypatch):
     thread.start()
     assert held.wait(30)
     try:
-        with store.writer(1, fields) as writer:
+        more = fields.append(pa.field("n", pa.int64()))  # the table is locked as well
+        with store.writer(1, more) as writer:
             assert writer.position == position(0)
+            assert store.versions()[0].fields == more
             writer.apply(batch(1, table(fields, [{"id": 1, "v": 3.0}])))
             goes_on.set()
             thread.join()
@@ -196,7 +198,7 @@ def test_a_writer_that_holds_its_row_loses_its_connection(place, monkeypatch):
         goes_on.set()
         thread.join()
         old.close()
-    assert rows_of(store) == [{"id": 1, "v": 3.0}, {"id": 3, "v": 3.0}]
+    assert rows_of(store) == [{"id": 1, "v": 3.0, "n": None}, {"id": 3, "v": 3.0, "n": None}]
 
 
 def test_a_reader_that_takes_its_time_keeps_nobody_waiting(place):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from headwater.sinks.contract import (
     fields_to_text,
     name_of,
 )
-from headwater.sinks.evolving import plain
+from headwater.sinks.evolving import evolved, plain
 from headwater.sinks.mysql.session import (
     LOCKED,
     Session,
@@ -74,17 +75,18 @@ class MySqlStore(Store):
         self._finish_drop(session, version)
         self._finish_promote(session)
         found = self._tables.all_stored(session)
-        if version in found:
-            old = found[version]
-            is_live = old.is_live
-            table = self._tables.table_of(session, old)
-            table.check_engine()
-            sql.check_key(table.name, table.key, self._target)
-            fields = self._tables.evolve(session, old, fields)
-        else:
+        if version not in found:
             is_live = version == 1 and not any(each.is_live for each in found.values())
             self._create(session, version, is_live, fields, collation)
-        return self._take_over(session, version, is_live, fields)
+            return self._take_over(session, version, is_live, fields)
+        old = found[version]
+        table = self._tables.table_of(session, old)
+        table.check_engine()
+        sql.check_key(table.name, table.key, self._target)
+        evolved(old.fields, fields)  # or it is refused, before anybody is fenced
+        # First this, because a writer that hangs has a lock on the table.
+        stored = self._take_over(session, version, old.is_live, old.fields)
+        return replace(stored, fields=self._tables.evolve(session, stored, fields))
 
     def _make_positions(self, session: Session, collation: str) -> None:
         session.run(
@@ -131,7 +133,7 @@ class MySqlStore(Store):
             try:
                 session.run(
                     f"INSERT INTO {POSITIONS} VALUES (%s, %s, %s, %s, 1, NULL, %s)"
-                    " ON DUPLICATE KEY UPDATE epoch = epoch + 1, fields = VALUES(fields)",
+                    " ON DUPLICATE KEY UPDATE epoch = epoch + 1",
                     [*self._tables.identity(version), int(is_live), fields_to_text(fields)],
                 )
                 break

@@ -98,20 +98,27 @@ class Tables:
         return table
 
     def evolve(self, session: Session, stored: Stored, fields: pa.Schema) -> pa.Schema:
-        """All columns. Those that are new are added, also if a crash came after some of them."""
+        """All columns. Those that are new are added, also if a crash came after some of them; then
+        the position's row tells of them.
+        """
         changed = evolved(stored.fields, fields)
         sql.check_names(changed.fields)
         before = column_types(stored.fields, self.target.key)
         after = column_types(changed.fields, self.target.key)
         new = {name: type_ for name, type_ in after.items() if type_ != before.get(name)}
-        if not new:  # a struct that has grown is JSON as it was
+        if changed.fields == stored.fields:
             return changed.fields
         table = self.table_of(session, stored)
         steps = [
             f"{'MODIFY' if name.lower() in table.columns else 'ADD'} COLUMN {quoted(name)} {type_}"
             for name, type_ in new.items()
         ]
-        session.change(f"ALTER TABLE {quoted(table.name)} {', '.join(steps)}")
+        if steps:  # a struct that has grown is JSON as it was
+            session.change(f"ALTER TABLE {quoted(table.name)} {', '.join(steps)}")
+        session.run(
+            f"UPDATE {POSITIONS} SET fields = %s{WHERE}",
+            [fields_to_text(changed.fields), *self.identity(stored.version)],
+        )
         return changed.fields
 
     def has(self, session: Session, name: str, version: int) -> bool:
