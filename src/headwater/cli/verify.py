@@ -1,24 +1,35 @@
-"""`headwater verify NAME`: whether a store is what its pipeline derives from the log."""
+"""`headwater verify NAME`: whether a store is what its pipeline derives from the log, or a captured
+topic what its table is.
+"""
 
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from headwater.cli.capture_state import client_options
+from headwater import config
+from headwater.cli.capture_state import client_options, connected, load
 from headwater.cli.output import count, note, plural, print_json, say, styled
 from headwater.cli.parser import Command, Parser
-from headwater.cli.pipeline_state import started
+from headwater.cli.pipeline_state import spark_of, started, wanted
 
 if TYPE_CHECKING:
     from headwater.pipelines.verifying import Difference, Verdict
 
 
 def _configure(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="pipeline, or pipeline/sink/table")
+    parser.add_argument(
+        "name",
+        metavar="NAME",
+        help="pipeline, pipeline/sink/table, or the topic of a captured table",
+    )
     client_options(parser)
 
 
 def _verify(args: argparse.Namespace) -> int:
+    loaded = load(args)
+    if args.name not in loaded.pipelines and args.name.split(".")[0] in loaded.captures:
+        return _verify_captured(args, loaded)
     name, _, write = args.name.partition("/")
+    wanted(loaded, [name])
     if not args.json:
         note("starting Spark …")
     _, pipeline = started(args, name)
@@ -30,6 +41,22 @@ def _verify(args: argparse.Namespace) -> int:
         if not args.json:
             note(f"deriving {each} from the log …")
         verdicts.append(verify(pipeline, each))
+    return _told(args, verdicts)
+
+
+def _verify_captured(args: argparse.Namespace, loaded: config.Config) -> int:
+    connected(loaded)
+    if not args.json:
+        note("starting Spark …")
+    spark = spark_of(loaded, f"headwater {args.name}")
+    from headwater.pipelines.verifying_capture import verify_captured
+
+    if not args.json:
+        note(f"reading the table of {args.name} …")
+    return _told(args, [verify_captured(loaded, spark, args.name)])
+
+
+def _told(args: argparse.Namespace, verdicts: "list[Verdict]") -> int:
     if args.json:
         print_json([_as_json(each) for each in verdicts])
     else:

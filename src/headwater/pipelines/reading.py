@@ -72,7 +72,9 @@ class LiveReader:
         self, topic: str, schema: Schema | None, value: str, options: Mapping[str, str]
     ) -> DataFrame:
         reader = self._spark.read.format(FORMAT).options(
-            **source_options(self._log, topic, value), on_bad="skip"
+            **source_options(self._log, topic, value),
+            on_bad="skip",
+            **{name: each for name, each in options.items() if name != "key"},
         )
         frame = _with_schema(self, reader, topic, schema, value).load()
         return as_table(frame, self.key_of(topic, options), topic)

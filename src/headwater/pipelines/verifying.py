@@ -25,7 +25,7 @@ from headwater.pipelines.flow import AT, POSITION, Write
 from headwater.pipelines.reading import BoundedReader, as_table
 from headwater.pipelines.running import Pipeline, write_named
 from headwater.pipelines.write_run import open_store
-from headwater.sinks.contract import OP, Offsets, Position, Store
+from headwater.sinks.contract import DELETE, OP, Offsets, Position, Store
 
 BUCKETS: Final = 1024
 SHOWN: Final = 20
@@ -70,7 +70,7 @@ def verify(pipeline: Pipeline, name: str, *, version: int | None = None) -> Verd
     try:
         with tempfile.TemporaryDirectory(prefix="headwater-verify-") as directory:
             chosen, fields, position = _saved(store, write, version, Path(directory))
-            stored = _stored(pipeline.spark, Path(directory), fields)
+            stored = stored_frame(pipeline.spark, Path(directory) / "stored.parquet", fields)
             derived = derive(pipeline, write, position.offsets).select(*fields.names)
             return compare(write, chosen, position, stored, _as_stored(derived, fields))
     finally:
@@ -125,8 +125,7 @@ def _saved(
         return chosen, fields, contents.position
 
 
-def _stored(spark: SparkSession, directory: Path, fields: pa.Schema) -> DataFrame:
-    path = directory / "stored.parquet"
+def stored_frame(spark: SparkSession, path: Path, fields: pa.Schema) -> DataFrame:
     return spark.read.schema(from_arrow_schema(fields)).parquet(path.as_uri())
 
 
@@ -138,8 +137,17 @@ def _as_stored(derived: DataFrame, fields: pa.Schema) -> DataFrame:
 
 
 def compare(
-    write: Write, version: int, position: Position, stored: DataFrame, derived: DataFrame
+    write: Write,
+    version: int,
+    position: Position,
+    stored: DataFrame,
+    derived: DataFrame,
+    *,
+    also: DataFrame | None = None,
 ) -> Verdict:
+    """`also` are changes that may or may not be in the store: a row that is as one of them left it
+    is right, too.
+    """
     names = [name for name in stored.columns if name not in (OP, AT, POSITION)]
     key = write.key or tuple(names)
     sums = [_checksums(each, key, names) for each in (stored, derived)]
@@ -161,6 +169,8 @@ def compare(
     if not differing:
         return Verdict(write.name, version, position, rows, 0, 0)
     found = _different(stored, derived, key, names, differing, counted=not write.key)
+    if also is not None:
+        found = _unless_changed(found, also, key, names)
     found = found.persist()
     try:
         count = found.count()
@@ -232,6 +242,26 @@ def _different(
     for name in columns:
         same &= _same(F.col("stored")[name], F.col("derived")[name], kinds.get(name))
     return joined.where(~same)
+
+
+def _unless_changed(
+    found: DataFrame, also: DataFrame, key: Sequence[str], names: Sequence[str]
+) -> DataFrame:
+    kinds = {each.name: each.dataType for each in also.schema}
+    row = F.struct(*names)
+    changes = also.select(
+        F.when(F.col(OP) != DELETE, row).alias("changed"),
+        F.struct(*key).alias("changed_key"),
+    )
+    is_of_row = F.lit(True)
+    is_so = F.col("stored").isNotNull() & F.col("changed").isNotNull()
+    for name in key:
+        of_row = F.coalesce(F.col("stored")[name], F.col("derived")[name])
+        is_of_row &= of_row.eqNullSafe(F.col("changed_key")[name])
+    for name in names:
+        is_so &= _same(F.col("stored")[name], F.col("changed")[name], kinds.get(name))
+    is_so |= F.col("stored").isNull() & F.col("changed").isNull()
+    return found.join(changes, is_of_row & is_so, "left_anti")
 
 
 def _same(left: Column, right: Column, kind: DataType | None) -> Column:
