@@ -25,6 +25,7 @@ JAVA_DIR = Path(__file__).parent / "java"
 JAR = JAVA_DIR / "headwater.jar"
 FILE_SYSTEM_CLASS = "headwater.pipelines.DurableLocalFileSystem"
 OLDEST_JAVA = 17
+LOGGING = f"-Dlog4j2.configurationFile={(JAVA_DIR / 'log4j2.properties').as_uri()}"
 
 ConfValue = str | int | float | bool
 
@@ -47,6 +48,7 @@ def spark(
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
+    from headwater.pipelines.class_archive import sharing_options
     from headwater.pipelines.source.data_source import HeadwaterDataSource
 
     for key in conf:
@@ -65,8 +67,13 @@ def spark(
     if SparkContext._gateway is not None:  # noqa: SLF001 - its JVM runs; no other way to ask
         session = builder.getOrCreate()
     else:
+        java = find_java()
+        if "spark.driver.extraJavaOptions" not in conf:
+            builder = builder.config(
+                "spark.driver.extraJavaOptions", LOGGING + sharing_options(java)
+            )
         try:
-            with _java_for_spark():
+            with _run_by(java):
                 session = builder.getOrCreate()
         except PySparkRuntimeError as error:
             raise ConfigError(
@@ -78,9 +85,7 @@ def spark(
 
 def _settings(master: str, jars: Sequence[str]) -> dict[str, str]:
     settings = {
-        "spark.driver.extraJavaOptions": (
-            f"-Dlog4j2.configurationFile={(JAVA_DIR / 'log4j2.properties').as_uri()}"
-        ),
+        "spark.driver.extraJavaOptions": LOGGING,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
@@ -130,9 +135,9 @@ def _text(value: ConfValue) -> str:
 
 
 @contextmanager
-def _java_for_spark() -> Iterator[None]:
-    """Starts of Spark within it run the Java we chose, through java/bin/java."""
-    chosen = {"HEADWATER_JAVA": find_java(), "JAVA_HOME": str(JAVA_DIR)}
+def _run_by(java: str) -> Iterator[None]:
+    """Starts of Spark within it run this Java, through java/bin/java."""
+    chosen = {"HEADWATER_JAVA": java, "JAVA_HOME": str(JAVA_DIR)}
     before = {name: os.environ.get(name) for name in chosen}
     os.environ.update(chosen)
     try:
