@@ -248,3 +248,28 @@ def test_mistakes_in_the_function(project, spark, body, message):
     (pipeline,) = project.pipelines(spark, "wrong")
     with pytest.raises(PipelineError, match=message):
         pipeline.flow()
+
+
+def test_topics_by_a_pattern(project, spark):
+    mark = uuid.uuid4().hex[:8]
+    project.topic(f"{mark}-a")
+    project.pipeline(
+        "many",
+        f"""
+        orders = flow.changes(pattern="{mark}-.*", schema="{SCHEMA}")
+        flow.write(orders, to="cache", table="many", key="id")
+        """,
+    )
+    project.produce(f"{mark}-a", order(1))
+    with project.running(spark, "many"):
+        wait_for(lambda: len(project.rows("SELECT id FROM many")) == 1, "the first topic")
+        project.topic(f"{mark}-b")
+        project.produce(f"{mark}-b", order(2))
+        wait_for(lambda: len(project.rows("SELECT id FROM many")) == 2, "the topic that appeared")
+        topics = [f"{mark}-a", f"{mark}-b"]
+        wait_for(
+            lambda: status.read(project.state_dir, "many").writes["cache/many"]["topics"] == topics,
+            "both in the status",
+        )
+    (pipeline,) = project.pipelines(spark, "many")
+    assert verify(pipeline, "many").is_equal

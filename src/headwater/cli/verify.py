@@ -33,11 +33,14 @@ def _verify(args: argparse.Namespace) -> int:
     if not args.json:
         note("starting Spark …")
     _, pipeline = started(args, name)
-    from headwater.pipelines.verifying import verify
+    from headwater.pipelines.verifying import is_readable, verify
 
     names = [write] if write else [each.name for each in pipeline.flow().writes]
     verdicts = []
     for each in names:
+        if not write and not is_readable(pipeline, each):
+            note(f"{each} cannot be read back; what was sent was sent")
+            continue
         if not args.json:
             note(f"deriving {each} from the log …")
         verdicts.append(verify(pipeline, each))

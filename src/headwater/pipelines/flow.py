@@ -41,7 +41,9 @@ class Reader(Protocol):
 
     def changes(
         self, topic: str, schema: Schema | None, value: str, options: Mapping[str, str]
-    ) -> DataFrame: ...
+    ) -> DataFrame:
+        """Options may have a `pattern`, and no topic then."""
+        ...
 
     def table(
         self, topic: str, schema: Schema | None, value: str, options: Mapping[str, str]
@@ -61,9 +63,10 @@ class Flow:
 
     def changes(
         self,
-        topic: str,
+        topic: str | None = None,
         schema: Schema | None = None,
         *,
+        pattern: str | None = None,
         value: str | None = None,
         options: Mapping[str, str] | None = None,
     ) -> DataFrame:
@@ -76,9 +79,17 @@ class Flow:
 
         The columns of a captured table are known; of any other topic `schema` tells them (Spark's
         DDL, "id bigint, total decimal(10,2)"), and `value` how they are written: json (the
-        default), debezium, avro, protobuf, or bytes (key and value as they are).
+        default), debezium, avro, protobuf, or bytes (key and value as they are). Instead of a
+        topic (or several, with commas), `pattern` is a regular expression for whole names; topics
+        that appear later are read from their first record.
         """
-        return self.reader.changes(topic, schema, _kind(schema, value), options or {})
+        if (topic is None) == (pattern is None):
+            raise PipelineError(
+                f"pipeline {self.name}: flow.changes needs a topic or a pattern",
+                hint='flow.changes("orders"), flow.changes(pattern="orders-.*", schema=…)',
+            )
+        given = dict(options or {}) | ({"pattern": pattern} if pattern is not None else {})
+        return self.reader.changes(topic or "", schema, _kind(schema, value), given)
 
     def table(
         self,

@@ -5,6 +5,7 @@ verification possible.
 """
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from typing import Final, cast
 
@@ -56,7 +57,8 @@ class LiveReader:
         self, topic: str, schema: Schema | None, value: str, options: Mapping[str, str]
     ) -> DataFrame:
         settings = self._settings
-        self.topics.update(topic.split(","))
+        if topic:
+            self.topics.update(topic.split(","))
         reader = self._spark.readStream.format(FORMAT).options(
             **source_options(self._log, topic, value),
             start=settings.start,
@@ -113,18 +115,21 @@ class BoundedReader(LiveReader):
     def changes(
         self, topic: str, schema: Schema | None, value: str, options: Mapping[str, str]
     ) -> DataFrame:
-        self.topics.update(topic.split(","))
+        options = dict(options)
+        names = self._matching(options.pop("pattern")) if not topic else topic.split(",")
+        self.topics.update(names)
+        ends = {name: self._offsets[name] for name in names if name in self._offsets}
         reader = self._spark.read.format(FORMAT).options(
-            **source_options(self._log, topic, value),
+            **source_options(self._log, ",".join(names), value),
             start="earliest",
             on_bad="skip",
-            end=orjson.dumps(
-                {name: self._offsets[name] for name in topic.split(",") if name in self._offsets},
-                option=orjson.OPT_NON_STR_KEYS,
-            ).decode(),
+            end=orjson.dumps(ends, option=orjson.OPT_NON_STR_KEYS).decode(),
             **options,
         )
         return _with_schema(self, reader, topic, schema, value).load()  # type: ignore[no-any-return]
+
+    def _matching(self, pattern: str) -> list[str]:
+        return sorted(name for name in self._offsets if re.fullmatch(pattern, name))
 
 
 def _with_schema(reader: LiveReader, source, topic, schema, value):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 (readers of streams and of batches have no common type)
@@ -144,7 +149,8 @@ def source_options(log: Log, topic: str, value: str) -> dict[str, str]:
         for each in dataclasses.fields(log.login)
         if (set_ := getattr(log.login, each.name)) != each.default
     }
-    return {"bootstrap": log.bootstrap, "topic": topic, "value": value, **login}
+    topics = {"topic": topic} if topic else {}  # else the options have a pattern
+    return {"bootstrap": log.bootstrap, "value": value, **topics, **login}
 
 
 def as_table(changes: DataFrame, key: tuple[str, ...], topic: str = "") -> DataFrame:

@@ -272,8 +272,10 @@ def _told(kept: _Kept) -> dict[str, Any]:
         hint = kept.error.hint if kept.error else ""
         error = str(kept.error) if kept.error else None
         return {**kept.about, "state": state, "error": error, "hint": hint}
+    read = run.position.offsets if run.position else {}  # a pattern's topics are known so
     return {
         **kept.about,
+        "topics": sorted({*kept.about["topics"], *read}),
         "state": "waiting" if run.waits_for else "running",
         "error": run.waits_for,
         "version": run.choice.version,

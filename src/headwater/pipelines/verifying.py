@@ -25,7 +25,7 @@ from headwater.pipelines.flow import AT, POSITION, Write
 from headwater.pipelines.reading import BoundedReader, as_table
 from headwater.pipelines.running import Pipeline, write_named
 from headwater.pipelines.write_run import open_store
-from headwater.sinks.contract import DELETE, OP, Offsets, Position, Store
+from headwater.sinks.contract import AT_LEAST_ONCE, DELETE, OP, Offsets, Position, Store
 
 BUCKETS: Final = 1024
 SHOWN: Final = 20
@@ -73,6 +73,15 @@ def verify(pipeline: Pipeline, name: str, *, version: int | None = None) -> Verd
             stored = stored_frame(pipeline.spark, Path(directory) / "stored.parquet", fields)
             derived = derive(pipeline, write, position.offsets).select(*fields.names)
             return compare(write, chosen, position, stored, _as_stored(derived, fields))
+    finally:
+        store.close()
+
+
+def is_readable(pipeline: Pipeline, name: str) -> bool:
+    """Not so a webhook or a mail."""
+    store = open_store(pipeline.place, pipeline.name, write_named(pipeline.flow(), name))
+    try:
+        return store.guarantee != AT_LEAST_ONCE
     finally:
         store.close()
 
