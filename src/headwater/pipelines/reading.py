@@ -24,10 +24,12 @@ from pyspark.sql.types import (
 from headwater.errors import PipelineError
 from headwater.pipelines.flow import AT, POSITION, Schema
 from headwater.pipelines.settings import PipelineSettings
+from headwater.pipelines.source.kafka_connector import read_by_kafka_connector
 from headwater.settings import Secret
 from headwater.sinks.contract import DELETE, OP, TRUNCATE, Log, Offsets
 
 FORMAT: Final = "headwater"
+KAFKA_CONNECTOR: Final = "kafka"  # Spark's own, if its jars are there
 _PLACE: Final = StructType(
     [
         StructField("topic", StringType()),
@@ -59,27 +61,46 @@ class LiveReader:
         settings = self._settings
         if topic:
             self.topics.update(topic.split(","))
-        reader = self._spark.readStream.format(FORMAT).options(
+        given = {
             **source_options(self._log, topic, value),
-            start=settings.start,
-            max_bytes=str(settings.batch_bytes),
-            max_rows=str(settings.batch_rows),
-            on_bad="dead-letter",
-            name=settings.name,
+            "start": settings.start,
+            "max_bytes": str(settings.batch_bytes),
+            "max_rows": str(settings.batch_rows),
+            "on_bad": "dead-letter",
+            "name": settings.name,
             **options,
-        )
-        return _with_schema(self, reader, topic, schema, value).load()  # type: ignore[no-any-return]
+        }
+        return self._loaded(given, topic, schema, streaming=True)
 
     def table(
         self, topic: str, schema: Schema | None, value: str, options: Mapping[str, str]
     ) -> DataFrame:
-        reader = self._spark.read.format(FORMAT).options(
-            **source_options(self._log, topic, value),
-            on_bad="skip",
-            **{name: each for name, each in options.items() if name != "key"},
-        )
-        frame = _with_schema(self, reader, topic, schema, value).load()
+        given = {**source_options(self._log, topic, value), "on_bad": "skip", **options}
+        given.pop("key", None)
+        frame = self._loaded(given, topic, schema, streaming=False)
         return as_table(frame, self.key_of(topic, options), topic)
+
+    def _loaded(
+        self, given: dict[str, str], topic: str, schema: Schema | None, *, streaming: bool
+    ) -> DataFrame:
+        connector = given.pop("connector", FORMAT)
+        columns = None
+        if given["value"] != "bytes":
+            if schema is None:
+                schema = self.schema_of(topic)
+                given["debezium.connect"] = self.connects[topic]
+            elif isinstance(schema, str):
+                schema = cast("StructType", StructType.fromDDL(schema))
+            columns = StructType([*schema.fields, *_ADDED])
+        if connector == KAFKA_CONNECTOR:
+            return read_by_kafka_connector(self._spark, given, columns, streaming=streaming)
+        if connector != FORMAT:
+            raise PipelineError(
+                f"there is no connector {connector}", hint=f"{FORMAT} or {KAFKA_CONNECTOR}"
+            )
+        reader = self._spark.readStream if streaming else self._spark.read
+        reader = reader.format(FORMAT).options(**given)
+        return (reader if columns is None else reader.schema(columns)).load()
 
     def schema_of(self, topic: str) -> StructType:
         """Of a captured table, as it is now."""
@@ -119,28 +140,17 @@ class BoundedReader(LiveReader):
         names = self._matching(options.pop("pattern")) if not topic else topic.split(",")
         self.topics.update(names)
         ends = {name: self._offsets[name] for name in names if name in self._offsets}
-        reader = self._spark.read.format(FORMAT).options(
+        given = {
             **source_options(self._log, ",".join(names), value),
-            start="earliest",
-            on_bad="skip",
-            end=orjson.dumps(ends, option=orjson.OPT_NON_STR_KEYS).decode(),
+            "start": "earliest",
+            "on_bad": "skip",
+            "end": orjson.dumps(ends, option=orjson.OPT_NON_STR_KEYS).decode(),
             **options,
-        )
-        return _with_schema(self, reader, topic, schema, value).load()  # type: ignore[no-any-return]
+        }
+        return self._loaded(given, topic, schema, streaming=False)
 
     def _matching(self, pattern: str) -> list[str]:
         return sorted(name for name in self._offsets if re.fullmatch(pattern, name))
-
-
-def _with_schema(reader: LiveReader, source, topic, schema, value):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 (readers of streams and of batches have no common type)
-    if value == "bytes":
-        return source
-    if schema is None:
-        schema = reader.schema_of(topic)
-        source = source.option("debezium.connect", reader.connects[topic])
-    elif isinstance(schema, str):
-        schema = cast("StructType", StructType.fromDDL(schema))
-    return source.schema(StructType([*schema.fields, *_ADDED]))
 
 
 def source_options(log: Log, topic: str, value: str) -> dict[str, str]:

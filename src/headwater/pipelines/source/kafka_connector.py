@@ -1,10 +1,11 @@
 """The same topics through Spark's own connector for Kafka, where its jars are given to the session.
 
-It knows neither our decoding nor our rules for lost data of single partitions, and has its own
-offsets in the checkpoint: a stream cannot change from one to the other.
+It does not know our rules for lost data of single partitions, nor groups. Values are decoded behind
+it, in Python workers of their own.
 """
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from headwater.client.fetching import EARLIEST, LATEST
@@ -13,7 +14,9 @@ from headwater.errors import ConfigError
 from headwater.pipelines.source.options import Place, SourceOptions, offsets_to_json, read_options
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 _JAAS = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
@@ -23,10 +26,14 @@ _JAAS = {
 
 
 def read_by_kafka_connector(
-    spark: "SparkSession", given: Mapping[str, str], *, streaming: bool
+    spark: "SparkSession",
+    given: Mapping[str, str],
+    schema: "StructType | None" = None,
+    *,
+    streaming: bool,
 ) -> "DataFrame":
-    """A DataFrame with the columns of `format("headwater")` and values as bytes. ConfigError for
-    options that the connector has no counterpart of.
+    """A DataFrame with the columns of `format("headwater")`; `schema` are those of decoded values.
+    ConfigError for options that the connector has no counterpart of.
     """
     options = read_options(given)
     reader = spark.readStream if streaming else spark.read
@@ -34,19 +41,45 @@ def read_by_kafka_connector(
         reader = reader.option(name, value)
     columns = ["key", "value", "topic", "partition", "offset", "timestamp"]
     found = reader.format("kafka").load()
-    if not options.headers:
-        return found.select(columns)
-    headers = "transform(headers, h -> struct(h.key AS name, h.value AS value)) AS headers"
-    return found.selectExpr(*columns, headers)
+    if options.headers or options.on_bad == "dead-letter":
+        columns.append(
+            "transform(headers, h -> struct(h.key AS name, h.value AS value)) AS headers"
+        )
+    raw = found.selectExpr(*columns)
+    if options.value == "bytes":
+        return raw
+    if schema is None:
+        raise ConfigError(f"the columns of {options.value} values are not known")
+
+    def decoded(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        from headwater.pipelines.source.reading import Decoding
+
+        decoding = Decoding(options, schema)
+        for batch in batches:
+            for topic, partition, piece in _of_one_partition(batch):
+                yield decoding.rows(piece.select(decoding.columns), topic, partition)
+
+    return raw.mapInArrow(decoded, schema)
+
+
+def _of_one_partition(
+    batch: "pa.RecordBatch",
+) -> "Iterator[tuple[str, int, pa.RecordBatch]]":
+    """The connector gives each task one partition; a plan may join tasks."""
+    import numpy as np
+
+    if not batch.num_rows:
+        return
+    topics, partitions = batch.column("topic"), batch.column("partition")
+    kinds = topics.dictionary_encode().indices.to_numpy(zero_copy_only=False)
+    numbers = partitions.to_numpy(zero_copy_only=False)
+    changes = (np.diff(kinds) != 0) | (np.diff(numbers) != 0)
+    starts = [0, *(np.flatnonzero(changes) + 1).tolist(), batch.num_rows]
+    for start, end in itertools.pairwise(starts):
+        yield topics[start].as_py(), partitions[start].as_py(), batch.slice(start, end - start)
 
 
 def connector_options(options: SourceOptions, *, streaming: bool) -> dict[str, str]:
-    if options.value != "bytes":
-        raise ConfigError(
-            "Spark's connector does not decode values",
-            detail=f"value = {options.value}",
-            hint='use it with value = "bytes", or our own source',
-        )
     if options.group is not None:
         raise ConfigError(
             "Spark's connector commits no offsets to a group", hint="leave out the option group"
@@ -55,7 +88,7 @@ def connector_options(options: SourceOptions, *, streaming: bool) -> dict[str, s
         "kafka.bootstrap.servers": options.bootstrap,
         "kafka.isolation.level": options.isolation,
         "failOnDataLoss": str(options.on_lost == "fail").lower(),
-        "includeHeaders": str(options.headers).lower(),
+        "includeHeaders": str(options.headers or options.on_bad == "dead-letter").lower(),
         **_where("starting", options.start),
         **_login(options),
     }

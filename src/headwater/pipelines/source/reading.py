@@ -79,28 +79,42 @@ def _raw_rows(
 def _decoded_rows(
     options: SourceOptions, stretch: Stretch, schema: StructType
 ) -> Iterator[pa.RecordBatch]:
-    from headwater.pipelines.decoding import ADDED, decoder
+    decoding = Decoding(options, schema)
+    for batch in _records(options, stretch, decoding.columns):
+        yield decoding.rows(batch, stretch.topic, stretch.partition)
 
-    wanted = to_arrow_schema(schema, timezone="UTC")
-    added = {field.name for field in ADDED}
-    decoding = decoder(
-        options.value,
-        pa.schema([field for field in wanted if field.name not in added]),
-        options.decoding,
-    )
-    # Dead letters are what was sent, headers and all.
-    columns = (*_RAW, "headers") if options.on_bad == "dead-letter" else _RAW
-    for batch in _records(options, stretch, columns):
-        decoded = decoding.decode(batch, stretch.topic, stretch.partition)
+
+class Decoding:
+    """Raw records into rows of `schema`; what cannot be decoded goes where the options say."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        from headwater.pipelines.decoding import ADDED, decoder
+
+        self._options = options
+        self._wanted = to_arrow_schema(schema, timezone="UTC")
+        added = {field.name for field in ADDED}
+        self._decoder = decoder(
+            options.value,
+            pa.schema([field for field in self._wanted if field.name not in added]),
+            options.decoding,
+        )
+        # Dead letters are what was sent, headers and all.
+        self.columns = (*_RAW, "headers") if options.on_bad == "dead-letter" else _RAW
+
+    def rows(self, batch: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch:
+        decoded = self._decoder.decode(batch, topic, partition)
         if decoded.rejected:
-            _reject(options, stretch, decoded.rejected)
-        yield _fitted([decoded.rows.column(name) for name in wanted.names], wanted)
+            _reject(self._options, topic, partition, decoded.rejected)
+        wanted = self._wanted
+        return _fitted([decoded.rows.column(name) for name in wanted.names], wanted)
 
 
-def _reject(options: SourceOptions, stretch: Stretch, rejected: Sequence["Rejected"]) -> None:
+def _reject(
+    options: SourceOptions, topic: str, partition: int, rejected: Sequence["Rejected"]
+) -> None:
     if options.on_bad == "fail":
         raise PipelineError(
-            f"a record of {stretch.topic}-{stretch.partition} cannot be read",
+            f"a record of {topic}-{partition} cannot be read",
             detail=f"offset {rejected[0].offset}: {rejected[0].cause}",
             hint='on_bad="dead-letter" goes on without it',
         )
@@ -109,7 +123,7 @@ def _reject(options: SourceOptions, stretch: Stretch, rejected: Sequence["Reject
 
         assert options.name is not None, "checked with the options"
         letters = dead_letters.of_process(options.bootstrap, options.client, options.name)
-        letters.write(stretch.topic, stretch.partition, rejected)
+        letters.write(topic, partition, rejected)
 
 
 def _records(
