@@ -221,10 +221,15 @@ def _principal(value: Any) -> str:
 
 
 def topic_config_text(name: str, value: Any) -> str:
+    return topic_config(name, option_text(name, value))
+
+
+def option_text(name: str, value: Any) -> str:
+    """An entry of a table that somebody else understands."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str | int | float):
-        return topic_config(name, str(value))
+        return str(value)
     raise ValueError("a text or a number")
 
 

@@ -14,6 +14,7 @@ from headwater.settings import (
     integer,
     list_of,
     one_of,
+    option_text,
     parse_duration_ms,
     setting,
     table,
@@ -64,14 +65,6 @@ def _column_rule(pattern: str, value: Any) -> str:
 def _condition(pattern: str, value: Any) -> str:
     """Understood when the capture starts: SQL's parser is nothing for a broker to load."""
     return text(value)
-
-
-def _option(name: str, value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str | int | float):
-        return str(value)
-    raise ValueError("a text or a number")
 
 
 def _is_salted(pattern: str, value: Any) -> bool:
@@ -161,7 +154,7 @@ class CaptureSettings:
         None, address, "Address for Prometheus metrics, readiness and liveness. Default: none."
     )
     options: Mapping[str, str] = table(
-        _option,
+        option_text,
         "A table of what only this kind of source knows.",
         underscore="_",
         hides=_is_telling,

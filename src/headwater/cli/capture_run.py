@@ -10,11 +10,9 @@ import argparse
 import json
 import logging
 import os
-import signal
 import sys
 import threading
 import time
-from types import FrameType
 from typing import Final
 
 from headwater import config
@@ -24,6 +22,7 @@ from headwater.cli.capture_display import Display
 from headwater.cli.capture_state import client_options, connected, load, named
 from headwater.cli.output import say, styled
 from headwater.cli.parser import Command, Parser
+from headwater.cli.stopping import stop_on_signals
 from headwater.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
@@ -57,7 +56,7 @@ def _run(args: argparse.Namespace) -> int:
     loaded = load(args)
     settings = named(loaded, args.name)
     state = CaptureState(settings.name)
-    stop = _stop_on_signals()
+    stop = stop_on_signals(_STOP_S)
     sys.setswitchinterval(_SWITCH_S)
     metrics = _serve_metrics(settings, state)
     _announce(settings, loaded, metrics, as_json=args.json)
@@ -100,29 +99,6 @@ def run_until_stopped(
         stop.wait(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         state.restarted()
-
-
-def _stop_on_signals() -> threading.Event:
-    """Set by SIGINT and SIGTERM. A second one ends the process at once, which loses nothing."""
-    stop = threading.Event()
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.SIG_DFL)
-        stop.set()
-        threading.Thread(target=_end_anyway, name="end", daemon=True).start()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, ask)
-    return stop
-
-
-def _end_anyway() -> None:
-    """An end that is not orderly loses nothing: the next run goes on from the stored position."""
-    time.sleep(_STOP_S)
-    log.warning("stopped, though something did not answer")
-    sys.stderr.flush()
-    os._exit(0)
 
 
 def _serve_metrics(settings: CaptureSettings, state: CaptureState) -> str | None:

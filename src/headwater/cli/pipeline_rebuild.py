@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 from headwater.cli.capture_state import client_options
 from headwater.cli.output import duration, print_json, say
 from headwater.cli.parser import Command, Parser, whole_number
-from headwater.cli.pipeline_run import stop_on_signals
+from headwater.cli.pipeline_run import STOP_S
 from headwater.cli.pipeline_state import started
 from headwater.cli.progress import Progress
+from headwater.cli.stopping import stop_on_signals
 
 if TYPE_CHECKING:
     from headwater.pipelines import rebuilding
@@ -41,7 +42,7 @@ def _rebuild(args: argparse.Namespace) -> int:
             only=args.write,
             resume=args.resume,
             report=shown.report,
-            stop=stop_on_signals(),
+            stop=stop_on_signals(STOP_S),
         )
     finally:
         shown.close()
@@ -80,7 +81,7 @@ def _promote(args: argparse.Namespace) -> int:
             only=args.write,
             version=args.version,
             report=shown.report,
-            stop=stop_on_signals(),
+            stop=stop_on_signals(STOP_S),
         )
     finally:
         shown.close()

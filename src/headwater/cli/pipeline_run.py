@@ -4,11 +4,8 @@ import argparse
 import json
 import logging
 import os
-import signal
 import sys
-import threading
 import time
-from types import FrameType
 from typing import Final
 
 from headwater.broker.logs import JsonFormatter, TextFormatter
@@ -16,9 +13,10 @@ from headwater.cli.capture_state import client_options, connected, load
 from headwater.cli.output import note, plural, say, styled
 from headwater.cli.parser import Command, Parser
 from headwater.cli.pipeline_state import spark_of, wanted
+from headwater.cli.stopping import stop_on_signals
 from headwater.errors import UsageError
 
-_STOP_S: Final = 20.0  # what has not ended by then is left as it is
+STOP_S: Final = 20.0  # what has not ended by then is left as it is
 
 
 def _configure(parser: Parser) -> None:
@@ -36,7 +34,7 @@ def _run(args: argparse.Namespace) -> int:
         )
     connected(loaded)
     _log_to_stderr(loaded.broker.log_level, as_json=args.json)
-    stop = stop_on_signals()
+    stop = stop_on_signals(STOP_S)
     if not args.json:
         note(f"starting Spark ({loaded.spark.master}) …")
     began_s = time.monotonic()
@@ -68,28 +66,6 @@ def _log_to_stderr(level: str, *, as_json: bool) -> None:
     handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("py4j").setLevel(logging.ERROR)
-
-
-def stop_on_signals() -> threading.Event:
-    """Set by SIGINT and SIGTERM. A second one ends the process at once, which loses nothing."""
-    stop = threading.Event()
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.SIG_DFL)
-        stop.set()
-        threading.Thread(target=_end_anyway, name="end", daemon=True).start()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, ask)
-    return stop
-
-
-def _end_anyway() -> None:
-    time.sleep(_STOP_S)
-    note("stopped, though something did not answer")
-    sys.stderr.flush()
-    os._exit(0)
 
 
 COMMAND = Command(

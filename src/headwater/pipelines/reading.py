@@ -12,36 +12,18 @@ from typing import Final, cast
 import orjson
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 (as all of PySpark's users write it)
-from pyspark.sql.types import (
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 
 from headwater.errors import PipelineError
-from headwater.pipelines.flow import AT, POSITION, Schema
+from headwater.pipelines.flow import POSITION, Schema
 from headwater.pipelines.settings import PipelineSettings
+from headwater.pipelines.source.data_source import ADDED
 from headwater.pipelines.source.kafka_connector import read_by_kafka_connector
 from headwater.settings import Secret
 from headwater.sinks.contract import DELETE, OP, TRUNCATE, Log, Offsets
 
 FORMAT: Final = "headwater"
 KAFKA_CONNECTOR: Final = "kafka"  # Spark's own, if its jars are there
-_PLACE: Final = StructType(
-    [
-        StructField("topic", StringType()),
-        StructField("partition", IntegerType()),
-        StructField("offset", LongType()),
-    ]
-)
-_ADDED: Final = (
-    StructField(OP, StringType()),
-    StructField(AT, TimestampType()),
-    StructField(POSITION, _PLACE),
-)
 
 
 class LiveReader:
@@ -91,7 +73,7 @@ class LiveReader:
                 given["debezium.connect"] = self.connects[topic]
             elif isinstance(schema, str):
                 schema = cast("StructType", StructType.fromDDL(schema))
-            columns = StructType([*schema.fields, *_ADDED])
+            columns = StructType([*schema.fields, *ADDED])
         if connector == KAFKA_CONNECTOR:
             return read_by_kafka_connector(self._spark, given, columns, streaming=streaming)
         if connector != FORMAT:

@@ -10,6 +10,7 @@ from headwater.settings import (
     integer,
     list_of,
     one_of,
+    option_text,
     parse_duration_ms,
     parse_size_bytes,
     setting,
@@ -34,14 +35,6 @@ def _size_bytes(value: Any) -> int:
     return size_bytes
 
 
-def _conf(name: str, value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str | int | float):
-        return str(value)
-    raise ValueError("a text or a number")
-
-
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
     """The [spark] section."""
@@ -60,7 +53,7 @@ class SparkSettings:
     )
     jars: tuple[str, ...] = setting((), list_of(",", text), "Jars to load into Spark.")
     conf: Mapping[str, str] = table(
-        _conf, "A table of Spark's own settings, stronger than ours.", underscore="."
+        option_text, "A table of Spark's own settings, stronger than ours.", underscore="."
     )
 
 

@@ -10,6 +10,7 @@ from headwater.settings import (
     Secret,
     SecretKind,
     one_of,
+    option_text,
     setting,
     table,
     text,
@@ -20,14 +21,6 @@ KINDS: Final = (
     "postgres", "mysql", "sqlite", "redis", "tantivy", "opensearch", "delta", "parquet", "topic",
     "webhook", "email",
 )  # fmt: skip
-
-
-def _option(name: str, value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str | int | float):
-        return str(value)
-    raise ValueError("a text or a number")
 
 
 def _is_telling(name: str, value: Any) -> bool:
@@ -50,7 +43,9 @@ class SinkSettings:
         None, text, "File that holds the password of the user in `url`, and nothing else."
     )
     options: Mapping[str, str] = table(
-        _option, "A table of what only this kind of store has; docs/sinks.md.", hides=_is_telling
+        option_text,
+        "A table of what only this kind of store has; docs/sinks.md.",
+        hides=_is_telling,
     )
 
 
