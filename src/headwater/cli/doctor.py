@@ -91,9 +91,12 @@ def _findings(read: config.Config) -> Iterator[Finding]:
         from headwater.cli.capture_doctor import check_captures
 
         yield from check_captures(read, _without_prompt(read.client))
-    for program, purpose in (("java", "pipelines on Spark"), ("kcat", "a second opinion")):
-        path = shutil.which(program)
-        yield Finding("info", program, path or f"not installed (optional: {purpose})")
+    if read.sinks or read.pipelines:
+        from headwater.cli.pipeline_doctor import check_pipelines
+
+        yield from check_pipelines(read, _without_prompt(read.client))
+    path = shutil.which("kcat")
+    yield Finding("info", "kcat", path or "not installed (optional: a second opinion)")
 
 
 def _check_config(read: config.Config) -> Iterator[Finding]:

@@ -34,7 +34,6 @@ def _run(args: argparse.Namespace) -> int:
         )
     connected(loaded)
     _log_to_stderr(loaded.broker.log_level, as_json=args.json)
-    stop = stop_on_signals(STOP_S)
     if not args.json:
         note(f"starting Spark ({loaded.spark.master}) …")
     began_s = time.monotonic()
@@ -42,6 +41,7 @@ def _run(args: argparse.Namespace) -> int:
 
     from headwater.pipelines.running import Runner, pipelines_of
 
+    stop = stop_on_signals(STOP_S)  # not before: Spark takes SIGINT for itself when it starts
     runner = Runner(pipelines_of(loaded, spark, names), stop)
     if args.json:
         say(json.dumps({"pipelines": names, "bootstrap": loaded.bootstrap(), "pid": os.getpid()}))

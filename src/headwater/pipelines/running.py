@@ -193,12 +193,14 @@ class Runner:
     def _start(self, kept: _Kept) -> None:
         reader = LiveReader(kept.pipeline.spark, kept.pipeline.place.log, kept.pipeline.settings)
         flow = kept.pipeline.flow(reader)
+        about = {each.name: status.about(each, reader.topics) for each in flow.writes}
         if kept.name is None:
-            kept.name = flow.writes[0].name
-            self._kept += [_Kept(kept.pipeline, write.name) for write in flow.writes[1:]]
+            kept.name, *others = about
+            self._kept += [_Kept(kept.pipeline, each, about=about[each]) for each in others]
         write = next((each for each in flow.writes if each.name == kept.name), None)
         if write is None:
             raise PipelineError(f"pipeline {kept.pipeline.name} no longer writes {kept.name}")
+        kept.about = about[write.name]  # told also while it fails
         kept.watch = SchemaWatch(reader, kept.pipeline.place.log)
         place = kept.pipeline.place
         store = open_store(place, kept.pipeline.name, write)
@@ -211,7 +213,6 @@ class Runner:
         run.start()
         kept.run = run
         kept.error = None
-        kept.about = status.about(write, reader.topics)
         kept.started_s = kept.looked_s = time.monotonic()
         self.on_change(kept.label, f"running (version {choice.version})")
 
@@ -238,13 +239,13 @@ class Runner:
         kept.error = error
         if is_final(error):
             kept.has_ended = True
-            _log.error("%s: %s", kept.label, error)
+            _log.error("%s: %s%s", kept.label, error, _hint(error))
             self.on_change(kept.label, f"stopped: {error}")
             return
         pause_s = min(_FIRST_PAUSE_S * 2**kept.failures, _LONGEST_PAUSE_S)
         kept.failures = min(kept.failures + 1, 16)
         kept.next_s = time.monotonic() + pause_s
-        _log.error("%s: %s; trying again in %.0f s", kept.label, error, pause_s)
+        _log.error("%s: %s; trying again in %.0f s%s", kept.label, error, pause_s, _hint(error))
         self.on_change(kept.label, f"failed: {error}")
 
     def _end(self, kept: _Kept) -> None:
@@ -263,6 +264,10 @@ class Runner:
                 pipeline.name,
                 {each.name or "": _told(each) for each in of_it},
             )
+
+
+def _hint(error: HeadwaterError) -> str:
+    return f" (hint: {error.hint})" if error.hint else ""
 
 
 def _told(kept: _Kept) -> dict[str, Any]:

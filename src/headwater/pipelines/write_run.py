@@ -24,6 +24,7 @@ from headwater.sinks.settings import SinkSettings
 from headwater.sinks.stores import store_of
 
 if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
 _log = logging.getLogger(__name__)
@@ -133,6 +134,7 @@ class WriteRun:
             applied=self._on_applied,
         )
         self.query: StreamingQuery | None = None
+        self._last: StreamingQueryProgress | None = None
 
     def start(self, *, until_now: bool = False) -> None:
         """`until_now`: the query ends by itself when it has read what is there."""
@@ -204,8 +206,13 @@ class WriteRun:
         return None if failed is None else explained(self.pipeline, failed)
 
     def progress(self) -> dict[str, Any]:
-        """Of the last batch, in few numbers."""
+        """Of the last batch that had records, in few numbers. Asked more often than Spark tells
+        of having nothing to do (every 10 s), it misses none.
+        """
         last = self.query.lastProgress if self.query is not None else None
+        if last is not None and (last["numInputRows"] or self._last is None):
+            self._last = last
+        last = self._last
         if last is None:
             return {}
         operators = last["stateOperators"]
