@@ -112,3 +112,29 @@ def test_a_bootstrap_where_nobody_answers(offline):
     offline.environment["HEADWATER_BROKER__BOOTSTRAP"] = "127.0.0.1:1"
     (found,) = findings(offline, code=1)["broker.bootstrap"]
     assert found["found"] == "127.0.0.1:1 does not answer: connection refused"
+
+
+def test_sinks_and_pipelines_are_looked_at(offline):
+    (offline.cwd / "headwater.toml").write_text(
+        '[broker]\nlisten = "127.0.0.1:0"\n'
+        '[sink.good]\nkind = "sqlite"\nurl = "sqlite:///cache.db"\n'
+        '[sink.nowhere]\nkind = "sqlite"\nurl = "sqlite:///missing/cache.db"\n'
+        '[sink.away]\nkind = "redis"\nurl = "redis://127.0.0.1:1/0"\n'
+        '[pipeline.good]\nfile = "good.py"\n'
+        '[pipeline.bad]\nfile = "bad.py"\n'
+        '[pipeline.missing]\nfile = "missing.py"\n'
+    )
+    (offline.cwd / "good.py").write_text(
+        "import headwater as hw\n\n\n@hw.pipeline\ndef good(flow: hw.Flow) -> None: ...\n"
+    )
+    (offline.cwd / "bad.py").write_text("def bad(flow): ...\n")
+    found = {check: each[0] for check, each in findings(offline, code=1).items()}
+    levels = {check: found[check]["level"] for check in found if check.startswith("sink")}
+    assert levels == {"sink good": "ok", "sink nowhere": "broken", "sink away": "broken"}
+    assert "mkdir -p" in found["sink nowhere"]["hint"]
+    assert found["pipeline good"]["level"] == "ok"
+    assert "has no pipeline" in found["pipeline bad"]["found"]
+    assert "@hw.pipeline" in found["pipeline bad"]["hint"]
+    assert "there is no file" in found["pipeline missing"]["found"]
+    assert found["java"]["level"] == "ok"
+    assert not (offline.cwd / "cache.db").exists()

@@ -7,7 +7,7 @@ import argparse
 
 from headwater.cli import pipeline_rebuild, pipeline_run
 from headwater.cli.capture_state import client_options, connected, load
-from headwater.cli.output import count, note, print_json, say, size, styled, table
+from headwater.cli.output import count, note, plural, print_json, say, size, styled, table
 from headwater.cli.parser import Command, Parser
 from headwater.cli.pipeline_state import NEW, RUNNING, Known, KnownWrite, known_pipelines, wanted
 
@@ -63,27 +63,38 @@ def _status(args: argparse.Namespace) -> int:
 def _show(known: Known) -> None:
     state = styled(known.state, _STYLES.get(known.state, "bold yellow"))
     say(f"{styled(known.name, 'bold')}  {state}  {known.file}")
-    if known.error:
-        say(f"  {styled('failed:', 'bold red')} {known.error}")
+    _show_error(known.error, known.hint, "  ")
     if not known.is_running:
         say(f"  `headwater pipeline run {known.name}` starts it")
+    for topic, number in known.dead_letters.items():
+        say(styled(f"  {plural(number, 'record')} of {topic} unreadable: in {topic}.dlq", "yellow"))
     for each in known.writes:
-        _show_write(each)
+        _show_write(known, each)
 
 
-def _show_write(write: KnownWrite) -> None:
+def _show_error(error: str | None, hint: str | None, indent: str) -> None:
+    if error:
+        say(f"{indent}{styled('error:', 'bold red')} {error}")
+        if hint:
+            say(f"{indent}{styled('hint:', 'bold cyan')} {hint}")
+
+
+def _show_write(known: Known, write: KnownWrite) -> None:
     told = write.told
-    say(f"  {styled(write.name, 'bold')}  {told.get('state', '')}")
-    if told.get("error"):
-        say(f"    {styled('error:', 'bold red')} {told['error']}")
-        if told.get("hint"):
-            say(f"    {styled('hint:', 'bold cyan')} {told['hint']}")
+    is_at_work = known.is_running and not known.is_starting
+    say(f"  {styled(write.name, 'bold')}  {told.get('state', '') if is_at_work else ''}".rstrip())
+    if is_at_work:
+        _show_error(told.get("error"), told.get("hint"), "    ")
     if write.error is not None:
         say(f"    the store cannot be asked: {write.error}")
     elif write.lag is not None:
         behind = "in step" if write.lag == 0 else f"{count(write.lag)} records behind"
         batch = f", batch {write.position.batch}" if write.position else ""
         say(f"    {behind}{batch}")
+    if write.refused:
+        rows = plural(write.refused, "row")
+        letters = f"{known.name}.dlq"
+        say(styled(f"    {rows} refused by the store: in {letters}", "yellow"))
     if told.get("batch_ms") is not None:
         rate = count(round(told.get("rows_per_s") or 0))
         say(f"    last batch  {count(told['rows'])} records in {told['batch_ms']} ms ({rate}/s)")

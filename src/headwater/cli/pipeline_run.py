@@ -15,6 +15,8 @@ from headwater.cli.parser import Command, Parser
 from headwater.cli.pipeline_state import spark_of, wanted
 from headwater.cli.stopping import stop_on_signals
 from headwater.errors import UsageError
+from headwater.pipelines import status
+from headwater.pipelines.stores_told import place_of
 
 STOP_S: Final = 20.0  # what has not ended by then is left as it is
 
@@ -34,8 +36,12 @@ def _run(args: argparse.Namespace) -> int:
         )
     connected(loaded)
     _log_to_stderr(loaded.broker.log_level, as_json=args.json)
+    if args.verbose:
+        logging.getLogger("headwater.pipelines").setLevel(logging.DEBUG)
     if not args.json:
         note(f"starting Spark ({loaded.spark.master}) …")
+    for name in names:
+        status.starting(place_of(loaded), name)
     began_s = time.monotonic()
     spark = spark_of(loaded, "headwater " + ", ".join(names))
 

@@ -31,6 +31,7 @@ class KnownWrite:
     versions: "list[Version]"
     error: str | None  # why the store cannot be asked
     ends: "Offsets"
+    refused: int  # rows among the dead letters
 
     @property
     def live(self) -> "Version | None":
@@ -65,6 +66,7 @@ class KnownWrite:
             ],
             "store_error": self.error,
             "lag": self.lag,
+            "refused_rows": self.refused,
         }
 
 
@@ -75,18 +77,23 @@ class Known:
     name: str
     file: str
     is_running: bool
+    is_starting: bool  # Spark, or the function, which tells what is written
     error: str | None
+    hint: str
+    dead_letters: dict[str, int]  # by topic: records that could not be read
     writes: list[KnownWrite]
 
     @property
     def state(self) -> str:
         if not self.is_running:
             return STOPPED if self.writes else NEW
+        if self.is_starting:
+            return status.STARTING
         states = {each.told.get("state", RUNNING) for each in self.writes}
         if self.error is not None or "failed" in states:
             return "failed"
         return next(
-            (each for each in ("stopped", "waiting", "starting") if each in states), RUNNING
+            (each for each in ("stopped", "waiting", status.STARTING) if each in states), RUNNING
         )
 
     @property
@@ -99,31 +106,52 @@ class Known:
             "file": self.file,
             "state": self.state,
             "error": self.error,
+            "dead_letters": self.dead_letters,
             "writes": [each.as_json() for each in self.writes],
         }
 
 
 def known_pipelines(loaded: config.Config, names: list[str]) -> list[Known]:
+    from headwater.sinks.contract import Log
+    from headwater.sinks.noted_transactions import read_notes
+
     place = place_of(loaded)
-    return [_known(loaded, place, loaded.pipelines[name]) for name in names]
+    notes = read_notes(Log(loaded.bootstrap(), loaded.client)) if names else {}
+    return [_known(loaded, place, loaded.pipelines[name], notes) for name in names]
 
 
-def _known(loaded: config.Config, state_dir: Path, settings: PipelineSettings) -> Known:
+def _known(
+    loaded: config.Config, state_dir: Path, settings: PipelineSettings, notes: dict[bytes, bytes]
+) -> Known:
+    from headwater.pipelines.dead_letters import counts_in
+
+    letters: dict[str, int] = {}
+    for (topic, _), number in counts_in(notes, settings.name).items():
+        letters[topic] = letters.get(topic, 0) + number
     told = status.read(state_dir, settings.name)
-    unbuilt = told.writes.get("", {})
+    unbuilt = told.writes.get("", {}) if told.is_running else {}
     writes = [
-        _known_write(loaded, settings.name, name, dict(each))
+        _known_write(loaded, settings.name, name, dict(each), notes)
         for name, each in told.writes.items()
         if name and "sink" in each
     ]
-    error = unbuilt.get("error") if told.is_running else None
-    return Known(settings.name, settings.file, told.is_running, error, writes)
+    return Known(
+        settings.name,
+        settings.file,
+        told.is_running,
+        unbuilt.get("state") == status.STARTING,
+        unbuilt.get("error"),
+        unbuilt.get("hint", ""),
+        letters,
+        writes,
+    )
 
 
 def _known_write(
-    loaded: config.Config, pipeline: str, name: str, told: dict[str, Any]
+    loaded: config.Config, pipeline: str, name: str, told: dict[str, Any], notes: dict[bytes, bytes]
 ) -> KnownWrite:
     from headwater.pipelines.offsets import ends_of
+    from headwater.pipelines.refused_rows import refused_count
     from headwater.sinks.contract import Log
 
     versions: list[Version] = []
@@ -137,7 +165,7 @@ def _known_write(
     except HeadwaterError as failed:
         error = str(failed)
     ends = ends_of(Log(loaded.bootstrap(), loaded.client), told.get("topics", []))
-    return KnownWrite(name, told, versions, error, ends)
+    return KnownWrite(name, told, versions, error, ends, refused_count(notes, f"{pipeline}/{name}"))
 
 
 def wanted(loaded: config.Config, names: list[str]) -> list[str]:

@@ -21,7 +21,7 @@ import threading
 import time
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -155,9 +155,13 @@ class _Writer:
 
 def counts(bootstrap: str, login: ClientSettings, name: str) -> dict[TopicPartition, int]:
     """How many dead letters the pipeline has written, by topic and partition."""
+    return counts_in(read_notes(Log(bootstrap, login)), name)
+
+
+def counts_in(notes: Mapping[bytes, bytes], name: str) -> dict[TopicPartition, int]:
     prefix = _key(name)
     found: dict[TopicPartition, int] = {}
-    for key, note in read_notes(Log(bootstrap, login)).items():
+    for key, note in notes.items():
         if key.startswith(prefix):
             topic, _, partition = key.removeprefix(prefix).decode().rpartition("/")
             found[topic, int(partition)] = _read(note, name)[0]

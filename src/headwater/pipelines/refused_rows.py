@@ -6,7 +6,7 @@ that its dead letters are there.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from headwater.client.topics import NewTopic, ensure_topics
 from headwater.errors import RowRefused
 from headwater.pipelines.dead_letters import PREFIX, SUFFIX
 from headwater.sinks.contract import Batch, Log, Refuse
-from headwater.sinks.noted_transactions import NotedTransactions, as_sink_errors, read_notes
+from headwater.sinks.noted_transactions import NotedTransactions, as_sink_errors
 
 _CONFIG: Final = {"retention.ms": "-1"}  # they wait for a person
 
@@ -77,9 +77,9 @@ class RefusedRows:
         return self._noted
 
 
-def refused_count(log: Log, owner: str) -> int:
+def refused_count(notes: Mapping[bytes, bytes], owner: str) -> int:
     """How many rows of the write were ever refused."""
-    note = read_notes(log).get(_key(owner))
+    note = notes.get(_key(owner))
     return int(orjson.loads(note)["count"]) if note else 0
 
 

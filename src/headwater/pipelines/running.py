@@ -22,6 +22,7 @@ from headwater.pipelines.applying import is_final
 from headwater.pipelines.flow import Flow, Write
 from headwater.pipelines.pipeline import Function, failed, load
 from headwater.pipelines.reading import LiveReader
+from headwater.pipelines.session import cores
 from headwater.pipelines.settings import PipelineSettings
 from headwater.pipelines.write_run import Place, WriteRun, choose, open_store
 from headwater.sinks.contract import Log
@@ -31,6 +32,7 @@ _ROUND_S: Final = 0.2
 _VERSIONS_EVERY_S: Final = 2.0  # how soon a promoted version is taken up
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
+_STARTS_WITHIN_S: Final = 30.0  # others wait no longer for one that starts
 _STEADY_S: Final = 60.0  # after which a failure counts as the first again
 
 
@@ -165,6 +167,8 @@ class Runner:
             for each in self._kept:
                 self._end(each)
             self._tell()
+            for pipeline in self.pipelines:
+                status.ended(pipeline.place.state_dir, pipeline.name)
 
     def errors(self) -> list[HeadwaterError]:
         return [each.error for each in self._kept if each.error is not None]
@@ -173,7 +177,7 @@ class Runner:
         now_s = time.monotonic()
         try:
             if kept.run is None:
-                if not kept.has_ended and now_s >= kept.next_s:
+                if not kept.has_ended and now_s >= kept.next_s and not self._is_busy_starting():
                     self._start(kept)
             elif not kept.run.is_active:
                 error = kept.run.error()
@@ -189,6 +193,19 @@ class Runner:
             self._failed(kept, error)
         except Exception as error:
             self._failed(kept, failed(kept.pipeline.name, error))
+
+    def _is_busy_starting(self) -> bool:
+        """Each query starts a Python of its own, which Spark gives 10 s to come up: many at once
+        on few cores would all be too late.
+        """
+        now_s = time.monotonic()
+        starting = sum(
+            each.run is not None
+            and now_s - each.started_s < _STARTS_WITHIN_S
+            and each.run.is_starting
+            for each in self._kept
+        )
+        return starting >= cores()
 
     def _start(self, kept: _Kept) -> None:
         reader = LiveReader(kept.pipeline.spark, kept.pipeline.place.log, kept.pipeline.settings)

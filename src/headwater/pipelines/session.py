@@ -125,9 +125,12 @@ def _local_cores(master: str) -> int:
     found = re.fullmatch(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?", master)
     if not found:
         return 0
-    if found[1] == "*":
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    return int(found[1] or 1)
+    return cores() if found[1] == "*" else int(found[1] or 1)
+
+
+def cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
 def _text(value: ConfValue) -> str:

@@ -1,11 +1,13 @@
-"""What the process that runs a pipeline tells about it, in a file beside the checkpoints.
+"""What the process that runs a pipeline tells about it, in files beside the checkpoints.
 
-    <state_dir>/<pipeline>/status.json
+    <state_dir>/<pipeline>/status.json   replaced, never changed in place, at most once a second
+    <state_dir>/<pipeline>/running       locked by that process for as long as it lives
 
-It is replaced, never changed in place, at most once a second; a process that is gone is known by
-its time and its process id.
+Who has the lock tells; a second process that tries to run the pipeline says nothing here.
 """
 
+import fcntl
+import logging
 import os
 import time
 from collections.abc import Iterable, Mapping
@@ -18,9 +20,11 @@ import orjson
 if TYPE_CHECKING:
     from headwater.pipelines.flow import Write
 
+STARTING: Final = "starting"
 _EVERY_S: Final = 1.0
-_STALE_S: Final = 15.0
+_log = logging.getLogger(__name__)
 _written: dict[Path, tuple[float, bytes]] = {}
+_locks: dict[Path, int] = {}  # those that this process has
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,31 +44,84 @@ def about(write: "Write", topics: Iterable[str]) -> dict[str, Any]:
     }
 
 
+def starting(state_dir: Path, pipeline: str) -> None:
+    """A process has begun, and does not know yet what the pipeline writes."""
+    write(state_dir, pipeline, {"": {"state": STARTING}})
+
+
 def write(state_dir: Path, pipeline: str, writes: Mapping[str, Mapping[str, Any]]) -> None:
-    """Nothing, if nothing is new or the last time was just now."""
+    """Nothing, if nothing is new, the last time was just now, or another process runs it. A disk
+    that takes no file is no reason to stop.
+    """
     path = state_dir / pipeline / "status.json"
     states = orjson.dumps({name: each["state"] for name, each in writes.items()})
     last_s, last = _written.get(path, (0.0, b""))
     if states == last and time.monotonic() - last_s < _EVERY_S:
         return
     _written[path] = (time.monotonic(), states)
-    before = read(state_dir, pipeline).writes  # what they are is known, also while they fail
+    try:
+        if _lock(path.parent):
+            _replace(path, _merged(read(state_dir, pipeline).writes, writes))
+    except OSError as error:
+        _log.warning("the status of %s cannot be written: %s", pipeline, error)
+
+
+def ended(state_dir: Path, pipeline: str) -> None:
+    """From now on nobody runs it, or another process."""
+    lock = _locks.pop(state_dir / pipeline, None)
+    if lock is not None:
+        os.close(lock)
+
+
+def read(state_dir: Path, pipeline: str) -> Status:
+    directory = state_dir / pipeline
+    try:
+        stored = orjson.loads((directory / "status.json").read_bytes())
+        return Status(_is_locked(directory), stored["writes"])
+    except (OSError, ValueError, KeyError):
+        return Status(is_running=False, writes={})
+
+
+def _merged(
+    before: Mapping[str, Mapping[str, Any]], writes: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Mapping[str, Any]]:
+    """What they are is known, also while they fail."""
     told: dict[str, Mapping[str, Any]] = {
         name: {**before.get(name, {}), **each} for name, each in writes.items() if name
     }
-    if not told:
-        told = {**before, "": dict(writes.get("", {}))}
+    return told or {**before, "": dict(writes.get("", {}))}
+
+
+def _replace(path: Path, told: Mapping[str, Mapping[str, Any]]) -> None:
     content = orjson.dumps({"pid": os.getpid(), "at": time.time(), "writes": told})
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
     temporary.write_bytes(content)
     temporary.replace(path)
 
 
-def read(state_dir: Path, pipeline: str) -> Status:
+def _lock(directory: Path) -> bool:
+    if directory in _locks:
+        return True
+    directory.mkdir(parents=True, exist_ok=True)
+    lock = os.open(directory / "running", os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        stored = orjson.loads((state_dir / pipeline / "status.json").read_bytes())
-        is_running = time.time() - stored["at"] < _STALE_S
-        return Status(is_running, stored["writes"])
-    except (OSError, ValueError, KeyError):
-        return Status(is_running=False, writes={})
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return False
+    _locks[directory] = lock
+    return True
+
+
+def _is_locked(directory: Path) -> bool:
+    try:
+        lock = os.open(directory / "running", os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False

@@ -187,6 +187,11 @@ class WriteRun:
         return self.query is not None and self.query.isActive
 
     @property
+    def is_starting(self) -> bool:
+        """Its source is not there yet."""
+        return self.is_active and self.query.status["message"].startswith("Initializing")  # type: ignore[union-attr]
+
+    @property
     def position(self) -> Position | None:
         return self._applying.position
 
@@ -260,16 +265,23 @@ def explained(pipeline: str, failed: BaseException) -> HeadwaterError:
     Spark's is in there as text.
     """
     text = str(failed)
+    _log.debug("%s", text)
     found = _OWN.findall(text)
     if found:
         return PipelineError(f"pipeline {pipeline}: {found[-1][1]}")
     if isinstance(failed, SinkError | PipelineError):
         return failed
+    if "Python worker failed to connect back" in text:
+        return PipelineError(
+            f"pipeline {pipeline}: Spark's Python did not start within 10 s",
+            hint="the machine is very busy",
+        )
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     python = [line for line in lines if re.match(r"\w*(Error|Exception)\b.*: ", line)]
     return PipelineError(
         f"pipeline {pipeline} failed in Spark",
         detail=(python or lines or [type(failed).__name__])[-1 if python else 0][:500],
-        hint="-v shows all of it; if the function has changed, its checkpoint may not fit any"
-        f" more: `headwater pipeline rebuild {pipeline}` derives everything anew",
+        hint="`headwater pipeline run -v` shows all of it; if the function has changed, its"
+        f" checkpoint may not fit any more: `headwater pipeline rebuild {pipeline}` derives"
+        " everything anew",
     )

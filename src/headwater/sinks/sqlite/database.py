@@ -22,9 +22,15 @@ class Database:
     def check(self) -> None:
         """Whether it can be written to. Raises StoreRefused."""
         folder = os.path.dirname(os.path.abspath(self.path))
+        if not os.path.isdir(folder):
+            raise StoreRefused(
+                "the directory of the SQLite database does not exist",
+                detail=folder,
+                hint=f"mkdir -p {folder}",
+            )
         if not os.access(folder, os.W_OK):
             raise StoreRefused(
-                "the directory of the SQLite database is missing or cannot be written to",
+                "the directory of the SQLite database cannot be written to",
                 detail=folder,
                 hint="SQLite makes files beside the database while it writes",
             )

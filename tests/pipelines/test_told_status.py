@@ -1,0 +1,59 @@
+"""What a pipeline's process tells of itself, and who may tell."""
+
+import multiprocessing
+
+import pytest
+
+from headwater.pipelines import status
+
+WRITES = {"cache/orders": {"state": "running", "sink": "cache"}}
+
+
+def _run(state_dir, told, end):
+    status.write(state_dir, "orders", {"cache/orders": {"state": "failed"}})
+    told.set()
+    end.wait(60)
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    """Another process that runs the pipeline, until it is killed."""
+    context = multiprocessing.get_context("spawn")
+    told, end = context.Event(), context.Event()
+    process = context.Process(target=_run, args=(tmp_path, told, end))
+    process.start()
+    assert told.wait(60)
+    yield process
+    process.kill()
+    process.join()
+
+
+def test_a_pipeline_runs_as_long_as_its_process_lives(tmp_path, elsewhere):
+    assert status.read(tmp_path, "orders").is_running
+    elsewhere.kill()
+    elsewhere.join()
+    read = status.read(tmp_path, "orders")
+    assert not read.is_running
+    assert read.writes["cache/orders"]["state"] == "failed"
+
+
+def test_a_second_process_says_nothing(tmp_path, elsewhere):
+    status.write(tmp_path, "orders", WRITES)
+    assert status.read(tmp_path, "orders").writes["cache/orders"] == {"state": "failed"}
+
+
+def test_who_has_ended_runs_nothing(tmp_path):
+    status.starting(tmp_path, "orders")
+    assert status.read(tmp_path, "orders").is_running
+    assert status.read(tmp_path, "orders").writes[""]["state"] == status.STARTING
+    status.write(tmp_path, "orders", WRITES)
+    status.ended(tmp_path, "orders")
+    read = status.read(tmp_path, "orders")
+    assert (read.is_running, read.writes) == (False, WRITES)
+
+
+def test_a_place_that_takes_no_file_stops_nothing(tmp_path, caplog):
+    (tmp_path / "orders").write_text("in the way")
+    status.write(tmp_path, "orders", WRITES)
+    assert "cannot be written" in caplog.text
+    assert not status.read(tmp_path, "orders").is_running
