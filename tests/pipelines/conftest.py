@@ -1,10 +1,13 @@
-"""A broker for all tests of the pipelines."""
+"""Servers for the tests of the pipelines."""
 
 from collections.abc import Iterator
 
 import pytest
+from postgres_server import postgres, postgres_server
 
 from headwater.testing import InProcessBroker
+
+__all__ = ["postgres", "postgres_server"]
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,95 @@
+"""`headwater pipeline run`, with a place at which it ends itself. To be killed (spark_killing.py).
+
+    pipeline_process.py CONFIG DEATH NAME …
+
+DEATH is "" or JSON: {"write": "cache/orders", "at": …, "batch": 2, "how": 9}. It happens at the
+n-th batch of that write since the start (or at the first of any write that is there, with null):
+
+    begun      Spark has noted the batch, nothing else has happened
+    arrow      its rows are in the driver
+    step       in front of the call number `step` of the store into its driver
+    applied    the store has committed; Spark does not know
+
+`how` is a signal. SIGKILL with "all" goes to the JVM, too, in the same moment.
+"""
+
+import json
+import os
+import sys
+
+from sink_process import Steps
+
+from headwater.cli import main as headwater_main
+from headwater.pipelines.applying import Applying
+from headwater.pipelines.write_run import WriteRun
+
+DRIVERS = ("sqlite3", "psycopg2", "headwater.client")
+
+
+class Death:
+    def __init__(self, told: dict) -> None:
+        self._told = told
+        self._seen: dict[str, int] = {}
+        self.steps = Steps(DRIVERS, told.get("step"), told["how"])
+
+    def begun(self, write: str) -> None:
+        """Of the write that is to see it: the number of its batch."""
+        self._seen[write] = self._seen.get(write, 0) + 1
+        self.at("begun", write)
+
+    def is_now(self, place: str, write: str) -> bool:
+        told = self._told
+        return (
+            told["at"] == place
+            and told["write"] in (write, None)
+            and self._seen[write] >= told["batch"]
+        )
+
+    def at(self, place: str, write: str) -> None:
+        if self.is_now(place, write):
+            if self._told.get("all"):
+                os.killpg(0, self._told["how"])
+            os.kill(os.getpid(), self._told["how"])
+
+
+def wrap(death: Death) -> None:
+    """The steps of a batch, from outside."""
+    names: dict[int, str] = {}
+    make, call = WriteRun.__init__, Applying.__call__
+    batch, apply = Applying._batch, Applying._apply
+
+    def made(run, place, settings, write, choice, **options):
+        make(run, place, settings, write, choice, **options)
+        names[id(run._applying)] = write.name
+
+    def called(applying, frame, batch_id):
+        death.begun(names[id(applying)])
+        call(applying, frame, batch_id)
+
+    def batched(applying, frame, batch_id):
+        found = batch(applying, frame, batch_id)
+        death.at("arrow", names[id(applying)])
+        return found
+
+    def applied(applying, rows):
+        if death.is_now("step", names[id(applying)]):
+            sys.setprofile(death.steps)
+        try:
+            apply(applying, rows)
+        finally:
+            sys.setprofile(None)
+        death.at("applied", names[id(applying)])
+
+    WriteRun.__init__, Applying.__call__ = made, called
+    Applying._batch, Applying._apply = batched, applied
+
+
+def main() -> None:
+    file, death, *names = sys.argv[1:]
+    if death:
+        wrap(Death(json.loads(death)))
+    sys.exit(headwater_main.run(["pipeline", "run", "--config", file, *names]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""Pipelines whose driver, JVM, workers or store are killed: each record counts exactly once.
+
+HEADWATER_LONG=N kills N times, instead of a few times.
+"""
+
+import os
+import random
+import signal
+import time
+import uuid
+from collections import Counter
+
+import orjson
+import pytest
+from project import Project, wait_for
+from spark_killing import Producing, Victim
+from topic_places import read_messages
+
+from headwater.pipelines.offsets import ends_of, has_reached
+from headwater.pipelines.verifying import verify
+from headwater.pipelines.write_run import open_store
+
+KILLS = int(os.environ.get("HEADWATER_LONG", "3"))
+SCHEMA = "id bigint, country string, total decimal(10,2), number bigint"
+
+
+@pytest.fixture
+def project(tmp_path, broker_address, postgres):
+    """One application: a copy in SQLite and one in PostgreSQL, each record into a topic, sums."""
+    project = Project(tmp_path, broker_address)
+    project.section(f'[sink.warehouse]\nkind = "postgres"\nurl = "{postgres.url}"')
+    project.orders = project.topic(f"orders-{uuid.uuid4().hex[:8]}", 2)
+    project.told = project.topic(f"told-{uuid.uuid4().hex[:8]}")
+    project.pipeline(
+        "copies",
+        f"""
+        orders = flow.changes("{project.orders}", "{SCHEMA}")
+        flow.write(orders, to="cache", table="orders", key="id")
+        flow.write(orders, to="warehouse", table="orders", key="id")
+        places = orders.select("id", "_position.partition", "_position.offset")
+        flow.write(places, to="topic", table="{project.told}")
+        """,
+        batch_rows="500",
+    )
+    project.pipeline(
+        "sums",
+        f"""
+        orders = flow.changes("{project.orders}", "{SCHEMA}").where("_op != 'd'")
+        sums = orders.groupBy("country").agg(F.sum("total").alias("total"), F.count("*").alias("n"))
+        flow.write(sums, to="warehouse", table="sums", key="country")
+        """,
+        batch_rows="500",
+    )
+    return project
+
+
+def proven(project, spark) -> None:
+    """Runs to the end, and compares everything with the log."""
+    pipelines = project.pipelines(spark, "copies", "sums")
+    ends = ends_of(pipelines[0].place.log, [project.orders])
+    with project.running(spark, "copies", "sums"):
+        for pipeline in pipelines:
+            for write in pipeline.flow().writes:
+                wait_for(lambda p=pipeline, w=write: is_at(p, w, ends), f"the end of {write.name}")
+    for pipeline in pipelines:
+        for write in pipeline.flow().writes:
+            verdict = verify(pipeline, write.name)
+            assert verdict.is_equal, verdict
+            assert verdict.rows
+            assert verdict.version == 1, "nothing was derived anew"
+    told = Counter(
+        (row["partition"], row["offset"])
+        for message in read_messages(project.bootstrap, project.told)
+        for row in [orjson.loads(message.value())]
+    )
+    written = {
+        (partition, message.offset())
+        for partition in (0, 1)
+        for message in read_messages(project.bootstrap, project.orders, partition)
+    }
+    assert [place for place, count in told.items() if count > 1] == []
+    assert set(told) == written
+
+
+def is_at(pipeline, write, ends) -> bool:
+    store = open_store(pipeline.place, pipeline.name, write)
+    try:
+        live = [each for each in store.versions() if each.is_live]
+        return bool(live) and has_reached(live[0].position, ends)
+    finally:
+        store.close()
+
+
+def chosen(project, rng: random.Random):
+    """Where the next one dies; None: at any time."""
+    told = f"topic/{project.told}"
+    yield {"at": "applied", "write": told, "batch": 2}
+    yield {"at": "step", "step": 5, "write": "warehouse/orders", "batch": 1}
+    while True:
+        yield None
+        at = rng.choice(["begun", "arrow", "step", "step", "applied"])
+        write = rng.choice(["cache/orders", "warehouse/orders", "warehouse/sums", told])
+        step = rng.randrange(16) if at == "step" else None
+        batch, both = rng.choice([1, 1, 2, 5]), rng.random() < 0.3
+        yield {"at": at, "write": write, "step": step, "batch": batch, "all": both}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120 + 240 * KILLS)
+def test_killed_again_and_again(project, postgres_server, spark):
+    rng, deaths = random.Random(KILLS), Counter()
+    victims = []
+    try:
+        with Producing(project, project.orders).going_on():
+            for _, death in zip(range(KILLS), chosen(project, rng), strict=False):
+                victims.append(Victim(project, "copies", "sums", death=death))
+                deaths[kill(project, victims[-1], death, postgres_server, rng)] += 1
+                print(f"{time.strftime('%X')} {sum(deaths.values())} killed: {dict(deaths)}")
+        for victim in victims:
+            victim.wait_until_gone()
+    finally:
+        for victim in victims:
+            victim.end()
+    proven(project, spark)
+
+
+def kill(project, victim, death, server, rng) -> str:
+    """In which way."""
+    if death is not None:
+        assert victim.wait() == -signal.SIGKILL, victim.said()
+        return death["at"]
+    began = commits(project)
+    victim.wait_until(lambda: commits(project) > began, "the first batch")
+    time.sleep(rng.uniform(0, 1))
+    if rng.random() < 0.5:
+        server.stop(signal.SIGQUIT)
+        time.sleep(rng.uniform(0, 2))
+        server.start()
+        time.sleep(rng.uniform(0, 1))
+        victim.kill()
+        return "store and driver"
+    victim.kill(with_jvm=rng.random() < 0.5)
+    return "any time"
+
+
+def commits(project) -> int:
+    """The newest of all writes."""
+    found = project.state_dir.rglob("commits/*")
+    return max((int(each.name) for each in found if each.name.isdigit()), default=-1)
