@@ -40,14 +40,14 @@ class Victim:
     def said(self) -> str:
         return self.log.read_text(errors="replace")
 
-    def wait_until(self, condition, what: str, timeout_s: float = 120.0) -> None:
+    def wait_until(self, condition, what: str, timeout_s: float = 240.0) -> None:
         def is_so() -> bool:
             assert self.process.poll() is None, f"it ended by itself: {self.said()[-3000:]}"
             return bool(condition())
 
         wait_for(is_so, what, timeout_s)
 
-    def wait(self, timeout_s: float = 150.0) -> int:
+    def wait(self, timeout_s: float = 240.0) -> int:
         try:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -61,7 +61,9 @@ class Victim:
 
     def jvm(self) -> int | None:
         """Its process id."""
-        return next((pid for pid in self.alive() if "java" in _command(pid)[:1000].split()[0]), None)
+        return next(
+            (pid for pid in self.alive() if "java" in _command(pid)[:1000].split()[0]), None
+        )
 
     def alive(self) -> list[int]:
         """What is still there of all that it has started."""
@@ -127,7 +129,7 @@ class Producing:
         if self._rng.random() < 0.2:
             return row | {"_deleted": True}
         return row | {
-            "country": self._rng.choice(["DE", "FR", "PT", None]),
+            "country": self._rng.choice(["DE", "FR", "PT"]),
             "total": f"{self._rng.randrange(100_000) / 100:.2f}",
             "number": self._number,
         }

@@ -22,7 +22,7 @@ from headwater.pipelines.applying import is_final
 from headwater.pipelines.flow import Flow, Write
 from headwater.pipelines.pipeline import Function, failed, load
 from headwater.pipelines.reading import LiveReader
-from headwater.pipelines.session import cores
+from headwater.pipelines.session import cores, has_ended
 from headwater.pipelines.settings import PipelineSettings
 from headwater.pipelines.write_run import Place, WriteRun, choose, open_store
 from headwater.sinks.contract import Log
@@ -155,10 +155,18 @@ class Runner:
     _kept: list[_Kept] = field(default_factory=list)
 
     def run(self) -> None:
-        """Returns when `stop` is set, or when no pipeline can ever go on."""
+        """Returns when `stop` is set, or when no pipeline can ever go on. Raises PipelineError when
+        Spark has ended under them: only a new process can start it again.
+        """
         self._kept = [_Kept(pipeline) for pipeline in self.pipelines]
         try:
             while not self.stop.is_set() and not all(each.has_ended for each in self._kept):
+                if has_ended(self.pipelines[0].spark):
+                    raise PipelineError(
+                        "Spark has ended",
+                        detail="its JVM was killed or failed, or its cluster ended the application",
+                        hint="start the pipelines again; they go on where they were",
+                    )
                 for each in list(self._kept):
                     self._look_after(each)
                 self._tell()

@@ -83,6 +83,22 @@ def spark(
     return session
 
 
+def has_ended(session: "SparkSession") -> bool:
+    """Whether its JVM is gone, or its cluster has ended the application: nothing can be run by it
+    any more, and a process cannot start a second one.
+    """
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+    context = session.sparkContext
+    process = context._gateway.proc  # type: ignore[union-attr]  # noqa: SLF001
+    if process is not None and process.poll() is not None:
+        return True
+    try:
+        return bool(context._jsc.sc().isStopped())  # noqa: SLF001
+    except (Py4JError, OSError):  # it has ended just now
+        return True
+
+
 def _settings(master: str, jars: Sequence[str]) -> dict[str, str]:
     settings = {
         "spark.driver.extraJavaOptions": LOGGING,
