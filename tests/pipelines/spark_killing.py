@@ -59,11 +59,14 @@ class Victim:
         self.process.kill()
         self.process.wait()
 
+    def is_stopped(self) -> bool:
+        assert self.process.poll() is None, f"it ended by itself: {self.said()[-3000:]}"
+        told = Path(f"/proc/{self.process.pid}/stat").read_text()
+        return told.rpartition(")")[2].split()[0] == "T"
+
     def jvm(self) -> int | None:
         """Its process id."""
-        return next(
-            (pid for pid in self.alive() if "java" in _command(pid)[:1000].split()[0]), None
-        )
+        return next((pid for pid in self.alive() if _program(pid) == "java"), None)
 
     def alive(self) -> list[int]:
         """What is still there of all that it has started."""
@@ -98,10 +101,10 @@ def _environment(mark: str) -> dict[str, str]:
     }
 
 
-def _command(pid: int) -> str:
+def _program(pid: int) -> str:
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") or "?"
-    return "?"
+        return Path(f"/proc/{pid}/exe").readlink().name
+    return ""
 
 
 class Producing:

@@ -5,6 +5,7 @@ HEADWATER_LONG=N kills N times, instead of a few times.
 
 import os
 import random
+import shutil
 import signal
 import time
 import uuid
@@ -16,11 +17,12 @@ from project import Project, wait_for
 from spark_killing import Producing, Victim
 from topic_places import read_messages
 
+from headwater.pipelines import status
 from headwater.pipelines.offsets import ends_of, has_reached
 from headwater.pipelines.verifying import verify
 from headwater.pipelines.write_run import open_store
 
-KILLS = int(os.environ.get("HEADWATER_LONG", "3"))
+KILLS = int(os.environ.get("HEADWATER_LONG", "4"))
 SCHEMA = "id bigint, country string, total decimal(10,2), number bigint"
 
 
@@ -56,13 +58,9 @@ def project(tmp_path, broker_address, postgres):
 
 def proven(project, spark) -> None:
     """Runs to the end, and compares everything with the log."""
-    pipelines = project.pipelines(spark, "copies", "sums")
-    ends = ends_of(pipelines[0].place.log, [project.orders])
     with project.running(spark, "copies", "sums"):
-        for pipeline in pipelines:
-            for write in pipeline.flow().writes:
-                wait_for(lambda p=pipeline, w=write: is_at(p, w, ends), f"the end of {write.name}")
-    for pipeline in pipelines:
+        wait_until_at_end(project, spark)
+    for pipeline in project.pipelines(spark, "copies", "sums"):
         for write in pipeline.flow().writes:
             verdict = verify(pipeline, write.name)
             assert verdict.is_equal, verdict
@@ -82,6 +80,15 @@ def proven(project, spark) -> None:
     assert set(told) == written
 
 
+def wait_until_at_end(project, spark) -> None:
+    pipelines = project.pipelines(spark, "copies", "sums")
+    ends = ends_of(pipelines[0].place.log, [project.orders])
+    for pipeline in pipelines:
+        for write in pipeline.flow().writes:
+            what = f"the end of {write.name}"
+            wait_for(lambda p=pipeline, w=write: is_at(p, w, ends), what, 240)
+
+
 def is_at(pipeline, write, ends) -> bool:
     store = open_store(pipeline.place, pipeline.name, write)
     try:
@@ -92,17 +99,19 @@ def is_at(pipeline, write, ends) -> bool:
 
 
 def chosen(project, rng: random.Random):
-    """Where the next one dies; None: at any time."""
+    """How the next one dies: at a step of a batch (pipeline_process.py), or as `kill` does it."""
     told = f"topic/{project.told}"
     yield {"at": "applied", "write": told, "batch": 2}
+    yield {"at": "store and driver"}
     yield {"at": "step", "step": 5, "write": "warehouse/orders", "batch": 1}
+    yield {"at": "JVM"}
     while True:
-        yield None
         at = rng.choice(["begun", "arrow", "step", "step", "applied"])
         write = rng.choice(["cache/orders", "warehouse/orders", "warehouse/sums", told])
         step = rng.randrange(16) if at == "step" else None
         batch, both = rng.choice([1, 1, 2, 5]), rng.random() < 0.3
         yield {"at": at, "write": write, "step": step, "batch": batch, "all": both}
+        yield {"at": rng.choice(["driver", "driver", "driver and JVM", "JVM", "store and driver"])}
 
 
 @pytest.mark.slow
@@ -113,8 +122,12 @@ def test_killed_again_and_again(project, postgres_server, spark):
     try:
         with Producing(project, project.orders).going_on():
             for _, death in zip(range(KILLS), chosen(project, rng), strict=False):
-                victims.append(Victim(project, "copies", "sums", death=death))
-                deaths[kill(project, victims[-1], death, postgres_server, rng)] += 1
+                victim = Victim(
+                    project, "copies", "sums", death=death if "write" in death else None
+                )
+                victims.append(victim)
+                kill(project, victim, death, postgres_server, rng)
+                deaths[death["at"]] += 1
                 print(f"{time.strftime('%X')} {sum(deaths.values())} killed: {dict(deaths)}")
         for victim in victims:
             victim.wait_until_gone()
@@ -124,26 +137,58 @@ def test_killed_again_and_again(project, postgres_server, spark):
     proven(project, spark)
 
 
-def kill(project, victim, death, server, rng) -> str:
-    """In which way."""
-    if death is not None:
+def kill(project, victim, death, server, rng) -> None:
+    if "write" in death:
         assert victim.wait() == -signal.SIGKILL, victim.said()
-        return death["at"]
+        return
     began = commits(project)
-    victim.wait_until(lambda: commits(project) > began, "the first batch")
+    victim.wait_until(lambda: commits(project) > began, "a batch")
     time.sleep(rng.uniform(0, 1))
-    if rng.random() < 0.5:
+    if death["at"] == "JVM":  # it is useless without, and says so
+        os.kill(victim.jvm(), signal.SIGKILL)
+        assert victim.wait() == 1, victim.said()
+        assert "error: Spark has ended" in victim.said()
+        assert not status.read(project.state_dir, "copies").is_running
+        return
+    if death["at"] == "store and driver":
         server.stop(signal.SIGQUIT)
         time.sleep(rng.uniform(0, 2))
         server.start()
         time.sleep(rng.uniform(0, 1))
-        victim.kill()
-        return "store and driver"
-    victim.kill(with_jvm=rng.random() < 0.5)
-    return "any time"
+    victim.kill(with_jvm=death["at"] == "driver and JVM")
+    assert not status.read(project.state_dir, "copies").is_running
 
 
 def commits(project) -> int:
     """The newest of all writes."""
     found = project.state_dir.rglob("commits/*")
     return max((int(each.name) for each in found if each.name.isdigit()), default=-1)
+
+
+@pytest.mark.slow
+def test_a_driver_that_stood_still_and_wakes_up(project, spark):
+    """In the middle of a transaction of PostgreSQL. The state was copied to another machine, where
+    the pipelines go on: what wakes up writes nothing more, and ends by itself.
+    """
+    producing = Producing(project, project.orders)
+    producing.some(200)
+    death = {"at": "step", "step": 5, "write": "warehouse/orders", "batch": 2}
+    sleeper = Victim(project, "copies", "sums", death=death | {"how": signal.SIGSTOP})
+    try:
+        wait_for(lambda: commits(project) >= 0 or producing.some(1), "a batch")
+        wait_for(lambda: sleeper.is_stopped() or producing.some(5), "its sleep")
+        with project.running(spark, "copies") as refused:
+            wait_for(lambda: len(refused.errors()) == 3, "errors")
+            assert all("is run by another process" in str(each) for each in refused.errors())
+        shutil.copytree(project.state_dir, project.directory / "moved")
+        project.section('[spark]\nstate_dir = "moved"')
+        producing.some(300)
+        with project.running(spark, "copies", "sums") as successor:
+            wait_until_at_end(project, spark)
+            os.kill(sleeper.process.pid, signal.SIGCONT)
+            wait_for(lambda: sleeper.process.poll() is not None or producing.some(5), "its end")
+            assert sleeper.process.returncode == 1
+            assert successor.errors() == []
+    finally:
+        sleeper.end()
+    proven(project, spark)

@@ -94,7 +94,7 @@ class Applying:
         while True:
             try:
                 if self._writer is None:
-                    self.open()
+                    self._open_again(batch)
                 assert self._writer is not None
                 self._writer.apply(batch, self._refuse(batch) if self._refuse else None)
                 break
@@ -111,6 +111,20 @@ class Applying:
             self.waits_for = None
         self.position = batch.position()
         self._applied(self.position)
+
+    def _open_again(self, batch: Batch) -> None:
+        """The store may have ended our connection because somebody took over while this process
+        stood still. Opening would fence them in turn: a writer that wakes up would stop the one
+        that works.
+        """
+        stored = {each.number: each.position for each in self._store.versions()}
+        position = stored.get(self._version)
+        if position and position.query == batch.query and position.batch > batch.id:
+            raise Fenced(
+                "another process writes to the store now",
+                detail=f"it is at batch {position.batch}, this process at {batch.id}",
+            )
+        self.open()
 
 
 def in_log_order(rows: pa.Table) -> pa.Table:

@@ -1,0 +1,78 @@
+"""One micro-batch into a store, without Spark."""
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from headwater.errors import Fenced
+from headwater.pipelines.applying import Applying
+from headwater.pipelines.checkpoint import Checkpoint
+from headwater.settings import Secret
+from headwater.sinks.contract import Batch, Log, Target
+from headwater.sinks.settings import SinkSettings
+from headwater.sinks.stores import store_of
+
+FIELDS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
+
+
+class Frame:
+    """What Applying asks of a DataFrame."""
+
+    def __init__(self, number: int) -> None:
+        self._rows = pa.table({"id": [number], "v": [f"of {number}"]}, FIELDS)
+
+    def toArrow(self) -> pa.Table:  # noqa: N802 (Spark's name)
+        return self._rows
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    """As Spark has left it: ten batches of ten records."""
+    checkpoint = Checkpoint(tmp_path, "copy", "cache/t", 1)
+    (checkpoint.path / "offsets").mkdir(parents=True)
+    (checkpoint.path / "metadata").write_text(json.dumps({"id": "q"}))
+    for number in range(10):
+        told = json.dumps({"orders": {"0": number * 10}})
+        (checkpoint.path / "offsets" / str(number)).write_text(f"v1\n{{}}\n{told}\n")
+    return checkpoint
+
+
+@pytest.fixture
+def store(tmp_path):
+    settings = SinkSettings("cache", "sqlite", Secret(f"sqlite:///{tmp_path / 'store.db'}"))
+    store = store_of(settings, Target("copy", "t", ("id",)), Log("127.0.0.1:1"))
+    yield store
+    store.close()
+
+
+def batch(checkpoint, number: int) -> Batch:
+    starts = checkpoint.offsets(number - 1) if number else {}
+    return Batch("q", number, starts, checkpoint.offsets(number), Frame(number).toArrow())
+
+
+def test_who_wakes_up_does_not_stop_the_one_that_has_taken_over(store, checkpoint):
+    sleeper = Applying(store, 1, FIELDS, checkpoint)
+    sleeper.open()
+    sleeper(Frame(0), 0)
+    sleeper.close()  # its connection is gone, as PostgreSQL ends that of a writer which hangs
+    with store.writer(1, FIELDS) as successor:
+        for number in (0, 1, 2):
+            successor.apply(batch(checkpoint, number))
+        with pytest.raises(Fenced, match="another process writes to the store now"):
+            sleeper(Frame(1), 1)
+        successor.apply(batch(checkpoint, 3))
+        assert successor.position.batch == 3
+
+
+def test_whose_connection_is_lost_goes_on_by_another(store, checkpoint):
+    applying = Applying(store, 1, FIELDS, checkpoint)
+    applying.open()
+    for number in range(3):
+        applying(Frame(number), number)
+        applying.close()
+        applying(Frame(number), number)  # the answer was lost, too
+    applying.close()
+    with store.read(1) as contents:
+        assert contents.position.batch == 2
+        assert [row["id"] for each in contents.rows for row in each.to_pylist()] == [0, 1, 2]
