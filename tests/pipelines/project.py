@@ -13,6 +13,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headwater import config
+from headwater.pipelines.offsets import ends_of, has_reached
+from headwater.pipelines.rebuilding import versions_of
 from headwater.pipelines.running import Pipeline, Runner, pipelines_of
 
 
@@ -91,6 +93,15 @@ class Project:
             runner.stop.set()
             thread.join()
 
+    def wait_until_at_end(self, spark, topic: str, *names: str) -> None:
+        """All writes of the pipelines have what the topic has now."""
+        pipelines = self.pipelines(spark, *names)
+        ends = ends_of(pipelines[0].place.log, [topic])
+        for pipeline in pipelines:
+            for write in pipeline.flow().writes:
+                what = f"the end of {write.name}"
+                wait_for(lambda p=pipeline, w=write: is_at(p, w, ends), what, 240)
+
     def rows(self, query: str) -> list[tuple]:
         """[] as long as the table is not there."""
         connection = sqlite3.connect(self.store, timeout=30)
@@ -108,6 +119,11 @@ class Project:
         with connection:
             connection.execute(statement)
         connection.close()
+
+
+def is_at(pipeline, write, ends) -> bool:
+    live = [each for each in versions_of(pipeline, write) if each.is_live]
+    return bool(live) and has_reached(live[0].position, ends)
 
 
 def wait_for(condition, what: str, timeout_s: float = 120.0):

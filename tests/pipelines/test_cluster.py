@@ -3,14 +3,26 @@ here runs its pipeline in a process of its own.
 """
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import textwrap
+from collections import Counter
+from pathlib import Path
 
+import orjson
 import pytest
 from confluent_kafka import Producer
+from project import Project, wait_for
 from spark_cluster import spark_cluster
+from spark_killing import Producing, Victim
+from topic_places import read_messages
 from written import new_topic
+
+from bench.peers.kafka import kafka
+from bench.peers.provision import missing_tools
+from headwater.pipelines.verifying import verify
 
 PIPELINE = textwrap.dedent(
     """
@@ -45,6 +57,24 @@ PIPELINE = textwrap.dedent(
 )
 
 
+SCHEMA = "id bigint, country string, total decimal(10,2), number bigint"
+COPIES = """
+    orders = flow.changes("orders", "{SCHEMA}")
+
+    @F.udf("bigint")
+    def slow(number):
+        import time
+
+        time.sleep(0.002)
+        return number
+
+    flow.write(orders.withColumn("number", slow("number")), to="cache", table="orders", key="id")
+    sums = orders.where("_op != 'd'").groupBy("country").agg(F.sum("total").alias("total"))
+    flow.write(sums, to="cache", table="sums", key="country")
+    flow.write(orders.select("_position.partition", "_position.offset"), to="topic", table="told")
+"""
+
+
 @pytest.mark.slow
 def test_source_and_state_on_a_standalone_cluster(broker_address, tmp_path) -> None:
     topic = new_topic(broker_address, 2)
@@ -65,3 +95,84 @@ def test_source_and_state_on_a_standalone_cluster(broker_address, tmp_path) -> N
     assert found == {"rows": 1000, "tasks": 2, "counts": {"0": 500, "1": 500}}
     assert list((tmp_path / "c" / "state").rglob("*.changelog"))
     assert not list((tmp_path / "c").rglob(".*.crc"))
+
+
+@pytest.mark.slow
+@pytest.mark.java
+@pytest.mark.skipif(bool(missing_tools("java", "mvn")), reason="needs java and mvn on the PATH")
+def test_the_same_pipelines_with_two_addresses_changed(tmp_path, spark) -> None:
+    """Apache Kafka as the log, a cluster as Spark; an executor is killed in the midst of a batch,
+    of pipelines and of a query that writes by `format("headwater")`.
+    """
+    with kafka(tmp_path / "kafka") as broker, spark_cluster(tmp_path) as master:
+        project = Project(tmp_path, broker.address)
+        project.topic("orders", 2)
+        project.section(f'[spark]\nmaster = "{master}"\nstate_dir = "shared"')
+        project.section(
+            '[spark.conf]\n"spark.executor.memory" = "512m"\n"spark.driver.host" = "127.0.0.1"'
+        )
+        project.pipeline("copies", COPIES.replace("{SCHEMA}", SCHEMA))
+        producing = Producing(project, "orders")
+        producing.some(100)
+        victim = Victim(project, "copies")
+        try:
+            checkpoint = tmp_path / "shared" / "copies" / "cache.orders" / "v1" / "checkpoint"
+            victim.wait_until(lambda: _newest(checkpoint / "commits") >= 1, "the first rows")
+            producing.some(1000)
+            victim.wait_until(lambda: _is_at_work(checkpoint), "a batch")
+            _kill_an_executor(tmp_path)
+            producing.some(100)
+            project.wait_until_at_end(spark, "orders", "copies")
+            (pipeline,) = project.pipelines(spark, "copies")
+            for write in pipeline.flow().writes:
+                assert verify(pipeline, write.name).is_equal
+            victim.process.terminate()
+            assert victim.wait() == 0, victim.said()
+        finally:
+            victim.end()
+        told = [orjson.loads(each.value()) for each in read_messages(broker.address, "told")]
+        places = Counter((each["partition"], each["offset"]) for each in told)
+        assert len(places) == 1200
+        assert set(places.values()) == {1}
+
+        files = tmp_path / "files"
+        files.mkdir()
+        for number in range(20):
+            (files / f"{number:03}").write_text(f'{{"id":{number}}}\n')
+        child = str(Path(__file__).with_name("topic_stream.py"))
+        command = [sys.executable, child, broker.address, "out", str(files), str(tmp_path / "out")]
+        with subprocess.Popen([*command, master]) as query:
+            wait_for(lambda: _newest(tmp_path / "out" / "commits") >= 5, "some batches")
+            _kill_an_executor(tmp_path)
+            assert query.wait(240) == 0
+        written = [
+            orjson.loads(each.value())["id"] for each in read_messages(broker.address, "out")
+        ]
+        assert sorted(written) == list(range(20))
+
+
+def _newest(directory: Path) -> int:
+    found = directory.iterdir() if directory.exists() else ()
+    return max((int(each.name) for each in found if each.name.isdigit()), default=-1)
+
+
+def _is_at_work(checkpoint: Path) -> bool:
+    return _newest(checkpoint / "offsets") > _newest(checkpoint / "commits")
+
+
+def _kill_an_executor(cluster: Path) -> None:
+    """One of the cluster whose workers have their directories there."""
+
+    def executors() -> list[int]:
+        processes = [each for each in Path("/proc").iterdir() if each.name.isdigit()]
+        return [int(each.name) for each in processes if _is_executor(each, cluster)]
+
+    os.kill(wait_for(executors, "an executor")[0], signal.SIGKILL)
+
+
+def _is_executor(process: Path, cluster: Path) -> bool:
+    try:
+        is_there = cluster in (process / "cwd").readlink().parents
+        return is_there and b"CoarseGrainedExecutorBackend" in (process / "cmdline").read_bytes()
+    except OSError:
+        return False

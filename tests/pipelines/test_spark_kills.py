@@ -18,9 +18,7 @@ from spark_killing import Producing, Victim
 from topic_places import read_messages
 
 from headwater.pipelines import status
-from headwater.pipelines.offsets import ends_of, has_reached
 from headwater.pipelines.verifying import verify
-from headwater.pipelines.write_run import open_store
 
 KILLS = int(os.environ.get("HEADWATER_LONG", "4"))
 SCHEMA = "id bigint, country string, total decimal(10,2), number bigint"
@@ -59,7 +57,7 @@ def project(tmp_path, broker_address, postgres):
 def proven(project, spark) -> None:
     """Runs to the end, and compares everything with the log."""
     with project.running(spark, "copies", "sums"):
-        wait_until_at_end(project, spark)
+        project.wait_until_at_end(spark, project.orders, "copies", "sums")
     for pipeline in project.pipelines(spark, "copies", "sums"):
         for write in pipeline.flow().writes:
             verdict = verify(pipeline, write.name)
@@ -78,24 +76,6 @@ def proven(project, spark) -> None:
     }
     assert [place for place, count in told.items() if count > 1] == []
     assert set(told) == written
-
-
-def wait_until_at_end(project, spark) -> None:
-    pipelines = project.pipelines(spark, "copies", "sums")
-    ends = ends_of(pipelines[0].place.log, [project.orders])
-    for pipeline in pipelines:
-        for write in pipeline.flow().writes:
-            what = f"the end of {write.name}"
-            wait_for(lambda p=pipeline, w=write: is_at(p, w, ends), what, 240)
-
-
-def is_at(pipeline, write, ends) -> bool:
-    store = open_store(pipeline.place, pipeline.name, write)
-    try:
-        live = [each for each in store.versions() if each.is_live]
-        return bool(live) and has_reached(live[0].position, ends)
-    finally:
-        store.close()
 
 
 def chosen(project, rng: random.Random):
@@ -184,7 +164,7 @@ def test_a_driver_that_stood_still_and_wakes_up(project, spark):
         project.section('[spark]\nstate_dir = "moved"')
         producing.some(300)
         with project.running(spark, "copies", "sums") as successor:
-            wait_until_at_end(project, spark)
+            project.wait_until_at_end(spark, project.orders, "copies", "sums")
             os.kill(sleeper.process.pid, signal.SIGCONT)
             wait_for(lambda: sleeper.process.poll() is not None or producing.some(5), "its end")
             assert sleeper.process.returncode == 1

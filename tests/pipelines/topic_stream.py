@@ -4,8 +4,13 @@ import sys
 
 import headwater as hw
 
-address, topic, files, checkpoint = sys.argv[1:]
-spark = hw.spark("killed", "local[2]", **{"spark.driver.memory": "1g"})
+address, topic, files, checkpoint, *master = sys.argv[1:]
+spark = hw.spark(
+    "killed",
+    *(master or ["local[2]"]),
+    **{"spark.driver.memory": "1g", "spark.executor.memory": "512m"},
+    **{"spark.driver.host": "127.0.0.1"},
+)
 frame = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).json(files)
 query = (
     frame.writeStream.format("headwater")
