@@ -68,6 +68,14 @@ class Victim:
         """Its process id."""
         return next((pid for pid in self.alive() if _program(pid) == "java"), None)
 
+    def workers(self) -> list[int]:
+        """Processes of Python that Spark has started."""
+        return [
+            pid
+            for pid in self.alive()
+            if pid != self.process.pid and _program(pid).startswith("python")
+        ]
+
     def alive(self) -> list[int]:
         """What is still there of all that it has started."""
         mark = self._mark.encode()

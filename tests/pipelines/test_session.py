@@ -7,6 +7,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pyarrow as pa
 import pyspark
 import pytest
 
@@ -101,6 +102,17 @@ def test_file_system_renames_and_sets_permissions_without_a_fork(spark, tmp_path
     files.setPermission(final, jvm.org.apache.hadoop.fs.permission.FsPermission("600"))
     assert os.listdir(tmp_path / "new") == ["part"]
     assert oct((tmp_path / "new" / "part").stat().st_mode)[-3:] == "600"
+
+
+def test_workers_import_pyspark_as_it_is_installed(spark) -> None:
+    """Not from the archive in Spark's home, which each process would compile for itself."""
+
+    def where(batches):
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"file": [sys.modules["pyspark"].__file__]})
+
+    (row,) = spark.range(1, numPartitions=1).mapInArrow(where, "file string").collect()
+    assert Path(row["file"]).samefile(pyspark.__file__)
 
 
 @pytest.mark.skipif(not shutil.which("javac"), reason="needs a JDK: javac")

@@ -3,6 +3,7 @@
 HEADWATER_LONG=N kills N times, instead of a few times.
 """
 
+import contextlib
 import os
 import random
 import shutil
@@ -21,6 +22,7 @@ from headwater.pipelines import status
 from headwater.pipelines.verifying import verify
 
 KILLS = int(os.environ.get("HEADWATER_LONG", "4"))
+WORKER_KILLS = 2 if KILLS < 10 else 4  # of each driver that is killed from outside
 SCHEMA = "id bigint, country string, total decimal(10,2), number bigint"
 
 
@@ -106,9 +108,11 @@ def test_killed_again_and_again(project, postgres_server, spark):
                     project, "copies", "sums", death=death if "write" in death else None
                 )
                 victims.append(victim)
+                if "write" not in death:
+                    deaths["worker"] += kill_workers(project, victim, rng)
                 kill(project, victim, death, postgres_server, rng)
                 deaths[death["at"]] += 1
-                print(f"{time.strftime('%X')} {sum(deaths.values())} killed: {dict(deaths)}")
+                print(f"{time.strftime('%X')} {deaths.total()} killed: {dict(deaths)}")
         for victim in victims:
             victim.wait_until_gone()
     finally:
@@ -117,12 +121,20 @@ def test_killed_again_and_again(project, postgres_server, spark):
     proven(project, spark)
 
 
+def kill_workers(project, victim, rng) -> int:
+    """Python processes of Spark's, one after another: the pipelines notice, and go on."""
+    for _ in range(WORKER_KILLS):
+        wait_for_batch(project, victim)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(rng.choice(victim.workers()), signal.SIGKILL)
+    return WORKER_KILLS
+
+
 def kill(project, victim, death, server, rng) -> None:
     if "write" in death:
         assert victim.wait() == -signal.SIGKILL, victim.said()
         return
-    began = commits(project)
-    victim.wait_until(lambda: commits(project) > began, "a batch")
+    wait_for_batch(project, victim)
     time.sleep(rng.uniform(0, 1))
     if death["at"] == "JVM":  # it is useless without, and says so
         os.kill(victim.jvm(), signal.SIGKILL)
@@ -139,10 +151,18 @@ def kill(project, victim, death, server, rng) -> None:
     assert not status.read(project.state_dir, "copies").is_running
 
 
+def wait_for_batch(project, victim) -> None:
+    began = commits(project)
+    victim.wait_until(lambda: commits(project) > began, "a batch")
+
+
 def commits(project) -> int:
-    """The newest of all writes."""
-    found = project.state_dir.rglob("commits/*")
-    return max((int(each.name) for each in found if each.name.isdigit()), default=-1)
+    """How many batches Spark has committed, of all writes."""
+    written = project.state_dir.rglob("commits")
+    return sum(
+        max((int(name) + 1 for name in os.listdir(each) if name.isdigit()), default=0)
+        for each in written
+    )
 
 
 @pytest.mark.slow
@@ -155,7 +175,7 @@ def test_a_driver_that_stood_still_and_wakes_up(project, spark):
     death = {"at": "step", "step": 5, "write": "warehouse/orders", "batch": 2}
     sleeper = Victim(project, "copies", "sums", death=death | {"how": signal.SIGSTOP})
     try:
-        wait_for(lambda: commits(project) >= 0 or producing.some(1), "a batch")
+        wait_for(lambda: commits(project) > 0 or producing.some(1), "a batch")
         wait_for(lambda: sleeper.is_stopped() or producing.some(5), "its sleep")
         with project.running(spark, "copies") as refused:
             wait_for(lambda: len(refused.errors()) == 3, "errors")

@@ -73,7 +73,7 @@ def spark(
                 "spark.driver.extraJavaOptions", LOGGING + sharing_options(java)
             )
         try:
-            with _run_by(java):
+            with _run_by(java, master):
                 session = builder.getOrCreate()
         except PySparkRuntimeError as error:
             raise ConfigError(
@@ -154,9 +154,15 @@ def _text(value: ConfValue) -> str:
 
 
 @contextmanager
-def _run_by(java: str) -> Iterator[None]:
+def _run_by(java: str, master: str) -> Iterator[None]:
     """Starts of Spark within it run this Java, through java/bin/java."""
     chosen = {"HEADWATER_JAVA": java, "JAVA_HOME": str(JAVA_DIR)}
+    if (
+        _local_cores(master)
+        and "SPARK_HOME" not in os.environ
+        and os.environ["PYSPARK_PYTHON"] == sys.executable
+    ):
+        chosen["HEADWATER_PYSPARK_IS_INSTALLED"] = "1"
     before = {name: os.environ.get(name) for name in chosen}
     os.environ.update(chosen)
     try:
