@@ -69,6 +69,8 @@ def _told(args: argparse.Namespace, verdicts: "list[Verdict]") -> int:
 
 
 def _show(verdict: "Verdict") -> None:
+    if verdict.not_derived:
+        note(f"not compared, for it is no longer derived: {', '.join(verdict.not_derived)}")
     at = ", ".join(
         f"{topic}-{partition}@{offset}"
         for topic, partitions in sorted(verdict.position.offsets.items())
@@ -114,6 +116,7 @@ def _as_json(verdict: "Verdict") -> dict[str, Any]:
         "rows": verdict.rows,
         "offsets": verdict.position.offsets,
         "different": verdict.count,
+        "not_derived": verdict.not_derived,
         "differences": [
             {"key": each.key, "stored": each.stored, "derived": each.derived}
             for each in verdict.differences

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from headwater.errors import Fenced, HeadwaterError, PipelineError, StoreUnreachable
+from headwater.errors import Fenced, HeadwaterError, PipelineError, StoreDiverged, StoreUnreachable
 from headwater.pipelines.checkpoint import Checkpoint
 from headwater.pipelines.flow import AT, POSITION
 from headwater.sinks.contract import Batch, Position, Refuse, Store, Writer
@@ -24,6 +24,7 @@ from headwater.sinks.contract import Batch, Position, Refuse, Store, Writer
 _log = logging.getLogger(__name__)
 _FIRST_PAUSE_S: Final = 0.25
 _LONGEST_PAUSE_S: Final = 30.0
+_CLOSING_S: Final = 10.0  # for a transaction that is under way
 
 
 class Applying:
@@ -52,6 +53,7 @@ class Applying:
         self._refuse = refuse
         self._applied = applied
         self._writer: Writer | None = None
+        self._at_work = threading.Lock()
         self._stopping = threading.Event()
         self.error: HeadwaterError | None = None
         self.waits_for: str | None = None  # why the store does not take the batch just now
@@ -67,6 +69,17 @@ class Applying:
         self._stopping.set()
 
     def close(self) -> None:
+        """From another thread than Spark's. Spark does not wait for a call of ours that runs, so
+        the transaction that it is in is waited for here, a while.
+        """
+        has_waited = self._at_work.acquire(timeout=_CLOSING_S)
+        try:
+            self._close_writer()
+        finally:
+            if has_waited:
+                self._at_work.release()
+
+    def _close_writer(self) -> None:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
@@ -86,23 +99,27 @@ class Applying:
                 "the checkpoint was removed while the pipeline ran",
                 detail=f"{self._checkpoint.path} does not know batch {batch_id}",
             )
-        starts = self._checkpoint.offsets(batch_id - 1) or {} if batch_id else {}
+        starts = self._checkpoint.offsets(batch_id - 1) if batch_id else {}
+        if starts is None:
+            raise PipelineError(
+                "where the batch begins is not known",
+                detail=f"{self._checkpoint.path} does not know batch {batch_id - 1}",
+            )
         return Batch(query, batch_id, starts, offsets, in_log_order(frame.toArrow()))
 
     def _apply(self, batch: Batch) -> None:
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
-                if self._writer is None:
-                    self._open_again(batch)
-                assert self._writer is not None
-                self._writer.apply(batch, self._refuse(batch) if self._refuse else None)
+                with self._at_work:
+                    self._apply_once(batch)
                 break
             except StoreUnreachable as error:
                 if self.waits_for is None:
                     _log.warning("%s; trying again", error)
                 self.waits_for = str(error)
-                self.close()
+                with self._at_work:
+                    self._close_writer()
                 if self._stopping.wait(pause_s):
                     raise
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
@@ -112,32 +129,48 @@ class Applying:
         self.position = batch.position()
         self._applied(self.position)
 
-    def _open_again(self, batch: Batch) -> None:
-        """The store may have ended our connection because somebody took over while this process
-        stood still. Opening would fence them in turn: a writer that wakes up would stop the one
-        that works.
+    def _apply_once(self, batch: Batch) -> None:
+        if self._stopping.is_set():
+            # The next run may be at work already; a writer made now would fence it.
+            raise PipelineError("the pipeline was stopped")
+        if self._writer is None:
+            self._check_alone(batch)
+            self._writer = self._store.writer(self._version, self._fields)
+        self._writer.apply(batch, self._refuse(batch) if self._refuse else None)
+
+    def _check_alone(self, batch: Batch) -> None:
+        """Before a writer takes over again. Some stores end the connection of a writer that they
+        replace, which looks like a store that does not answer: without this, two processes would
+        take over from each other for ever.
         """
-        stored = {each.number: each.position for each in self._store.versions()}
-        position = stored.get(self._version)
-        if position and position.query == batch.query and position.batch > batch.id:
+        found = next(
+            (each.position for each in self._store.versions() if each.number == self._version), None
+        )
+        if found in (self.position, batch.position()):
+            return
+        if found is not None and (found.query != batch.query or found.batch >= batch.id):
             raise Fenced(
                 "another process writes to the store now",
-                detail=f"it is at batch {position.batch}, this process at {batch.id}",
+                detail=f"the store is at batch {found.batch} of query {found.query}, this is batch"
+                f" {batch.id} of query {batch.query}",
             )
-        self.open()
+        raise StoreDiverged(
+            "the store is not where it was when it last answered",
+            detail=f"it is at batch {found.batch}" if found else "it is empty",
+        )
 
 
 def in_log_order(rows: pa.Table) -> pa.Table:
-    """A shuffle leaves rows in any order; `_position` has the one of the log. It is not stored,
-    nor is `_at`.
+    """A shuffle leaves rows in any order; `_position` has the one of the log: by topic, partition,
+    offset, as in `reading.as_table`. It is not stored, nor is `_at`.
     """
     if POSITION in rows.column_names and len(rows) > 1:
         place = rows[POSITION].combine_chunks()
         partition = pc.struct_field(place, "partition").to_numpy(zero_copy_only=False)
         offset = pc.struct_field(place, "offset").to_numpy(zero_copy_only=False)
-        if pc.count_distinct(pc.struct_field(place, "topic")).as_py() > 1:
-            topic = pc.struct_field(place, "topic").dictionary_encode().indices
-            order = np.lexsort((offset, partition, topic.to_numpy(zero_copy_only=False)))
+        topic = pc.struct_field(place, "topic")
+        if pc.count_distinct(topic).as_py() > 1:
+            order = np.lexsort((offset, partition, pc.rank(topic, tiebreaker="dense").to_numpy()))
         else:
             order = np.lexsort((offset, partition))
         if not np.array_equal(order, np.arange(len(order))):

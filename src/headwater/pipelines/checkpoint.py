@@ -3,6 +3,7 @@
     <state_dir>/<pipeline>/<sink>.<table>/v<N>/     a write's version
         checkpoint/metadata                         {"id": …}: the query
         checkpoint/offsets/<batch>                  written before the batch runs
+        checkpoint/commits/<batch>                  written when it is done
         lock                                        held by the process that runs it
 
 An offsets file: a line with the format's version, one with the batch's metadata, and one line for
@@ -19,9 +20,13 @@ from typing import Final, Self
 import orjson
 
 from headwater.errors import PipelineError
-from headwater.sinks.contract import Offsets, offsets_from
+from headwater.sinks.contract import Offsets, Position, offsets_from
 
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
+
+
+class RunsElsewhere(PipelineError):
+    """Another process has the lock."""
 
 
 class Checkpoint:
@@ -45,21 +50,26 @@ class Checkpoint:
             lines = (self.path / "offsets" / str(batch)).read_text().splitlines()
         except FileNotFoundError:
             return None
-        merged: dict[str, dict[int, int]] = {}
-        for line in lines[2:]:
-            if line == "-":
-                continue
-            # Two sources may read the same topic: what both have read is what counts.
-            for topic, partitions in offsets_from(orjson.loads(line)).items():
-                known = merged.setdefault(topic, {})
-                for partition, offset in partitions.items():
-                    known[partition] = min(known.get(partition, offset), offset)
-        return merged
+        return _merged([offsets_from(orjson.loads(line)) for line in lines[2:] if line != "-"])
 
-    def is_beyond_first(self) -> bool:
-        """Whether more than the first batch was ever begun."""
+    def stands_at(self, position: Position) -> bool:
+        """Whether Spark would go on behind this position: with the next batch, or with the same
+        one again, which the store knows.
+        """
         try:
-            return any(name != "0" for name in _names(self.path / "offsets"))
+            if self.query() != position.query or self.offsets(position.batch) != position.offsets:
+                return False
+            last = max(_numbers(self.path / "offsets"))
+            if last == position.batch + 1:
+                return last not in _numbers(self.path / "commits")
+            return last == position.batch
+        except (FileNotFoundError, ValueError):  # lost in part
+            return False
+
+    def has_begun(self) -> bool:
+        """Whether a batch was ever begun."""
+        try:
+            return bool(_numbers(self.path / "offsets"))
         except FileNotFoundError:
             return False
 
@@ -76,7 +86,7 @@ class Checkpoint:
         except BlockingIOError:
             holder = os.pread(lock, 32, 0).decode(errors="replace").strip()
             os.close(lock)
-            raise PipelineError(
+            raise RunsElsewhere(
                 "the pipeline is run by another process",
                 detail=f"process {holder or 'unknown'} holds {self.directory}",
                 hint="stop it first",
@@ -92,8 +102,22 @@ class Checkpoint:
             self._lock = None
 
 
-def _names(directory: Path) -> list[str]:
-    return [name for name in os.listdir(directory) if name.isdigit()]
+def _merged(sources: list[Offsets]) -> Offsets:
+    """Two sources may read the same topic: what both have read is what counts."""
+    merged: dict[str, dict[int, int]] = {}
+    for topic in {topic for offsets in sources for topic in offsets}:
+        ends = [offsets[topic] for offsets in sources if topic in offsets]
+        merged[topic] = {
+            partition: min(each[partition] for each in ends)
+            for partition in sorted(ends[0])
+            # One may have found a new partition before the other.
+            if all(partition in each for each in ends)
+        }
+    return merged
+
+
+def _numbers(directory: Path) -> list[int]:
+    return [int(name) for name in os.listdir(directory) if name.isdigit()]
 
 
 def _escaped(character: "re.Match[str]") -> str:

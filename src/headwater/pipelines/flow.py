@@ -1,5 +1,6 @@
 """What a pipeline's function is given: the log as DataFrames, and a place to put the result."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -30,10 +31,15 @@ class Write:
     key: tuple[str, ...]
     mode: str  # Spark's output mode
     options: Mapping[str, str]
+    topics: tuple[str, ...] = ()  # that its rows come from; not those of `flow.table`
+    patterns: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         return f"{self.to}/{self.table}"
+
+    def reads(self, topic: str) -> bool:
+        return topic in self.topics or any(re.fullmatch(each, topic) for each in self.patterns)
 
 
 class Reader(Protocol):
@@ -126,6 +132,13 @@ class Flow:
         """
         columns, keys = frame.columns, _names(key)
         self._check_sink(to)
+        twice = sorted({name for name in columns if columns.count(name) > 1})
+        if twice:
+            raise PipelineError(
+                f"pipeline {self.name}: two columns of {table} have the same name",
+                detail=", ".join(twice),
+                hint="rename one of them: .withColumnRenamed(…), or .alias(…) in a select",
+            )
         for name in keys:
             if name not in columns:
                 raise PipelineError(
@@ -150,6 +163,7 @@ class Flow:
                 keys,
                 mode or ("update" if keys else "append"),
                 {name: str(each) for name, each in (options or {}).items()},
+                *_read_by(frame),
             )
         )
 
@@ -178,6 +192,21 @@ class Flow:
 
 def plan_of(frame: DataFrame) -> str:
     return str(frame._jdf.queryExecution().analyzed().toString())  # noqa: SLF001
+
+
+def _read_by(frame: DataFrame) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Topics and patterns of the streams in the plan."""
+    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001
+    found: tuple[set[str], set[str]] = set(), set()
+    for index in range(leaves.size()):
+        leaf = leaves.apply(index)
+        if leaf.nodeName() == "StreamingRelationV2":
+            options = leaf.extraOptions()  # ours, or those of Spark's own connector
+            topic = options.get("topic") or options.get("subscribe")
+            pattern = options.get("pattern") or options.get("subscribePattern")
+            found[0].update(topic.split(",") if topic else ())
+            found[1].update([pattern] if pattern else ())
+    return tuple(sorted(found[0])), tuple(sorted(found[1]))
 
 
 def _names(key: Sequence[str] | str) -> tuple[str, ...]:

@@ -1,8 +1,9 @@
 """Where the topics of a pipeline begin and end."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from headwater.client.fetching import EARLIEST, LATEST, Fetcher
+from headwater.client.sending import TopicPartition
 from headwater.errors import PipelineError
 from headwater.sinks.contract import Log, Offsets, Position
 
@@ -35,12 +36,16 @@ def ends_of(log: Log, topics: Iterable[str]) -> Offsets:
         places = [
             (topic, number) for topic in topics for number in range(fetcher.partitions(topic))
         ]
-        ends: dict[str, dict[int, int]] = {}
-        for (topic, partition), offset in fetcher.offsets(places, LATEST).items():
-            ends.setdefault(topic, {})[partition] = offset
-        return ends
+        return by_topic(fetcher.offsets(places, LATEST))
     finally:
         fetcher.close()
+
+
+def by_topic(offsets: Mapping[TopicPartition, int]) -> Offsets:
+    found: dict[str, dict[int, int]] = {}
+    for (topic, partition), offset in offsets.items():
+        found.setdefault(topic, {})[partition] = offset
+    return found
 
 
 def has_reached(position: Position | None, offsets: Offsets) -> bool:
@@ -55,7 +60,10 @@ def has_reached(position: Position | None, offsets: Offsets) -> bool:
 
 def lag_records(position: Position | None, ends: Offsets) -> int:
     """How many offsets the log is ahead."""
-    read = position.offsets if position else {}
+    return lag_of(position.offsets if position else {}, ends)
+
+
+def lag_of(read: Offsets, ends: Offsets) -> int:
     return sum(
         max(0, end - read.get(topic, {}).get(partition, 0))
         for topic, partitions in ends.items()

@@ -69,10 +69,16 @@ class LiveReader:
         columns = None
         if given["value"] != "bytes":
             if schema is None:
-                schema = self.schema_of(topic)
-                given["debezium.connect"] = self.connects[topic]
+                topics = topic.split(",") if topic else []
+                schema, given["debezium.connect"] = _captured(self, topics)
             elif isinstance(schema, str):
                 schema = cast("StructType", StructType.fromDDL(schema))
+            taken = [each.name for each in ADDED if each.name in schema.names]
+            if taken:
+                raise PipelineError(
+                    f"{topic or 'the schema'} has a column of a name that is ours: {taken[0]}",
+                    hint="leave it out of the schema; of a captured table, let the capture drop it",
+                )
             columns = StructType([*schema.fields, *ADDED])
         if connector == KAFKA_CONNECTOR:
             return read_by_kafka_connector(self._spark, given, columns, streaming=streaming)
@@ -135,6 +141,21 @@ class BoundedReader(LiveReader):
         return sorted(name for name in self._offsets if re.fullmatch(pattern, name))
 
 
+def _captured(reader: LiveReader, topics: list[str]) -> tuple[StructType, str]:
+    """The columns that these topics share, and how their captures write them."""
+    if not topics:
+        raise PipelineError("topics by a pattern need a schema", hint='schema="id bigint, …"')
+    found = {topic: (reader.schema_of(topic), reader.connects[topic]) for topic in topics}
+    first = topics[0]
+    for topic, columns in found.items():
+        if columns != found[first]:
+            raise PipelineError(
+                f"{first} and {topic} have not the same columns",
+                hint="give a schema, or read them one by one and unite what they have in common",
+            )
+    return found[first]
+
+
 def source_options(log: Log, topic: str, value: str) -> dict[str, str]:
     login = {
         f"client.{each.name}": str(set_.reveal() if isinstance(set_, Secret) else set_)
@@ -147,7 +168,8 @@ def source_options(log: Log, topic: str, value: str) -> dict[str, str]:
 
 def as_table(changes: DataFrame, key: tuple[str, ...], topic: str = "") -> DataFrame:
     """The newest row of each key, without those that were deleted. A key's changes are expected in
-    one partition, where they have an order.
+    one partition, where they have an order; if not, the last partition counts, as it does within
+    a batch (`applying.in_log_order`).
     """
     if not key:
         raise PipelineError(
@@ -162,7 +184,7 @@ def as_table(changes: DataFrame, key: tuple[str, ...], topic: str = "") -> DataF
         )
         changes = changes.drop("__truncated")
     row = F.struct(*[F.col(name) for name in changes.columns])
-    order = F.struct(place["offset"], place["topic"], place["partition"])
+    order = F.struct(place["topic"], place["partition"], place["offset"])
     newest = changes.groupBy(*[F.col(name).alias(f"__{name}") for name in key]).agg(
         F.max_by(row, order).alias("row")
     )

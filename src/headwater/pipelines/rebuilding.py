@@ -15,15 +15,16 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from headwater.errors import HeadwaterError, PipelineError
-from headwater.pipelines.checkpoint import Checkpoint
+from headwater.pipelines.checkpoint import Checkpoint, RunsElsewhere
 from headwater.pipelines.flow import Write
 from headwater.pipelines.offsets import check_whole, ends_of, has_reached
 from headwater.pipelines.reading import LiveReader
-from headwater.pipelines.running import Pipeline
+from headwater.pipelines.running import Pipeline, SchemaWatch
 from headwater.pipelines.write_run import Choice, WriteRun, open_store
-from headwater.sinks.contract import Offsets, Version
+from headwater.sinks.contract import Offsets, Store, Version
 
 _ROUND_S: Final = 0.1
+_LEAVING_S: Final = 30.0  # for the process that feeds a version that is no longer live
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ def rebuild(
     writes = _writes(pipeline, reader, only)
     check_whole(pipeline.place.log, reader.topics)
     chosen = {write.name: _next_version(pipeline, write, resume=resume) for write in writes}
-    _run(pipeline, writes, chosen, ends_of(pipeline.place.log, reader.topics), report, stop)
+    _run(pipeline, reader, writes, chosen, report, stop)
     return chosen
 
 
@@ -76,20 +77,23 @@ def promote(
     report: Report = lambda _: None,
     stop: threading.Event | None = None,
 ) -> dict[str, tuple[int | None, int]]:
-    """Which version was live, and which is now, of each write. Without `version`: the newest.
+    """Which version was live, and which is now, of each write. Without `version`: the newest, of
+    the writes that have one which is newer than the live one.
 
     A version that is behind the live one is brought up to it first, so that readers are not taken
     back in time by more than what comes in within that moment.
     """
     pipeline, reader = _from_start(pipeline)
     writes = _writes(pipeline, reader, only)
+    versions = {write.name: versions_of(pipeline, write) for write in writes}
+    if version is None:
+        writes = [each for each in writes if _newer(versions[each.name])] or writes
     chosen: dict[str, int] = {}
     live: dict[str, Version | None] = {}
     behind: list[Write] = []
     for write in writes:
-        versions = versions_of(pipeline, write)
-        live[write.name] = next((each for each in versions if each.is_live), None)
-        wanted = _wanted(pipeline, write, versions, version)
+        live[write.name] = _live(versions[write.name])
+        wanted = _wanted(pipeline, write, versions[write.name], version)
         chosen[write.name] = wanted.number
         if (
             (current := live[write.name])
@@ -98,8 +102,7 @@ def promote(
         ):
             behind.append(write)
     if behind:
-        ends = ends_of(pipeline.place.log, reader.topics)
-        _run(pipeline, behind, chosen, ends, report, stop)
+        _run(pipeline, reader, behind, chosen, report, stop)
     for write in writes:
         store = open_store(pipeline.place, pipeline.name, write)
         try:
@@ -113,13 +116,39 @@ def promote(
 
 
 def drop(pipeline: Pipeline, write: Write, version: int) -> None:
-    """Removes a version that is not live, and its checkpoint."""
+    """Removes a version that is not live, and its checkpoint. Raises RunsElsewhere if it is fed
+    just now; who runs the pipeline leaves one that is no longer live within seconds.
+    """
     store = open_store(pipeline.place, pipeline.name, write)
     try:
-        store.drop(version)
-        Checkpoint(pipeline.place.state_dir, pipeline.name, write.name, version).remove()
+        live = _live(store.versions())
+        if live is not None and live.number == version:
+            store.drop(version)  # which it refuses
+        _drop(pipeline, write, store, version)
     finally:
         store.close()
+
+
+def _drop(pipeline: Pipeline, write: Write, store: Store, version: int) -> None:
+    checkpoint = Checkpoint(pipeline.place.state_dir, pipeline.name, write.name, version)
+    _await_lock(checkpoint)
+    try:
+        store.drop(version)
+        checkpoint.remove()
+    finally:
+        checkpoint.unlock()
+
+
+def _await_lock(checkpoint: Checkpoint) -> None:
+    until_s = time.monotonic() + _LEAVING_S
+    while True:
+        try:
+            checkpoint.lock()
+            return
+        except RunsElsewhere:
+            if time.monotonic() > until_s:
+                raise
+            time.sleep(_ROUND_S)
 
 
 def versions_of(pipeline: Pipeline, write: Write) -> list[Version]:
@@ -157,25 +186,35 @@ def _next_version(pipeline: Pipeline, write: Write, *, resume: bool) -> int:
     store = open_store(pipeline.place, pipeline.name, write)
     try:
         versions = store.versions()
-        live = next((each.number for each in versions if each.is_live), 0)
-        unfinished = [each.number for each in versions if each.number > live]
+        unfinished = _newer(versions)
         if resume and unfinished:
-            return unfinished[-1]
-        for number in unfinished:
-            store.drop(number)
-            Checkpoint(pipeline.place.state_dir, pipeline.name, write.name, number).remove()
+            return unfinished[-1].number
+        for each in unfinished:
+            _drop(pipeline, write, store, each.number)
         return max([each.number for each in versions], default=0) + 1
     finally:
         store.close()
 
 
+def _live(versions: list[Version]) -> Version | None:
+    return next((each for each in versions if each.is_live), None)
+
+
+def _newer(versions: list[Version]) -> list[Version]:
+    """Than the live one: made by a rebuild, and not promoted."""
+    live = _live(versions)
+    return [each for each in versions if live is None or each.number > live.number]
+
+
 def _wanted(
     pipeline: Pipeline, write: Write, versions: list[Version], version: int | None
 ) -> Version:
-    live = next((each.number for each in versions if each.is_live), 0)
-    for each in reversed(versions):
-        if (version is None and each.number > live) or each.number == version:
-            return each
+    if version is None:
+        candidates = _newer(versions)
+    else:
+        candidates = [each for each in versions if each.number == version]
+    if candidates:
+        return candidates[-1]
     raise PipelineError(
         f"{write.name} has no version {version}"
         if version is not None
@@ -187,25 +226,28 @@ def _wanted(
 
 def _run(
     pipeline: Pipeline,
+    reader: LiveReader,
     writes: list[Write],
     chosen: dict[str, int],
-    ends: Offsets,
     report: Report,
     stop: threading.Event | None,
 ) -> None:
     """Each write's version up to where the log ends now."""
     settings = dataclasses.replace(pipeline.settings, start="earliest")
+    watch = SchemaWatch(reader, pipeline.place.log)
     runs = [
-        WriteRun(pipeline.place, settings, write, Choice(chosen[write.name])) for write in writes
+        WriteRun(pipeline.place, settings, write, Choice(chosen[write.name]), before=watch)
+        for write in writes
     ]
     started_s = time.monotonic()
-    total = _count(ends)
+    totals = {write.name: _count(ends_of(pipeline.place.log, write.topics)) for write in writes}
     try:
         for run in runs:
             run.start(until_now=True)
         while True:
             active = [run for run in runs if run.is_active]
             for run in runs:
+                total = totals[run.write.name]
                 done = min(_count(run.position.offsets), total) if run.position else 0
                 elapsed_s = time.monotonic() - started_s
                 report(Progress(run.write.name, run.choice.version, done, total, elapsed_s))
@@ -222,6 +264,7 @@ def _run(
     finally:
         for run in runs:
             run.stop()
+        watch.close()
 
 
 def _count(offsets: Offsets) -> int:

@@ -7,25 +7,27 @@ Spark application. One that fails is tried again with growing pauses; the others
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from headwater.client.fetching import LATEST, Fetcher
+from headwater.capture import positions
+from headwater.client.fetching import LATEST, Fetcher, Isolation
 from headwater.config import Config
 from headwater.errors import HeadwaterError, PipelineError
 from headwater.pipelines import status, stores_told
 from headwater.pipelines.applying import is_final
 from headwater.pipelines.flow import Flow, Write
+from headwater.pipelines.offsets import by_topic, lag_of
 from headwater.pipelines.pipeline import Function, failed, load
 from headwater.pipelines.reading import LiveReader
 from headwater.pipelines.session import cores, has_ended
 from headwater.pipelines.settings import PipelineSettings
 from headwater.pipelines.write_run import Place, WriteRun, choose, open_store
-from headwater.sinks.contract import Log
+from headwater.sinks.contract import Log, Offsets
 
 _log = logging.getLogger(__name__)
 _ROUND_S: Final = 0.2
@@ -33,7 +35,10 @@ _VERSIONS_EVERY_S: Final = 2.0  # how soon a promoted version is taken up
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
 _STARTS_WITHIN_S: Final = 30.0  # others wait no longer for one that starts
+_COMMITTED_S: Final = 10.0  # for a transaction whose rows are read already
 _STEADY_S: Final = 60.0  # after which a failure counts as the first again
+
+_ISOLATIONS: Final[tuple[Isolation, ...]] = ("read_committed", "read_uncommitted")
 
 
 class SchemaChanged(PipelineError):
@@ -83,45 +88,74 @@ def pipelines_of(config: Config, spark: SparkSession, names: list[str]) -> list[
 
 
 class SchemaWatch:
-    """Whether the captured tables of a flow have got other columns. Asked before each batch.
+    """Whether the captured tables of a flow have got other columns. Asked before each batch, so
+    that none is applied with columns left out.
 
-    The capture writes a change of columns into `<capture>.schema` no later than the first row
-    that has them, so whoever has seen such a row finds it there: no batch is applied with columns
-    left out.
+    The capture writes a change of columns into `<capture>.schema`, and its tables' states into the
+    topic of positions, in the same Kafka transaction as the first rows that have them, or earlier.
+    Whoever sees such a row finds them written, if not yet committed: partitions learn one after
+    another that a transaction is. So it is asked for what is written, and waited for the rest.
     """
 
     def __init__(self, reader: LiveReader, log: Log) -> None:
         self._reader = reader
         self._known = dict(reader.captured)
-        topics = sorted({f"{topic.split('.')[0]}.schema" for topic in self._known})
         self._lock = threading.Lock()  # several writes ask
-        self._fetcher = Fetcher(log.bootstrap, log.login) if topics else None
-        self._places = [(topic, 0) for topic in topics]
-        self._ends = self._look()
-        # Not before the ends were known, or a change in between would be missed.
-        self._compare()
+        self._fetchers = (
+            {each: Fetcher(log.bootstrap, log.login, isolation=each) for each in _ISOLATIONS}
+            if self._known
+            else {}
+        )
+        self._ends: Offsets = {}
+        try:
+            # Also now: a change since the columns were asked for would be missed.
+            self()
+        except BaseException:
+            self.close()
+            raise
 
     def __call__(self) -> None:
         """Raises SchemaChanged."""
-        if self._fetcher is None:
+        if not self._known:
             return
         with self._lock:
-            ends = self._look()
-            if ends != self._ends:
-                self._compare()
-                self._ends = ends
+            captures = {topic.split(".")[0] for topic in self._known}
+            ends = self._look([f"{capture}.schema" for capture in captures], "read_uncommitted")
+            if ends == self._ends:
+                return
+            self._await_committed(ends)
+            self._await_committed(self._look([positions.TOPIC], "read_uncommitted"))
+            self._compare()
+            self._ends = ends
 
     def close(self) -> None:
-        if self._fetcher is not None:
-            self._fetcher.close()
+        for fetcher in self._fetchers.values():
+            fetcher.close()
 
-    def _look(self) -> Mapping[Any, int]:
-        return self._fetcher.offsets(self._places, LATEST) if self._fetcher else {}
+    def _look(self, topics: Iterable[str], isolation: Isolation) -> Offsets:
+        fetcher = self._fetchers[isolation]
+        places = [
+            (topic, number) for topic in topics for number in range(fetcher.partitions(topic))
+        ]
+        return by_topic(fetcher.offsets(places, LATEST))
+
+    def _await_committed(self, ends: Offsets) -> None:
+        until_s = time.monotonic() + _COMMITTED_S
+        while lag_of(self._look(ends, "read_committed"), ends):
+            if time.monotonic() > until_s:
+                raise PipelineError(
+                    "whether the columns of its tables have changed is not known yet",
+                    detail=f"a transaction in {', '.join(sorted(ends))} is open",
+                )
+            time.sleep(_ROUND_S / 4)
 
     def _compare(self) -> None:
         for topic, schema in self._known.items():
             if self._reader.schema_of(topic) != schema:
-                raise SchemaChanged(f"the columns of {topic} have changed")
+                raise SchemaChanged(
+                    f"the columns of {topic} have changed",
+                    hint="what was begun can go on: --resume",
+                )
 
 
 @dataclass
@@ -218,7 +252,7 @@ class Runner:
     def _start(self, kept: _Kept) -> None:
         reader = LiveReader(kept.pipeline.spark, kept.pipeline.place.log, kept.pipeline.settings)
         flow = kept.pipeline.flow(reader)
-        about = {each.name: status.about(each, reader.topics) for each in flow.writes}
+        about = {each.name: status.about(each) for each in flow.writes}
         if kept.name is None:
             kept.name, *others = about
             self._kept += [_Kept(kept.pipeline, each, about=about[each]) for each in others]
@@ -308,6 +342,7 @@ def _told(kept: _Kept) -> dict[str, Any]:
         "topics": sorted({*kept.about["topics"], *read}),
         "state": "waiting" if run.waits_for else "running",
         "error": run.waits_for,
+        "hint": "",
         "version": run.choice.version,
         "overtakes": run.choice.overtakes is not None,
         **run.progress(),

@@ -10,7 +10,7 @@ import fcntl
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -33,14 +33,14 @@ class Status:
     writes: Mapping[str, Mapping[str, Any]]  # by <sink>/<table>; "" before they are known
 
 
-def about(write: "Write", topics: Iterable[str]) -> dict[str, Any]:
+def about(write: "Write") -> dict[str, Any]:
     """What a write is: enough to find its store and its lag without Spark."""
     return {
         "sink": write.to,
         "table": write.table,
         "key": list(write.key),
         "options": dict(write.options),
-        "topics": sorted(topics),
+        "topics": list(write.topics),
     }
 
 

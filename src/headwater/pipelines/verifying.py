@@ -9,7 +9,7 @@ pipeline may go on meanwhile: nothing is locked, and the offsets are the store's
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,6 +57,7 @@ class Verdict:
     buckets_differing: int
     count: int  # of the rows that differ
     differences: list[Difference] = field(default_factory=list)  # the first SHOWN
+    not_derived: tuple[str, ...] = ()  # columns that the store has from an earlier time
 
     @property
     def is_equal(self) -> bool:
@@ -71,8 +72,13 @@ def verify(pipeline: Pipeline, name: str, *, version: int | None = None) -> Verd
         with tempfile.TemporaryDirectory(prefix="headwater-verify-") as directory:
             chosen, fields, position = _saved(store, write, version, Path(directory))
             stored = stored_frame(pipeline.spark, Path(directory) / "stored.parquet", fields)
-            derived = derive(pipeline, write, position.offsets).select(*fields.names)
-            return compare(write, chosen, position, stored, _as_stored(derived, fields))
+            derived = derive(pipeline, write, position.offsets)
+            gone = tuple(name for name in fields.names if name not in derived.columns)
+            fields = pa.schema([each for each in fields if each.name not in gone])
+            found = compare(
+                write, chosen, position, stored.drop(*gone), _as_stored(derived, fields)
+            )
+            return replace(found, not_derived=gone)
     finally:
         store.close()
 

@@ -70,31 +70,44 @@ class Choice:
 
 
 def choose(place: Place, pipeline: str, write: Write, versions: list[Version]) -> Choice:
-    """The live version, as long as its checkpoint is there. Without it, nobody knows what state
-    belongs to the store's rows: a new version is derived from the start of the log beside it, and
-    made live when it has come as far.
+    """The live version, as long as its checkpoint stands where it does. If it does not (it was
+    lost, or one of the two was set back), nobody knows what state belongs to the store's rows: a
+    new version is derived from the start of the log beside it, and made live when it has come as
+    far.
     """
     live = next((each for each in versions if each.is_live), None)
     if live is None or live.position is None:
         return Choice(live.number if live else 1)
+    _check_key(pipeline, write, live)
     if _belongs(place, pipeline, write, live):
         return Choice(live.number)
+    # Topics that the function no longer reads are not waited for.
+    overtakes = {name: ends for name, ends in live.position.offsets.items() if write.reads(name)}
     for each in reversed(versions):  # what an earlier run has begun for the same reason
-        if each.number > live.number and each.position and _belongs(place, pipeline, write, each):
-            return Choice(each.number, live.position.offsets)
+        if each.number > live.number and _belongs(place, pipeline, write, each):
+            return Choice(each.number, overtakes)
     _log.warning(
-        "%s: the checkpoint of %s is gone; it is derived anew from the log", pipeline, write.name
+        "%s: the checkpoint of %s is gone, or stands elsewhere; it is derived anew from the log",
+        pipeline,
+        write.name,
     )
-    return Choice(max(each.number for each in versions) + 1, live.position.offsets)
+    return Choice(max(each.number for each in versions) + 1, overtakes)
+
+
+def _check_key(pipeline: str, write: Write, live: Version) -> None:
+    key = [each.name for each in live.fields if not each.nullable]  # see `fields_of`
+    if key and set(key) != set(write.key):
+        raise PipelineError(
+            f"pipeline {pipeline}: the key of {write.name} has changed",
+            detail=f"it was {', '.join(key)}, now it is {', '.join(write.key) or 'none'}",
+            hint=f"`headwater pipeline rebuild {pipeline}` derives the table anew",
+        )
 
 
 def _belongs(place: Place, pipeline: str, write: Write, version: Version) -> bool:
-    assert version.position is not None
+    """Nothing that was applied stands in nobody's way: such a version is begun anew."""
     checkpoint = Checkpoint(place.state_dir, pipeline, write.name, version.number)
-    return (
-        checkpoint.query() == version.position.query
-        and checkpoint.offsets(version.position.batch) is not None
-    )
+    return version.position is None or checkpoint.stands_at(version.position)
 
 
 class WriteRun:
@@ -141,10 +154,11 @@ class WriteRun:
         self._checkpoint.lock()
         try:
             self._applying.open()
-            if self.position is None and self._checkpoint.is_beyond_first():
+            if self.position is None and self._checkpoint.has_begun():
                 # The store was emptied or made anew: it has to be given everything.
                 _log.warning("%s: %s is empty; deriving it anew", self.pipeline, self.write.name)
                 self._checkpoint.remove()
+            self._overtake()
             writer = (
                 self.write.frame.writeStream.queryName(
                     f"{self.pipeline}/{self.write.name}/v{self.choice.version}"
@@ -232,12 +246,7 @@ class WriteRun:
         }
 
     def _on_applied(self, position: Position) -> None:
-        if self.choice.overtakes and has_reached(position, self.choice.overtakes):
-            self._store.promote(self.choice.version)
-            _log.info(
-                "%s: version %d of %s is live", self.pipeline, self.choice.version, self.write.name
-            )
-            self.choice = Choice(self.choice.version)
+        self._overtake()
         if time.monotonic() - self._grouped_s >= _GROUP_EVERY_S:
             try:
                 self._group.commit(
@@ -250,6 +259,16 @@ class WriteRun:
             except HeadwaterError as error:  # for people who look at lag; nothing depends on it
                 _log.warning("%s: no offsets for its group: %s", self.pipeline, error)
             self._grouped_s = time.monotonic()
+
+    def _overtake(self) -> None:
+        """Makes the version live, if it was to be and is as far."""
+        overtakes = self.choice.overtakes
+        if overtakes is not None and self.position and has_reached(self.position, overtakes):
+            self._store.promote(self.choice.version)
+            _log.info(
+                "%s: version %d of %s is live", self.pipeline, self.choice.version, self.write.name
+            )
+            self.choice = Choice(self.choice.version)
 
 
 def group_of(settings: PipelineSettings, write: Write) -> str:

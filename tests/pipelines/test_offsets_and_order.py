@@ -1,0 +1,100 @@
+"""Which offsets a batch has, when a store has come far enough, and in which order rows are."""
+
+import orjson
+import pyarrow as pa
+import pytest
+
+from headwater.pipelines.applying import in_log_order
+from headwater.pipelines.checkpoint import Checkpoint
+from headwater.pipelines.offsets import has_reached, lag_records
+from headwater.sinks.contract import Position
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    made = Checkpoint(tmp_path, "p", "cache/orders", 1)
+    for name in ("offsets", "commits"):
+        (made.path / name).mkdir(parents=True)
+    (made.path / "metadata").write_text('{"id":"q"}')
+    return made
+
+
+def noted(checkpoint, batch, *sources, name="offsets"):
+    lines = [
+        "v1",
+        "{}",
+        *("-" if each is None else orjson.dumps(each).decode() for each in sources),
+    ]
+    (checkpoint.path / name / str(batch)).write_text("\n".join(lines))
+
+
+@pytest.mark.parametrize(
+    ("sources", "merged"),
+    [
+        ([{"a": {"0": 5}}], {"a": {0: 5}}),
+        ([{"a": {"0": 5}}, {"b": {"0": 7}}, None], {"a": {0: 5}, "b": {0: 7}}),
+        ([{"a": {"0": 5}}, {"a": {"0": 3}}], {"a": {0: 3}}),
+        ([{"a": {"0": 3}}, {"a": {"0": 5}}], {"a": {0: 3}}),
+        # Only one of the two has found the new partition: nothing of it counts yet.
+        ([{"a": {"0": 5, "1": 9}}, {"a": {"0": 5}}], {"a": {0: 5}}),
+        ([{"a": {"0": 5}}, {"a": {"0": 5, "1": 9}}], {"a": {0: 5}}),
+    ],
+)
+def test_what_all_sources_have_read_counts(checkpoint, sources, merged):
+    noted(checkpoint, 4, *sources)
+    assert checkpoint.offsets(4) == merged
+    assert checkpoint.offsets(5) is None
+
+
+def test_whether_a_checkpoint_stands_where_its_store_does(checkpoint):
+    at = Position("q", 1, {"a": {0: 5}})
+    assert not checkpoint.stands_at(at)
+    noted(checkpoint, 0, {"a": {"0": 0}})
+    noted(checkpoint, 1, {"a": {"0": 5}})
+    assert checkpoint.stands_at(at)
+    assert not checkpoint.stands_at(Position("other", 1, {"a": {0: 5}}))
+    assert not checkpoint.stands_at(Position("q", 1, {"a": {0: 4}}))
+    assert checkpoint.stands_at(Position("q", 0, {"a": {0: 0}}))  # batch 1 comes again
+    noted(checkpoint, 1, {}, name="commits")
+    assert checkpoint.stands_at(at)
+    assert not checkpoint.stands_at(Position("q", 0, {"a": {0: 0}}))  # batch 1 does not
+    noted(checkpoint, 2, {"a": {"0": 6}})
+    assert checkpoint.stands_at(at)
+    noted(checkpoint, 3, {"a": {"0": 7}})
+    assert not checkpoint.stands_at(at)
+    (checkpoint.path / "offsets" / "1").write_text("")  # a power cut, elsewhere than here
+    assert not checkpoint.stands_at(at)
+
+
+def test_how_far_a_store_is():
+    position = Position("q", 1, {"a": {0: 5, 1: 2}})
+    assert has_reached(position, {"a": {0: 5}})
+    assert not has_reached(position, {"a": {0: 6}})
+    assert not has_reached(position, {"a": {0: 5}, "b": {0: 1}})
+    assert has_reached(position, {"a": {0: 1, 2: 0}})  # an empty partition
+    assert not has_reached(None, {"a": {0: 1}})
+    assert has_reached(None, {"a": {0: 0}})
+    assert lag_records(position, {"a": {0: 9, 1: 1}, "b": {0: 3}}) == 7
+    assert lag_records(None, {"a": {0: 9}}) == 9
+
+
+def test_rows_are_put_into_the_order_of_the_log():
+    places = [("b", 0, 1), ("a", 1, 0), ("b", 0, 0), ("a", 0, 7), ("a", 1, 3), ("a", 0, 12)]
+    rows = [
+        {"n": n, "_at": None, "_position": {"topic": topic, "partition": part, "offset": offset}}
+        for n, (topic, part, offset) in enumerate(places)
+    ]
+    place = pa.struct([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
+    schema = pa.schema([("n", pa.int64()), ("_at", pa.timestamp("us")), ("_position", place)])
+
+    def ordered(chosen):
+        table = in_log_order(pa.Table.from_pylist(chosen, schema))
+        assert table.column_names == ["n"]
+        return table["n"].to_pylist()
+
+    assert ordered(rows) == [3, 5, 1, 4, 2, 0]  # by topic, partition, offset, whoever comes first
+    assert ordered(rows[::-1]) == [3, 5, 1, 4, 2, 0]
+    assert ordered([rows[4], rows[3], rows[5]]) == [3, 5, 4]
+    assert ordered([]) == []
+    unordered = pa.table({"n": [2, 1]})
+    assert in_log_order(unordered).equals(unordered)

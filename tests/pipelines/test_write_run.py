@@ -1,0 +1,244 @@
+"""One write, through everything that can happen to its process, its checkpoint and its store."""
+
+import copy
+import random
+from types import SimpleNamespace
+
+import pytest
+from pretended_spark import (
+    TOPIC,
+    Frame,
+    Killed,
+    MemoryStore,
+    copied,
+    right_rows,
+    write_of,
+)
+
+from headwater.errors import Fenced, HeadwaterError, PipelineError, StoreUnreachable
+from headwater.pipelines import applying, write_run
+from headwater.pipelines.settings import PipelineSettings
+from headwater.pipelines.write_run import Place, WriteRun, choose
+from headwater.sinks.contract import Log
+
+SETTINGS = PipelineSettings("p", file="p.py")
+
+
+class Machine:
+    """A log, a store, and a process that is started anew whenever it ends."""
+
+    def __init__(self, directory):
+        self.log = []
+        self.store = MemoryStore()
+        self.place = Place(Log("127.0.0.1:1"), {}, directory / "state")
+        self.frame = Frame(self.log)
+        self.run = None
+        self.errors = []
+
+    def start(self):
+        write = write_of(self.frame)
+        choice = choose(self.place, "p", write, self.store.versions())
+        run = WriteRun(self.place, SETTINGS, write, choice)
+        self.run = run
+        run.start()
+
+    def work(self, steps=10_000):
+        """What a process does until it is killed, fails, or has read everything."""
+        try:
+            if self.run is None:
+                self.start()
+            while steps and self.run.query.step():
+                steps -= 1
+        except Killed:
+            self.end()
+        except HeadwaterError as error:
+            self.errors.append(error)
+            self.end()
+
+    def end(self):
+        if self.run is not None:
+            self.run.stop()
+            self.run = None
+
+    def check(self):
+        """Every version has exactly what the log has up to its position."""
+        for number, kept in self.store.kept.items():
+            assert kept["rows"] == right_rows(self.log, kept["position"]), number
+
+    def check_whole(self):
+        position = self.store.kept[self.store.live]["position"]
+        assert position.offsets[TOPIC][0] == len(self.log)
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    made = Machine(tmp_path)
+    monkeypatch.setattr(write_run, "store_of", lambda *_: made.store)
+    quiet = SimpleNamespace(commit=lambda _: None, close=lambda: None)
+    monkeypatch.setattr(write_run, "GroupOffsets", lambda *_, **__: quiet)
+    monkeypatch.setattr(applying, "_FIRST_PAUSE_S", 0.0)
+    yield made
+    made.end()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_happens_the_store_is_what_the_log_says(machine, tmp_path, seed):
+    chance = random.Random(seed)
+    state, backup = machine.place.state_dir, tmp_path / "backup"
+    kept_store = None
+
+    def trouble(place):
+        if chance.random() < 0.04:
+            raise Killed
+        if place in ("open", "apply", "applied") and chance.random() < 0.04:
+            raise StoreUnreachable("it does not answer")
+
+    for _ in range(60):
+        machine.log.extend(chance.choices("abcde", k=chance.randrange(5)))
+        machine.store.trouble = machine.frame.trouble = trouble
+        machine.work(chance.randrange(4))
+        machine.store.trouble = machine.frame.trouble = lambda place: None
+        machine.check()
+        what = chance.random()
+        if what < 0.15:
+            machine.end()
+        if what < 0.03:
+            copied(tmp_path / "nothing", state)  # lost
+        elif what < 0.06:
+            machine.store.kept, machine.store.live = {}, 1
+        elif what < 0.08:
+            copied(state, backup)
+        elif what < 0.10:
+            copied(backup, state)
+        elif what < 0.12:
+            kept_store = copy.deepcopy((machine.store.kept, machine.store.live))
+        elif what < 0.14 and kept_store is not None:
+            machine.store.kept, machine.store.live = copy.deepcopy(kept_store)
+    for _ in range(3):
+        machine.work()
+    machine.check()
+    machine.check_whole()
+    assert len(machine.store.kept) < 12, "no version for nothing"
+    assert not [each for each in machine.errors if isinstance(each, Fenced)]
+
+
+def test_a_version_that_never_began_is_taken_up_again(machine, tmp_path):
+    machine.log += "aab"
+    machine.work()
+    machine.end()
+    copied(tmp_path / "nothing", machine.place.state_dir)
+
+    def killed(place):
+        raise Killed
+
+    machine.frame.trouble = killed  # before the first batch is applied, each time
+    for _ in range(5):
+        machine.work()
+    assert sorted(machine.store.kept) == [1, 2]
+    machine.frame.trouble = lambda place: None
+    machine.work()
+    assert machine.store.live == 2
+    machine.check_whole()
+
+
+def test_a_version_is_made_live_though_nothing_new_comes(machine, tmp_path):
+    """Killed after the batch that it needed, and in front of the promote."""
+    machine.log += "aab"
+    machine.work()
+    machine.end()
+    copied(tmp_path / "nothing", machine.place.state_dir)
+
+    def trouble(place):
+        if place == "promote":
+            raise Killed
+
+    machine.store.trouble = trouble
+    machine.work()
+    assert machine.store.live == 1
+    machine.store.trouble = lambda place: None
+    machine.start()
+    assert machine.store.live == 2
+
+
+def test_topics_that_are_no_longer_read_are_not_waited_for(machine, tmp_path):
+    machine.log += "aab"
+    machine.work()
+    machine.end()
+    position = machine.store.kept[1]["position"]
+    position.offsets["gone"] = {0: 100}
+    machine.work()
+    assert machine.store.live == 2
+
+
+def test_a_key_that_has_changed_is_told(machine):
+    machine.log += "a"
+    machine.work()
+    machine.end()
+    write = copy.copy(write_of(machine.frame))
+    object.__setattr__(write, "key", ("key", "count"))
+    with pytest.raises(PipelineError, match="the key of topic/counts has changed: it was key"):
+        choose(machine.place, "p", write, machine.store.versions())
+
+
+def test_who_was_replaced_while_the_store_did_not_answer_does_not_come_back(machine):
+    machine.log += "aabbcc"
+    machine.work(2)
+    successor = None
+
+    def trouble(place):
+        nonlocal successor
+        if place == "apply" and successor is None:
+            successor = machine.store.writer(1, machine.store.kept[1]["fields"])
+            kept = machine.store.kept[1]
+            kept["position"] = copy.deepcopy(kept["position"])
+            object.__setattr__(kept["position"], "batch", 7)
+            raise StoreUnreachable("the connection was ended")
+
+    machine.store.trouble = trouble
+    machine.work()
+    (error,) = machine.errors
+    assert isinstance(error, Fenced)
+    assert machine.store.kept[1]["epoch"] == 2  # the successor is not fenced
+
+
+def test_a_store_that_comes_back_empty_is_not_written_to(machine):
+    machine.log += "aabbcc"
+    machine.work(2)
+
+    def trouble(place):
+        if place == "apply":
+            machine.store.kept = {}
+            machine.store.trouble = lambda place: None
+            raise StoreUnreachable("it is made anew")
+
+    machine.store.trouble = trouble
+    machine.work()
+    assert [type(each).__name__ for each in machine.errors] == ["StoreDiverged"]
+    assert machine.store.kept == {}
+    machine.work()
+    machine.check()
+    machine.check_whole()
+
+
+def test_a_call_of_sparks_that_comes_late_opens_no_writer(machine):
+    """Spark does not wait for a foreachBatch that runs when the query is stopped."""
+    machine.log += "aab"
+    machine.work(1)
+    old = machine.run
+    machine.end()
+    machine.start()
+    with pytest.raises(PipelineError, match="stopped"):
+        old.query.step()
+    assert machine.store.kept[1]["epoch"] == 2
+    machine.work()
+    machine.check_whole()
+
+
+def test_one_checkpoint_has_one_process(machine):
+    machine.log += "a"
+    machine.work()
+    write = write_of(machine.frame)
+    other = WriteRun(machine.place, SETTINGS, write, machine.run.choice)
+    with pytest.raises(PipelineError, match=r"run by another process: process \d+ holds"):
+        other.start()
+    assert machine.store.kept[1]["epoch"] == 1
