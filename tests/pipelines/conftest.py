@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 
 import pytest
+from mariadb_server import mariadb_server, shop
 from postgres_server import postgres, postgres_server
 
 from headwater.testing import InProcessBroker
 
-__all__ = ["postgres", "postgres_server"]
+__all__ = ["mariadb_server", "postgres", "postgres_server", "shop"]
 
 
 @pytest.fixture(scope="session")

@@ -29,6 +29,12 @@ class Outgoing:
         self.lag = Lag()  # told with the position
         self.written_s = time.monotonic()
         self._is_open = False
+        self._stored: Position | None = None
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether we are elsewhere than the position that was written last says."""
+        return self.position.position != self._stored
 
     def open(self) -> None:
         """Before the first record of what belongs together; again does no harm."""
@@ -58,6 +64,7 @@ class Outgoing:
         self._is_open = False
         self.writer.commit(replace(self.position, lag=self.lag), transactions)
         self.written_s = time.monotonic()
+        self._stored = self.position.position
 
     def say_goodbye(self) -> None:
         """The last of this process, so that nobody takes it for running. Not if that would commit

@@ -13,6 +13,7 @@ snapshots read chunks; one measures the lag; one reads signals.
 import contextlib
 import dataclasses
 import logging
+import math
 import threading
 import time
 from typing import Final
@@ -63,6 +64,7 @@ SPLIT_LOOK: Final = 1 << 10  # changes between two looks at that
 TABLES_S: Final = 5.0
 LONGEST_TABLES_S: Final = 30.0
 LOOK_SHARE: Final = 0.01  # of the time
+ASKED_S: Final = 1.0  # how long the position is stored as it moves, for who asked for it
 LAG_S: Final = 2.0
 END_S: Final = 5.0  # how long an orderly end waits for what is on its way
 CLOSE_S: Final = 2.0
@@ -213,6 +215,7 @@ class Capture:
         self._is_closed = threading.Event()
         self._lag = threading.Thread(target=self._measure, name="lag", daemon=True)
         self._look_due_s = 0.0
+        self._asked_s = -math.inf
 
     def close(self) -> None:
         self._is_closed.set()
@@ -323,11 +326,19 @@ class Capture:
             self._look()
         for signal in self._signals.received():
             self._outgoing.saw_signal(signal.offset)
-            self._tables.copy_again(signal.tables)
+            if signal.tables:
+                self._tables.copy_again(signal.tables)
+            else:
+                self._asked_s = time.monotonic()
         position = self._outgoing.position.position
         if position.changes is None:  # else the rest of that transaction comes first
             self._tables.publish_copies(position.at)
-        if time.monotonic() - self._outgoing.written_s > self._settings.heartbeat_s:
+        is_asked = time.monotonic() - self._asked_s < ASKED_S
+        if is_asked:
+            self._source.is_awaited = True
+        if (
+            is_asked and self._outgoing.has_moved
+        ) or time.monotonic() - self._outgoing.written_s > self._settings.heartbeat_s:
             # Nothing of ours happened, but the database's log went on: it need not be kept.
             self._outgoing.store()
 

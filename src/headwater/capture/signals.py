@@ -5,11 +5,15 @@ A signal is Debezium's, keyed by the capture's name:
     shop   {"id": "…", "type": "execute-snapshot",
             "data": {"data-collections": ["public.orders"], "type": "INCREMENTAL"}}
 
+or of a type that Debezium does not have: "store-position", from who waits for the capture to pass
+what the database has now. An idle capture stores its position every `heartbeat_s` only.
+
 The offset behind the last signal that was acted on is part of the capture's position, so each is
 acted on once, also one that was sent while the capture did not run. The first run of a capture, and
 the first after a reset, begin at the topic's end: they copy everything anyway.
 """
 
+import contextlib
 import logging
 import queue
 import threading
@@ -27,12 +31,15 @@ log = logging.getLogger(__name__)
 
 POLL_S = 0.2
 END_TIMEOUT_S = 30.0
+_ASK_TIMEOUT_S = 1.0
+_STORE = "store-position"
+_STORE_POSITION = orjson.dumps({"type": _STORE})
 
 
 @dataclass(frozen=True, slots=True)
 class Signal:
     offset: int
-    tables: list[str]
+    tables: list[str]  # to copy; none: the position is to be stored
 
 
 class SignalReader:
@@ -108,9 +115,26 @@ def encode(signal_id: str, table_ids: list[str]) -> bytes:
     return orjson.dumps({"id": signal_id, "type": "execute-snapshot", "data": data})
 
 
+def ask_for_position(capture: str, bootstrap: str, login: ClientSettings) -> None:
+    """Asks a running capture to store its position while it comes to where its database is now.
+    That it is asked is not certain: who waits asks again, and without this it only takes longer.
+    """
+    from confluent_kafka import KafkaException, Producer
+
+    settings = {"bootstrap.servers": bootstrap, "log_level": 0}
+    producer = Producer({**properties_of(login), **settings})
+    with contextlib.suppress(KafkaException, BufferError):
+        producer.produce(
+            SIGNALS_TOPIC, key=capture.encode(), value=_STORE_POSITION, partition=0
+        )
+        producer.flush(_ASK_TIMEOUT_S)
+
+
 def _tables_of(value: bytes | None) -> list[str] | None:
     try:
         signal: Any = orjson.loads(value or b"")
+        if signal["type"] == _STORE:
+            return []
         tables = signal["data"]["data-collections"]
         if signal["type"] == "execute-snapshot" and isinstance(tables, list):
             return [str(table) for table in tables]

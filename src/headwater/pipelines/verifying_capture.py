@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,7 +27,6 @@ from headwater.capture.plan import topic_name
 from headwater.capture.settings import with_password
 from headwater.capture.shaping import Shaper
 from headwater.capture.sources import source_of
-from headwater.client.compacted import read_committed_latest
 from headwater.errors import NotReady, PipelineError
 from headwater.pipelines.decoding import decoder
 from headwater.pipelines.decoding.captured import captured_schema
@@ -36,9 +35,9 @@ from headwater.pipelines.offsets import ends_of
 from headwater.pipelines.reading import BoundedReader, as_table
 from headwater.pipelines.settings import PipelineSettings
 from headwater.pipelines.verifying import Verdict, compare, stored_frame
+from headwater.pipelines.waiting import await_capture
 from headwater.sinks.contract import OP, TRUNCATE, Log, Offsets, Position
 
-_POLL_S: Final = 0.2
 
 
 def verify_captured(
@@ -58,7 +57,7 @@ def verify_captured(
         with tempfile.TemporaryDirectory(prefix="headwater-verify-") as directory:
             path = Path(directory) / "stored.parquet"
             last = _save(source, shaper, table, fields, settings.chunk_rows, path)
-            _await(log, settings.name, last, timeout_s)
+            await_capture(log, settings.name, last, time.monotonic() + timeout_s)
             return _compared(spark, log, topic, key, stored_frame(spark, path, fields), before)
     finally:
         source.close()
@@ -105,22 +104,6 @@ def _records(shaper: Shaper, chunk: Chunk) -> Iterator[pa.RecordBatch]:
             ],
             names=["key", "value", "offset", "timestamp"],
         )
-
-
-def _await(log: Log, capture: str, chunk: Chunk, timeout_s: float) -> None:
-    """Until the topic has all that the chunk has seen."""
-    end_s = time.monotonic() + timeout_s
-    while True:
-        records = read_committed_latest(log.bootstrap, log.login, positions.TOPIC)
-        stored = positions.decode(capture, records).capture
-        if stored is not None and chunk.is_passed(stored.position.at):
-            return
-        if time.monotonic() > end_s:
-            raise NotReady(
-                f"capture {capture} has not come to what the database has now",
-                hint=f"`headwater capture status {capture}` tells how far it is",
-            )
-        time.sleep(_POLL_S)
 
 
 def _compared(

@@ -6,9 +6,10 @@ one waits for everything that was committed before now: in the captured database
 pipeline's topics (their captures have to be past it), and in the log.
 """
 
+import math
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from headwater import config
 from headwater.errors import HeadwaterError, NotReady, PipelineError, UsageError
@@ -17,7 +18,11 @@ from headwater.pipelines.offsets import ends_of, has_reached, lag_records
 from headwater.pipelines.stores_told import place_of, store_told
 from headwater.sinks.contract import Log, Offsets, Position, Store
 
+if TYPE_CHECKING:
+    from headwater.capture.contract import Chunk
+
 _POLL_S: Final = 0.05
+_ASK_EVERY_S: Final = 1.0  # as long as a capture that was asked is attentive
 DEFAULT_TIMEOUT_S: Final = 30.0
 
 
@@ -110,10 +115,8 @@ def _check_topics(
 
 def _await_captures(loaded: config.Config, topics: Iterable[str], ends_s: float) -> None:
     """Until what is committed in the databases now is in the log."""
-    from headwater.capture import positions
     from headwater.capture.settings import with_password
     from headwater.capture.sources import source_of
-    from headwater.client.compacted import read_committed_latest
 
     for capture in sorted({topic.split(".")[0] for topic in topics} & loaded.captures.keys()):
         source = source_of(with_password(loaded.captures[capture]), loaded.bootstrap())
@@ -122,19 +125,32 @@ def _await_captures(loaded: config.Config, topics: Iterable[str], ends_s: float)
             if not tables or source.snapshots_itself:
                 continue
             seen = source.read_chunk(tables[0], None, 1)
-            while True:
-                records = read_committed_latest(loaded.bootstrap(), loaded.client, positions.TOPIC)
-                stored = positions.decode(capture, records).capture
-                if stored is not None and seen.is_passed(stored.position.at):
-                    break
-                if time.monotonic() > ends_s:
-                    raise NotReady(
-                        f"capture {capture} has not come to what the database has now",
-                        hint=f"`headwater capture status {capture}` tells how far it is",
-                    )
-                time.sleep(_POLL_S)
         finally:
             source.close()
+        await_capture(Log(loaded.bootstrap(), loaded.client), capture, seen, ends_s)
+
+
+def await_capture(log: Log, capture: str, seen: "Chunk", ends_s: float) -> None:
+    """Until all that the chunk has seen is in the log. Raises NotReady."""
+    from headwater.capture import positions
+    from headwater.capture.signals import ask_for_position
+    from headwater.client.compacted import read_committed_latest
+
+    asked_s = -math.inf
+    while True:
+        records = read_committed_latest(log.bootstrap, log.login, positions.TOPIC)
+        stored = positions.decode(capture, records).capture
+        if stored is not None and seen.is_passed(stored.position.at):
+            return
+        if time.monotonic() > ends_s:
+            raise NotReady(
+                f"capture {capture} has not come to what the database has now",
+                hint=f"`headwater capture status {capture}` tells how far it is",
+            )
+        if stored is not None and time.monotonic() - asked_s > _ASK_EVERY_S:
+            ask_for_position(capture, log.bootstrap, log.login)
+            asked_s = time.monotonic()
+        time.sleep(_POLL_S)
 
 
 def _await_store(
