@@ -124,9 +124,7 @@ def ask_for_position(capture: str, bootstrap: str, login: ClientSettings) -> Non
     settings = {"bootstrap.servers": bootstrap, "log_level": 0}
     producer = Producer({**properties_of(login), **settings})
     with contextlib.suppress(KafkaException, BufferError):
-        producer.produce(
-            SIGNALS_TOPIC, key=capture.encode(), value=_STORE_POSITION, partition=0
-        )
+        producer.produce(SIGNALS_TOPIC, key=capture.encode(), value=_STORE_POSITION, partition=0)
         producer.flush(_ASK_TIMEOUT_S)
 
 

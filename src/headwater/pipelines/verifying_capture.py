@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,11 +22,12 @@ from pyspark.sql import functions as F  # noqa: N812 (as all of PySpark's users 
 
 from headwater import config
 from headwater.capture import positions
-from headwater.capture.contract import Chunk, Source, Table
+from headwater.capture.contract import Begin, Chunk, Source, Table
 from headwater.capture.plan import topic_name
 from headwater.capture.settings import with_password
 from headwater.capture.shaping import Shaper
 from headwater.capture.sources import source_of
+from headwater.client.compacted import read_committed_latest
 from headwater.errors import NotReady, PipelineError
 from headwater.pipelines.decoding import decoder
 from headwater.pipelines.decoding.captured import captured_schema
@@ -38,6 +39,7 @@ from headwater.pipelines.verifying import Verdict, compare, stored_frame
 from headwater.pipelines.waiting import await_capture
 from headwater.sinks.contract import OP, TRUNCATE, Log, Offsets, Position
 
+_AGAIN_S: Final = 0.05
 
 
 def verify_captured(
@@ -56,7 +58,8 @@ def verify_captured(
         before = ends_of(log, [topic])
         with tempfile.TemporaryDirectory(prefix="headwater-verify-") as directory:
             path = Path(directory) / "stored.parquet"
-            last = _save(source, shaper, table, fields, settings.chunk_rows, path)
+            chunks = _chunks(source, table, settings.chunk_rows, _last(log, settings.name))
+            last = _save(chunks, shaper, fields, path)
             await_capture(log, settings.name, last, time.monotonic() + timeout_s)
             return _compared(spark, log, topic, key, stored_frame(spark, path, fields), before)
     finally:
@@ -70,15 +73,35 @@ def _table(source: Source, capture: str, topic: str) -> Table:
     raise PipelineError(f"the database has no table for {topic}")
 
 
-def _save(
-    source: Source, shaper: Shaper, table: Table, fields: pa.Schema, chunk_rows: int, path: Path
-) -> Chunk:
+def _last(log: Log, capture: str) -> Begin | None:
+    """The last transaction that the topics have."""
+    stored = positions.decode(
+        capture, read_committed_latest(log.bootstrap, log.login, positions.TOPIC)
+    )
+    return stored.capture.last if stored.capture is not None else None
+
+
+def _chunks(source: Source, table: Table, chunk_rows: int, known: Begin | None) -> Iterator[Chunk]:
+    """The table. A database may send a transaction before others see it: a chunk that does not
+    show `known` yet is read again.
+    """
+    after: Any = None
+    while True:
+        chunk = source.read_chunk(table, after, chunk_rows)
+        if known is not None and not chunk.contains(known):
+            time.sleep(_AGAIN_S)
+            continue
+        yield chunk
+        after = chunk.after
+        if after is None:
+            return
+
+
+def _save(chunks: Iterator[Chunk], shaper: Shaper, fields: pa.Schema, path: Path) -> Chunk:
     """The table as the topic would have it, in a file; the last chunk that was read."""
     decode = decoder("debezium", fields, {})
-    after: Any = None
     with pq.ParquetWriter(path, fields.remove_metadata(), compression="lz4") as file:
-        while True:
-            chunk = source.read_chunk(table, after, chunk_rows)
+        for chunk in chunks:
             for records in _records(shaper, chunk):
                 decoded = decode.decode(records, "", 0)
                 if decoded.rejected:
@@ -86,9 +109,7 @@ def _save(
                         "a row of the table cannot be read", detail=decoded.rejected[0].cause
                     )
                 file.write_batch(decoded.rows.select(fields.names))
-            after = chunk.after
-            if after is None:
-                return chunk
+    return chunk
 
 
 def _records(shaper: Shaper, chunk: Chunk) -> Iterator[pa.RecordBatch]:

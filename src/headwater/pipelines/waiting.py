@@ -124,7 +124,9 @@ def _await_captures(loaded: config.Config, topics: Iterable[str], ends_s: float)
             tables = source.tables()
             if not tables or source.snapshots_itself:
                 continue
-            seen = source.read_chunk(tables[0], None, 1)
+            # Of a table without a key all rows would be read.
+            table = next((each for each in tables if each.key), tables[0])
+            seen = source.read_chunk(table, None, 1)
         finally:
             source.close()
         await_capture(Log(loaded.bootstrap(), loaded.client), capture, seen, ends_s)

@@ -159,10 +159,13 @@ class ChunkReader:
     def stop(self) -> None:
         self._stopped.set()
 
-    def read(self, table: Table, after: Any, limit_rows: int) -> PostgresChunk:
+    def read(
+        self, table: Table, after: Any, limit_rows: int, *, is_followed: bool
+    ) -> PostgresChunk:
+        """`is_followed`: the chunk is to fit to a stream of ours. Who only looks waits for nobody."""
         with self._pool.connection() as connection, connection.cursor() as cursor:
             try:
-                if after is None:
+                if after is None and is_followed:
                     self._wait_for_writers(cursor, table)
                 return self._read(connection, cursor, table, after, limit_rows)
             except (psycopg2.errors.UndefinedTable, psycopg2.errors.InvalidSchemaName):

@@ -148,7 +148,7 @@ class PostgresSource(Source):
             self._stream.stay_connected()
 
     def read_chunk(self, table: Table, after: Any, limit_rows: int) -> Chunk:
-        return self._chunks.read(table, after, limit_rows)
+        return self._chunks.read(table, after, limit_rows, is_followed=self._opened)
 
     def bounded(self, table: Table, bounds: Any) -> Chunk:
         return PostgresChunk(table, [], None, Snapshot(bounds["snapshot"]), bounds["lsn"])

@@ -1,0 +1,55 @@
+"""Waiting until a capture has what its database has."""
+
+import time
+import uuid
+
+import pytest
+from capture_harness import running
+
+from headwater.capture.settings import CaptureSettings
+from headwater.capture.sources import source_of
+from headwater.errors import NotReady
+from headwater.pipelines.waiting import await_capture
+from headwater.settings import Secret
+from headwater.sinks.contract import Log
+
+
+@pytest.fixture
+def name():
+    return f"c{uuid.uuid4().hex[:8]}"
+
+
+def seen_now(name: str, url: str):
+    source = source_of(CaptureSettings(name, Secret(url)))
+    try:
+        return source.read_chunk(source.tables()[0], None, 1)
+    finally:
+        source.close()
+
+
+def test_an_idle_capture_is_not_waited_for_until_its_heartbeat(name, postgres, broker_address):
+    postgres.run("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE other (id int PRIMARY KEY)")
+    log = Log(broker_address)
+    settings = {"tables": ("public.t",), "heartbeat_s": 600.0}
+    with running(broker_address, postgres.url, name, **settings) as capture:
+        capture.wait_for_copies("public.t")
+        for statement in ("INSERT INTO t VALUES (1)", "INSERT INTO other VALUES (1)"):
+            postgres.run(statement)
+            await_capture(log, name, seen_now(name, postgres.url), time.monotonic() + 20)
+        stored = capture.stored().capture
+        time.sleep(1.5)  # nobody asks any more: what moves on is not stored
+        postgres.run("INSERT INTO other VALUES (2)")
+        seen = seen_now(name, postgres.url)
+        assert not seen.is_passed(stored.position.at)
+        assert capture.stored().capture.position == stored.position
+    with pytest.raises(NotReady, match="has not come to what the database has now"):
+        await_capture(log, name, seen, time.monotonic())
+
+
+def test_who_looks_at_a_table_does_not_wait_for_its_writers(name, postgres):
+    postgres.run("CREATE TABLE t (id int PRIMARY KEY)")
+    with postgres.connect() as writer:
+        writer.cursor().execute("INSERT INTO t VALUES (1)")
+        assert seen_now(name, postgres.url).rows == []
+        writer.rollback()
+    writer.close()
