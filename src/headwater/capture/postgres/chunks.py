@@ -162,7 +162,7 @@ class ChunkReader:
     def read(
         self, table: Table, after: Any, limit_rows: int, *, is_followed: bool
     ) -> PostgresChunk:
-        """`is_followed`: the chunk is to fit to a stream of ours. Who only looks waits for nobody."""
+        """`is_followed`: the chunk is for a stream of ours. Who only looks waits for nobody."""
         with self._pool.connection() as connection, connection.cursor() as cursor:
             try:
                 if after is None and is_followed:
