@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from bench import machine, report, workloads
+from bench import machine, pipelines, report, workloads
 from bench.archive import archiving
 from bench.capture import capture
 from bench.compaction import compaction
@@ -21,10 +21,12 @@ from bench.peers.provision import (
     kafka_libs,
     kfake_binary,
     latency_client,
+    postgresql_jdbc_jars,
     rdkafka_performance,
+    spark_connector_jars,
 )
 from bench.queues import queues
-from bench.rounds import Figures, Measured, alternate
+from bench.rounds import BROKERS, Figures, Measured, alternate
 from bench.tls import tls
 from bench.transactions import transactions
 
@@ -41,7 +43,7 @@ def main() -> None:
         _write_page()
         return
     try:
-        _provision()
+        _provision(options.suites or list(SUITES))
     except PeerUnavailableError as missing:
         sys.exit(f"a peer cannot be had: {missing}")
     _raise_open_files_limit()
@@ -71,14 +73,15 @@ class Sitting:
         **load: Any,
     ) -> None:
         print(what, flush=True)
-        alternate(partial(workload, **load), brokers, rounds or self.rounds, self.figures)
+        turns = {name: partial(workload, BROKERS[name], **load) for name in brokers}
+        alternate(turns, rounds or self.rounds, self.figures)
         self.keep()
 
     def keep(self) -> str:
         """Writes down what there is so far, so that a sitting that is cut short is not lost."""
         mode = f"{'Short' if self.options.quick else 'Full'} run, {self.rounds} rounds"
         sitting = {"mode": mode, "machine": machine.describe(), "figures": self.figures}
-        if not self.options.quick:  # a short run is for the eye
+        if not self.options.quick and not self.options.only:  # those are for the eye
             RESULTS.mkdir(exist_ok=True)
             text = json.dumps(sitting, indent=1, ensure_ascii=False) + "\n"
             (RESULTS / f"{self.suite}.json").write_text(text)
@@ -142,10 +145,21 @@ def _capture_suite(sitting: Sitting) -> None:
     )
 
 
+def _pipelines_suite(sitting: Sitting) -> None:
+    only, rounds = sitting.options.only, sitting.rounds
+    for what, part in pipelines.parts(quick=sitting.options.quick).items():
+        if only is not None and only not in what:
+            continue
+        print(what, flush=True)
+        part(rounds, sitting.figures)
+        sitting.keep()
+
+
 SUITES: dict[str, Callable[[Sitting], None]] = {
     "log": _log_suite,
     "broker": _broker_suite,
     "capture": _capture_suite,
+    "pipelines": _pipelines_suite,
 }
 
 
@@ -164,6 +178,7 @@ def _options() -> argparse.Namespace:
         "suites", nargs="*", metavar="SUITE", help=f"{', '.join(SUITES)}; default: all"
     )
     parser.add_argument("--quick", action="store_true", help="two short rounds, nothing is kept")
+    parser.add_argument("--only", metavar="TEXT", help="parts of pipelines with this in their name")
     parser.add_argument("--rounds", type=int, help="5, or 2 with --quick")
     parser.add_argument("--retained-gb", type=int, default=20, help="how large the large log is")
     parser.add_argument("--report-only", action="store_true", help="the page from the last figures")
@@ -174,10 +189,13 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def _provision() -> None:
+def _provision(suites: list[str]) -> None:
     """Gets everything first, so that no build disturbs a measurement."""
     for get in (kafka_libs, kfake_binary, rdkafka_performance, latency_client):
         get()
+    if "pipelines" in suites:
+        spark_connector_jars()
+        postgresql_jdbc_jars()
 
 
 def _has_room(retained_gb: int) -> bool:

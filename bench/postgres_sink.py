@@ -1,30 +1,35 @@
-"""`python -m bench.postgres_sink`: rows per second into PostgreSQL, by our sink and by Spark's
-`df.write.jdbc`, in turn, on the same rows and the same server.
+"""Rows a second into PostgreSQL, by our sink and by Spark's `df.write.jdbc`, in turn, on the same
+rows and the same server.
 
-Ours is given Arrow tables (what a pipeline's driver holds), Spark a DataFrame in its memory. Both
-end in a committed table; the server syncs as it does by default.
+Both are given a DataFrame in Spark's memory, and end in a committed table; the server syncs as it
+does by default. Ours goes the way of a micro-batch: collected as Arrow, then applied with its
+position. jdbc adds rows and cannot replace any, so it is the peer of upserts, too.
 """
 
 import statistics
-import tempfile
 import time
-from collections import defaultdict
 from contextlib import closing
-from pathlib import Path
+from functools import partial
 
 import psycopg2
 import pyarrow as pa
 import pyarrow.compute as pc
 
-import headwater as hw
+from bench.peers import headwater
+from bench.peers import spark as sparks
 from bench.peers.postgres import Postgres, postgres
-from bench.peers.provision import WORK, postgresql_jdbc_jars
+from bench.rounds import Figures, Measured, alternate, data_directory
+from headwater.pipelines.applying import in_log_order
 from headwater.settings import Secret
-from headwater.sinks.contract import Batch, Log, Target
+from headwater.sinks.contract import Batch, Log, Target, Writer
 from headwater.sinks.settings import SinkSettings
 from headwater.sinks.stores import store_of
 
-ROUNDS, ROWS, PER_BATCH, SMALL = 3, 300_000, 100_000, 200
+BATCHES, SMALL = 3, 100
+TUNED = {"reWriteBatchedInserts": "true", "batchsize": "10000"}
+APPENDS = "append a DataFrame to PostgreSQL"
+UPSERTS = "upsert a DataFrame into PostgreSQL"
+BY_DEFAULT = " (jdbc by default)"
 
 
 def rows(count: int) -> pa.Table:
@@ -44,44 +49,92 @@ def rows(count: int) -> pa.Table:
     )
 
 
-def ours(server: Postgres, table: pa.Table, key: tuple[str, ...], figures: dict) -> None:
-    """Into an empty table, then the same rows once more; without a key they are added again."""
+def measure(count: int, rounds: int, figures: Figures) -> None:
+    spark = sparks.spark_for_both()
+    table = rows(count)
+    size = count // BATCHES
+    frames = [
+        spark.createDataFrame(table.slice(number * size, size)).repartition(2).cache()
+        for number in range(BATCHES)
+    ]
+    whole = spark.createDataFrame(table).repartition(2).cache()
+    for frame in (*frames, whole):
+        frame.count()
+    with data_directory() as directory, postgres(directory) as server:
+        turns = {
+            headwater.NAME: partial(_ours, server, table, frames),
+            sparks.NAME: partial(_sparks, server, whole, count),
+        }
+        alternate(turns, rounds, figures, warm_ups=1)
+    for frame in (*frames, whole):
+        frame.unpersist()
+
+
+def _ours(server: Postgres, table: pa.Table, frames: list) -> Measured:
+    appends = _written(server, frames, (), len(table))
+    upserts = _written(server, frames, ("id",), len(table))
+    size = len(table) // BATCHES
+    pieces = [table.slice(number * size, size) for number in range(BATCHES)]
+    alone = _written(server, pieces, (), len(table))
+    return {
+        f"{APPENDS}, rows/s": appends["new"],
+        f"{APPENDS}{BY_DEFAULT}, rows/s": appends["new"],
+        f"{UPSERTS}, new keys, rows/s": upserts["new"],
+        f"{UPSERTS}, keys that are there, rows/s": upserts["again"],
+        "append Arrow tables to PostgreSQL, no Spark, rows/s": alone["new"],
+        "a batch of 10 upserts, ms": upserts["small, ms"],
+    }
+
+
+def _written(server: Postgres, given: list, key: tuple[str, ...], count: int) -> Measured:
+    """DataFrames or Arrow tables into an empty table, and once more."""
     settings = SinkSettings("bench", "postgres", Secret(server.url))
+    tables = [each if isinstance(each, pa.Table) else each.limit(1).toArrow() for each in given]
+    measured: Measured = {}
     with (
         closing(store_of(settings, Target("bench", "ours", key), Log(""))) as store,
-        store.writer(1, table.schema) as writer,
+        store.writer(1, tables[0].schema) as writer,
     ):
-        position = 0
-
-        def apply(some: pa.Table) -> None:
-            nonlocal position
-            starts = {"t": {0: position}} if position else {}
-            writer.apply(Batch("q", position, starts, {"t": {0: position + 1}}, some))
-            position += 1
-
-        for again in ("", " again"):
+        for again in ("new", "again"):
             began_s = time.perf_counter()
-            for first in range(0, len(table), PER_BATCH):
-                apply(table.slice(first, PER_BATCH))
-            name = ("upserts" if key else "appends") + again
-            figures[f"ours: {name}, rows/s"].append(len(table) / (time.perf_counter() - began_s))
+            for each in given:
+                _apply(writer, each if isinstance(each, pa.Table) else in_log_order(each.toArrow()))
+            measured[again] = count / (time.perf_counter() - began_s)
         taken_s = []
-        for n in range(SMALL):
+        some = given[0] if isinstance(given[0], pa.Table) else given[0].limit(10).toArrow()
+        for _ in range(SMALL):
             began_s = time.perf_counter()
-            apply(table.slice(n * 10, 10))
+            _apply(writer, some.slice(0, 10))
             taken_s.append(time.perf_counter() - began_s)
-        name = "upserts" if key else "appends"
-        figures[f"ours: a batch of 10 {name}, ms"].append(statistics.median(taken_s) * 1000)
+        measured["small, ms"] = statistics.median(taken_s) * 1000
     _drop(server, "ours", "__headwater_positions")
+    return measured
 
 
-def sparks(server: Postgres, frame, options: dict[str, str], name: str, figures: dict) -> None:
+def _apply(writer: Writer, some: pa.Table) -> None:
+    done = writer.position.batch + 1 if writer.position else 0
+    starts = {"t": {0: done}} if done else {}
+    writer.apply(Batch("q", done, starts, {"t": {0: done + 1}}, some))
+
+
+def _sparks(server: Postgres, frame, count: int) -> Measured:
+    tuned = _by_jdbc(server, frame, TUNED, count)
+    return {
+        f"{APPENDS}, rows/s": tuned,
+        f"{APPENDS}{BY_DEFAULT}, rows/s": _by_jdbc(server, frame, {}, count),
+        f"{UPSERTS}, new keys, rows/s": tuned,
+        f"{UPSERTS}, keys that are there, rows/s": tuned,
+    }
+
+
+def _by_jdbc(server: Postgres, frame, options: dict[str, str], count: int) -> float:
     url = f"jdbc:postgresql://127.0.0.1:{server.port}/postgres"
     properties = {"user": "postgres", "driver": "org.postgresql.Driver", **options}
     began_s = time.perf_counter()
     frame.write.jdbc(url, "sparks", "append", properties)
-    figures[f"Spark's jdbc, {name}: appends, rows/s"].append(ROWS / (time.perf_counter() - began_s))
+    taken_s = time.perf_counter() - began_s
     _drop(server, "sparks")
+    return count / taken_s
 
 
 def _drop(server: Postgres, *tables: str) -> None:
@@ -91,39 +144,3 @@ def _drop(server: Postgres, *tables: str) -> None:
             for table in tables:
                 cursor.execute(f"DROP TABLE {table}")
             cursor.execute("CHECKPOINT")
-
-
-def main() -> None:
-    figures: dict[str, list[float]] = defaultdict(list)
-    table = rows(ROWS)
-    spark = hw.spark(
-        "bench", "local[2]", jars=postgresql_jdbc_jars(), **{"spark.driver.memory": "2g"}
-    )
-    frame = spark.createDataFrame(table).repartition(2).cache()
-    frame.count()
-    WORK.mkdir(exist_ok=True)
-    with (
-        tempfile.TemporaryDirectory(dir=WORK) as folder,
-        postgres(Path(folder)) as server,
-    ):
-        turns = [
-            lambda: ours(server, table, ("id",), figures),
-            lambda: ours(server, table, (), figures),
-            lambda: sparks(server, frame, {}, "2 tasks", figures),
-            lambda: sparks(
-                server, frame, {"reWriteBatchedInserts": "true", "batchsize": "10000"},
-                "2 tasks, rewritten batches", figures,
-            ),
-        ]  # fmt: skip
-        for number in range(ROUNDS):
-            shift = number % len(turns)
-            for turn in turns[shift:] + turns[:shift]:
-                turn()
-    spark.stop()
-    for name, values in sorted(figures.items()):
-        spread = f"{min(values):,.1f}–{max(values):,.1f}"
-        print(f"{name:60} {statistics.median(values):12,.1f}  ({spread})")
-
-
-if __name__ == "__main__":
-    main()

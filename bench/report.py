@@ -3,10 +3,10 @@
 import statistics
 from typing import Any
 
-from bench.peers import debezium, headwater, kafka, kfake
+from bench.peers import debezium, headwater, kafka, kfake, spark
 
 OURS = headwater.NAME
-PEERS = (kafka.NAME, kfake.NAME, debezium.NAME)
+PEERS = (kafka.NAME, kfake.NAME, debezium.NAME, spark.NAME)
 
 HEAD = """\
 # Benchmarks
@@ -57,6 +57,17 @@ FOOT = """\
   row counts when a `read_committed` consumer can read it, from the first such row to the last, or
   from the start of the process. `pg_recvlogical` writes the same changes to `/dev/null`: what
   PostgreSQL itself can send. Memory is that of the capture's, or the worker's, process.
+- Pipelines: ours and Spark's own parts take turns on the same data in the same Spark (`local[2]`,
+  2 GB), after a round to warm up. Reads: values of 100 B in one partition, six columns, to `noop`;
+  Spark's connector reads `read_committed`, as ours does. Into topics: ours in one transaction
+  (exactly once), Spark's sink at least once; lz4 both. PostgreSQL: eight columns; ours collects a
+  DataFrame of two partitions as a micro-batch does, in three batches, and commits each with its
+  position; Spark's `df.write.jdbc` writes by two tasks with `reWriteBatchedInserts` and batches of
+  10,000, and once by default. It cannot upsert: rows of upserts are beside its appends. Latency:
+  `headwater pipeline run` on Headwater's broker, JSON to an upserted table; a record is due every
+  millisecond, and another session looks for its row every two; the first ten seconds are left
+  out. The cost of a micro-batch: `rate-micro-batch` to `noop`, sessions of two cores, with and
+  without Headwater's settings, both with two shuffle partitions.
 - Partitions: topics of 1,000 partitions with one record in each; connections have asked for
   ApiVersions once and then stay.
 """
@@ -66,6 +77,7 @@ TITLES = {
     "log": "The log",
     "broker": "Transactions, queues, compaction, archive, TLS",
     "capture": "Change data capture",
+    "pipelines": "Pipelines on Spark",
 }
 
 

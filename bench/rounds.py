@@ -1,9 +1,9 @@
-"""Every broker in turn, several times over: what one sitting measures."""
+"""Everybody in turn, several times over: what one sitting measures."""
 
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -43,18 +43,27 @@ def data_directory() -> Iterator[Path]:
 
 
 def alternate(
-    measure: Callable[[StartBroker], Measured], brokers: list[str], rounds: int, figures: Figures
+    turns: Mapping[str, Callable[[], Measured]],
+    rounds: int,
+    figures: Figures,
+    *,
+    warm_ups: int = 0,
 ) -> None:
-    """Measures each broker once in every round, in an order that moves on by one each time."""
-    for number in range(rounds):
-        shift = number % len(brokers)
-        for name in brokers[shift:] + brokers[:shift]:
+    """Measures everybody once in every round, in an order that moves on by one each time. Rounds
+    to warm up come first, and are left out.
+    """
+    names = list(turns)
+    for number in range(warm_ups + rounds):
+        shift = number % len(names)
+        is_kept = number >= warm_ups
+        shown_round = f"round {number - warm_ups + 1}/{rounds}" if is_kept else "warm-up"
+        for name in names[shift:] + names[:shift]:
             try:
-                measured = measure(BROKERS[name])
+                measured = turns[name]()
             except LoadFailedError as error:  # its cells stay empty
-                print(f"  round {number + 1}/{rounds} {name}: failed: {error}", flush=True)
+                print(f"  {shown_round} {name}: failed: {error}", flush=True)
                 continue
-            for metric, value in measured.items():
+            for metric, value in measured.items() if is_kept else ():
                 figures.setdefault(metric, {}).setdefault(name, []).append(value)
             shown = ", ".join(f"{metric} {value:,.6g}" for metric, value in measured.items())
-            print(f"  round {number + 1}/{rounds} {name}: {shown}", flush=True)
+            print(f"  {shown_round} {name}: {shown}", flush=True)

@@ -1,75 +1,83 @@
-"""`python -m bench.spark_source`: rows a second into Spark, ours beside Spark's own connector.
+"""Rows a second into Spark, ours beside Spark's own connector.
 
-One partition of one topic on one broker, values of 100 B, a batch read with six columns to `noop`,
-on two cores; plain, with lz4, and in transactions (read_committed). Both readers take turns on the
-same records in the same Spark; the first read of each is left out.
+One partition of one topic on one broker, values of 100 B, six columns to `noop`, on two cores;
+plain, with lz4, and in transactions (read_committed). Both readers take turns on the same records
+in the same Spark.
 """
 
-import argparse
-import statistics
+import tempfile
 import time
+from functools import partial
+from typing import TYPE_CHECKING
 
 from confluent_kafka import Producer
 
-import headwater as hw
 from bench.clients.rdkafka import create_topics
-from bench.peers import headwater as ours
-from bench.peers import kafka
-from bench.peers.provision import spark_connector_jars
-from bench.rounds import BROKERS, data_directory
+from bench.peers import headwater, kafka
+from bench.peers import spark as sparks
+from bench.peers.provision import WORK
+from bench.rounds import BROKERS, Figures, Measured, alternate, data_directory
 from headwater.pipelines.source.kafka_connector import read_by_kafka_connector
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 SIZE_BYTES = 100
 TRANSACTION_ROWS = 10_000
-TOPICS = ("plain", "lz4", "transactions")
-OURS, THEIRS = "headwater", "Spark's connector"
+TOPICS = {"plain": "", "lz4": " with lz4", "transactions": " in transactions"}
+STREAM = {"max_rows": "1000000", "max_bytes": str(1 << 30)}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.spark_source", description=__doc__)
-    parser.add_argument("--rows", type=int, default=4_000_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--broker", choices=[kafka.NAME, ours.NAME], default=kafka.NAME)
-    options = parser.parse_args()
-    for what, figures in measure(options.broker, options.rows, options.rounds).items():
-        ratios = [a / b for a, b in zip(figures[OURS], figures[THEIRS], strict=True)]
-        shown = ", ".join(f"{name} {_spread(values)}" for name, values in figures.items())
-        print(f"{what}, rows/s: {shown}, ratio {_spread(ratios, '.2f')}")
+def measure(broker_name: str, rows: int, rounds: int, figures: Figures) -> None:
+    """Batch reads of each topic; and the plain one as a stream, on Kafka."""
+    spark = sparks.spark_for_both()
+    ours = spark.read.format("headwater"), spark.readStream.format("headwater")
 
+    def read(name: str, topic: str, *, streaming: bool = False) -> "DataFrame":
+        options = {"bootstrap": broker.address, "topic": topic, **(STREAM if streaming else {})}
+        options["start"] = "earliest"
+        if name == headwater.NAME:
+            return ours[streaming].options(**options).load()
+        return read_by_kafka_connector(spark, options, streaming=streaming)
 
-def _spread(values: list[float], form: str = ",.0f") -> str:
-    low, middle, high = min(values), statistics.median(values), max(values)
-    return f"{middle:{form}} ({low:{form}}–{high:{form}})"
+    def batch(metric: str, name: str, topic: str) -> Measured:
+        frame = read(name, topic)
+        began_s = time.perf_counter()
+        frame.write.format("noop").mode("overwrite").save()
+        return {metric: rows / (time.perf_counter() - began_s)}
 
+    def stream(metric: str, name: str, topic: str) -> Measured:
+        with tempfile.TemporaryDirectory(dir=WORK) as checkpoint:
+            writing = read(name, topic, streaming=True).writeStream.format("noop")
+            writing = writing.option("checkpointLocation", checkpoint)
+            began_s = time.perf_counter()
+            query = writing.trigger(availableNow=True).start()
+            query.awaitTermination()
+            taken_s = time.perf_counter() - began_s
+            found = sum(each["numInputRows"] for each in query.recentProgress)
+            assert found == rows, f"{name} found {found} of {rows} rows in the stream"
+        return {metric: rows / taken_s}
 
-def measure(broker_name: str, rows: int, rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Topic → reader → rows a second in each round."""
-    jars = spark_connector_jars()
-    figures: dict[str, dict[str, list[float]]] = {}
     with data_directory() as directory, BROKERS[broker_name](directory / "broker") as broker:
         create_topics(broker.address, *TOPICS)
-        for topic in TOPICS:
+        for topic, told in TOPICS.items():
+            print(f"  filling {topic}", flush=True)
             fill(broker.address, topic, rows)
-        spark = hw.spark("bench", "local[2]", jars=jars, **{"spark.driver.memory": "2g"})
-        for topic in TOPICS:
-            options = {"bootstrap": broker.address, "topic": topic}
-            readers = {
-                OURS: lambda given: spark.read.format("headwater").options(**given).load(),
-                THEIRS: lambda given: read_by_kafka_connector(spark, given, streaming=False),
+            metric = f"batch read from {broker_name}{told}, rows/s"
+            turns = {
+                name: partial(batch, metric, name, topic) for name in (headwater.NAME, sparks.NAME)
             }
-            for number in range(rounds + 1):
-                for name, read in readers.items():
-                    begun_s = time.perf_counter()
-                    read(options).write.format("noop").mode("overwrite").save()
-                    rate = rows / (time.perf_counter() - begun_s)
-                    if number:
-                        figures.setdefault(topic, {}).setdefault(name, []).append(rate)
-                        print(f"  {topic} round {number}/{rounds} {name}: {rate:,.0f}", flush=True)
-            for name, read in readers.items():
-                found = read(options).count()
+            alternate(turns, rounds, figures, warm_ups=1)
+            for name in turns:
+                found = read(name, topic).count()
                 assert found == rows, f"{name} found {found} of {rows} rows in {topic}"
-        spark.stop()
-    return figures
+        if broker_name == kafka.NAME:
+            metric = f"stream (availableNow) from {broker_name}, rows/s"
+            turns = {
+                name: partial(stream, metric, name, "plain")
+                for name in (headwater.NAME, sparks.NAME)
+            }
+            alternate(turns, rounds, figures, warm_ups=1)
 
 
 def fill(address: str, topic: str, rows: int) -> None:
@@ -98,7 +106,3 @@ def fill(address: str, topic: str, rows: int) -> None:
         while len(producer) > 500_000:
             producer.poll(0.05)
     assert producer.flush(120) == 0
-
-
-if __name__ == "__main__":
-    main()
