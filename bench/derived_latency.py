@@ -50,10 +50,8 @@ def derived_latency(seconds: int, broker_name: str = NAME) -> Measured:
         seen = _Seen(database, count)
         _produce(broker.address, range(1))
         seen.wait_for(0, running, START_TIMEOUT_S)
-        cpu_s = running.cpu_s
         due_s = _produce(broker.address, range(1, count))
         seen.wait_for(count - 1, running, LATE_S)
-        used_s = running.cpu_s - cpu_s
     warm = WARM_UP_S * ROWS_PER_S
     delays_ms = sorted(
         (seen_s - due) * 1000 for due, seen_s in zip(due_s[warm:], seen.at_s[warm:], strict=False)
@@ -62,7 +60,6 @@ def derived_latency(seconds: int, broker_name: str = NAME) -> Measured:
     return {
         f"{name}, p50, ms": delays_ms[len(delays_ms) // 2],
         f"{name}, p99, ms": delays_ms[len(delays_ms) * 99 // 100],
-        "the same, CPU time of driver and JVM a second": used_s / (WARM_UP_S + seconds),
     }
 
 
