@@ -165,7 +165,9 @@ def _known_write(
     except HeadwaterError as failed:
         error = str(failed)
     ends = ends_of(Log(loaded.bootstrap(), loaded.client), told.get("topics", []))
-    return KnownWrite(name, told, versions, error, ends, refused_count(notes, f"{pipeline}/{name}"))
+    live = next((each.number for each in versions if each.is_live), 1)
+    refused = refused_count(notes, f"{pipeline}/{name}", live)
+    return KnownWrite(name, told, versions, error, ends, refused)
 
 
 def wanted(loaded: config.Config, names: list[str]) -> list[str]:

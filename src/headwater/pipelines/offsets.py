@@ -5,13 +5,21 @@ from collections.abc import Iterable, Mapping
 from headwater.client.fetching import EARLIEST, LATEST, Fetcher
 from headwater.client.sending import TopicPartition
 from headwater.errors import PipelineError
+from headwater.pipelines.settings import PipelineSettings
 from headwater.sinks.contract import Log, Offsets, Position
 
 
-def check_whole(log: Log, topics: Iterable[str]) -> None:
-    """Raises PipelineError unless the log goes back to the first record of each topic: what
-    retention has cut away cannot be derived again.
+def check_derivable(settings: PipelineSettings, log: Log, topics: Iterable[str]) -> None:
+    """Raises PipelineError unless a pipeline begins at the start of the log, and the log goes back
+    to the first record of each topic: what it has passed over, or retention has cut away, cannot
+    be derived again.
     """
+    if settings.start != "earliest":
+        raise PipelineError(
+            f"pipeline {settings.name} does not begin at the start of the log",
+            detail=f"start = {settings.start!r}",
+            hint="what it has written cannot be derived again",
+        )
     fetcher = Fetcher(log.bootstrap, log.login)
     try:
         for topic in topics:

@@ -1,6 +1,7 @@
 """`@hw.pipeline`: marks a function as a pipeline, and finds it again in its file."""
 
 import importlib.util
+import re
 import sys
 import traceback
 from pathlib import Path
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 Function: TypeAlias = "Callable[[Flow], None]"
 _MARK: Final = "__headwater_pipeline__"
+_SQLSTATE: Final = re.compile(r"( SQLSTATE: \w+)?(; line \d+ pos \d+)?;?$")
 
 
 def pipeline(function: Function) -> Function:
@@ -96,4 +98,6 @@ def failed(name: str, error: BaseException, file: Path | None = None) -> Headwat
     ]
     where = f"{Path(own[-1].filename).name}:{own[-1].lineno}: " if own else ""
     text = str(error).split("\n\nJVM stacktrace")[0].strip()
+    if "org.apache.spark" in text or type(error).__module__.startswith("pyspark."):
+        text = _SQLSTATE.sub("", text.split("\n", 1)[0])  # the rest is Spark's plan
     return PipelineError(f"pipeline {name}: {where}{type(error).__name__}", detail=text)

@@ -7,7 +7,6 @@ Who runs the pipeline meanwhile finds the new version within seconds, and feeds 
 The old one stays as it is, with its checkpoint: promoting it again is going back.
 """
 
-import dataclasses
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from typing import Final, TypeAlias
 from headwater.errors import HeadwaterError, PipelineError
 from headwater.pipelines.checkpoint import Checkpoint, RunsElsewhere
 from headwater.pipelines.flow import Write
-from headwater.pipelines.offsets import check_whole, ends_of, has_reached
+from headwater.pipelines.offsets import check_derivable, ends_of, has_reached
 from headwater.pipelines.reading import LiveReader
 from headwater.pipelines.running import Pipeline, SchemaWatch
 from headwater.pipelines.write_run import Choice, WriteRun, open_store
@@ -61,9 +60,9 @@ def rebuild(
     A version that an earlier rebuild has left without being promoted is removed, or gone on with
     if `resume`.
     """
-    pipeline, reader = _from_start(pipeline)
+    reader = LiveReader(pipeline.spark, pipeline.place.log, pipeline.settings)
     writes = _writes(pipeline, reader, only)
-    check_whole(pipeline.place.log, reader.topics)
+    check_derivable(pipeline.settings, pipeline.place.log, reader.topics)
     chosen = {write.name: _next_version(pipeline, write, resume=resume) for write in writes}
     _run(pipeline, reader, writes, chosen, report, stop)
     return chosen
@@ -83,7 +82,7 @@ def promote(
     A version that is behind the live one is brought up to it first, so that readers are not taken
     back in time by more than what comes in within that moment.
     """
-    pipeline, reader = _from_start(pipeline)
+    reader = LiveReader(pipeline.spark, pipeline.place.log, pipeline.settings)
     writes = _writes(pipeline, reader, only)
     versions = {write.name: versions_of(pipeline, write) for write in writes}
     if version is None:
@@ -159,16 +158,6 @@ def versions_of(pipeline: Pipeline, write: Write) -> list[Version]:
         store.close()
 
 
-def _from_start(pipeline: Pipeline) -> tuple[Pipeline, LiveReader]:
-    if pipeline.settings.start != "earliest":
-        raise PipelineError(
-            f"pipeline {pipeline.name} does not begin at the start of the log",
-            detail=f"start = {pipeline.settings.start!r}",
-            hint="what it has written cannot be derived again",
-        )
-    return pipeline, LiveReader(pipeline.spark, pipeline.place.log, pipeline.settings)
-
-
 def _writes(pipeline: Pipeline, reader: LiveReader, only: str | None) -> list[Write]:
     writes = pipeline.flow(reader).writes
     if only is None:
@@ -233,10 +222,9 @@ def _run(
     stop: threading.Event | None,
 ) -> None:
     """Each write's version up to where the log ends now."""
-    settings = dataclasses.replace(pipeline.settings, start="earliest")
     watch = SchemaWatch(reader, pipeline.place.log)
     runs = [
-        WriteRun(pipeline.place, settings, write, Choice(chosen[write.name]), before=watch)
+        WriteRun(pipeline.place, pipeline.settings, write, Choice(chosen[write.name]), before=watch)
         for write in writes
     ]
     started_s = time.monotonic()

@@ -21,7 +21,7 @@ from headwater.errors import HeadwaterError, PipelineError
 from headwater.pipelines import status, stores_told
 from headwater.pipelines.applying import is_final
 from headwater.pipelines.flow import Flow, Write
-from headwater.pipelines.offsets import by_topic, lag_of
+from headwater.pipelines.offsets import by_topic, check_derivable, lag_of
 from headwater.pipelines.pipeline import Function, failed, load
 from headwater.pipelines.reading import LiveReader
 from headwater.pipelines.session import cores, has_ended
@@ -265,9 +265,14 @@ class Runner:
         store = open_store(place, kept.pipeline.name, write)
         try:
             store.check()
-            choice = choose(place, kept.pipeline.name, write, store.versions())
+            versions = store.versions()
+            choice = choose(place, kept.pipeline.name, write, versions)
         finally:
             store.close()
+        has_begun = any(each.number == choice.version and each.position for each in versions)
+        if choice.overtakes is not None and not has_begun:
+            # What is there stays rather than being replaced by less.
+            check_derivable(kept.pipeline.settings, place.log, choice.overtakes)
         run = WriteRun(place, kept.pipeline.settings, write, choice, before=kept.watch)
         run.start()
         kept.run = run

@@ -5,6 +5,7 @@ Spark's defaults are for big batches. A small micro-batch spends most of its tim
 figures). Everything set here is a default: what the caller gives wins.
 """
 
+import logging
 import os
 import re
 import shutil
@@ -46,6 +47,7 @@ def spark(
     """
     from pyspark import SparkContext
     from pyspark.errors import PySparkRuntimeError
+    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
     from headwater.pipelines.class_archive import sharing_options
@@ -64,6 +66,9 @@ def spark(
         builder = builder.config(key, value)
     # PySpark warns of pandas 3 at every turn, also where no pandas is involved.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+    for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        # They write every error to stderr as JSON before it is raised.
+        PySparkLogger.getLogger(logger).setLevel(logging.CRITICAL)
     if SparkContext._gateway is not None:  # noqa: SLF001 - its JVM runs; no other way to ask
         session = builder.getOrCreate()
     else:

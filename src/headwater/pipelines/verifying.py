@@ -22,6 +22,7 @@ from pyspark.sql.types import DataType, DoubleType, FloatType, MapType, StructTy
 
 from headwater.errors import NotReady, PipelineError
 from headwater.pipelines.flow import AT, POSITION, Write
+from headwater.pipelines.offsets import check_derivable
 from headwater.pipelines.reading import BoundedReader, as_table
 from headwater.pipelines.running import Pipeline, write_named
 from headwater.pipelines.write_run import open_store
@@ -94,11 +95,7 @@ def is_readable(pipeline: Pipeline, name: str) -> bool:
 
 def derive(pipeline: Pipeline, write: Write, offsets: Offsets) -> DataFrame:
     """What the pipeline derives from the log up to `offsets`: the rows that a store should have."""
-    if pipeline.settings.start != "earliest":
-        raise PipelineError(
-            f"pipeline {pipeline.name} does not begin at the start of the log",
-            hint="what it has written cannot be derived again",
-        )
+    check_derivable(pipeline.settings, pipeline.place.log, offsets)
     reader = BoundedReader(pipeline.spark, pipeline.place.log, pipeline.settings, offsets)
     flow = pipeline.flow(reader)
     if flow.has_tables:

@@ -135,7 +135,9 @@ class WriteRun:
             group_of(settings, write),
             patience_s=_GROUP_PATIENCE_S,
         )
-        self._refused = RefusedRows(place.log, f"{settings.name}/{write.name}", settings.name)
+        self._refused = RefusedRows(
+            place.log, f"{settings.name}/{write.name}", settings.name, choice.version
+        )
         self._grouped_s = 0.0
         self._applying = Applying(
             self._store,
