@@ -80,7 +80,7 @@ class Project:
         return config.load(path=str(self.file), environ={})
 
     def pipelines(self, spark, *names: str) -> list[Pipeline]:
-        return pipelines_of(self.config(), spark, list(names))
+        return pipelines_of(self.config(), lambda: spark, list(names))
 
     @contextmanager
     def running(self, spark, *names: str) -> Iterator[Runner]:

@@ -22,7 +22,7 @@ from headwater.pipelines.verifying import verify
 
 loaded = config.load(path=sys.argv[1], environ={})
 spark = hw.spark("connector", "local[2]", jars=loaded.spark.jars)
-(pipeline,) = pipelines_of(loaded, spark, ["theirs"])
+(pipeline,) = pipelines_of(loaded, lambda: spark, ["theirs"])
 rebuild(pipeline)
 verdict = verify(pipeline, "theirs")
 print(json.dumps([verdict.is_equal, verdict.rows, verdict.position.offsets]))

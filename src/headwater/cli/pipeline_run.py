@@ -6,8 +6,9 @@ import logging
 import os
 import sys
 import time
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from headwater import config
 from headwater.broker.logs import JsonFormatter, TextFormatter
 from headwater.cli.capture_state import client_options, connected, load
 from headwater.cli.output import note, plural, say, styled
@@ -17,6 +18,9 @@ from headwater.cli.stopping import stop_on_signals
 from headwater.errors import UsageError
 from headwater.pipelines import status
 from headwater.pipelines.stores_told import place_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 STOP_S: Final = 20.0  # what has not ended by then is left as it is
 
@@ -38,17 +42,12 @@ def _run(args: argparse.Namespace) -> int:
     _log_to_stderr(loaded.broker.log_level, as_json=args.json)
     if args.verbose:
         logging.getLogger("headwater.pipelines").setLevel(logging.DEBUG)
-    if not args.json:
-        note(f"starting Spark ({loaded.spark.master}) …")
-    for name in names:
-        status.starting(place_of(loaded), name)
-    began_s = time.monotonic()
-    spark = spark_of(loaded, "headwater " + ", ".join(names))
-
     from headwater.pipelines.running import Runner, pipelines_of
 
+    began_s = time.monotonic()
+    pipelines = pipelines_of(loaded, lambda: _started(loaded, names, quiet=args.json), names)
     stop = stop_on_signals(STOP_S)  # not before: Spark takes SIGINT for itself when it starts
-    runner = Runner(pipelines_of(loaded, spark, names), stop)
+    runner = Runner(pipelines, stop)
     if args.json:
         say(json.dumps({"pipelines": names, "bootstrap": loaded.bootstrap(), "pid": os.getpid()}))
     else:
@@ -58,8 +57,12 @@ def _run(args: argparse.Namespace) -> int:
             name = styled(f"headwater pipeline status {names[0]}", "bold")
             say(f"\nlook, in another terminal:\n  {name}\n\nCtrl-C stops it\n")
     sys.stdout.flush()
-    runner.run()
-    spark.stop()
+    try:
+        runner.run()
+        pipelines[0].spark.stop()
+    except Exception:
+        if not stop.is_set():  # else Java was asked to stop, too, and was faster
+            raise
     if not stop.is_set():  # all of them ended by themselves
         raise runner.errors()[0]
     if not args.json:
@@ -67,11 +70,20 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _started(loaded: config.Config, names: list[str], *, quiet: bool) -> "SparkSession":
+    if not quiet:
+        note(f"starting Spark ({loaded.spark.master}) …")
+    for name in names:
+        status.starting(place_of(loaded), name)
+    return spark_of(loaded, "headwater " + ", ".join(names))
+
+
 def _log_to_stderr(level: str, *, as_json: bool) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    logging.getLogger("py4j").setLevel(logging.ERROR)
+    # What Py4J tells, also by the root logger, is told by us, in short.
+    handler.addFilter(lambda record: "/py4j/" not in record.pathname)
 
 
 COMMAND = Command(

@@ -15,6 +15,8 @@ from headwater.pipelines.settings import PipelineSettings
 from headwater.pipelines.stores_told import place_of, store_told
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from headwater.pipelines.running import Pipeline
     from headwater.sinks.contract import Offsets, Position, Version
 
@@ -192,11 +194,11 @@ def started(args: argparse.Namespace, name: str) -> "tuple[config.Config, Pipeli
     (name,) = wanted(loaded, [name])
     from headwater.pipelines.running import pipelines_of
 
-    (pipeline,) = pipelines_of(loaded, spark_of(loaded, f"headwater {name}"), [name])
+    (pipeline,) = pipelines_of(loaded, lambda: spark_of(loaded, f"headwater {name}"), [name])
     return loaded, pipeline
 
 
-def spark_of(loaded: config.Config, app_name: str) -> Any:
+def spark_of(loaded: config.Config, app_name: str) -> "SparkSession":
     """Spark as [spark] says."""
     from headwater.pipelines.session import spark
 

@@ -27,10 +27,14 @@ _LONGEST_PAUSE_S: Final = 30.0
 _CLOSING_S: Final = 10.0  # for a transaction that is under way
 
 
+class _BatchFailed(Exception):
+    """`Applying.error` has the cause."""
+
+
 class Applying:
     """Called by Spark with each batch of one query, one after another, in a thread of Spark's.
 
-    `error` is what ended the query, if it was one of ours: Spark would show it as a text within a
+    `error` is what ended the query, if it came from here: Spark would show it as a text within a
     text of Java's.
     """
 
@@ -55,7 +59,7 @@ class Applying:
         self._writer: Writer | None = None
         self._at_work = threading.Lock()
         self._stopping = threading.Event()
-        self.error: HeadwaterError | None = None
+        self.error: Exception | None = None
         self.waits_for: str | None = None  # why the store does not take the batch just now
         self.position: Position | None = None
 
@@ -88,9 +92,11 @@ class Applying:
         try:
             self._before()
             self._apply(self._batch(frame, batch_id))
-        except HeadwaterError as error:
+        except Exception as error:
             self.error = error
-            raise
+            # Spark searches the text of what is raised here, traceback and all, with a regular
+            # expression that overflows Java's stack when it is long. So it gets a short one.
+            raise _BatchFailed(type(error).__name__) from None
 
     def _batch(self, frame: DataFrame, batch_id: int) -> Batch:
         query, offsets = self._checkpoint.query(), self._checkpoint.offsets(batch_id)

@@ -34,7 +34,10 @@ def load(settings: PipelineSettings, directory: Path) -> Function:
     """The function of [pipeline.NAME]. `directory` is where a relative `file` begins."""
     file = directory / settings.file
     if not file.is_file():
-        raise ConfigError(f"pipeline {settings.name}: there is no file {file}")
+        raise ConfigError(
+            f"pipeline {settings.name}: there is no file {file}",
+            hint=f"`file` of [pipeline.{settings.name}] begins where the configuration file is",
+        )
     found = _pipelines_in(settings.name, file)
     wanted = settings.function or settings.name.replace("-", "_")
     if wanted in found:

