@@ -99,7 +99,7 @@ def has_ended(session: "SparkSession") -> bool:
     """Whether its JVM is gone, or its cluster has ended the application: nothing can be run by it
     any more, and a process cannot start a second one.
     """
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JError
 
     context = session.sparkContext
     process = context._gateway.proc  # type: ignore[union-attr]  # noqa: SLF001
