@@ -15,6 +15,7 @@ which reads as any application would. sink_killing.py is the other half: kills.
 """
 
 import dataclasses
+import math
 import random
 import threading
 import time
@@ -35,6 +36,7 @@ from hypothesis import strategies as st
 from sink_rows import (
     NUL,
     QUERY,
+    UNREADABLE,
     VALUES,
     applied_to,
     batch,
@@ -46,6 +48,7 @@ from sink_rows import (
 )
 
 from headwater.errors import (
+    ConfigError,
     Fenced,
     HeadwaterError,
     RowRefused,
@@ -55,7 +58,7 @@ from headwater.errors import (
     StoreUnreachable,
 )
 from headwater.settings import Secret
-from headwater.sinks.contract import Batch, Log, Store, Target, Writer
+from headwater.sinks.contract import OP, Batch, Log, Store, Target, Writer
 from headwater.sinks.settings import SinkSettings
 from headwater.sinks.stores import store_of
 
@@ -92,7 +95,10 @@ class Place(ABC):
     odd_names: Sequence[str] = (
         "select", "Mixed Case", 'Größe "x"', "it's", "表", "100%s", "a`b", "back\\slash", "user;--",
     )  # fmt: skip
-    odd_columns: Sequence[str] = (*odd_names, "{}", "$1", ":a", "?", "ID", "order", "_at")
+    odd_columns: Sequence[str] = (
+        *odd_names, "{}", "$1", ":a", "?", "ID", "order", "_at", "_row", "_state", "row",
+        "excluded", "name", "name.raw",
+    )  # fmt: skip
     large_rows = 100_000
 
     @property
@@ -307,6 +313,68 @@ class SinkContract:
             assert [each.row["v"] for each in told.refused] == ["b"]
             assert told.batch_then == [None]
         assert rows_of(keyed) == [{"id": 1, "v": "a"}]
+
+    def test_keys_that_are_floats(self, place):
+        """0.0 and -0.0 are equal, NaN is equal to nothing: not every store would agree."""
+        if not place.has_keys:
+            pytest.skip("rows are only added to this store")
+        fields = pa.schema([("k", pa.float64()), ("v", pa.string())])
+        rows = [{"k": 0.0, "v": "a"}, {"k": math.nan, "v": "b"}, {"k": -0.0, "v": "c"}]
+        with closing(place.store(Target("shop", "floats", ("k",)))) as store:
+            with store.writer(1, fields) as writer:
+                told = Told(store)
+                writer.apply(batch(0, table(fields, rows)), told)
+                assert [each.row["v"] for each in told.refused] == ["b"]
+                assert rows_of(store) == [{"k": 0.0, "v": "c"}]
+                writer.apply(batch(1, table(fields, rows[2:], ["d"])))
+            assert rows_of(store) == []
+
+    def test_what_cannot_be_a_key_is_refused(self, place):
+        fields = pa.schema([("k", pa.struct([("n", pa.int64())])), ("v", pa.string())])
+        rows = table(fields, [{"k": {"n": 1}, "v": "a"}])
+        with (
+            closing(place.store(Target("shop", "nested", ("k",)))) as store,
+            pytest.raises(HeadwaterError, match="key"),
+            store.writer(1, fields) as writer,
+        ):
+            writer.apply(batch(0, rows))
+
+    @pytest.mark.parametrize("name", UNREADABLE)
+    def test_rows_that_nobody_can_read_are_refused(self, place, name):
+        values = UNREADABLE[name]
+        fields = pa.schema([("id", pa.int64()), ("v", values.type)])
+        rows = pa.table([pa.array(range(len(values))), values], schema=fields)
+        key = ("id",) if place.has_keys else ()
+        with closing(place.store(Target("shop", "unreadable", key))) as store:
+            with store.writer(1, fields) as writer:
+                with pytest.raises(RowRefused) as caught:
+                    writer.apply(batch(0, rows))
+                assert (caught.value.row["id"], caught.value.column) == (1, "v")
+                told = Told(store)
+                writer.apply(batch(0, rows), told)
+                assert [each.row["id"] for each in told.refused] == [1, 2, 3]
+                if place.has_keys:  # to remove a row takes its key only
+                    ops = pa.array(["d"] * len(values))
+                    writer.apply(batch(1, rows.append_column(OP, ops)), told)
+                    assert len(told.refused) == 3
+            assert [row["id"] for row in rows_of(store)] == ([] if place.has_keys else [0])
+
+    @pytest.mark.parametrize("name", ["timestamp", "date", "string"])
+    def test_keys_that_nobody_can_read_are_refused(self, place, name):
+        if not place.has_keys:
+            pytest.skip("rows are only added to this store")
+        values = UNREADABLE[name]
+        fields = pa.schema([("k", values.type), ("n", pa.int64())])
+        rows = pa.table([values, pa.array(range(len(values)))], schema=fields)
+        with closing(place.store(Target("shop", "unreadable", ("k",)))) as store:
+            with store.writer(1, fields) as writer:
+                told = Told(store)
+                writer.apply(batch(0, rows), told)
+                assert [each.row["n"] for each in told.refused] == [1, 2, 3]
+                assert [row["n"] for row in rows_of(store)] == [0]
+                gone = rows.append_column(OP, pa.array(["d"] * len(values)))
+                writer.apply(batch(1, gone))  # there is no such row: nothing to tell
+            assert rows_of(store) == []
 
     @pytest.mark.parametrize("name", VALUES)
     def test_values_are_read_back_as_they_were(self, place, name):
@@ -601,6 +669,68 @@ class SinkContract:
             plain.writer(2, ID)
         assert place.foreign("orders__v2") == before
         assert [each.number for each in plain.versions()] == [1]
+
+    def test_what_is_not_ours_is_not_replaced_by_a_promote(self, place, plain):
+        if not place.has_versions:
+            pytest.skip("the store has one version")
+        for version in (1, 2):
+            with plain.writer(version, ID) as writer:
+                writer.apply(batch(0, table(ID, [{"id": version, "v": "a"}])))
+        try:
+            place.put_foreign("orders__v1")
+        except (NotImplementedError, FileExistsError):
+            pytest.skip("versions keep their names in this store")
+        with pytest.raises(HeadwaterError, match="orders__v1"):
+            plain.promote(2)
+        assert place.live_rows("orders") == [{"id": 1, "v": "a"}]
+        assert place.foreign("orders__v1")
+
+    def test_a_version_that_is_promoted_where_none_was_live(self, place, plain):
+        if not place.has_versions:
+            pytest.skip("the store has one version")
+        with plain.writer(2, ID) as writer:
+            writer.apply(batch(0, table(ID, [{"id": 1, "v": "a"}])))
+        plain.promote(2)
+        assert [(each.number, each.is_live) for each in plain.versions()] == [(2, True)]
+        assert place.live_rows("orders") == [{"id": 1, "v": "a"}]
+
+    @pytest.mark.parametrize("batches", [0, 2])
+    def test_a_version_made_anew_is_not_written_by_who_wrote_the_old_one(
+        self, place, plain, batches
+    ):
+        if not place.has_versions:
+            pytest.skip("the store has one version")
+        plain.writer(1, ID).close()
+        with plain.writer(2, ID) as zombie:
+            for number in range(batches):
+                zombie.apply(batch(number, table(ID, [{"id": number, "v": "old"}]), query="old"))
+            plain.drop(2)
+            with plain.writer(2, ID) as writer:
+                late = batch(batches, table(ID, [{"id": 7, "v": "old"}]), query="old")
+                with pytest.raises(Fenced):
+                    zombie.apply(late)
+                writer.apply(batch(0, table(ID, [{"id": 1, "v": "new"}])))
+                with pytest.raises(Fenced):
+                    zombie.apply(late)
+                writer.apply(batch(1, table(ID, [{"id": 2, "v": "new"}])))
+        assert rows_of(plain, 2) == [{"id": 1, "v": "new"}, {"id": 2, "v": "new"}]
+
+    @pytest.mark.parametrize("characters", [60, 63, 250])
+    def test_a_long_name_is_refused_at_once_or_will_do(self, place, characters):
+        name = "x" * characters
+        key = ("id",) if place.has_keys else ()
+        try:
+            with closing(place.store(Target("shop", name, key))) as store:
+                store.check()
+        except (ConfigError, StoreRefused):
+            return
+        with closing(place.store(Target("shop", name, key))) as store:
+            for version in (1, 2) if place.has_versions else (1,):
+                with store.writer(version, ID) as writer:
+                    writer.apply(batch(0, table(ID, [{"id": version, "v": "a"}])))
+            if place.has_versions:
+                store.promote(2)
+            assert rows_of(store, 1) == [{"id": 1, "v": "a"}]
 
     def test_writers_and_readers_go_on_while_versions_change_places(self, place):
         """Both versions are written all the time; whoever reads sees one of them, whole."""

@@ -75,6 +75,18 @@ VALUES: Mapping[str, tuple[pa.DataType, list[Any]]] = {
     "numbers": (pa.map_(pa.int32(), pa.list_(pa.float64())), [[(1, [0.5, math.nan]), (2, None)]]),
 }  # fmt: skip
 
+_MOMENTS = pa.array([0, 2**62, -(2**62), -62_135_596_800_000_001], pa.int64())
+_BYTES = pa.array([b"a", b"\xff", b"\xed\xa0\x80", b"a\xc3"])  # the third: half of a surrogate pair
+# name: a value that can be read, and some that nobody can.
+UNREADABLE: Mapping[str, pa.Array] = {
+    "timestamp": _MOMENTS.cast(pa.timestamp("us")),
+    "instant": _MOMENTS.cast(pa.timestamp("us", "UTC")),
+    "date": pa.array([0, 2**30, -(2**30), -719_163], pa.int32()).cast(pa.date32()),
+    "string": _BYTES.view(pa.string()),
+    "struct": pa.StructArray.from_arrays([_MOMENTS.cast(pa.timestamp("us"))], ["at"]),
+    "strings": pa.ListArray.from_arrays(pa.array(range(5), pa.int32()), _BYTES.view(pa.string())),
+}
+
 
 def offsets(end: int) -> Offsets:
     return {TOPIC: {0: end, 1: end * 2}}

@@ -20,7 +20,7 @@ class MariaDb(Place):
         "nan": frozenset({"nan", "inf", "-inf"}),
         "nan32": frozenset({"nan", "inf", "-inf"}),
     }
-    odd_columns = (*Place.odd_names, "{}", "$1", ":a", "?", "order", "_at")
+    odd_columns = tuple(name for name in Place.odd_columns if name != "ID")  # the same as id
 
     def __init__(self, server: MariaDbServer, database: str) -> None:
         self.server = server

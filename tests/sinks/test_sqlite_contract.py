@@ -14,7 +14,7 @@ from headwater.sinks.settings import SinkSettings
 
 class Sqlite(Place):
     lacks_values: ClassVar = {"nan": frozenset({"nan"}), "nan32": frozenset({"nan"})}
-    odd_columns = (*Place.odd_names, "{}", "$1", ":a", "?", "order", "_at")
+    odd_columns = tuple(name for name in Place.odd_columns if name != "ID")  # the same as id
 
     def __init__(self, path):
         self.path = path

@@ -83,6 +83,8 @@ class DeltaWriter(Writer):
         self._table = table
         self._target = target
         self._path = path  # None: not on our disks
+        # Open, so that no other directory gets its number: `_look` compares them.
+        self._directory = None if path is None else os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         self._upkeep = upkeep
         self._epoch, self.position, self._fields = state.epoch, state.position, state.fields
         self._seen = -1  # the version of the table that we know the state of
@@ -114,10 +116,16 @@ class DeltaWriter(Writer):
         raise busy(self._target)
 
     def close(self) -> None:
-        return
+        if self._directory is not None:
+            os.close(self._directory)
+            self._directory = None
 
     def _look(self) -> None:
-        """What others did since; Fenced if one of them has taken over."""
+        """What others did since; Fenced if one of them has taken over, or the version was dropped:
+        another one of its number may be there, whose log does not go on from ours.
+        """
+        if self._path is not None and not self._is_there(self._path):
+            raise Fenced(f"this version of {self._target.name} was dropped")
         with delta_errors():
             self._table.update_incremental()
         version = self._table.version()
@@ -131,6 +139,14 @@ class DeltaWriter(Writer):
             )
         self.position, self._seen = state.position, version
 
+    def _is_there(self, path: str) -> bool:
+        try:
+            return self._directory is not None and os.path.samestat(
+                os.stat(path), os.fstat(self._directory)
+            )
+        except FileNotFoundError:
+            return False
+
     def _widen(self, given: pa.Schema) -> None:
         """A column of its own commit: one without values is no part of any batch."""
         if OP in given.names:
@@ -142,8 +158,6 @@ class DeltaWriter(Writer):
 
     def _reduced(self, rows: pa.Table, refuse: Refuse | None) -> Reduced:
         key = self._target.key
-        if not key:
-            return Reduced(False, pa.table({}), fitted(rows, self._fields))
         refused: list[RowRefused] = []
         reduced = reduce(rows, key, None if refuse is None else refused)
         if refuse is not None and refused:

@@ -14,10 +14,13 @@ import os
 import re
 import secrets
 import shutil
+from typing import Final
 
 from headwater.errors import ConfigError, StoreRefused, StoreUnreachable
 from headwater.sinks.contract import Target
 from headwater.sinks.settings import SinkSettings
+
+_NAME_BYTES: Final = 200  # of 255, as version and what is temporary have names around it
 
 
 def directory_of(settings: SinkSettings) -> str:
@@ -36,6 +39,8 @@ def directory_name(name: str) -> str:
         raise ConfigError(
             f"{name!r} is no name for a directory of rows", hint="readers pass over . and _"
         )
+    if len(name.encode()) > _NAME_BYTES:
+        raise ConfigError(f"{name} is too long for a directory", detail=f"at most {_NAME_BYTES}")
     return re.sub(r"[/\\%]", ".", name)  # delta-rs takes a path for a URL
 
 

@@ -6,20 +6,16 @@ document  {"column": value, …} as `json_text` writes it, the key's columns too
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.errors import RowRefused, StoreRefused
 from headwater.sinks import json_text
-from headwater.sinks.contract import DELETE, OP, TRUNCATE, Refuse
+from headwater.sinks.contract import Refuse
 from headwater.sinks.evolving import fitted
+from headwater.sinks.readable import shown
 from headwater.sinks.reducing import reduce
-
-# What ISO 8601 has words for, and any reader understands: the years 1 to 9999.
-_FIRST_S: Final = -62_135_596_800
-_END_S: Final = 253_402_300_800
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +36,11 @@ def documents_of(
     refuse: Refuse | None,
     id_bytes: tuple[int, int] = (0, 1 << 29),
 ) -> Documents:
-    """Raises RowRefused for a row that has no id, or none that the store could take, or a time that
-    JSON's readers could not; with `refuse` tells of all those, and leaves them out.
+    """Raises RowRefused for a row that has no id, or none that the store could take, or cannot be
+    read (reducing.py); with `refuse` tells of all those, and leaves them out.
     """
     refused: list[RowRefused] = []
-    reduced = reduce(_with_readable_times(rows, refused), key, refused)
+    reduced = reduce(rows, key, refused)
     upserts, deletes = reduced.upserts, reduced.deletes
     ids = removed = pa.array([], pa.large_string())
     if key:
@@ -58,7 +54,7 @@ def documents_of(
                 column=key[0],
                 hint="choose another key, or a hash of this one",
             )
-            for row in upserts.filter(pc.invert(fits)).to_pylist()
+            for row in shown(upserts.filter(pc.invert(fits)))
         ]
         upserts, ids = upserts.filter(fits), ids.filter(fits)
     if refused:
@@ -95,52 +91,6 @@ def ids_of(rows: pa.Table, key: Sequence[str]) -> pa.Array:
 
 def _json(rows: pa.Table) -> pa.Array:
     return json_text.objects([_whole(column) for column in rows.columns], rows.column_names)
-
-
-def _with_readable_times(rows: pa.Table, refused: list[RowRefused]) -> pa.Table:
-    for name in rows.column_names:
-        is_outside = _is_outside(rows[name])
-        if is_outside is None:
-            continue
-        if OP in rows.column_names:
-            has_row = pc.invert(pc.is_in(rows[OP], pa.array([DELETE, TRUNCATE])))
-            is_outside = pc.and_(is_outside, has_row)
-        refused += [
-            RowRefused(
-                f"{name} of a row lies outside of the years 1 to 9999",
-                row=row,
-                column=name,
-                hint="filter such rows out, or clip the time",
-            )
-            for row in _as_numbers(rows.filter(is_outside)).to_pylist()
-        ]
-        rows = rows.filter(pc.invert(is_outside))
-    return rows
-
-
-def _as_numbers(rows: pa.Table) -> pa.Table:
-    """Python has no such times either."""
-    for at, field in enumerate(rows.schema):
-        if pa.types.is_temporal(field.type):
-            width = pa.int32() if field.type == pa.date32() else pa.int64()
-            rows = rows.set_column(at, field.name, rows.column(at).cast(width))
-    return rows
-
-
-def _is_outside(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
-    """None: no value is."""
-    if pa.types.is_date(column.type):
-        column = column.cast(pa.timestamp("s"))
-    if not pa.types.is_timestamp(column.type):
-        return None
-    scale = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[column.type.unit]
-    first, end = (min(max(s * scale, -(2**63)), 2**63 - 1) for s in (_FIRST_S, _END_S))
-    moments = column.cast(pa.int64())
-    least, most = pc.min_max(moments).values()
-    if not least.is_valid or (first <= least.as_py() and most.as_py() < end):
-        return None
-    is_outside = pc.or_(pc.less(moments, first), pc.greater_equal(moments, end))
-    return pc.fill_null(is_outside, fill_value=False)
 
 
 def _has_size(ids: pa.Array, shortest_bytes: int, longest_bytes: int) -> pa.Array:

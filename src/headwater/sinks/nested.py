@@ -2,12 +2,13 @@
 
 Structs and maps with text keys are objects; other maps are lists of [key, value]. What JSON has not
 is text: exact numbers ("1.50"), bytes (base64), dates and times (ISO 8601), NaN and infinities.
+Durations are whole microseconds.
 """
 
 import base64
 import math
 from collections.abc import Callable
-from datetime import date, datetime
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ import orjson
 import pyarrow as pa
 
 _Convert = Callable[[Any], Any]
+_MICROSECOND: Final = timedelta(microseconds=1)
 _NO_NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -51,6 +53,8 @@ def _to_json(type_: pa.DataType) -> _Convert | None:
         return lambda value: format(value, "f")
     if pa.types.is_binary(type_) or pa.types.is_large_binary(type_):
         return lambda value: base64.b64encode(value).decode()
+    if pa.types.is_duration(type_):
+        return lambda value: value // _MICROSECOND
     return _inside(type_, _to_json, writes=True)
 
 
@@ -65,6 +69,10 @@ def _from_json(type_: pa.DataType) -> _Convert | None:
         return date.fromisoformat
     if pa.types.is_timestamp(type_):
         return datetime.fromisoformat
+    if pa.types.is_time(type_):
+        return time.fromisoformat
+    if pa.types.is_duration(type_):
+        return lambda value: value * _MICROSECOND
     return _inside(type_, _from_json, writes=False)
 
 

@@ -15,6 +15,7 @@ from headwater.sinks.contract import OP, Batch, Position, Refuse, Target, Writer
 from headwater.sinks.documents import Documents, documents_of
 from headwater.sinks.evolving import evolved
 from headwater.sinks.opensearch_api import OpenSearchApi, path_of, reason_of
+from headwater.sinks.readable import shown
 
 # Stages of a batch. What searches see is, while WRITING, the stored position; when COMMITTED, that
 # or the one before; None: the stored position, and no batch is under way.
@@ -111,7 +112,7 @@ class OpenSearchWriter(Writer):
         def refused(at: int, answer: Any) -> RowRefused:
             reason = reason_of(answer)
             column = re.search(r"field \[([^\]]+)\]", reason)
-            row = documents.rows.slice(at, 1).to_pylist()[0]
+            row = shown(documents.rows.slice(at, 1))[0]
             return RowRefused(
                 "OpenSearch does not take a row", row=row, column=column[1] if column else "",
                 detail=reason,

@@ -3,7 +3,7 @@
     orders__v1/
       day=2026-01-31/part-000000000042-0000.parquet     batch 42
       day=2026-01-31/.3-000000000043-0000.tmp           epoch 3 writes batch 43: nobody sees it
-      _headwater/00000000000000000017.json              the 17th commit: `_State`
+      _headwater/01790000000000000017.json              the 17th commit: `_State`
 
 A commit is a file with the next number in `_headwater/`, made by link(2), which fails if there is
 one: of two writers one loses, looks what is there, and finds that it is fenced. The commit names
@@ -17,6 +17,7 @@ import contextlib
 import os
 import re
 import secrets
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -25,7 +26,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headwater.errors import ConfigError, Fenced, StoreRefused, StoreUnreachable
+from headwater.errors import ConfigError, Fenced, RowRefused, StoreRefused, StoreUnreachable
 from headwater.sinks.contract import (
     OP,
     Batch,
@@ -50,12 +51,14 @@ from headwater.sinks.directories import (
 )
 from headwater.sinks.evolving import evolved, fitted, plain
 from headwater.sinks.parquet_files import check_types, opened, partitioned, rows_of, show, sweep
+from headwater.sinks.readable import readable
 from headwater.sinks.settings import SinkSettings
 
 OPTIONS: Final = ("compression",)
 TARGET_OPTIONS: Final = ("partition_by", "mode", "compression")
 
 _COMMITS: Final = "_headwater"  # readers pass over names that begin with _ or .
+_BEGIN: Final = "begin"  # what their numbers begin with
 _KEPT: Final = 10  # commits; only the last one counts
 _COMPRESSIONS: Final = ("zstd", "snappy", "gzip", "lz4", "none")
 
@@ -210,8 +213,9 @@ class ParquetStore(Store):
 
 
 class _Commits:
-    """The commits of one version, numbered from 1. The one with the highest number counts; those
-    in front of it may be missing, or be a late writer's, who looks and finds that it does not.
+    """The commits of one version. The one with the highest number counts; those in front of it may
+    be missing, or be a late writer's, who looks and finds that it does not. Numbers begin with the
+    time at which the version was made: a writer of one that was dropped has lower ones.
     """
 
     def __init__(self, root: str) -> None:
@@ -225,6 +229,14 @@ class _Commits:
             )
         except (FileNotFoundError, NotADirectoryError):
             return 0
+
+    def begin(self) -> int:
+        """The number in front of the first, which all writers of this directory agree on."""
+        path = os.path.join(self.path, _BEGIN)
+        with contextlib.suppress(FileExistsError):
+            self._put(path, str(time.time_ns()).encode())
+        with open(path, "rb") as file:
+            return int(file.read())
 
     def read(self) -> _State:
         for _ in range(_KEPT):
@@ -245,23 +257,28 @@ class _Commits:
 
     def add(self, number: int, state: _State) -> bool:
         """Whether it is the last one now; durable then."""
-        temporary = os.path.join(self.path, f".{secrets.token_hex(8)}.tmp")
-        with open(temporary, "wb") as file:
-            file.write(state.to_json())
-            file.flush()
-            os.fsync(file.fileno())
         try:
-            os.link(temporary, self._file(number))
+            self._put(self._file(number), state.to_json())
         except FileExistsError:
             return False
-        finally:
-            os.unlink(temporary)
-        sync_directory(self.path)
         if self.last() != number:
             return False
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._file(number - _KEPT))
         return True
+
+    def _put(self, path: str, contents: bytes) -> None:
+        """At once, and for good. FileExistsError if there is one."""
+        temporary = os.path.join(self.path, f".{secrets.token_hex(8)}.tmp")
+        with open(temporary, "wb") as file:
+            file.write(contents)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(temporary, path)
+        finally:
+            os.unlink(temporary)
+        sync_directory(self.path)
 
     def _file(self, number: int) -> str:
         return os.path.join(self.path, f"{number:020}.json")
@@ -293,7 +310,10 @@ class _ParquetWriter(Writer):
             if OP in given.names and OP not in self._state.fields.names:
                 given = given.remove(given.get_field_index(OP))
             fields = evolved(self._state.fields, given, can_widen=False).fields
-            files = self._write(batch.id, fitted(batch.rows, fields))
+            told: list[RowRefused] | None = None if refuse is None else []
+            files = self._write(batch.id, fitted(readable(batch.rows, None, told), fields))
+            if refuse is not None and told:
+                refuse(told)
             state = _State(self._state.owner, self._state.epoch, batch.position(), fields, files)
             if not self._commits.add(self._number + 1, state):
                 raise self._fenced()
@@ -313,6 +333,8 @@ class _ParquetWriter(Writer):
                 self._state = self._commits.read()
                 _check_owner(self._state, owner, self._commits.root)
                 show(self._commits.root, self._state.files)
+            else:
+                self._number = self._commits.begin()
             state = _State(
                 self._state.owner,
                 self._state.epoch + 1,

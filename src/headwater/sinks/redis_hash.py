@@ -82,9 +82,11 @@ class RedisStore(Store):
                 socket_connect_timeout=10,
                 retry=Retry(NoBackoff(), 0),  # the pipeline tries again, with a new writer
             )
-        except ValueError as error:
+        except ValueError:  # which may show a part of the password
             raise ConfigError(
-                f"{self._address}: its url is none of Redis", detail=str(error)
+                f"{self._address}: its url is none of Redis",
+                hint="redis://user@host:6379/0, rediss://… or unix://…; in a password, special"
+                " characters are %-encoded",
             ) from None
         self._maxlen = target.options.get("maxlen", "")
         if self._maxlen and (target.key or not self._maxlen.isdecimal()):
@@ -164,11 +166,15 @@ class RedisStore(Store):
         def rename(pipe: Any) -> None:
             known = _text(pipe.hgetall(self.target_key))
             self._check_known(known, version)
-            live = int(known["live"])
-            if live == version:
+            live = known.get("live")
+            if live == str(version):
                 pipe.multi()
                 return
-            data, old, new = (self._target.name, *map(self.other_name, (live, version)))
+            data, new = self._target.name, self.other_name(version)
+            # RENAME would replace what somebody else has there.
+            old = data if live is None else self.other_name(int(live))
+            pipe.watch(data, old, new)
+            self._check_free(pipe, old)
             # A hash without rows is not there at all, and cannot be renamed.
             is_there = [bool(pipe.exists(name)) for name in (data, new)]
             pipe.multi()
@@ -178,8 +184,7 @@ class RedisStore(Store):
                 pipe.rename(new, data)
             pipe.hset(self.target_key, "live", version)
 
-        watched = (self._target.name, self.other_name(version))
-        self.transaction(rename, self.target_key, *watched)
+        self.transaction(rename, self.target_key)
 
     def drop(self, version: int) -> None:
         def remove(pipe: Any) -> None:
@@ -367,10 +372,14 @@ class RedisWriter(Writer):
                 detail=f"Redis takes {_LARGEST_BATCH_BYTES >> 20} MiB in one transaction",
                 hint="let the pipeline read fewer records for each batch",
             )
-        self._connection.send_packed_command([command(b"MULTI"), *commands, command(b"EXEC")])
-        for _ in range(len(commands) + 1):  # OK, then QUEUED, or why not
-            self._connection.read_response()
-        answers = self._connection.read_response()
+        try:
+            self._connection.send_packed_command([command(b"MULTI"), *commands, command(b"EXEC")])
+            for _ in range(len(commands) + 1):  # OK, then QUEUED, or why not
+                self._connection.read_response()
+            answers = self._connection.read_response()
+        except BaseException:  # the answers behind it are of no question that comes later
+            self._connection.disconnect()
+            raise
         if answers is None:
             return False
         for answer in answers:
@@ -397,7 +406,7 @@ def _told(whose: str) -> Iterator[None]:
         ) from None
     except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
         raise StoreUnreachable(f"{whose}: Redis does not answer", detail=str(error)) from None
-    except redis.ResponseError as error:
+    except redis.RedisError as error:
         if isinstance(error, _PASSING) or str(error).startswith("MISCONF"):
             raise StoreUnreachable(
                 f"{whose}: Redis takes no writes now", detail=str(error)

@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.errors import RowRefused
+from headwater.errors import RowRefused, StoreRefused
 from headwater.sinks.contract import DELETE, OP, TRUNCATE
+from headwater.sinks.readable import readable, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +28,7 @@ class Reduced:
 
 
 def reduce(rows: pa.Table, key: Sequence[str], refused: list[RowRefused] | None = None) -> Reduced:
-    """Raises RowRefused for a key that has a null: no store can tell such rows apart. With
-    `refused` they are left out and added to it. Without a key all rows are upserts.
-    """
+    """Raises what `with_keys` does. Without a key all rows are upserts."""
     clears = False
     if OP in rows.column_names:
         ops = rows[OP]
@@ -51,9 +50,18 @@ def reduce(rows: pa.Table, key: Sequence[str], refused: list[RowRefused] | None 
 
 
 def with_keys(rows: pa.Table, key: Sequence[str], refused: list[RowRefused] | None) -> pa.Table:
+    """The rows whose keys are themselves in every store. Raises RowRefused for a key that has a
+    null or a NaN: no store can tell such rows apart; and for what is not `readable`. With `refused`
+    they are left out and added to it. -0.0 and 0.0 are one key: the latter.
+    """
     for column in key:
-        if rows[column].null_count:
-            is_null = pc.is_null(rows[column])
+        if pa.types.is_nested(rows[column].type):
+            raise StoreRefused(f"column {column} is {rows[column].type}: no part of a key")
+    rows = readable(rows, key, refused)
+    for column in key:
+        is_float = pa.types.is_floating(rows[column].type)
+        if rows[column].null_count or is_float:
+            is_null = pc.is_null(rows[column], nan_is_null=True)
             errors = [
                 RowRefused(
                     f"a row has no {column}, which is part of the key",
@@ -61,22 +69,30 @@ def with_keys(rows: pa.Table, key: Sequence[str], refused: list[RowRefused] | No
                     column=column,
                     hint="filter such rows out, or choose another key",
                 )
-                for row in rows.filter(is_null).to_pylist()
+                for row in shown(rows.filter(is_null))
             ]
-            if refused is None:
+            if errors and refused is None:
                 raise errors[0]
-            refused += errors
+            if refused is not None:
+                refused += errors
             rows = rows.filter(pc.invert(is_null))
+        if is_float:
+            at = rows.column_names.index(column)
+            zero = pa.scalar(0.0, rows[column].type)
+            rows = rows.set_column(at, column, pc.add(rows[column], zero))
     return rows
 
 
 def _last_of_each(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     """In the order of the last appearances."""
-    numbered = rows.select(list(key)).append_column("__row", pa.array(np.arange(len(rows))))
-    last = numbered.group_by(list(key), use_threads=False).aggregate([("__row", "max")])
+    names = [f"key{at}" for at in range(len(key))]
+    numbered = pa.table(
+        [*(rows[column] for column in key), pa.array(np.arange(len(rows)))], [*names, "row"]
+    )
+    last = numbered.group_by(names, use_threads=False).aggregate([("row", "max")])
     if len(last) == len(rows):
         return rows
-    return rows.take(pa.array(np.sort(last["__row_max"].to_numpy())))
+    return rows.take(pa.array(np.sort(last["row_max"].to_numpy())))
 
 
 def _mask(matches: pa.ChunkedArray) -> np.ndarray:

@@ -53,6 +53,7 @@ from headwater.sinks.contract import (
     offsets_from,
 )
 from headwater.sinks.noted_transactions import NotedTransactions, read_notes
+from headwater.sinks.readable import readable
 from headwater.sinks.settings import SinkSettings
 
 _CHUNK_ROWS: Final = 1024
@@ -219,6 +220,10 @@ class _SendingWriter(Writer):
     def apply(self, batch: Batch, refuse: Refuse | None = None) -> None:
         if is_applied(self.position, batch):
             return
+        unreadable: list[RowRefused] | None = None if refuse is None else []
+        batch = replace(batch, rows=readable(batch.rows, None, unreadable))
+        if refuse is not None and unreadable:
+            refuse(unreadable)
         sent = self._sent_of(batch)
         digest = hashlib.sha256()
         noted_s = time.monotonic()

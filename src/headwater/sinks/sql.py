@@ -1,5 +1,6 @@
 """What the stores that speak SQL have in common: their table of positions, and their refusals."""
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -9,6 +10,7 @@ import pyarrow.compute as pc
 
 from headwater.errors import Fenced, RowRefused, StoreRefused
 from headwater.sinks.contract import Position, Target, Version, fields_from_text, name_of
+from headwater.sinks.readable import shown
 
 # One row for each version of a target: owner, target, version, is_live, epoch, position, fields.
 POSITIONS: Final = "__headwater_positions"
@@ -20,7 +22,7 @@ class Stored:
 
     version: int
     is_live: bool
-    epoch: int  # counted up by every writer; an older one may not write any more
+    epoch: int  # counted up by every writer; one with another may not write any more
     position: Position | None
     fields: pa.Schema
 
@@ -43,6 +45,13 @@ class Stored:
         return Version(self.version, self.is_live, self.position, self.fields)
 
 
+def first_epoch() -> int:
+    """Of a version that is made. After a drop the same number may be made again: a writer of the
+    one that is gone must not find its own epoch there.
+    """
+    return time.time_ns() // 1000
+
+
 def quoted(name: str, mark: str = '"') -> str:
     return mark + name.replace(mark, mark + mark) + mark
 
@@ -62,7 +71,7 @@ def without(
     is_bad = pc.fill_null(is_bad, fill_value=False)
     if not pc.any(is_bad).as_py():
         return rows
-    errors = [refusal(row, column, what) for row in rows.filter(is_bad).to_pylist()]
+    errors = [refusal(row, column, what) for row in shown(rows.filter(is_bad))]
     if refused is None:
         raise errors[0]
     refused += errors

@@ -1,6 +1,7 @@
 """Columns as fields of a tantivy index, rows as its documents.
 
-    text, lists of text   full text, under the column's name; as they are, under NAME.raw
+    text, lists of text   full text, under the column's name; as they are, under NAME.raw (unless
+                          a column is called so)
     numbers, decimals     as numbers (decimals rounded: only to be found by)
     bool, date, timestamp the same (times outside of 1677 to 2262 are not found)
     anything else         not searched
@@ -70,7 +71,8 @@ def schema_of(fields: pa.Schema, analysis: Analysis) -> tantivy.Schema:
         kind = _kind(field)
         if kind == "text" and analysis.has_text(field.name):
             builder.add_text_field(field.name, tokenizer_name=_tokenizer(analysis))
-            builder.add_text_field(f"{field.name}.raw", tokenizer_name="raw", fast=True)
+            if (raw := f"{field.name}.raw") not in fields.names:
+                builder.add_text_field(raw, tokenizer_name="raw", fast=True)
         elif kind == "text":
             builder.add_text_field(field.name, tokenizer_name="raw", fast=True)
         elif kind is not None:
@@ -103,13 +105,15 @@ def index_documents(documents: Documents, analysis: Analysis) -> Iterator[str]:
     }
     if len(documents.ids):
         columns[ID] = documents.ids
+    names = documents.rows.column_names
     for field, column in zip(documents.rows.schema, documents.rows.columns, strict=True):
         if (kind := _kind(field)) is None:
             continue
         values = _searched(pa.concat_arrays([*column.chunks, pa.array([], field.type)]), kind)
         columns[field.name] = values
-        if kind == "text" and analysis.has_text(field.name):
-            columns[f"{field.name}.raw"] = values
+        raw = f"{field.name}.raw"
+        if kind == "text" and analysis.has_text(field.name) and raw not in names:
+            columns[raw] = values
     made = json_text.objects(list(columns.values()), list(columns))
     for document in made.to_pylist():
         yield document.decode()

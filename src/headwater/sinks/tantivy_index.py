@@ -49,6 +49,7 @@ from headwater.sinks.contract import (
     is_applied,
     name_of,
 )
+from headwater.sinks.directories import directory_name
 from headwater.sinks.documents import Documents, check_types, documents_of
 from headwater.sinks.evolving import evolved, fitted, plain
 from headwater.sinks.settings import SinkSettings
@@ -76,8 +77,9 @@ class TantivyStore(Store):
     def __init__(self, settings: SinkSettings, target: Target, log: Log) -> None:
         if settings.url is None:
             raise ConfigError(f"sink {settings.name} has no url", hint='url = "/a/directory"')
-        if "/" in target.name or target.name in ("", ".", "..", ".headwater"):
+        if "/" in target.name:
             raise ConfigError(f"{target.name} cannot be the name of a directory")
+        directory_name(target.name)  # raises too
         self.target = target
         self.analysis = Analysis.from_options(target.options)
         self._root = Path(settings.url.reveal().removeprefix("file://"))

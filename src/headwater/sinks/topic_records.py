@@ -28,6 +28,7 @@ from headwater.protocol.compression import NAMES as COMPRESSIONS
 from headwater.protocol.records import HEADER_BYTES
 from headwater.sinks import json_reading, json_text
 from headwater.sinks.contract import DELETE, OP, Log, Target
+from headwater.sinks.readable import shown
 from headwater.sinks.reducing import with_keys
 
 FORMS: Final = ("json", "debezium", "bytes")
@@ -250,7 +251,7 @@ class Telling:
 
     def _refusal(self, row: pa.RecordBatch) -> RowRefused:
         topic, limit_bytes = self._topic.name, self._topic.limit_bytes
-        (values,) = row.to_pylist()
+        (values,) = shown(row)
         key = {name: values[name] for name in self._key}
         return RowRefused(
             f"a row is too large for topic {topic}",

@@ -29,6 +29,7 @@ import pyarrow as pa
 
 from headwater.errors import ConfigError, RowRefused, StoreRefused, StoreUnreachable
 from headwater.sinks.contract import Log, Target
+from headwater.sinks.readable import shown
 from headwater.sinks.sending import (
     Message,
     Sender,
@@ -178,7 +179,7 @@ class _Webhook(Sender):
     def _refused(self, rows: pa.Table, at: int, status: int, answer: str) -> RowRefused:
         return RowRefused(
             f"{self.address} refuses a row with {status}",
-            row=rows.slice(at, 1).to_pylist()[0],
+            row=shown(rows.slice(at, 1))[0],
             detail=answer,
         )
 

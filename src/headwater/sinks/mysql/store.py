@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from headwater.errors import StoreRefused, StoreUnreachable
+from headwater.errors import ConfigError, StoreRefused, StoreUnreachable
 from headwater.sinks import sql
 from headwater.sinks.contract import (
     Contents,
@@ -35,6 +35,7 @@ from headwater.sinks.sql import POSITIONS, Stored
 OPTIONS: Final = ()
 TARGET_OPTIONS: Final = ()
 
+_NAME_CHARACTERS: Final = 64
 _READ_ROWS: Final = 10_000
 # Exact, also about case and spaces at the end ("PAD SPACE" would take 'a' and 'a ' for the same).
 _COLLATIONS: Final = ("utf8mb4_nopad_bin", "utf8mb4_0900_bin")  # MariaDB, MySQL
@@ -43,6 +44,11 @@ _COLLATIONS: Final = ("utf8mb4_nopad_bin", "utf8mb4_0900_bin")  # MariaDB, MySQL
 class MySqlStore(Store):
     def __init__(self, settings: SinkSettings, target: Target, log: Log) -> None:
         self._address = address_of(with_password(settings))
+        if len(name_of(target, 999, is_live=False)) > _NAME_CHARACTERS:
+            raise ConfigError(
+                f"{target.name} is too long for a table of MySQL",
+                detail=f"names have {_NAME_CHARACTERS} characters, and versions need some of them",
+            )
         self._target = target
         self._tables = Tables(self._address.database, target)
 
@@ -132,9 +138,14 @@ class MySqlStore(Store):
         for is_last in (False, True):
             try:
                 session.run(
-                    f"INSERT INTO {POSITIONS} VALUES (%s, %s, %s, %s, 1, NULL, %s)"
+                    f"INSERT INTO {POSITIONS} VALUES (%s, %s, %s, %s, %s, NULL, %s)"
                     " ON DUPLICATE KEY UPDATE epoch = epoch + 1",
-                    [*self._tables.identity(version), int(is_live), fields_to_text(fields)],
+                    [
+                        *self._tables.identity(version),
+                        int(is_live),
+                        sql.first_epoch(),
+                        fields_to_text(fields),
+                    ],
                 )
                 break
             except StoreUnreachable as error:

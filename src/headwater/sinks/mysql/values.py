@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from headwater.errors import RowRefused, StoreRefused
 from headwater.sinks.nested import is_nested
 from headwater.sinks.sql import without
-from headwater.sinks.sql_texts import from_texts, is_beyond_years, to_texts
+from headwater.sinks.sql_texts import from_texts, to_texts
 
 _KEY_BYTES: Final = 3072  # that an index of InnoDB may have (row format DYNAMIC)
 _CHARACTER_BYTES: Final = 4  # of utf8mb4
@@ -87,9 +87,6 @@ def checked(rows: pa.Table, types: dict[str, str], refused: list[RowRefused] | N
         if pa.types.is_floating(type_):
             is_bad = pc.invert(pc.is_finite(rows[name]))
             rows = without(rows, is_bad, name, "MySQL has neither NaN nor infinity", refused)
-        elif pa.types.is_date(type_) or pa.types.is_timestamp(type_):
-            is_bad = is_beyond_years(rows[name])
-            rows = without(rows, is_bad, name, "not in the years 1 to 9999", refused)
         elif types[name].startswith("var"):
             longest = int(types[name].partition("(")[2].partition(")")[0])
             lengths = pc.utf8_length if pa.types.is_string(type_) else pc.binary_length

@@ -17,6 +17,7 @@ from headwater.sinks.evolving import evolved, fitted
 from headwater.sinks.mysql.session import Session, code_of
 from headwater.sinks.mysql.tables import Table, Tables, names, quoted
 from headwater.sinks.mysql.values import RowTexts, checked, column_types
+from headwater.sinks.readable import shown
 from headwater.sinks.reducing import reduce
 from headwater.sinks.sql import Stored
 
@@ -140,7 +141,7 @@ class MySqlWriter(Writer):
                 self._send_run(statement, rows, texts, begin, middle, table, refused)
                 self._send_run(statement, rows, texts, middle, end, table, refused)
                 return
-            told = _refusal(error, rows.slice(begin, 1).to_pylist()[0], table, self._key)
+            told = _refusal(error, shown(rows.slice(begin, 1))[0], table, self._key)
             if refused is None:
                 raise told from error
             refused.append(told)

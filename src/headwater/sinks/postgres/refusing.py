@@ -11,6 +11,7 @@ from headwater.errors import RowRefused
 from headwater.sinks.postgres.connection import Session, ValuesRefused
 from headwater.sinks.postgres.tables import literal
 from headwater.sinks.postgres.values import to_literals
+from headwater.sinks.readable import shown
 from headwater.sinks.sql import names, refusal
 
 
@@ -45,7 +46,7 @@ def write_parts(
 
 def _explained(session: Session, row: pa.Table, error: psycopg2.Error, table: str) -> RowRefused:
     column = _column_of(session, error, table) or _by_trying(session, row, error, table)
-    return refusal(row.to_pylist()[0], column, session.shown(error))
+    return refusal(shown(row)[0], column, session.shown(error))
 
 
 def _column_of(session: Session, error: psycopg2.Error, table: str) -> str:

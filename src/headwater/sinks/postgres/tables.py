@@ -159,7 +159,7 @@ def create_table(session: Session, place: Place, stored: Stored) -> None:
     session.run(
         f"INSERT INTO {place.positions} (owner, target, version, is_live, epoch, fields)"
         f" VALUES ({literal(place.target.owner)}, {literal(place.target.name)}, {stored.version},"
-        f" {stored.is_live}, 0, '{fields_to_text(stored.fields)}')"
+        f" {stored.is_live}, {sql.first_epoch()}, '{fields_to_text(stored.fields)}')"
     )
 
 

@@ -32,9 +32,6 @@ _TYPES: Final = {
     pa.time64("us"): "time",
     pa.null(): "text",
 }
-# The years 1 to 9999: others Arrow and PostgreSQL write each in their own way.
-_DAYS: Final = (-719_162, 2_932_896)
-_MICROSECONDS: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 _SLICE_ROWS: Final = 16_384
 _WRITE: Final = pa.csv.WriteOptions(include_header=False)
 
@@ -63,8 +60,6 @@ def checked(rows: pa.Table, refused: list[RowRefused] | None) -> pa.Table:
             rows = without(
                 rows, has_nul, field.name, "PostgreSQL's text has no NUL characters", refused
             )
-        elif pa.types.is_timestamp(field.type) or pa.types.is_date(field.type):
-            rows = _within_years(rows, field, refused)
     return rows
 
 
@@ -179,14 +174,3 @@ def _may_hold_nul(column: pa.ChunkedArray) -> bool:
         if not np.frombuffer(data, np.uint8)[starts[0] : starts[-1]].all():
             return True
     return False
-
-
-def _within_years(rows: pa.Table, field: pa.Field, refused: list[RowRefused] | None) -> pa.Table:
-    is_date = pa.types.is_date(field.type)
-    first, last = _DAYS if is_date else _MICROSECONDS
-    column = rows[field.name].cast(pa.int32() if is_date else pa.int64())
-    bounds = pc.min_max(column).as_py()
-    if bounds["min"] is None or (bounds["min"] >= first and bounds["max"] <= last):
-        return rows
-    is_beyond = pc.or_(pc.less(column, first), pc.greater(column, last))
-    return without(rows, is_beyond, field.name, "its year is not among 1 to 9999", refused)

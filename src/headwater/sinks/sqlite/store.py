@@ -84,7 +84,7 @@ class SqliteStore(Store):
             stored = Stored(version, old.is_live, old.epoch + 1, old.position, fields)
         else:
             is_live = version == 1 and not any(each.is_live for each in found.values())
-            stored = Stored(version, is_live, 1, None, fields)
+            stored = Stored(version, is_live, sql.first_epoch(), None, fields)
             self._tables.create(connection, stored)
         self._tables.save(connection, stored)
         return stored

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from headwater.errors import RowRefused, StoreRefused
 from headwater.sinks.nested import is_nested
 from headwater.sinks.sql import without
-from headwater.sinks.sql_texts import from_texts, is_beyond_years, to_texts
+from headwater.sinks.sql_texts import from_texts, to_texts
 
 
 def column_type(field: pa.Field) -> str:
@@ -40,9 +40,6 @@ def checked(rows: pa.Table, refused: list[RowRefused] | None) -> pa.Table:
         elif pa.types.is_uint64(type_):
             is_bad = pc.greater(rows[name], pa.scalar(2**63 - 1, type_))
             rows = without(rows, is_bad, name, "beyond 2^63 - 1", refused)
-        elif pa.types.is_date(type_) or pa.types.is_timestamp(type_):
-            is_bad = is_beyond_years(rows[name])
-            rows = without(rows, is_bad, name, "not in the years 1 to 9999", refused)
     return rows
 
 

@@ -11,6 +11,7 @@ from headwater.errors import RowRefused
 from headwater.sinks import sql
 from headwater.sinks.contract import Batch, Refuse, Writer, is_applied
 from headwater.sinks.evolving import fitted
+from headwater.sinks.readable import shown
 from headwater.sinks.reducing import reduce
 from headwater.sinks.sql import Stored, names, quoted
 from headwater.sinks.sqlite.database import Database
@@ -101,7 +102,7 @@ class SqliteWriter(Writer):
                         raise
                     # Rows are taken one by one, and those before the bad one are in.
                     bad = len(piece) - length_hint(first) - 1
-                    row = piece.slice(bad, 1).to_pylist()[0]
+                    row = shown(piece.slice(bad, 1))[0]
                     told = _refusal(error, row, table, self._target.key)
                     if refused is None:
                         raise told from error
