@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
 from headwater.capture import positions
@@ -195,18 +196,23 @@ class Runner:
         """Returns when `stop` is set, or when no pipeline can ever go on. Raises PipelineError when
         Spark has ended under them: only a new process can start it again.
         """
+        spark = self.pipelines[0].spark
         self._kept = [_Kept(pipeline) for pipeline in self.pipelines]
         try:
             while not self.stop.is_set() and not all(each.has_ended for each in self._kept):
-                if has_ended(self.pipelines[0].spark):
+                if has_ended(spark):
                     raise PipelineError(
                         "Spark has ended",
                         detail="its JVM was killed or failed, or its cluster ended the application",
                         hint="start the pipelines again; they go on where they were",
                     )
-                for each in list(self._kept):
-                    self._look_after(each)
-                self._tell()
+                try:
+                    for each in list(self._kept):
+                        self._look_after(each)
+                    self._tell()
+                except (Py4JError, OSError):
+                    if not has_ended(spark):
+                        raise
                 self.stop.wait(_ROUND_S)
         finally:
             for each in self._kept:
