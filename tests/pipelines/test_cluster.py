@@ -99,6 +99,7 @@ def test_source_and_state_on_a_standalone_cluster(broker_address, tmp_path) -> N
 
 @pytest.mark.slow
 @pytest.mark.java
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(bool(missing_tools("java", "mvn")), reason="needs java and mvn on the PATH")
 def test_the_same_pipelines_with_two_addresses_changed(tmp_path, spark) -> None:
     """Apache Kafka as the log, a cluster as Spark; an executor is killed in the midst of a batch,
