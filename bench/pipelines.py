@@ -16,7 +16,6 @@ def parts(*, quick: bool) -> dict[str, Part]:
     processes come first: later ones leave a Spark in this process.
     """
     share = 4 if quick else 1
-    few = 1 if quick else 2
 
     def latency(_rounds: int, figures: Figures) -> None:
         alternate({NAME: lambda: derived_latency(40 // share)}, 1, figures)
@@ -25,10 +24,10 @@ def parts(*, quick: bool) -> dict[str, Part]:
         micro_batches.floors(1, figures)
 
     def source(rounds: int, figures: Figures) -> None:
-        spark_source.measure(kafka.NAME, 1_500_000 // share, rounds, figures)
+        spark_source.measure(kafka.NAME, 3_000_000 // share, min(rounds, 3), figures)
 
     def source_on_ours(_rounds: int, figures: Figures) -> None:
-        spark_source.measure(headwater.NAME, 1_500_000 // share, few, figures)
+        spark_source.measure(headwater.NAME, 3_000_000 // share, 1, figures)
 
     def into_topics(rounds: int, figures: Figures) -> None:
         topic_sink.measure(kafka.NAME, 1_000_000 // share, rounds, figures)
