@@ -1,6 +1,8 @@
 """The log as DataFrames, on a broker of ours; what is there is known from what was written."""
 
 import json
+import subprocess
+import sys
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -345,3 +347,22 @@ def test_offsets_are_committed_to_a_group(spark, broker_address, tmp_path) -> No
         wait_until(is_committed, timeout_s=30)
     finally:
         query.stop()
+
+
+READ_AS_A_WORKER = """
+import gc, sys
+from headwater.pipelines.source.data_source import HeadwaterDataSource, RAW
+reader = HeadwaterDataSource({"bootstrap": sys.argv[1], "topic": sys.argv[2]}).reader(RAW)
+print(sum(rows.num_rows for part in reader.partitions() for rows in reader.read(part)))
+print(len(gc.get_objects()))
+"""
+
+
+def test_what_a_worker_collects_after_each_task_is_next_to_nothing(broker_address):
+    topic = new_topic(broker_address)
+    write(broker_address, topic, numbers(0, 10))
+    command = [sys.executable, "-c", READ_AS_A_WORKER, broker_address, topic]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found, to_collect = (int(line) for line in done.stdout.split())
+    assert found == 10
+    assert to_collect < 5_000  # of more than 100,000

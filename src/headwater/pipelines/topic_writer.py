@@ -40,6 +40,7 @@ from headwater.client.topics import NewTopic, ensure_topics
 from headwater.client.transactions import TransactionalProducer
 from headwater.errors import ConfigError, PipelineError, StoreDiverged, UsageError
 from headwater.pipelines.source.options import CLIENT, client_of
+from headwater.pipelines.source.reading import settle
 from headwater.sinks.contract import OP, TRUNCATE, Log, Target
 from headwater.sinks.noted_transactions import NotedTransactions, as_sink_errors, read_notes
 from headwater.sinks.topic_records import Form, Telling, Topic, compression_of, find_topic
@@ -95,6 +96,8 @@ class _TopicWriter:
         encoded = encoder.finish()
         _check_size(encoder.packed_bytes)
         context = TaskContext.get()
+        if context is not None:
+            settle()
         return Written(None if context is None else context.getLocalProperty(_QUERY), encoded)
 
     def _all(self, messages: Sequence[Any]) -> dict[TopicPartition, list[EncodedBatch]]:

@@ -57,11 +57,11 @@ def read_stretch(
     """
     rows = _raw_rows if options.value == "bytes" else _decoded_rows
     yield from rows(options, stretch, schema)
-    _settle()
+    settle()
 
 
 @cache
-def _settle() -> None:
+def settle() -> None:
     """Once in a process. Spark's workers collect garbage after each task, which takes 70 ms for the
     objects of the modules alone: more than it takes to read a small micro-batch. They stay anyway.
     """
