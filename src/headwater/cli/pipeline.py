@@ -86,9 +86,9 @@ def _show_write(known: Known, write: KnownWrite) -> None:
     if is_at_work:
         _show_error(told.get("error"), told.get("hint"), "    ")
     if write.error is not None:
-        say(f"    the store cannot be asked: {write.error}")
+        say(f"    {styled('error:', 'bold red')} the store cannot be asked: {write.error}")
     elif write.lag is not None:
-        behind = "in step" if write.lag == 0 else f"{count(write.lag)} records behind"
+        behind = "in step" if write.lag == 0 else f"{plural(write.lag, 'record')} behind"
         batch = f", batch {write.position.batch}" if write.position else ""
         say(f"    {behind}{batch}")
     if write.refused:
@@ -97,7 +97,7 @@ def _show_write(known: Known, write: KnownWrite) -> None:
         say(styled(f"    {rows} refused by the store: in {letters}", "yellow"))
     if told.get("batch_ms") is not None:
         rate = count(round(told.get("rows_per_s") or 0))
-        say(f"    last batch  {count(told['rows'])} records in {told['batch_ms']} ms ({rate}/s)")
+        say(f"    last batch  {plural(told['rows'], 'record')} in {told['batch_ms']} ms ({rate}/s)")
     if told.get("state_rows"):
         say(f"    state  {count(told['state_rows'])} rows, {size(told['state_bytes'])}")
     if len(write.versions) > 1:

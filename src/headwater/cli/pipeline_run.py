@@ -73,8 +73,11 @@ def _run(args: argparse.Namespace) -> int:
 def _started(loaded: config.Config, names: list[str], *, quiet: bool) -> "SparkSession":
     if not quiet:
         note(f"starting Spark ({loaded.spark.master}) …")
+    place = place_of(loaded)
     for name in names:
-        status.starting(place_of(loaded), name)
+        if status.read(place, name).is_running:
+            note(f"{name} is run by another process; this one takes over when that ends")
+        status.starting(place, name)
     return spark_of(loaded, "headwater " + ", ".join(names))
 
 

@@ -100,7 +100,7 @@ class Known:
 
     @property
     def is_well(self) -> bool:
-        return self.state in _WELL
+        return self.state in _WELL and not any(each.error for each in self.writes)
 
     def as_json(self) -> dict[str, Any]:
         return {

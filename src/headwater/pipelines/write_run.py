@@ -230,7 +230,7 @@ class WriteRun:
         of having nothing to do (every 10 s), it misses none.
         """
         last = self.query.lastProgress if self.query is not None else None
-        if last is not None and (last["numInputRows"] or self._last is None):
+        if last is not None and last["numInputRows"]:
             self._last = last
         last = self._last
         if last is None:
