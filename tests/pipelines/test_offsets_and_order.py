@@ -4,7 +4,8 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from headwater.pipelines.applying import in_log_order
+from headwater.errors import PipelineError
+from headwater.pipelines.applying import check_truncates, in_log_order
 from headwater.pipelines.checkpoint import Checkpoint
 from headwater.pipelines.offsets import has_reached, lag_records
 from headwater.sinks.contract import Position
@@ -98,3 +99,13 @@ def test_rows_are_put_into_the_order_of_the_log():
     assert ordered([]) == []
     unordered = pa.table({"n": [2, 1]})
     assert in_log_order(unordered).equals(unordered)
+
+
+def test_a_truncate_is_refused_where_it_has_no_order():
+    rows = pa.table({"id": [1, None], "_op": ["c", "t"]})
+    check_truncates(rows, {"a": {0: 5}})
+    check_truncates(rows.slice(0, 1), {"a": {0: 5, 1: 5}})
+    check_truncates(rows.drop_columns(["_op"]), {"a": {0: 5, 1: 5}})
+    for offsets in ({"a": {0: 5, 1: 5}}, {"a": {0: 5}, "b": {0: 5}}):
+        with pytest.raises(PipelineError, match="has several partitions"):
+            check_truncates(rows, offsets)

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 from headwater.errors import Fenced, HeadwaterError, PipelineError, StoreDiverged, StoreUnreachable
 from headwater.pipelines.checkpoint import Checkpoint
 from headwater.pipelines.flow import AT, POSITION
-from headwater.sinks.contract import Batch, Position, Refuse, Store, Writer
+from headwater.sinks.contract import OP, TRUNCATE, Batch, Offsets, Position, Refuse, Store, Writer
 
 _log = logging.getLogger(__name__)
 _FIRST_PAUSE_S: Final = 0.25
@@ -111,7 +111,9 @@ class Applying:
                 "where the batch begins is not known",
                 detail=f"{self._checkpoint.path} does not know batch {batch_id - 1}",
             )
-        return Batch(query, batch_id, starts, offsets, in_log_order(frame.toArrow()))
+        rows = in_log_order(frame.toArrow())
+        check_truncates(rows, offsets)
+        return Batch(query, batch_id, starts, offsets, rows)
 
     def _apply(self, batch: Batch) -> None:
         pause_s = _FIRST_PAUSE_S
@@ -182,6 +184,21 @@ def in_log_order(rows: pa.Table) -> pa.Table:
         if not np.array_equal(order, np.arange(len(order))):
             rows = rows.take(pa.array(order))
     return rows.drop_columns([name for name in (AT, POSITION) if name in rows.column_names])
+
+
+def check_truncates(rows: pa.Table, offsets: Offsets) -> None:
+    """Raises PipelineError if all rows are to go, and the log does not tell which came before:
+    partitions have no order among each other, nor have topics. Some batch would lose new rows.
+    """
+    if OP not in rows.column_names or sum(map(len, offsets.values())) <= 1:
+        return
+    if pc.any(pc.equal(rows[OP], TRUNCATE)).as_py():
+        raise PipelineError(
+            "a table was truncated or made anew, and what is read has several partitions",
+            detail=f"which rows came before is not known, of {', '.join(sorted(offsets))}",
+            hint=f"a topic with one partition has the order; or .where(\"{OP} != '{TRUNCATE}'\")"
+            " lets the old rows stay",
+        )
 
 
 def is_final(error: HeadwaterError | None) -> bool:
