@@ -99,7 +99,7 @@ class Place(ABC):
         *odd_names, "{}", "$1", ":a", "?", "ID", "order", "_at", "_row", "_state", "row",
         "excluded", "name", "name.raw",
     )  # fmt: skip
-    large_rows = 100_000
+    large_rows = 30_000
 
     @property
     @abstractmethod

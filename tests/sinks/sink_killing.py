@@ -28,7 +28,7 @@ from sink_rows import applied_to, comparable, contents, position
 
 from headwater.sinks.contract import Store, Target
 
-RANDOM_KILLS = int(os.environ.get("HEADWATER_SINK_KILLS", "12"))
+RANDOM_KILLS = int(os.environ.get("HEADWATER_SINK_KILLS", "8"))
 SERVER_KILLS = 2
 TIMEOUT_S = 60
 NEVER = 1_000_000

@@ -21,7 +21,7 @@ from headwater.sinks.stores import store_of
 
 FIELDS = pa.schema([("id", pa.int64()), ("email", pa.string()), ("name", pa.string())])
 TEMPLATES = {"to": "{email}", "subject": "Order {id}", "body": "Hello {name},\n{{{id}}}\n"}
-KILLS = 30
+KILLS = 10
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from test_parquet_contract import Parquet
 
 from headwater.sinks.contract import Log, Target
 
-KILLS = 30
+KILLS = 10
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from sink_rows import batch, contents, position, rows_of, table
 from headwater.errors import ConfigError, RowRefused, StoreRefused
 from headwater.settings import Secret
 from headwater.sinks.contract import Log, Target
+from headwater.sinks.postgres.connection import Session
 from headwater.sinks.settings import SinkSettings
 from headwater.sinks.stores import store_of
 
@@ -297,3 +298,12 @@ def test_who_has_read_enough_may_leave(store):
         assert next(read.rows).num_rows > 0
     with store.read(1) as read:
         assert read.position == position(0)
+
+
+def test_what_is_committed_is_on_disk_whatever_the_role_has_set(database):
+    database.run("ALTER ROLE CURRENT_USER SET synchronous_commit = off")
+    try:
+        with closing(Session(Secret(database.url), "test")) as session:
+            assert session.run("SHOW synchronous_commit") == [("on",)]
+    finally:
+        database.run("ALTER ROLE CURRENT_USER RESET synchronous_commit")

@@ -65,8 +65,18 @@ class Topics(Place):
         return [Unfit(fields, {"v": large}, {"v": b"small"}, "")]
 
 
+# How rows become records is the same whoever keeps them: asked of our broker only.
+OF_RECORDS = (
+    "test_a_key_of_any_type", "test_a_large_batch", "test_keys_that_nobody_can_read_are_refused",
+    "test_odd_columns", "test_random_programs", "test_rows_that_nobody_can_read_are_refused",
+    "test_values_are_read_back_as_they_were",
+)  # fmt: skip
+
+
 @pytest.fixture(params=["headwater", REAL_KAFKA])
 def place(request: pytest.FixtureRequest) -> Topics:
+    if request.param == "kafka" and request.node.originalname in OF_RECORDS:
+        pytest.skip("the same as with our broker")
     return Topics(request.getfixturevalue(f"topic_{request.param}"))
 
 

@@ -34,7 +34,7 @@ def address(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def kills(request: pytest.FixtureRequest) -> int:
     """Kafka's own transactions have been tested elsewhere."""
-    return 30 if request.node.callspec.params["address"] == "headwater" else 10
+    return 15 if request.node.callspec.params["address"] == "headwater" else 8
 
 
 def ids_in(address: str, topic: str) -> list[int]:

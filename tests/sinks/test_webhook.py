@@ -21,14 +21,16 @@ from headwater.errors import (
     StoreRefused,
     StoreUnreachable,
 )
+from headwater.pipelines.refused_rows import RefusedRows, refused_count
 from headwater.settings import Secret
 from headwater.sinks import sending
 from headwater.sinks.contract import AT_LEAST_ONCE, Log, Target
+from headwater.sinks.noted_transactions import read_notes
 from headwater.sinks.settings import SinkSettings
 from headwater.sinks.stores import store_of
 
 ID = pa.schema([("id", pa.int64()), ("v", pa.string())])
-KILLS = 30
+KILLS = 10
 
 
 @pytest.fixture
@@ -124,6 +126,25 @@ def test_a_row_that_is_refused(receiver, store_with):
         assert [each.row["id"] for each in told] == [2]
         assert writer.position == position(0)
     assert ids(receiver) == [1, 2, 2, 3]
+
+
+def test_refused_rows_of_a_batch_that_goes_on_behind_a_crash(receiver, store_with, topic_headwater):
+    """None is left out: those behind the crash are not taken for those in front of it."""
+    receiver.answer = lambda number, request: (
+        {2: 422, 3: 404 if number == 2 else 200, 5: 422}.get(request.json["id"], 200), {}
+    )  # fmt: skip
+    rows = batch(0, table(ID, [{"id": n} for n in range(1, 6)]))
+    log, pipeline, store = Log(topic_headwater), f"p{uuid4().hex[:8]}", store_with()
+    for is_last in (False, True):
+        refused = RefusedRows(log, f"{pipeline}/hooks", pipeline, 1)
+        with closing(refused), store.writer(1, ID) as writer:
+            if is_last:
+                writer.apply(rows, refused.of_batch(rows))
+            else:
+                with pytest.raises(StoreRefused, match="404"):
+                    writer.apply(rows, refused.of_batch(rows))
+    assert ids(receiver) == [1, 2, 3, 3, 4, 5]
+    assert refused_count(read_notes(log), f"{pipeline}/hooks", 1) == 2
 
 
 def test_rows_that_are_sent_together(receiver, store_with):

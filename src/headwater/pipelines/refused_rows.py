@@ -50,8 +50,11 @@ class RefusedRows:
 
     def _write(self, batch: Batch, calls: Iterator[int], refused: Sequence[RowRefused]) -> None:
         """Raises StoreUnreachable: the batch is not committed without its dead letters."""
+        call = next(calls)
+        if not refused:  # a call that counts, and no more
+            return
         try:
-            self._write_once(batch, next(calls), refused)
+            self._write_once(batch, call, refused)
         except BaseException:
             self.close()
             raise

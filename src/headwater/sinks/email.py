@@ -21,7 +21,7 @@ from email.headerregistry import Address
 from email.message import EmailMessage
 from email.utils import formatdate
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,6 +35,7 @@ from headwater.sinks.sending import (
     TryAgain,
     number_of,
     password_of,
+    split_address,
     tls_context,
     untrusted,
 )
@@ -125,12 +126,13 @@ class _Recipient:
 
 class _Mailer(Sender):
     def __init__(self, settings: SinkSettings, target: Target) -> None:
-        url = urlsplit(settings.url.reveal() if settings.url is not None else "")
-        if url.scheme not in _SCHEMES or not url.hostname:
-            raise ConfigError(
-                f"sink {settings.name}: url is the address of a mail server",
-                hint='url = "smtps://user@host" or "smtp+starttls://…", "smtp://…"',
-            )
+        url = split_address(
+            f"sink {settings.name}",
+            settings.url.reveal() if settings.url is not None else "",
+            _SCHEMES,
+            'url = "smtps://user@host" or "smtp+starttls://…", "smtp://…" is a mail server',
+        )
+        assert url.hostname is not None
         options = {**settings.options, **target.options}
         for name in ("from", "to", "subject"):
             if not options.get(name):
@@ -230,6 +232,11 @@ class _Mailer(Sender):
                 detail=_told(error.smtp_code, error.smtp_error),
                 hint="user and password come from url, the password also from password_file",
             ) from error
+        except UnicodeEncodeError:
+            self.close()
+            raise StoreRefused(
+                f"user or password for {self.address} is not ASCII, and SMTP has no other"
+            ) from None
         except (OSError, smtplib.SMTPException) as error:
             self.close()
             raise self._later(error) from error

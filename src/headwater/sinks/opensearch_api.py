@@ -4,12 +4,12 @@ import base64
 import http.client
 import time
 from typing import Any, Final
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 import orjson
 
-from headwater.errors import ConfigError, StoreRefused, StoreUnreachable
-from headwater.sinks.sending import tls_context
+from headwater.errors import StoreRefused, StoreUnreachable
+from headwater.sinks.sending import split_address, tls_context
 
 _TIMEOUT_S: Final = 60
 _IDLE_S: Final = 5  # a connection that rested longer may have been closed by anybody on the way
@@ -19,9 +19,9 @@ class OpenSearchApi:
     """One connection, for one thread."""
 
     def __init__(self, whose: str, url: str, tls_ca: str | None) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(f'{whose}: its url is not one such as "https://user@host:9200"')
+        hint = 'it is one such as "https://user@host:9200"'
+        parts = split_address(whose, url, ("http", "https"), hint)
+        assert parts.hostname is not None
         self._whose = whose
         self._at = (parts.scheme, parts.hostname, parts.port or 9200, parts.path.rstrip("/"))
         self._headers = {"Content-Type": "application/json"}

@@ -18,11 +18,11 @@ import ssl
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Final
-from urllib.parse import unquote
+from urllib.parse import SplitResult, unquote, urlsplit
 
 import orjson
 import pyarrow as pa
@@ -222,21 +222,21 @@ class _SendingWriter(Writer):
             return
         unreadable: list[RowRefused] | None = None if refuse is None else []
         batch = replace(batch, rows=readable(batch.rows, None, unreadable))
-        if refuse is not None and unreadable:
-            refuse(unreadable)
+        if refuse is not None:
+            refuse(unreadable or ())
         sent = self._sent_of(batch)
         digest = hashlib.sha256()
         noted_s = time.monotonic()
         number = 0
         for number, message in enumerate(self._messages(batch), 1):
             digest.update(b"\n".join(message.texts))
-            if number <= sent:
-                continue
-            refused = self._send(message, number - 1)
+            refused = [] if number <= sent else self._send(message, number - 1)
             if refused and refuse is None:
                 raise refused[0]
-            if refused and refuse is not None:
+            if refuse is not None:  # of each message: whoever counts calls finds its place again
                 refuse(refused)
+            if number <= sent:
+                continue
             here = replace(
                 self._note,
                 query=batch.query,
@@ -326,6 +326,23 @@ def _as_json(rows: pa.Table) -> list[bytes]:
     columns = [whole[name].combine_chunks() for name in whole.column_names]
     plain = [each.chunk(0) if isinstance(each, pa.ChunkedArray) else each for each in columns]
     return json_text.objects(plain, whole.column_names).to_pylist()  # type: ignore[no-any-return]
+
+
+def split_address(whose: str, url: str, schemes: Collection[str], hint: str) -> SplitResult:
+    """Raises ConfigError, which shows nothing of the address: a password may be anywhere in one
+    that is wrong.
+    """
+    try:
+        parts = urlsplit(url)
+        is_right = parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_right = False
+    if not is_right:
+        raise ConfigError(
+            f"{whose}: url is not one that it can use",
+            hint=f"{hint}; in a password, special characters are %-encoded",
+        )
+    return parts
 
 
 def password_of(settings: SinkSettings, in_url: str | None) -> str:

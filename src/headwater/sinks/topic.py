@@ -290,6 +290,12 @@ class TopicWriter(Writer):
                 self._commit({}, None, fields)
             else:
                 self._note = _Note.from_json(stored)
+                if (self._note.target, self._note.version) != (store.target.name, version):
+                    raise StoreRefused(
+                        f"topic {self._topic} is version {self._note.version} of"
+                        f" {self._note.target}, by {self._note.owner}",
+                        hint="choose another name",
+                    )
             with as_sink_errors():
                 topic = find_topic(store.log, self._topic, _PATIENCE_S)
             self._fields = self._evolved(self._note.fields, fields)

@@ -23,7 +23,7 @@ import time
 from collections.abc import Sequence
 from email.utils import parsedate_to_datetime
 from typing import Final
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
@@ -37,6 +37,7 @@ from headwater.sinks.sending import (
     TryAgain,
     number_of,
     password_of,
+    split_address,
     tls_context,
     untrusted,
 )
@@ -82,12 +83,13 @@ class _Webhook(Sender):
     notes_every_s = _NOTES_EVERY_S
 
     def __init__(self, settings: SinkSettings, target: Target) -> None:
-        url = urlsplit(settings.url.reveal() if settings.url is not None else "")
-        if url.scheme not in ("http", "https") or not url.hostname:
-            raise ConfigError(
-                f"sink {settings.name}: url is the address that is posted to",
-                hint='url = "https://host/path"',
-            )
+        url = split_address(
+            f"sink {settings.name}",
+            settings.url.reveal() if settings.url is not None else "",
+            ("http", "https"),
+            'url = "https://host/path" is the address that is posted to',
+        )
+        assert url.hostname is not None
         options = {**settings.options, **target.options}
         self.address = f"{url.scheme}://{url.hostname}:{url.port or ''}".rstrip(":")
         path = (url.path or "/") + (f"?{url.query}" if url.query else "")
@@ -102,6 +104,10 @@ class _Webhook(Sender):
             "Headwater-Target": quote(target.name, safe=" /"),
         }
         if "bearer_token" in options:
+            if not options["bearer_token"].isascii() or not options["bearer_token"].isprintable():
+                raise ConfigError(
+                    f"sink {settings.name}: bearer_token has characters that no header can have"
+                )
             self._headers["Authorization"] = f"Bearer {options['bearer_token']}"
         elif url.username is not None:
             password = password_of(settings, url.password)

@@ -17,7 +17,10 @@ _SESSION: Final = (
     "SET timezone = 'UTC'; SET datestyle = 'ISO, YMD'; SET bytea_output = 'hex';"
     " SET extra_float_digits = 1; SET standard_conforming_strings = on;"
     " SET client_min_messages = error; SET statement_timeout = 0; SET row_security = off;"
-    " SET default_transaction_isolation = 'read committed'; SET temp_buffers = '64MB'"
+    " SET default_transaction_isolation = 'read committed'; SET temp_buffers = '64MB';"
+    # Spark forgets a batch that is committed: it must not be lost in a crash.
+    " SELECT set_config('synchronous_commit', 'on', false)"
+    " WHERE current_setting('synchronous_commit') = 'off'"
 )
 _CONNECT_TIMEOUT_S: Final = 10
 
@@ -62,13 +65,16 @@ class Session:
         parts.setdefault("tcp_user_timeout", "30000")
         parts.setdefault("application_name", application)
         parts["client_encoding"] = "UTF8"
-        try:
+        with self.errors():
             self.connection = psycopg2.connect(**parts)
-            self.connection.autocommit = True
-            self._cursor = self.connection.cursor()
-            self._cursor.execute(_SESSION)
-        except psycopg2.Error as error:
-            raise self.explained(error) from None
+        try:
+            with self.errors():
+                self.connection.autocommit = True
+                self._cursor = self.connection.cursor()
+                self._cursor.execute(_SESSION)
+        except BaseException:
+            self.connection.close()
+            raise
 
     def run(self, statement: str, values: Mapping[str, Any] | None = None) -> list[Any]:
         """The rows of the last statement. Without values, % stands for itself."""
@@ -203,10 +209,12 @@ class _Source:
 
 def _parts(url: Secret) -> dict[str, str]:
     try:
-        return dict(psycopg2.extensions.parse_dsn(url.reveal()))
-    except psycopg2.ProgrammingError:  # its text has the address, password and all
+        parts = dict(psycopg2.extensions.parse_dsn(url.reveal()))
+        [int(port) for port in parts.get("port", "").split(",") if port]
+    except (psycopg2.ProgrammingError, ValueError):  # its text has the address, password and all
         raise ConfigError(
             "the sink's `url` is no address of PostgreSQL",
             hint="postgresql://user@host:5432/database, and the password in `password_file`"
             " (within the address its special characters are %-encoded)",
         ) from None
+    return parts
