@@ -5,6 +5,7 @@ import json
 import resource
 import shutil
 import sys
+import traceback
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -151,7 +152,10 @@ def _pipelines_suite(sitting: Sitting) -> None:
         if only is not None and only not in what:
             continue
         print(what, flush=True)
-        part(rounds, sitting.figures)
+        try:
+            part(rounds, sitting.figures)
+        except Exception:  # the other parts are worth having
+            traceback.print_exc()
         sitting.keep()
 
 

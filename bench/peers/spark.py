@@ -14,4 +14,6 @@ NAME = "Spark 4.2.0"
 def spark_for_both() -> "SparkSession":
     """The one of this process, with the jars of Spark's own parts."""
     jars = [*spark_connector_jars(), *postgresql_jdbc_jars()]
-    return hw.spark("bench", "local[2]", jars=jars, **{"spark.driver.memory": "2g"})
+    session = hw.spark("bench", "local[2]", jars=jars, **{"spark.driver.memory": "2g"})
+    session.sparkContext.setLogLevel("ERROR")  # brokers that are gone would be warned of for ever
+    return session
