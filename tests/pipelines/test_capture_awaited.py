@@ -1,10 +1,11 @@
 """Waiting until a capture has what its database has."""
 
+import sqlite3
 import time
 import uuid
 
 import pytest
-from capture_harness import running
+from capture_harness import read, running
 
 from headwater.capture.settings import CaptureSettings
 from headwater.capture.sources import source_of
@@ -49,3 +50,17 @@ def test_who_looks_at_a_table_does_not_wait_for_its_writers(name, postgres):
         assert seen_now(name, postgres.url).rows == []
         writer.rollback()
     writer.close()
+
+
+def test_a_capture_of_sqlite_is_waited_for(name, tmp_path, broker_address):
+    path = tmp_path / "shop.db"
+    database = sqlite3.connect(path, isolation_level=None)
+    database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY)")
+    with running(broker_address, f"sqlite:///{path}", name, heartbeat_s=600.0) as capture:
+        capture.wait_for_copies("main.t")
+        for number in range(3):
+            database.execute("INSERT INTO t VALUES (?)", (number,))
+            seen = seen_now(name, f"sqlite:///{path}")
+            await_capture(Log(broker_address), name, seen, time.monotonic() + 20)
+            assert len(read(broker_address, f"{name}.main.t")) == number + 1
+    database.close()
