@@ -110,7 +110,12 @@ def test_the_same_pipelines_with_two_addresses_changed(tmp_path, spark) -> None:
         project.topic("orders", 2)
         project.section(f'[spark]\nmaster = "{master}"\nstate_dir = "shared"')
         project.section(
-            '[spark.conf]\n"spark.executor.memory" = "512m"\n"spark.driver.host" = "127.0.0.1"'
+            """
+            [spark.conf]
+            "spark.executor.memory" = "512m"
+            "spark.driver.host" = "127.0.0.1"
+            "spark.sql.shuffle.partitions" = 2
+            """
         )
         project.pipeline("copies", COPIES.replace("{SCHEMA}", SCHEMA))
         producing = Producing(project, "orders")
