@@ -15,7 +15,7 @@ from pretended_spark import (
     write_of,
 )
 
-from headwater.errors import Fenced, HeadwaterError, PipelineError, StoreUnreachable
+from headwater.errors import Fenced, PipelineError, StoreUnreachable
 from headwater.pipelines import applying, write_run
 from headwater.pipelines.settings import PipelineSettings
 from headwater.pipelines.write_run import Place, WriteRun, choose
@@ -51,8 +51,9 @@ class Machine:
                 steps -= 1
         except Killed:
             self.end()
-        except HeadwaterError as error:
-            self.errors.append(error)
+        except Exception as error:
+            query = self.run.query
+            self.errors.append(error if query is None else self.run.error())
             self.end()
 
     def end(self):
@@ -227,8 +228,9 @@ def test_a_call_of_sparks_that_comes_late_opens_no_writer(machine):
     old = machine.run
     machine.end()
     machine.start()
-    with pytest.raises(PipelineError, match="stopped"):
+    with pytest.raises(Exception, match="PipelineError"):
         old.query.step()
+    assert "stopped" in str(old.error())
     assert machine.store.kept[1]["epoch"] == 2
     machine.work()
     machine.check_whole()

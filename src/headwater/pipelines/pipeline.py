@@ -1,7 +1,6 @@
 """`@hw.pipeline`: marks a function as a pipeline, and finds it again in its file."""
 
 import importlib.util
-import re
 import sys
 import traceback
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from headwater.config import nearest
 from headwater.errors import ConfigError, HeadwaterError, PipelineError
 from headwater.pipelines.settings import PipelineSettings
+from headwater.pipelines.spark_errors import first_line, is_own
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 Function: TypeAlias = "Callable[[Flow], None]"
 _MARK: Final = "__headwater_pipeline__"
-_SQLSTATE: Final = re.compile(r"( SQLSTATE: \w+)?(; line \d+ pos \d+)?;?$")
 
 
 def pipeline(function: Function) -> Function:
@@ -92,15 +91,9 @@ def failed(name: str, error: BaseException, file: Path | None = None) -> Headwat
             f"pipeline {name}: {Path(error.filename or '').name}:{error.lineno}: {error.msg}"
         )
     frames = traceback.extract_tb(error.__traceback__)
-    own = [
-        frame
-        for frame in frames
-        if "site-packages" not in frame.filename
-        and "/headwater/" not in frame.filename
-        and not frame.filename.startswith("<frozen")
-    ]
+    own = [frame for frame in frames if is_own(frame.filename)]
     where = f"{Path(own[-1].filename).name}:{own[-1].lineno}: " if own else ""
     text = str(error).split("\n\nJVM stacktrace")[0].strip()
     if "org.apache.spark" in text or type(error).__module__.startswith("pyspark."):
-        text = _SQLSTATE.sub("", text.split("\n", 1)[0])  # the rest is Spark's plan
+        text = first_line(text)
     return PipelineError(f"pipeline {name}: {where}{type(error).__name__}", detail=text)

@@ -1,7 +1,6 @@
 """One write of a pipeline at work: which version it feeds, its query, and what became of it."""
 
 import logging
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from headwater.pipelines.flow import AT, POSITION, TOPICS, Write
 from headwater.pipelines.offsets import has_reached
 from headwater.pipelines.refused_rows import RefusedRows
 from headwater.pipelines.settings import PipelineSettings
+from headwater.pipelines.spark_errors import explained
 from headwater.sinks.contract import OP, Log, Offsets, Position, Store, Target, Version
 from headwater.sinks.settings import SinkSettings
 from headwater.sinks.stores import store_of
@@ -275,33 +275,3 @@ class WriteRun:
 def group_of(settings: PipelineSettings, write: Write) -> str:
     """The consumer group whose lag is that of the write."""
     return f"headwater.{settings.name}.{write.to}.{write.table}"
-
-
-_OWN: Final = re.compile(r"headwater\.errors\.(\w+): (.+)")
-
-
-def explained(pipeline: str, failed: BaseException) -> HeadwaterError:
-    """What Spark says in many lines, in one. An error of ours that was raised in a process of
-    Spark's is in there as text.
-    """
-    if isinstance(failed, HeadwaterError):
-        return failed
-    text = str(failed)
-    _log.debug("%s", text)
-    found = _OWN.findall(text)
-    if found:
-        return PipelineError(f"pipeline {pipeline}: {found[-1][1]}")
-    if "Python worker failed to connect back" in text:
-        return PipelineError(
-            f"pipeline {pipeline}: Spark's Python did not start within 10 s",
-            hint="the machine is very busy",
-        )
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    python = [line for line in lines if re.match(r"\w*(Error|Exception)\b.*: ", line)]
-    return PipelineError(
-        f"pipeline {pipeline} failed in Spark",
-        detail=(python or lines or [type(failed).__name__])[-1 if python else 0][:500],
-        hint="`headwater pipeline run -v` shows all of it; if the function has changed, its"
-        f" checkpoint may not fit any more: `headwater pipeline rebuild {pipeline}` derives"
-        " everything anew",
-    )

@@ -1,0 +1,78 @@
+"""What Spark says in many lines, in one: what happened, and in which line of the user's file."""
+
+import logging
+import re
+from pathlib import Path
+from typing import Final
+
+from headwater.errors import HeadwaterError, PipelineError
+
+_log = logging.getLogger(__name__)
+# An error of ours that was raised in a process of Spark's is there as text.
+_OWN: Final = re.compile(r"headwater\.errors\.(\w+): (.+)")
+_TRACEBACK: Final = "Traceback (most recent call last):"
+_FRAME: Final = re.compile(r'File "([^"]+)", line (\d+)')
+_CALLED: Final = re.compile(r"was called from\s+(\S+):(\d+)")
+_AROUND: Final = re.compile(
+    r"^\[STREAM_FAILED\].*?terminated with exception: |^An error occurred while calling \S+\s*:?\s*"
+    r"|^: |^Job aborted due to stage failure: |^[\w.]*SparkException: "
+)
+_BEHIND: Final = re.compile(r"( SQLSTATE: \w+)?(; line \d+ pos \d+)?;?$")
+_LONGEST: Final = 500
+_PACKAGE: Final = str(Path(__file__).parents[1])
+
+
+def explained(pipeline: str, failed: BaseException) -> HeadwaterError:
+    """Why a query has ended."""
+    text = str(failed)
+    _log.debug("%s", text)
+    if isinstance(failed, HeadwaterError):
+        return failed
+    found = _OWN.findall(text)
+    if found:
+        return PipelineError(f"pipeline {pipeline}: {found[-1][1]}")
+    if "Python worker failed to connect back" in text:
+        return PipelineError(
+            f"pipeline {pipeline}: Spark's Python did not start within 10 s",
+            hint="the machine is very busy",
+        )
+    if "spark.driver.maxResultSize" in text:
+        return PipelineError(
+            f"pipeline {pipeline}: the rows of one batch are too many for the driver",
+            detail=first_line(text),
+            hint=f"smaller batches: batch_rows and batch_bytes of [pipeline.{pipeline}]",
+        )
+    return PipelineError(
+        f"pipeline {pipeline} failed in Spark",
+        detail=f"{_where(text)}{_raised(text) or first_line(text) or type(failed).__name__}",
+        hint="`headwater pipeline run -v` shows all of it; if the function has changed, its"
+        f" checkpoint may not fit any more: `headwater pipeline rebuild {pipeline}` derives"
+        " everything anew",
+    )
+
+
+def first_line(text: str) -> str:
+    """Of what Spark says, without what stands around it. Its plan is behind it."""
+    for line in map(str.strip, text.splitlines()):
+        told = line
+        while (cut := _AROUND.sub("", told)) != told:
+            told = cut
+        if told:
+            return _BEHIND.sub("", told)[:_LONGEST]
+    return ""
+
+
+def is_own(file: str) -> bool:
+    """Whether it is the user's."""
+    return not file.startswith((_PACKAGE, "<")) and "site-packages" not in file
+
+
+def _where(text: str) -> str:
+    own = [each for each in [*_CALLED.findall(text), *_FRAME.findall(text)] if is_own(each[0])]
+    return f"{Path(own[-1][0]).name}:{own[-1][1]}: " if own else ""
+
+
+def _raised(text: str) -> str:
+    """The error at the end of a traceback of Python's: what is not indented any more."""
+    _, _, trace = text.rpartition(_TRACEBACK) if _TRACEBACK in text else ("", "", "")
+    return next((each for each in trace.splitlines() if each[:1].strip()), "")[:_LONGEST]
