@@ -1,10 +1,14 @@
 """What a pipeline's process tells of itself, and who may tell."""
 
+import errno
 import multiprocessing
+import os
 
 import pytest
 
+from headwater.errors import PipelineError
 from headwater.pipelines import status
+from headwater.pipelines.checkpoint import Checkpoint
 
 WRITES = {"cache/orders": {"state": "running", "sink": "cache"}}
 
@@ -52,8 +56,25 @@ def test_who_has_ended_runs_nothing(tmp_path):
     assert (read.is_running, read.writes) == (False, WRITES)
 
 
+def test_a_full_disk_does_not_shut_a_process_out_of_its_own_checkpoint(tmp_path, monkeypatch):
+    checkpoint = Checkpoint(tmp_path, "orders", "cache/orders", 1)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", full)
+        with pytest.raises(OSError, match="No space left"):
+            checkpoint.lock()
+    checkpoint.lock()
+    with pytest.raises(PipelineError, match="another process"):
+        Checkpoint(tmp_path, "orders", "cache/orders", 1).lock()
+    checkpoint.unlock()
+
+
 def test_a_place_that_takes_no_file_stops_nothing(tmp_path, caplog):
     (tmp_path / "orders").write_text("in the way")
     status.write(tmp_path, "orders", WRITES)
-    assert "cannot be written" in caplog.text
+    status.write(tmp_path, "orders", {"cache/orders": {"state": "failed"}})
+    assert caplog.text.count("cannot be written") == 1  # and not every second
     assert not status.read(tmp_path, "orders").is_running

@@ -91,8 +91,12 @@ class Checkpoint:
                 detail=f"process {holder or 'unknown'} holds {self.directory}",
                 hint="stop it first",
             ) from None
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, str(os.getpid()).encode(), 0)
+        try:
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, str(os.getpid()).encode(), 0)
+        except OSError:  # a full disk; or this process would shut itself out for good
+            os.close(lock)
+            raise
         self._lock = lock
         return self
 

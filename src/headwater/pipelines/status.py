@@ -25,6 +25,7 @@ _EVERY_S: Final = 1.0
 _log = logging.getLogger(__name__)
 _written: dict[Path, tuple[float, bytes]] = {}
 _locks: dict[Path, int] = {}  # those that this process has
+_untold: set[Path] = set()  # those that could not be written last time
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,11 @@ def write(state_dir: Path, pipeline: str, writes: Mapping[str, Mapping[str, Any]
     try:
         if _lock(path.parent):
             _replace(path, _merged(read(state_dir, pipeline).writes, writes))
+        _untold.discard(path)
     except OSError as error:
-        _log.warning("the status of %s cannot be written: %s", pipeline, error)
+        if path not in _untold:
+            _log.warning("the status of %s cannot be written: %s", pipeline, error)
+        _untold.add(path)
 
 
 def ended(state_dir: Path, pipeline: str) -> None:
