@@ -18,7 +18,7 @@ from headwater.client.cluster import (
     refused_topic,
 )
 from headwater.client.sending import FENCED, Producer, TopicPartition, fenced, send
-from headwater.errors import HeadwaterError
+from headwater.errors import BrokerUnreachable, HeadwaterError
 from headwater.protocol import compression as codecs
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.add_partitions_to_txn import (
@@ -219,6 +219,11 @@ class TransactionalProducer:
             first=last if self._has_own_epoch else 0,
             last=last,
         )
+        if committed and answer.error_code == ErrorCode.INVALID_TXN_STATE:
+            # Kafka's word if somebody who took over has ended it just now.
+            raise fenced(self._transactional_id, answer.error_code)
+        if answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR:
+            raise BrokerUnreachable("the broker failed to end the transaction")
         if answer.error_code:
             raise self._refused(answer.error_code)
         self._is_open = False
