@@ -42,7 +42,7 @@ def project(tmp_path, broker_address, postgres):
         places = orders.select("id", "_position.partition", "_position.offset")
         flow.write(places, to="topic", table="{project.told}")
         """,
-        batch_rows="500",
+        batch_rows="5000",
     )
     project.pipeline(
         "sums",
@@ -51,7 +51,7 @@ def project(tmp_path, broker_address, postgres):
         sums = orders.groupBy("country").agg(F.sum("total").alias("total"), F.count("*").alias("n"))
         flow.write(sums, to="warehouse", table="sums", key="country")
         """,
-        batch_rows="500",
+        batch_rows="5000",
     )
     return project
 
