@@ -106,7 +106,11 @@ def _position(pipeline: Pipeline, write: Write) -> Position:
 
 def _asked_for(frame: DataFrame, key: Mapping[str, str]) -> DataFrame:
     kinds = {each.name: each.dataType for each in frame.schema}
-    for column, text in key.items():
+    casts = [F.lit(text).try_cast(kinds[column]) for column, text in key.items()]
+    (values,) = frame.sparkSession.range(1).select(*casts).collect()
+    for value, (column, text) in zip(values, key.items(), strict=True):
+        if value is None:
+            raise UsageError(f"{text!r} is no {kinds[column].simpleString()}, as {column} is")
         frame = frame.where(F.col(column) == F.lit(text).cast(kinds[column]))
     return frame
 

@@ -1,0 +1,50 @@
+"""The records behind a row, whatever its key is made of."""
+
+import uuid
+
+import pytest
+from project import Project
+
+from headwater.errors import UsageError
+from headwater.pipelines.rebuilding import rebuild
+from headwater.pipelines.tracing import why
+from headwater.pipelines.verifying import verify
+
+NAME = 'it\'s "so" \\ ä'
+
+
+def test_keys_of_any_type_and_rows_that_are_gone(tmp_path, broker_address, spark):
+    project = Project(tmp_path, broker_address)
+    topic = project.topic(f"orders-{uuid.uuid4().hex[:8]}")
+    project.pipeline(
+        "days",
+        f"""
+        orders = flow.changes(
+            "{topic}", "id bigint, day date, at timestamp, amount decimal(10,2), name string"
+        )
+        by = ["day", "at", "amount", "name"]
+        flow.write(
+            orders.where("_op != 'd'").groupBy(*by).agg(F.count("*").alias("n")),
+            to="cache", table="days", key=by,
+        )
+        flow.write(orders, to="cache", table="orders", key="id")
+        """,
+    )
+    for n in (1, 2):
+        for id_ in (n, n + 10):
+            row = {"id": id_, "day": f"2026-01-0{n}", "at": f"2026-01-0{n}T10:00:00.000001Z"}
+            project.produce(topic, {**row, "amount": f"{n}.50", "name": NAME})
+    project.produce(topic, {"id": 2, "_deleted": True})
+    (pipeline,) = project.pipelines(spark, "days")
+    rebuild(pipeline)  # the first version, up to now
+    key = {"day": "2026-01-02", "at": "2026-01-02T10:00:00.000001Z", "amount": "2.5", "name": NAME}
+    traced = why(pipeline, "days", key)
+    assert traced.row["n"] == 2
+    assert [each.row["id"] for each in traced.causes] == [12, 2]
+    assert why(pipeline, "days", {**key, "amount": "2.51"}).row is None
+    gone = why(pipeline, "orders", {"id": "2"})
+    assert gone.row is None
+    assert [each.op for each in gone.causes] == ["d", "u"]
+    with pytest.raises(UsageError, match="'tomorrow' is no date, as day is"):
+        why(pipeline, "days", {**key, "day": "tomorrow"})
+    assert verify(pipeline, "days").is_equal
