@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
 import pytest
 from xdist.scheduler import LoadFileScheduling
@@ -22,18 +23,24 @@ def spark() -> Iterator:
     session.stop()
 
 
+@cache
+def uses_spark(file: Path) -> bool:
+    return bool(re.search(r"def \w+\([^)]*\bspark\b", file.read_text(encoding="utf-8")))
+
+
+def pytest_collection_modifyitems(items):
+    """What uses Spark comes first: it is the longest work that one process has to do alone."""
+    items.sort(key=lambda item: not uses_spark(item.path))
+
+
 def pytest_xdist_make_scheduler(config, log):
     """With `--dist loadfile`: the files that use Spark stay together, as if they were one."""
     if config.getvalue("dist") != "loadfile":
         return None
 
-    @cache
-    def group(file: str) -> str:
-        source = (config.rootpath / file).read_text(encoding="utf-8")
-        return "spark" if re.search(r"def \w+\([^)]*\bspark\b", source) else file
-
     class FilesScheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return group(nodeid.split("::", 1)[0])
+            file = nodeid.split("::", 1)[0]
+            return "spark" if uses_spark(config.rootpath / file) else file
 
     return FilesScheduling(config, log)

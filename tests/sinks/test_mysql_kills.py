@@ -13,7 +13,7 @@ from mariadb_server import _DATABASES, MariaDbServer
 from sink_contract import ID, ID_N
 from sink_killing import KillContract
 from sink_rows import batch, comparable, position, rows_of, table
-from test_mysql_contract import MariaDb
+from test_mysql_sink_contract import MariaDb
 
 from headwater.errors import StoreUnreachable
 from headwater.sinks.contract import Target

@@ -3,6 +3,7 @@ sinks/opensearch.py says.
 """
 
 import json
+import urllib.error
 import urllib.request
 from urllib.parse import quote
 
@@ -51,7 +52,10 @@ class OpenSearchPlace(Place):
         return [hit["_source"] for hit in found["hits"]["hits"]]
 
     def put_foreign(self, name):
-        self.ask("PUT", f"/{quote(name)}")
+        try:
+            self.ask("PUT", f"/{quote(name)}")
+        except urllib.error.HTTPError as error:
+            raise FileExistsError(name) from error
         self.ask("PUT", f"/{quote(name)}/_doc/mine?refresh=true", {"a": "mine"})
 
     def foreign(self, name):

@@ -2,7 +2,7 @@
 
 import pytest
 from sink_killing import KillContract
-from test_postgres_contract import SCHEMAS, Postgres, warehouse
+from test_postgres_sink_contract import SCHEMAS, Postgres, warehouse
 
 __all__ = ["warehouse"]
 

@@ -7,7 +7,7 @@ import pytest
 from sink_killing import KillContract, Model, _wait_until_stopped
 from sink_process import FENCED, FIELDS, made_batch
 from sink_rows import comparable, contents, position
-from test_sqlite_contract import Sqlite
+from test_sqlite_sink_contract import Sqlite
 
 from headwater.errors import StoreUnreachable
 from headwater.sinks.sqlite import database
