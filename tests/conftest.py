@@ -28,11 +28,6 @@ def uses_spark(file: Path) -> bool:
     return bool(re.search(r"def \w+\([^)]*\bspark\b", file.read_text(encoding="utf-8")))
 
 
-def pytest_collection_modifyitems(items):
-    """What uses Spark comes first: it is the longest work that one process has to do alone."""
-    items.sort(key=lambda item: not uses_spark(item.path))
-
-
 def pytest_xdist_make_scheduler(config, log):
     """With `--dist loadfile`: the files that use Spark stay together, as if they were one."""
     if config.getvalue("dist") != "loadfile":

@@ -111,6 +111,7 @@ def test_a_killed_node_has_what_it_acknowledged_and_the_rest_is_written_again(pl
         writer.apply(second)
     writer.close()
     place.server.start()
+    store.close()  # its connection has died with the node
     with store.writer(1, ID) as successor:
         assert successor.position == position(0)
         successor.apply(second)
