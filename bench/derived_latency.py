@@ -21,7 +21,7 @@ from bench.peers.process import BrokerProcess
 from bench.rounds import BROKERS, Measured, data_directory
 
 ROWS_PER_S = 1_000
-WARM_UP_S = 10
+WARM_UP_S = 40  # until the JVM has compiled what a batch runs through
 START_TIMEOUT_S = 180
 LATE_S = 30
 PIPELINE = """

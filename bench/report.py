@@ -65,7 +65,7 @@ FOOT = """\
   position; Spark's `df.write.jdbc` writes by two tasks with `reWriteBatchedInserts` and batches of
   10,000, and once by default. It cannot upsert: rows of upserts are beside its appends. Latency:
   `headwater pipeline run` on Headwater's broker, JSON to an upserted table; a record is due every
-  millisecond, and another session looks for its row every two; the first ten seconds are left
+  millisecond, and another session looks for its row every two; the first forty seconds are left
   out. The cost of a micro-batch: `rate-micro-batch` to `noop`, sessions of two cores, with and
   without Headwater's settings, both with two shuffle partitions.
 - Partitions: topics of 1,000 partitions with one record in each; connections have asked for
