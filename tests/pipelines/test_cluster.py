@@ -76,6 +76,9 @@ COPIES = """
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(
+    "HEADWATER_LONG" not in os.environ, reason="the next one shows it, too, on Apache Kafka"
+)
 def test_source_and_state_on_a_standalone_cluster(broker_address, tmp_path) -> None:
     topic = new_topic(broker_address, 2)
     writer = Producer({"bootstrap.servers": broker_address})
