@@ -7,12 +7,15 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from project import Project, wait_for
 
+from headwater.client.group_offsets import GroupOffsets
 from headwater.errors import PipelineError
 from headwater.pipelines import dead_letters, status
+from headwater.pipelines.offsets import ends_of
 from headwater.pipelines.rebuilding import drop, promote, rebuild, versions_of
 from headwater.pipelines.tracing import why
 from headwater.pipelines.verifying import verify
 from headwater.settings import ClientSettings
+from headwater.sinks.contract import Log
 
 SCHEMA = "id bigint, country string, total decimal(10,2)"
 
@@ -64,6 +67,10 @@ def test_a_store_follows_its_topic(project, orders, spark):
         in_order = "SELECT country, total, n FROM sums ORDER BY country"
         summed = [("DE", "10.25", 3), ("FR", "1.60", 2)]
         wait_for(lambda: project.rows(in_order) == summed, "the sums")
+        ends = ends_of(Log(project.bootstrap), [orders])[orders]
+        with GroupOffsets(project.bootstrap, ClientSettings(), "headwater.copy.cache.orders") as g:
+            places = {(orders, number): end for number, end in ends.items()}
+            wait_for(lambda: g.committed(places) == places, "no lag in its group")
         told = wait_for(
             lambda: status.read(project.state_dir, "copy").writes.get("cache/orders"), "a status"
         )

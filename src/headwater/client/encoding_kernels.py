@@ -4,10 +4,9 @@ A column of byte strings is the tuple (data, starts, lengths); a length of -1 is
 a record stands in `batches`. The caller makes `out` large enough for anything.
 """
 
-import numba
 import numpy as np
 
-kernel = numba.njit(cache=True, nogil=True)
+from headwater.compiled import kernel
 
 
 @kernel

@@ -10,27 +10,17 @@ varints, a length of -1 is null):
 All in one file, for numba's cache of compiled code does not hear of changes in another one.
 """
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
-import numba
 import numpy as np
+
+from headwater.compiled import kernel
 
 BROKEN: Final = -1
 NO_TIME: Final = -(1 << 63)
 MIN_RECORD_BYTES: Final = 7  # each of the seven fields takes at least one byte
 _NO_TIMESTAMP_MS: Final = -1
 _MAX_TIME_MS: Final = (1 << 63) // 1000 - 1  # what fits as microseconds
-
-
-def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiled when it is first called, and kept: beside this file, or in the user's cache
-    directory, or where NUMBA_CACHE_DIR says. Who can write none of them compiles for itself.
-    """
-    try:
-        return numba.njit(cache=True, nogil=True)(function)
-    except RuntimeError:  # "no locator available"
-        return numba.njit(nogil=True)(function)
 
 
 # Places that are used as an index are unsigned: numba would look for negative ones, which count

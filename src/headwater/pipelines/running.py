@@ -189,7 +189,6 @@ class Runner:
 
     pipelines: list[Pipeline]
     stop: threading.Event = field(default_factory=threading.Event)
-    on_change: Callable[[str, str], None] = lambda _label, _text: None
     _kept: list[_Kept] = field(default_factory=list)
 
     def run(self) -> None:
@@ -287,7 +286,6 @@ class Runner:
         kept.run = run
         kept.error = None
         kept.started_s = kept.looked_s = time.monotonic()
-        self.on_change(kept.label, f"running (version {choice.version})")
 
     def _follow(self, kept: _Kept) -> None:
         """Another version may have been made live; what has run well is well."""
@@ -316,14 +314,12 @@ class Runner:
         if is_final(error):
             kept.has_ended = True
             _log.error("%s: %s%s", kept.label, error, _hint(error))
-            self.on_change(kept.label, f"stopped: {error}")
             return
         pause_s = min(_FIRST_PAUSE_S * 2**kept.failures, _LONGEST_PAUSE_S)
         kept.failures = min(kept.failures + 1, 16)
         kept.next_s = time.monotonic() + pause_s
         if not is_known or pause_s == _LONGEST_PAUSE_S:
             _log.error("%s: %s; trying again in %.0f s%s", kept.label, error, pause_s, _hint(error))
-        self.on_change(kept.label, f"failed: {error}")
 
     def _end(self, kept: _Kept) -> None:
         run, kept.run = kept.run, None

@@ -1,7 +1,6 @@
 """One write of a pipeline at work: which version it feeds, its query, and what became of it."""
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _log = logging.getLogger(__name__)
-_GROUP_EVERY_S: Final = 1.0
 _GROUP_PATIENCE_S: Final = 5.0  # nothing depends on it
 
 
@@ -138,7 +136,6 @@ class WriteRun:
         self._refused = RefusedRows(
             place.log, f"{settings.name}/{write.name}", settings.name, choice.version
         )
-        self._grouped_s = 0.0
         self._applying = Applying(
             self._store,
             choice.version,
@@ -248,18 +245,16 @@ class WriteRun:
 
     def _on_applied(self, position: Position) -> None:
         self._overtake()
-        if time.monotonic() - self._grouped_s >= _GROUP_EVERY_S:
-            try:
-                self._group.commit(
-                    {
-                        (topic, partition): offset
-                        for topic, partitions in position.offsets.items()
-                        for partition, offset in partitions.items()
-                    }
-                )
-            except HeadwaterError as error:  # for people who look at lag; nothing depends on it
-                _log.warning("%s: no offsets for its group: %s", self.pipeline, error)
-            self._grouped_s = time.monotonic()
+        offsets = {
+            (topic, partition): offset
+            for topic, partitions in position.offsets.items()
+            for partition, offset in partitions.items()
+        }
+        try:
+            # Each time: a last batch that is left out would show as lag until the next record.
+            self._group.commit(offsets)
+        except HeadwaterError as error:  # for people who look at lag; nothing depends on it
+            _log.warning("%s: no offsets for its group: %s", self.pipeline, error)
 
     def _overtake(self) -> None:
         """Makes the version live, if it was to be and is as far."""

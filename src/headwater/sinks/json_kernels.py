@@ -4,8 +4,9 @@ A column is (data, starts, lengths); a length of -1 is null. TOKEN: the text is 
 STRING: it is put into quotes and escaped. TIME: into quotes, with a T for the blank in the midst.
 """
 
-import numba
 import numpy as np
+
+from headwater.compiled import kernel
 
 TOKEN, STRING, TIME = range(3)
 _NULL = np.frombuffer(b"null", np.uint8)
@@ -30,8 +31,6 @@ def _short_escapes():
 
 
 _SHORT = _short_escapes()
-
-kernel = numba.njit(cache=True, nogil=True)
 
 
 @kernel

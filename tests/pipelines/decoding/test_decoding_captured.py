@@ -62,10 +62,13 @@ def wait_for_changes(capture: Running, topic: str, count: int) -> tuple[dict, li
 
     def are_there() -> bool:
         try:
+            fields = captured_schema(capture.bootstrap, LOGIN, topic)
             found[0] = rows_in(capture.bootstrap, topic)
         except ConfigError:  # the table is not stored yet
             return False
-        return len(found[0][1]) >= count
+        # Columns are asked for first, records then: what changed in between is asked for again.
+        is_settled = captured_schema(capture.bootstrap, LOGIN, topic) == fields
+        return is_settled and len(found[0][1]) >= count
 
     capture.wait_until(are_there, f"{count} changes in {topic}")
     return found[0]

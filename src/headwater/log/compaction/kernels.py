@@ -13,8 +13,9 @@ hundred million keys 10^-23.
 
 from typing import Any, Final
 
-import numba
 import numpy as np
+
+from headwater.compiled import kernel
 
 # Why a kernel stopped.
 DONE, DAMAGED, MORE_INPUT, MORE_OUTPUT, SPECIAL, FULL = range(6)
@@ -39,7 +40,6 @@ COMPRESSION_MASK, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL, DELETE_HORIZON = (
 _SPECIAL: Final = COMPRESSION_MASK | TRANSACTIONAL | CONTROL
 _MALFORMED: Final = -1
 
-kernel = numba.njit(cache=True, nogil=True)
 inlined = kernel
 
 

@@ -8,10 +8,9 @@ end first.
 
 from typing import Final
 
-import numba
 import numpy as np
 
-kernel = numba.njit(cache=True, nogil=True)
+from headwater.compiled import kernel
 
 # What `scan` says of a text.
 SOUND, NOT_JSON, NOT_AN_OBJECT, TOO_DEEP, EMPTY = range(5)

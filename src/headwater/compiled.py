@@ -1,0 +1,18 @@
+"""Loops that numba compiles. Imported by the modules that have such, and by nobody else: numba
+takes half a second to load.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+
+
+def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiled when it is first called, and kept: beside its file, or in the user's cache
+    directory, or where NUMBA_CACHE_DIR says. Who can write none of them compiles for itself.
+    """
+    try:
+        return numba.njit(cache=True, nogil=True)(function)
+    except RuntimeError:  # "no locator available"
+        return numba.njit(nogil=True)(function)
