@@ -7,7 +7,7 @@ from typing import Final
 
 from headwater.capture.postgres.times import TIMESTAMP_INFINITY_US, TIMESTAMP_MINUS_INFINITY_US
 
-_DATE: Final = r"([+-]?\d{4,6})-(\d\d)-(\d\d)"
+_DATE: Final = r"(\d{4}|[+-]\d{4,6})-(\d\d)-(\d\d)"
 _CLOCK: Final = r"(\d\d)(?::?(\d\d)(?::?(\d\d)(?:[.,](\d+))?)?)?"
 _ZONE: Final = r"(?:Z|z|([+-])(\d\d)(?::?(\d\d))?)"
 _DAY = re.compile(_DATE + "Z?", re.ASCII)
