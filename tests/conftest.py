@@ -1,12 +1,19 @@
 """What all suites share: one Spark, and the rule that keeps it in one process."""
 
+import os
 import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
+
+# The same examples each time: a run that fails, fails again. HEADWATER_LONG looks for new ones.
+settings.register_profile("same", derandomize=True, database=None)
+if "HEADWATER_LONG" not in os.environ:
+    settings.load_profile("same")
 
 
 @pytest.fixture(scope="session")

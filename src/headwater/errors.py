@@ -164,6 +164,10 @@ class StoreDiverged(PipelineError):
     """What a store says of its position does not belong to the pipeline's checkpoint."""
 
 
+class StateLost(PipelineError):
+    """What an operator remembers is gone, damaged, or another's: only the log can give it back."""
+
+
 class SinkError(HeadwaterError):
     """A derived store does not take a batch. Nothing of the batch is in it."""
 

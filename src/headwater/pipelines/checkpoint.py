@@ -4,6 +4,7 @@
         checkpoint/metadata                         {"id": …}: the query
         checkpoint/offsets/<batch>                  written before the batch runs
         checkpoint/commits/<batch>                  written when it is done
+        checkpoint/operators/                       what operators remember (operators/state.py)
         lock                                        held by the process that runs it
 
 An offsets file: a line with the format's version, one with the batch's metadata, and one line for
@@ -35,6 +36,7 @@ class Checkpoint:
     def __init__(self, state_dir: Path, pipeline: str, write: str, version: int) -> None:
         self.directory = state_dir / pipeline / _UNSAFE.sub(_escaped, write) / f"v{version}"
         self.path = self.directory / "checkpoint"
+        self.operators = self.path / "operators"
         self._lock: int | None = None
 
     def query(self) -> str | None:

@@ -23,6 +23,7 @@ from headwater.pipelines import status, stores_told
 from headwater.pipelines.applying import is_final
 from headwater.pipelines.flow import Flow, Write
 from headwater.pipelines.offsets import by_topic, check_derivable, lag_of
+from headwater.pipelines.operators.building import building
 from headwater.pipelines.pipeline import Function, failed, load
 from headwater.pipelines.reading import LiveReader
 from headwater.pipelines.session import cores, has_ended
@@ -70,7 +71,8 @@ class Pipeline:
             reader = LiveReader(self.spark, self.place.log, self.settings)
         flow = Flow(self.spark, self.name, reader, self.place.sinks)
         try:
-            self.function(flow)
+            with building(self.name):
+                self.function(flow)
         except Exception as error:
             raise failed(self.name, error) from error
         if not flow.writes:

@@ -1,7 +1,8 @@
 """One write of a pipeline at work: which version it feeds, its query, and what became of it."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +16,7 @@ from headwater.pipelines.applying import Applying
 from headwater.pipelines.checkpoint import Checkpoint
 from headwater.pipelines.flow import AT, POSITION, TOPICS, Write
 from headwater.pipelines.offsets import has_reached
+from headwater.pipelines.operators.stages import STATE_DIRECTORY
 from headwater.pipelines.refused_rows import RefusedRows
 from headwater.pipelines.settings import PipelineSettings
 from headwater.pipelines.spark_errors import explained
@@ -171,10 +173,21 @@ class WriteRun:
             elif self._settings.every:
                 every_ms = round(self._settings.every * 1000)
                 writer = writer.trigger(processingTime=f"{every_ms} milliseconds")
-            self.query = writer.start()
+            with self._state_kept_here():
+                self.query = writer.start()
         except BaseException:
             self.close()
             raise
+
+    @contextmanager
+    def _state_kept_here(self) -> Iterator[None]:
+        """Threads that are begun within it, as the query's is, know where operators keep state."""
+        context = self.write.frame.sparkSession.sparkContext
+        context.setLocalProperty(STATE_DIRECTORY, str(self._checkpoint.operators.absolute()))
+        try:
+            yield
+        finally:
+            context.setLocalProperty(STATE_DIRECTORY, None)  # type: ignore[arg-type]
 
     def stop(self) -> None:
         """The batch that runs is given up, or finished; either is right."""

@@ -1,0 +1,50 @@
+"""Names of operators: the same each time the pipeline is built, so that each finds its state."""
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Final
+
+_PASSING: Final = re.compile(r"#\d+L?|@[0-9a-f]+")  # numbers of a plan that are others each time
+
+
+@dataclass
+class Building:
+    """A pipeline while its function runs."""
+
+    pipeline: str
+    operators: list[str] = field(default_factory=list)
+
+
+_current: ContextVar[Building | None] = ContextVar("building", default=None)
+
+
+@contextmanager
+def building(pipeline: str) -> Iterator[Building]:
+    now = Building(pipeline)
+    token = _current.set(now)
+    try:
+        yield now
+    finally:
+        _current.reset(token)
+
+
+def current() -> Building | None:
+    """None outside of a pipeline's function."""
+    return _current.get()
+
+
+def name_operator(kind: str, described: Sequence[str]) -> str:
+    """By its kind and how many of that kind the function has made before: `tumbling-1`. Outside of
+    a pipeline, where nobody counts, by what it does and to what (`described`, plans of Spark's).
+    """
+    now = _current.get()
+    if now is None:
+        text = _PASSING.sub("", "\n".join(described))
+        return f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    name = f"{kind}-{1 + sum(each.rpartition('-')[0] == kind for each in now.operators)}"
+    now.operators.append(name)
+    return name

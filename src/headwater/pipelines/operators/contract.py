@@ -1,0 +1,101 @@
+"""What an operator is: for one bucket of keys, a step from the state before a batch and the rows of
+the batch to the state after it and the rows of the result. It knows nothing of Spark.
+
+A step is a function of its arguments alone: no clock, no random number. So a batch that runs again
+gives the same, in another process too. What depends on where a batch ends is a defect: the same log
+must give the same result however it was cut.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+
+# Columns that packing adds to the rows of an input with event time.
+TIME: Final = "__time"  # int64, microseconds since 1970: when it happened; null: no usable time
+SEEN: Final = "__seen"  # int64: the latest TIME of its partition in this batch, up to and with it
+FAULT: Final = "__fault"  # int8: 0, or why TIME is null (NO_TIME, FUTURE)
+ORIGIN: Final = "__origin"  # int32: index into Input.origins
+OFFSET: Final = "__offset"  # int64
+
+NO_TIME: Final = 1
+FUTURE: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far one partition of an input came in a batch; every bucket is told, also those that got
+    none of its rows.
+    """
+
+    topic: str
+    partition: int
+    seen_us: int | None  # the latest usable time; None if no row had one
+    offset: int  # of its last row
+    punctuations: tuple[tuple[str, int | None], ...] = ()  # producer, its watermark; None: it left
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One input's share of a batch, for one bucket."""
+
+    rows: pa.Table  # in log order within each partition
+    origins: tuple[tuple[str, int], ...]  # topic and partition that ORIGIN points at
+    progress: tuple[Progress, ...]
+    now_us: int  # when the batch was planned; the same when it runs again
+
+
+class State(Protocol):
+    """What a bucket remembers from batch to batch."""
+
+    document: dict[str, Any]  # small, JSON; changed in place
+    counters: dict[str, int]  # what people want to see, summed over the buckets
+
+    def table(self, name: str) -> pa.Table | None: ...
+
+    def put(self, name: str, table: pa.Table | None) -> None:
+        """What is not put stays, and costs nothing: large state is best kept in several tables, of
+        which a batch changes few.
+        """
+        ...
+
+    def side(self, name: str, rows: pa.Table) -> None:
+        """Rows for another place than the result, e.g. "late"; given out once with the batch."""
+        ...
+
+
+class Operator(Protocol):
+    """Pickled to the workers; it has settings and no state."""
+
+    @property
+    def output(self) -> pa.Schema: ...
+
+    def step(self, state: State, inputs: tuple[Input, ...]) -> pa.Table:
+        """Rows of one key in the order in which they are to be applied."""
+        ...
+
+
+# What packing does with the Arrow batches of one task, one after another: the same batch with TIME,
+# SEEN and FAULT added. It is made anew for each task, so it may remember what came before.
+Stamp = Callable[[pa.RecordBatch], pa.RecordBatch]
+
+
+class Stamping(Protocol):
+    """Settings of an input's event time, pickled to the workers."""
+
+    def columns(self) -> tuple[str, ...]:
+        """That it reads, besides `_position` and `_at`."""
+        ...
+
+    def start(self) -> "Stamper": ...
+
+
+class Stamper(Protocol):
+    """Of one task."""
+
+    def stamp(self, rows: pa.RecordBatch, origins: pa.Array) -> Mapping[str, pa.Array]:
+        """TIME, SEEN and FAULT of the rows. `origins` are the rows' partitions as int32."""
+        ...
+
+    def punctuations(self, origin: int) -> tuple[tuple[str, int | None], ...]: ...

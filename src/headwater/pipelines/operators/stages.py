@@ -1,0 +1,253 @@
+"""The two stages that run an operator in Spark, as one DataFrame.
+
+    rows ──▶ mapInArrow: packets by bucket (packing.py)
+         ──▶ shuffle: all packets of a bucket into one task
+         ──▶ mapInArrow: state of the bucket, step, state after it (state.py), rows of the result
+
+To Spark both are stateless, so that operators can follow each other in any output mode. State goes
+by the number of the micro-batch, which Spark fixes together with its offsets before it runs: a
+batch that runs again finds the state that it found the first time, and gives the same.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+import pyarrow as pa
+
+from headwater.errors import PipelineError
+from headwater.pipelines.flow import plan_of
+from headwater.pipelines.operators.building import name_operator
+from headwater.pipelines.operators.contract import (
+    OFFSET,
+    ORIGIN,
+    Input,
+    Operator,
+    Progress,
+    Stamping,
+)
+from headwater.pipelines.operators.packing import (
+    BUCKET,
+    NOW,
+    PACKETS,
+    POSITION,
+    Packing,
+    from_bytes,
+    packed_schema,
+)
+from headwater.pipelines.operators.state import FileState, MemoryState
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+STATE_DIRECTORY: Final = "headwater.state"  # a local property of Spark's: where the query has it
+_STATE_CONF: Final = "spark.headwater.state.dir"
+_BUCKETS_CONF: Final = "spark.headwater.state.buckets"
+_BUCKETS: Final = 8
+_BOUNDED_BUCKETS: Final = 64  # of a run over everything, which has the rows of a bucket in memory
+_ORDER: Final = ("bucket", "side", "task", "number")
+_BATCH_ID: Final = "streaming.sql.batchId"
+_QUERY_ID: Final = "sql.streaming.queryId"
+
+
+@dataclass(frozen=True)
+class Side:
+    """One input of an operator."""
+
+    frame: "DataFrame"
+    key: tuple[str, ...]  # rows of the same key meet; all sides' are of the same types
+    columns: tuple[str, ...]  # that the operator gets
+    stamping: Stamping | None = None
+
+
+def run_operator(kind: str, operator: Operator, sides: Sequence[Side]) -> "DataFrame":
+    """The operator's result over these inputs: a stream if they are, else a bounded frame."""
+    from pyspark.sql import functions as F  # noqa: N812 (as all of PySpark's users write it)
+    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+    is_stream = _is_stream(kind, sides)
+    name = name_operator(kind, [repr(operator), *(plan_of(side.frame) for side in sides)])
+    conf = sides[0].frame.sparkSession.conf
+    buckets = int(conf.get(_BUCKETS_CONF, str(_BUCKETS)) or 0) if is_stream else _BOUNDED_BUCKETS
+    packets, schemas = None, []
+    for number, side in enumerate(sides):
+        _check(kind, side)
+        stamping = side.stamping
+        read = {*side.columns, POSITION, *(stamping.columns() if stamping else ())}
+        chosen = side.frame.select(
+            *[F.col(each) for each in side.frame.columns if each in read],
+            F.pmod(F.xxhash64(*[F.col(each) for each in side.key]), F.lit(buckets))
+            .cast("int")
+            .alias(BUCKET),
+            F.current_timestamp().alias(NOW),
+        )
+        packing = Packing(number, buckets, stamping, side.columns)
+        of_side = chosen.mapInArrow(packing, from_arrow_schema(PACKETS))
+        packets = of_side if packets is None else packets.union(of_side)
+        fields = to_arrow_schema(side.frame.select(*side.columns).schema, timezone="UTC")
+        schemas.append(packed_schema(list(fields), stamped=stamping is not None))
+    assert packets is not None
+    parts = min(buckets, int(conf.get("spark.sql.shuffle.partitions") or buckets))
+    running = Running(
+        name, operator, buckets, tuple(schemas), conf.get(_STATE_CONF, None), is_stream
+    )
+    packets = packets.repartitionById(parts, F.col("bucket") % parts)
+    if not is_stream:  # Spark does not sort streams
+        packets = packets.sortWithinPartitions(*_ORDER)
+    return packets.mapInArrow(running, from_arrow_schema(operator.output))
+
+
+@dataclass(frozen=True)
+class Running:
+    """The second stage. Called by Spark in each task with the packets of its buckets: of a stream
+    in any order, else in theirs, so that those of one bucket at a time are in memory.
+    """
+
+    name: str
+    operator: Operator
+    buckets: int
+    schemas: tuple[pa.Schema, ...]
+    directory: str | None
+    is_stream: bool
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from headwater.pipelines.source.reading import settle
+
+        rows: Iterable[_Packet] = (row for batch in batches for row in _rows(batch))
+        if self.is_stream:
+            rows = sorted(rows, key=lambda row: (row.bucket, row.side, row.task, row.number))
+        for bucket, packets in groupby(rows, key=lambda row: row.bucket):
+            yield from self._step(bucket, packets)
+        settle()
+
+    def _step(self, bucket: int, packets: "Iterator[_Packet]") -> Iterator[pa.RecordBatch]:
+        inputs = unpacked(packets, self.schemas)
+        state = self._state(bucket)
+        result = self.operator.step(state, inputs)
+        if isinstance(state, FileState):
+            state.commit()
+        yield from result.cast(self.operator.output).combine_chunks().to_batches()
+
+    def _state(self, bucket: int) -> FileState | MemoryState:
+        from pyspark import TaskContext
+
+        if not self.is_stream:
+            return MemoryState()
+        context = TaskContext.get()
+        assert context is not None
+        batch, query = context.getLocalProperty(_BATCH_ID), context.getLocalProperty(_QUERY_ID)
+        directory = context.getLocalProperty(STATE_DIRECTORY)
+        if directory is None and self.directory is not None:
+            directory = str(Path(self.directory) / str(query))
+        if batch is None or directory is None:
+            raise PipelineError(
+                f"{self.name} has no place for its state",
+                hint=f"a pipeline has one; elsewhere set {_STATE_CONF}, to a directory that all"
+                " executors share",
+            )
+        return FileState(Path(directory) / self.name, bucket, int(batch), buckets=self.buckets)
+
+
+@dataclass(frozen=True, slots=True)
+class _Packet:
+    bucket: int
+    side: int
+    task: int
+    number: int
+    packet: pa.Scalar
+    control: bytes | None
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[_Packet]:
+    numbers = [batch.column(each).to_pylist() for each in _ORDER]
+    for bucket, side, task, number, packet, control in zip(
+        *numbers, batch.column("packet"), batch.column("control"), strict=True
+    ):
+        yield _Packet(bucket, side, task, number, packet, control.as_py())
+
+
+def unpacked(packets: Iterator[_Packet], schemas: Sequence[pa.Schema]) -> tuple[Input, ...]:
+    """The inputs of one bucket."""
+    sides: list[list[_Task]] = [[] for _ in schemas]
+    for (side, _), of_task in groupby(packets, key=lambda each: (each.side, each.task)):
+        sides[side].append(_Task(list(of_task)))
+    now_us = max(task.control["now"] for tasks in sides for task in tasks)
+    return tuple(
+        _input(tasks, schema, now_us) for tasks, schema in zip(sides, schemas, strict=True)
+    )
+
+
+class _Task:
+    def __init__(self, packets: list[_Packet]) -> None:
+        *rows, last = packets
+        assert last.control is not None
+        self.control: dict[str, Any] = orjson.loads(last.control)
+        self.tables = [from_bytes(each.packet) for each in rows]
+
+
+def _input(tasks: list[_Task], schema: pa.Schema, now_us: int) -> Input:
+    codes: dict[tuple[str, int], int] = {}
+    progress: dict[tuple[str, int], Progress] = {}
+    tables = []
+    is_split = False
+    for task in tasks:
+        names = [(topic, partition) for topic, partition in task.control["origins"]]
+        is_split |= any(name in codes for name in names)
+        mapped = [codes.setdefault(name, len(codes)) for name in names]
+        tables += [_recoded(table, mapped).cast(schema) for table in task.tables]
+        for topic, partition, seen_us, offset, punctuations in task.control["progress"]:
+            new = Progress(
+                topic, partition, seen_us, offset, tuple((who, at) for who, at in punctuations)
+            )
+            before = progress.get((topic, partition))
+            progress[topic, partition] = new if before is None else _further(before, new)
+    rows = pa.concat_tables(tables) if tables else schema.empty_table()
+    if is_split and len(rows):
+        rows = rows.sort_by([(ORIGIN, "ascending"), (OFFSET, "ascending")])
+    return Input(rows, tuple(codes), tuple(progress.values()), now_us)
+
+
+def _recoded(table: pa.Table, codes: list[int]) -> pa.Table:
+    if codes == list(range(len(codes))):
+        return table
+    origin = pa.array(codes, pa.int32()).take(table[ORIGIN].combine_chunks())
+    return table.set_column(table.schema.get_field_index(ORIGIN), ORIGIN, origin)
+
+
+def _further(one: Progress, other: Progress) -> Progress:
+    seen = [each.seen_us for each in (one, other) if each.seen_us is not None]
+    return Progress(
+        one.topic,
+        one.partition,
+        max(seen, default=None),
+        max(one.offset, other.offset),
+        (*one.punctuations, *other.punctuations),
+    )
+
+
+def _is_stream(kind: str, sides: Sequence[Side]) -> bool:
+    streams = [side.frame.isStreaming for side in sides]
+    if any(streams) and not all(streams):
+        raise PipelineError(
+            f"{kind}: one input is a stream, the other is not",
+            hint="flow.changes and flow.table are; read the other one so, too",
+        )
+    return all(streams)
+
+
+def _check(kind: str, side: Side) -> None:
+    columns = side.frame.columns
+    if POSITION not in columns:
+        raise PipelineError(
+            f"{kind}: its input has no column {POSITION}",
+            detail="columns are " + ", ".join(columns),
+            hint=f'it tells where a row stands in the log: select "{POSITION}", too',
+        )
+    for name in (*side.key, *side.columns, *(side.stamping.columns() if side.stamping else ())):
+        if name not in columns:
+            raise PipelineError(
+                f"{kind}: there is no column {name}", detail="columns are " + ", ".join(columns)
+            )

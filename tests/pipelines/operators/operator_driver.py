@@ -1,0 +1,117 @@
+"""An operator without Spark: both stages as they are, over batches that the test cuts as it likes.
+
+    driver = Driver(operator, [Source(schema, key=("name",), columns=("name",), stamping=…)], tmp_path)
+    driver.batch({("topic", 0): [{"name": "a", "at": …}, …]})       # one input
+    driver.batch(left_rows, right_rows)                             # two
+    driver.again()                                                  # the last batch, as after a crash
+
+Every call runs the buckets from the state on disk, so each is a restart, too.
+"""
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+
+import pyarrow as pa
+
+from headwater.pipelines.operators.contract import Operator, Stamping
+from headwater.pipelines.operators.packing import BUCKET, NOW, Packing, packed_schema
+from headwater.pipelines.operators.stages import _rows, unpacked
+from headwater.pipelines.operators.state import FileState, MemoryState
+
+PLACE = pa.struct([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
+ADDED = [("_op", pa.string()), ("_at", pa.timestamp("us", "UTC")), ("_position", PLACE)]
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+Rows = Mapping[tuple[str, int], Sequence[dict]]
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a Side of stages.py is; the schema without `_op`, `_at` and `_position`."""
+
+    schema: pa.Schema
+    key: tuple[str, ...]
+    columns: tuple[str, ...]
+    stamping: Stamping | None = None
+
+    @property
+    def rows_schema(self) -> pa.Schema:
+        return pa.schema([*self.schema, *ADDED])
+
+
+class Driver:
+    def __init__(
+        self,
+        operator: Operator,
+        sources: Sequence[Source],
+        directory: Path | None,
+        buckets: int = 3,
+    ) -> None:
+        """Without a directory it is a bounded run: one batch, no state on disk."""
+        self._operator = operator
+        self._sources = sources
+        self._directory = directory
+        self._buckets = buckets
+        self._offsets = [{} for _ in sources]  # place to the next one
+        self._numbers = count()
+        self._last = None
+        self.states = {}  # of the last batch, by bucket
+
+    def batch(self, *rows: Rows, now: datetime = START) -> list[dict]:
+        """Each input's rows, by topic and partition; offsets are given to those without one
+        ("_position": 5), `_at` is `now`, `_op` is "c" if they say nothing else."""
+        packets = []
+        for side, (source, given) in enumerate(zip(self._sources, rows, strict=True)):
+            packing = Packing(side, self._buckets, source.stamping, source.columns)
+            for task, (place, of_place) in enumerate(given.items()):
+                frame = self._frame(side, source, place, of_place, now)
+                packets += [
+                    each for one in packing.pack(iter([frame]), task) for each in _rows(one)
+                ]
+        self._last = next(self._numbers), packets
+        return self.again()
+
+    def again(self) -> list[dict]:
+        number, packets = self._last
+        schemas = [self._packed(source) for source in self._sources]
+        found: list[dict] = []
+        order = sorted(packets, key=lambda each: (each.bucket, each.side, each.task, each.number))
+        for bucket in range(self._buckets):
+            of_bucket = [each for each in order if each.bucket == bucket]
+            if not of_bucket:
+                continue
+            if self._directory is None:
+                state = MemoryState()
+            else:
+                state = FileState(self._directory, bucket, number, buckets=self._buckets)
+            result = self._operator.step(state, unpacked(iter(of_bucket), schemas))
+            found += result.cast(self._operator.output).to_pylist()
+            if self._directory is not None:
+                state.commit()
+            self.states[bucket] = state
+        return found
+
+    def counter(self, name: str) -> int:
+        return sum(each.counters.get(name, 0) for each in self.states.values())
+
+    def _packed(self, source: Source) -> pa.Schema:
+        fields = [source.rows_schema.field(name) for name in source.columns]
+        return packed_schema(fields, stamped=source.stamping is not None)
+
+    def _frame(self, side, source, place, rows, now):
+        offsets = self._offsets[side]
+        complete = []
+        for row in rows:
+            offset = row.get("_position", offsets.get(place, 0))
+            offsets[place] = offset + 1
+            at = {"topic": place[0], "partition": place[1], "offset": offset}
+            complete.append({"_op": "c", "_at": now, **row, "_position": at})
+        batch = pa.RecordBatch.from_pylist(complete, schema=source.rows_schema)
+        keys = [repr([row[name] for name in source.key]).encode() for row in complete]
+        bucket = pa.array([zlib.crc32(each) % self._buckets for each in keys], pa.int32())
+        batch = batch.append_column(BUCKET, bucket)
+        return batch.append_column(NOW, pa.array([now] * len(rows), pa.timestamp("us", "UTC")))
