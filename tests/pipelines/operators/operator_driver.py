@@ -1,9 +1,9 @@
 """An operator without Spark: both stages as they are, over batches that the test cuts as it likes.
 
-    driver = Driver(operator, [Source(schema, key=("name",), columns=("name",), stamping=…)], tmp_path)
-    driver.batch({("topic", 0): [{"name": "a", "at": …}, …]})       # one input
-    driver.batch(left_rows, right_rows)                             # two
-    driver.again()                                                  # the last batch, as after a crash
+    driver = Driver(operator, [Source(schema, ("name",), ("name",), stamping)], tmp_path)
+    driver.batch({("topic", 0): [{"name": "a", "at": …}, …]})   # one input
+    driver.batch(left_rows, right_rows)                         # two
+    driver.again()                                              # the last batch once more
 
 Every call runs the buckets from the state on disk, so each is a restart, too.
 """
