@@ -9,7 +9,7 @@ Every call runs the buckets from the state on disk, so each is a restart, too.
 """
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
@@ -18,7 +18,13 @@ from pathlib import Path
 import pyarrow as pa
 
 from headwater.pipelines.operators.contract import Operator, Stamping
-from headwater.pipelines.operators.packing import BUCKET, NOW, Packing, packed_schema
+from headwater.pipelines.operators.packing import (
+    BUCKET,
+    EVERY_BUCKET,
+    NOW,
+    Packing,
+    packed_schema,
+)
 from headwater.pipelines.operators.stages import _rows, unpacked
 from headwater.pipelines.operators.state import FileState, MemoryState
 
@@ -37,6 +43,7 @@ class Source:
     key: tuple[str, ...]
     columns: tuple[str, ...]
     stamping: Stamping | None = None
+    everywhere: Callable[[dict], bool] = lambda row: False  # rows for every bucket
 
     @property
     def rows_schema(self) -> pa.Schema:
@@ -111,7 +118,11 @@ class Driver:
             at = {"topic": place[0], "partition": place[1], "offset": offset}
             complete.append({"_op": "c", "_at": now, **row, "_position": at})
         batch = pa.RecordBatch.from_pylist(complete, schema=source.rows_schema)
-        keys = [repr([row[name] for name in source.key]).encode() for row in complete]
-        bucket = pa.array([zlib.crc32(each) % self._buckets for each in keys], pa.int32())
+        keys = [repr([row.get(name) for name in source.key]).encode() for row in complete]
+        buckets = [
+            EVERY_BUCKET if source.everywhere(row) else zlib.crc32(each) % self._buckets
+            for row, each in zip(complete, keys, strict=True)
+        ]
+        bucket = pa.array(buckets, pa.int32())
         batch = batch.append_column(BUCKET, bucket)
         return batch.append_column(NOW, pa.array([now] * len(rows), pa.timestamp("us", "UTC")))

@@ -8,7 +8,8 @@ shuffle as packets: one Arrow stream of many rows for each bucket, which Spark m
     5        0      2      1        rows as Arrow      -
     5        0      2      2        -                  what every bucket is told (below)
 
-The last packet of a task goes to every bucket: `{"now": …, "origins": [[topic, partition], …],
+Rows that concern every key (a truncate) go to every bucket; so does the last packet of a task:
+`{"now": …, "origins": [[topic, partition], …],
 "progress": [[topic, partition, seen, offset, punctuations], …]}`. By it a bucket learns how far
 time has come in partitions that it has no rows of.
 """
@@ -34,6 +35,7 @@ from headwater.pipelines.operators.contract import (
 )
 
 BUCKET: Final = "__bucket"
+EVERY_BUCKET: Final = -1  # instead of a bucket's number
 NOW: Final = "__now"
 POSITION: Final = "_position"
 PACKETS: Final = pa.schema(
@@ -180,6 +182,12 @@ def _by_bucket(
     if buckets == 1:
         yield 0, rows
         return
+    if numbers.min() == EVERY_BUCKET:
+        copies = np.where(numbers == EVERY_BUCKET, buckets, 1)
+        rows = rows.take(pa.array(np.repeat(np.arange(len(numbers)), copies)))
+        numbers = np.repeat(numbers, copies)
+        everywhere = numbers == EVERY_BUCKET
+        numbers[everywhere] = np.tile(np.arange(buckets), int(everywhere.sum()) // buckets)
     # A stable sort of 16 bits is a radix sort.
     ordered = rows.take(pa.array(np.argsort(numbers, kind="stable")))
     ends = np.cumsum(np.bincount(numbers, minlength=buckets))

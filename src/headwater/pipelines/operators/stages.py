@@ -31,6 +31,7 @@ from headwater.pipelines.operators.contract import (
 )
 from headwater.pipelines.operators.packing import (
     BUCKET,
+    EVERY_BUCKET,
     NOW,
     PACKETS,
     POSITION,
@@ -61,6 +62,7 @@ class Side:
     key: tuple[str, ...]  # rows of the same key meet; all sides' are of the same types
     columns: tuple[str, ...]  # that the operator gets
     stamping: Stamping | None = None
+    everywhere: str | None = None  # rows for every bucket, as a condition of Spark's: "_op = 't'"
 
 
 def run_operator(kind: str, operator: Operator, sides: Sequence[Side]) -> "DataFrame":
@@ -77,11 +79,12 @@ def run_operator(kind: str, operator: Operator, sides: Sequence[Side]) -> "DataF
         _check(kind, side)
         stamping = side.stamping
         read = {*side.columns, POSITION, *(stamping.columns() if stamping else ())}
+        bucket = F.pmod(F.xxhash64(*[F.col(each) for each in side.key]), F.lit(buckets)).cast("int")
+        if side.everywhere is not None:
+            bucket = F.when(F.expr(side.everywhere), EVERY_BUCKET).otherwise(bucket)
         chosen = side.frame.select(
             *[F.col(each) for each in side.frame.columns if each in read],
-            F.pmod(F.xxhash64(*[F.col(each) for each in side.key]), F.lit(buckets))
-            .cast("int")
-            .alias(BUCKET),
+            bucket.alias(BUCKET),
             F.current_timestamp().alias(NOW),
         )
         packing = Packing(number, buckets, stamping, side.columns)
