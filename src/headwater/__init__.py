@@ -8,16 +8,27 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headwater.pipelines.flow import Flow
+    from headwater.pipelines.operators.times import event_time, processing_time
     from headwater.pipelines.pipeline import pipeline
     from headwater.pipelines.session import spark
     from headwater.pipelines.waiting import token_of, wait
 
-__all__ = ["Flow", "pipeline", "spark", "token_of", "wait"]
+__all__ = [
+    "Flow",
+    "event_time",
+    "pipeline",
+    "processing_time",
+    "spark",
+    "token_of",
+    "wait",
+]
 __version__ = "0.1.0"
 
 _HOMES = {
     "Flow": "headwater.pipelines.flow",
+    "event_time": "headwater.pipelines.operators.times",
     "pipeline": "headwater.pipelines.pipeline",
+    "processing_time": "headwater.pipelines.operators.times",
     "spark": "headwater.pipelines.session",
     "token_of": "headwater.pipelines.waiting",
     "wait": "headwater.pipelines.waiting",

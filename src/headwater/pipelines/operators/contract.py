@@ -8,9 +8,12 @@ must give the same result however it was cut.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 # Columns that packing adds to the rows of an input with event time.
 TIME: Final = "__time"  # int64, microseconds since 1970: when it happened; null: no usable time
@@ -85,7 +88,13 @@ class Stamping(Protocol):
     """Settings of an input's event time, pickled to the workers."""
 
     def columns(self) -> tuple[str, ...]:
-        """That it reads, besides `_position` and `_at`."""
+        """That it reads, besides `_position`."""
+        ...
+
+    def check(self, kind: str, schema: "StructType") -> None:
+        """Raises PipelineError unless rows of this schema can be stamped. `kind` is whose input
+        they are.
+        """
         ...
 
     def start(self) -> "Stamper": ...

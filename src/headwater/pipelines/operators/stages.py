@@ -249,7 +249,9 @@ def _check(kind: str, side: Side) -> None:
             detail="columns are " + ", ".join(columns),
             hint=f'it tells where a row stands in the log: select "{POSITION}", too',
         )
-    for name in (*side.key, *side.columns, *(side.stamping.columns() if side.stamping else ())):
+    if side.stamping is not None:
+        side.stamping.check(kind, side.frame.schema)
+    for name in (*side.key, *side.columns):
         if name not in columns:
             raise PipelineError(
                 f"{kind}: there is no column {name}", detail="columns are " + ", ".join(columns)
