@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headwater.pipelines.flow import Flow
+    from headwater.pipelines.operators import aggregates as agg
     from headwater.pipelines.operators.times import event_time, processing_time
     from headwater.pipelines.pipeline import pipeline
     from headwater.pipelines.session import spark
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Flow",
+    "agg",
     "event_time",
     "pipeline",
     "processing_time",
@@ -26,6 +28,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Flow": "headwater.pipelines.flow",
+    "agg": "headwater.pipelines.operators.aggregates",
     "event_time": "headwater.pipelines.operators.times",
     "pipeline": "headwater.pipelines.pipeline",
     "processing_time": "headwater.pipelines.operators.times",
@@ -33,10 +36,12 @@ _HOMES = {
     "token_of": "headwater.pipelines.waiting",
     "wait": "headwater.pipelines.waiting",
 }
+_MODULES = {"agg"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    home = import_module(_HOMES[name])
+    value = globals()[name] = home if name in _MODULES else getattr(home, name)
     return value

@@ -1,0 +1,55 @@
+"""An aggregate over rows at once, or over parts of them that are merged in any order."""
+
+import numpy as np
+import pyarrow as pa
+
+START_US, END_US = 0, 60_000_000
+
+
+def at_once(aggregate, rows: pa.Table, group, groups: int) -> list[pa.Array]:
+    bound = aggregate.bound(rows.schema)
+    kept = bound.accumulate(rows, np.asarray(group, np.intp), groups)
+    assert [each.type for each in kept] == list(bound.accumulators)
+    assert all(len(each) == groups for each in kept)
+    return kept
+
+
+def in_parts(aggregate, rows: pa.Table, group, groups: int, random) -> list[pa.Array]:
+    """Rows in any order and any cut, accumulators merged two or more at a time in any order, as
+    batches, partitions and sessions that grow together would have it."""
+    bound = aggregate.bound(rows.schema)
+    group = np.asarray(group, np.intp)
+    order = list(range(len(rows)))
+    random.shuffle(order)
+    cuts = sorted(random.randint(0, len(rows)) for _ in range(random.randint(0, 5)))
+    parts = []
+    for start, end in zip([0, *cuts], [*cuts, len(rows)], strict=True):
+        taken = np.asarray(order[start:end], np.intp)
+        met, local = np.unique(group[taken], return_inverse=True)
+        part = rows.take(pa.array(taken, pa.int64()))
+        parts.append((met, bound.accumulate(part, local.astype(np.intp), len(met))))
+    while len(parts) > 1:
+        random.shuffle(parts)
+        few = random.randint(2, len(parts))
+        parts = [_merged(bound, parts[:few]), *parts[few:]]
+    # Groups that no row was in are there too when rows come at once.
+    parts.append(
+        (np.arange(groups), bound.accumulate(rows.slice(0, 0), np.empty(0, np.intp), groups))
+    )
+    return _merged(bound, parts)[1]
+
+
+def result(aggregate, rows: pa.Table, kept: list[pa.Array]) -> list:
+    bound = aggregate.bound(rows.schema)
+    groups = len(kept[0])
+    found = bound.result(kept, np.full(groups, START_US), np.full(groups, END_US))
+    assert found.type == bound.result_type
+    return found.to_pylist()
+
+
+def _merged(bound, parts):
+    groups = np.concatenate([met for met, _ in parts])
+    met, local = np.unique(groups, return_inverse=True)
+    columns = zip(*(kept for _, kept in parts), strict=True)
+    kept = [pa.concat_arrays(list(each)) for each in columns]
+    return met, bound.merge(kept, local.astype(np.intp), len(met))
