@@ -22,6 +22,10 @@ FAULT: Final = "__fault"  # int8: 0, or why TIME is null (NO_TIME, FUTURE)
 ORIGIN: Final = "__origin"  # int32: index into Input.origins
 OFFSET: Final = "__offset"  # int64
 
+# In State.document: how far time has come (microseconds since 1970; all buckets know the same).
+# An operator with event time sets it in each step; of several inputs it is the least.
+WATERMARK: Final = "watermark_us"
+
 NO_TIME: Final = 1
 FUTURE: Final = 2
 
@@ -52,8 +56,8 @@ class Input:
 class State(Protocol):
     """What a bucket remembers from batch to batch."""
 
-    document: dict[str, Any]  # small, JSON; changed in place
-    counters: dict[str, int]  # what people want to see, summed over the buckets
+    document: dict[str, Any]  # small, JSON; changed in place. WATERMARK in it is shown to people
+    counters: dict[str, int]  # what people want to see, from the start on, summed over the buckets
 
     def table(self, name: str) -> pa.Table | None: ...
 
@@ -64,7 +68,9 @@ class State(Protocol):
         ...
 
     def side(self, name: str, rows: pa.Table) -> None:
-        """Rows for another place than the result, e.g. "late"; given out once with the batch."""
+        """Rows for another place than the result, e.g. "late"; given out once with the batch. More
+        calls add rows, also of other columns.
+        """
         ...
 
 

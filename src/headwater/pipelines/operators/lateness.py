@@ -17,6 +17,8 @@ SIDE: Final = "side"  # counted, and sent to <pipeline>.late
 CORRECT: Final = "correct"  # taken in: what was emitted is retracted, and emitted anew
 MODES: Final = (DROP, SIDE, CORRECT)
 LATE: Final = "late"  # the name of the side, and of a counter
+EVENTS: Final = "events"  # a counter: rows that were judged, taken in or not
+CAUSES: Final = ("without_time", "future", LATE)  # counters of those that were not, and why
 CAUSE: Final = "__cause"
 TOPIC: Final = "__topic"
 PARTITION: Final = "__partition"
@@ -76,6 +78,7 @@ def admit(
         "future": is_event & (fault == FUTURE),
         LATE: is_event & (fault == 0) & is_late,
     }
+    _count(state, EVENTS, int(is_event.sum()))
     for cause, which in causes.items():
         _count(state, cause, int(which.sum()))
     if lateness.mode != DROP:  # what is too late for a correction is too precious to lose, too

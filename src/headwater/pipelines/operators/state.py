@@ -1,113 +1,204 @@
-"""What operators remember, in Arrow files that are mapped into memory and never changed in place.
+"""What operators remember, in files that are mapped into memory and never changed in place.
 
     <directory>/<operator>/                    `directory` is in the checkpoint of the query
-        begun                                  {"buckets": 8}
+        begun                                  {"buckets": 8, "settings": …}
         <bucket>/
-            <batch>.json                       the manifest: which files are the state after it
-            <batch>-<table>.arrow              a table as that batch left it
-            <batch>-<side>.side.arrow          rows for another place than the result
+            <batch>.json                       the manifest: what the state after that batch is
+            <batch>-<attempt>.arrow            tables that it changed, and rows put aside, one
+                                               Arrow stream behind the other
 
-A batch writes its own files and manifest, each whole and synced, and leaves those of the batch
-before: it can run again, in any process, any number of times, and finds what it found the first
-time. It removes what is older, which no batch can ask for any more: that it runs means that the
-one before it is committed.
+A batch writes one file of its own and then its manifest, each whole and synced, and leaves those of
+the batch before: it can run again, in any process, any number of times, and finds what it found the
+first time. It removes what is older, which no batch can ask for any more: that it runs means that
+the one before it is committed. A batch that changes nothing writes nothing.
+
+Two processes may run the same batch at once (the driver of one was killed, and a worker of it still
+lives): each writes a file of its own, and the last manifest counts, whose tables are all of the
+same attempt. None removes what the other reads. One that comes when a later batch has been run
+already is told that its state is lost, which is so.
 """
 
+import contextlib
 import os
 import re
+import secrets
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 import pyarrow as pa
 
-from headwater.errors import StateLost
+from headwater.errors import PipelineError, StateLost
+from headwater.log.files import Files
 
 _MANIFEST: Final = re.compile(r"(\d+)\.json")
-_FILE: Final = re.compile(r"(\d+)-.*\.arrow")
+_FILE: Final = re.compile(r"(\d+)-[0-9a-f]+\.arrow")
 _TEMPORARY: Final = re.compile(r"(\d+)[-.].*\.tmp")
+_ALIGNED_BYTES: Final = 64  # as Arrow likes its buffers
+_DEAD_BYTES: Final = 1 << 20  # that may lie beside tables that are still in use
+
+
+class Place(NamedTuple):
+    """Where a table is."""
+
+    file: str
+    start: int
+    bytes: int
+    rows: int
 
 
 class FileState:
-    """Of one bucket of one operator, before and after one batch."""
+    """Of one bucket of one operator, before and after one batch.
 
-    def __init__(self, operator: Path, bucket: int, batch: int, *, buckets: int) -> None:
+    `is_begun`: the operator was begun (`begin`) before its query, so that not to find its state is
+    to have lost it. Otherwise the first batch begins it.
+    """
+
+    def __init__(
+        self,
+        operator: Path,
+        bucket: int,
+        batch: int,
+        *,
+        buckets: int,
+        is_begun: bool = False,
+        files: Files | None = None,
+    ) -> None:
         self._batch = batch
         self._directory = operator / str(bucket)
+        self._files = files or Files()
         self._put: dict[str, pa.Table | None] = {}
-        self._sides: dict[str, pa.Table] = {}
-        manifest = self._load(operator, buckets)
-        self._files: dict[str, str] = manifest.get("files", {})
+        self._sides: list[tuple[str, pa.Table]] = []
+        if not is_begun and not (operator / "begun").exists():
+            begin(operator, buckets, files=self._files)
+        _check_buckets(operator, _begun(operator), buckets)
+        self._before, manifest = self._load()
+        self._tables = {name: Place(*each) for name, each in manifest.get("tables", {}).items()}
+        self._kept = _small(manifest.get("document", {}), manifest.get("counters", {}))
         self.document: dict[str, Any] = manifest.get("document", {})
         self.counters: dict[str, int] = manifest.get("counters", {})
 
     def table(self, name: str) -> pa.Table | None:
         if name in self._put:
             return self._put[name]
-        file = self._files.get(name)
-        if file is None:
-            return None
-        try:
-            with pa.memory_map(str(self._directory / file)) as source:
-                return pa.ipc.open_file(source).read_all()
-        except (OSError, pa.ArrowInvalid) as error:
-            raise StateLost(
-                "the state of an operator cannot be read",
-                detail=f"{self._directory / file}: {error}",
-            ) from error
+        place = self._tables.get(name)
+        return None if place is None else read_table(self._directory, place)
 
     def put(self, name: str, table: pa.Table | None) -> None:
         self._put[name] = table
 
     def side(self, name: str, rows: pa.Table) -> None:
-        self._sides[name] = rows
+        if len(rows):
+            self._sides.append((name, rows))
+
+    @property
+    def sides(self) -> dict[str, pa.Table]:
+        """What this batch has put aside."""
+        return _united(self._sides)
 
     def commit(self) -> None:
         """When it returns, the state after this batch is on disk."""
-        self._directory.mkdir(parents=True, exist_ok=True)
-        files = dict(self._files)
-        for name, table in self._put.items():
-            files.pop(name, None)
-            if table is not None and len(table):
-                files[name] = f"{self._batch}-{name}.arrow"
-                _write_table(self._directory / files[name], table)
-        sides = {}
-        for name, rows in self._sides.items():
-            if len(rows):
-                sides[name] = f"{self._batch}-{name}.side.arrow"
-                _write_table(self._directory / sides[name], rows)
+        try:
+            if self._is_changed():
+                self._commit()
+        except FileNotFoundError as error:
+            raise StateLost("the state of an operator is gone", detail=str(error)) from error
+        except OSError as error:
+            raise PipelineError(
+                "the state of an operator cannot be written",
+                detail=f"{self._directory}: {error}",
+                hint="is the disk full? The batch runs again",
+            ) from error
+
+    def _is_changed(self) -> bool:
+        """A manifest of this very batch, by an earlier attempt that may have read other records
+        (whose note Spark lost by a power cut), must not stay.
+        """
+        has_new = bool(self._put or self._sides)
+        is_same = _small(self.document, self.counters) == self._kept
+        return has_new or not is_same or self._batch in _batches(self._directory)
+
+    def _commit(self) -> None:
+        tables = {name: each for name, each in self._tables.items() if name not in self._put}
+        put = {name: each for name, each in self._put.items() if each is not None and len(each)}
+        put |= {name: read_table(self._directory, tables[name]) for name in self._scattered(tables)}
+        name = f"{self._batch}-{secrets.token_hex(4)}.arrow"
+        content, places = _packed(name, [*put.values(), *(rows for _, rows in self._sides)])
+        if content:
+            self._write(name, content)
+        tables |= dict(zip(put, places, strict=False))
+        sides: dict[str, list[Place]] = {}
+        for (side, _), place in zip(self._sides, places[len(put) :], strict=True):
+            sides.setdefault(side, []).append(place)
         manifest = {
-            "files": files,
+            "tables": tables,
             "sides": sides,
             "document": self.document,
             "counters": self.counters,
-            "bytes": sum((self._directory / each).stat().st_size for each in files.values()),
         }
-        _write(self._directory / f"{self._batch}.json", orjson.dumps(manifest))
-        _sync(self._directory)
-        self._remove_old({*files.values(), *self._files.values(), *sides.values()})
+        self._write(f"{self._batch}.json", orjson.dumps(manifest, default=tuple))
+        self._files.sync_directory(str(self._directory))
+        self._remove_old({each.file for each in tables.values()})
 
-    def _load(self, operator: Path, buckets: int) -> dict[str, Any]:
-        _begin(operator, buckets)
-        before = [each for each in _batches(self._directory) if each < self._batch]
-        if not before:
-            return {}
-        return read_manifest(self._directory, max(before))
+    def _scattered(self, tables: Mapping[str, Place]) -> list[str]:
+        """Tables whose files have more in them that is dead: they are written anew, which costs no
+        more than it cost to write what died.
+        """
+        used: dict[str, int] = {}
+        for each in tables.values():
+            used[each.file] = used.get(each.file, 0) + each.bytes
+        dead = {
+            file: self._files.size_bytes(str(self._directory / file)) - size
+            for file, size in used.items()
+        }
+        if sum(dead.values()) <= _DEAD_BYTES:
+            return []
+        return [name for name, each in tables.items() if dead[each.file] > used[each.file]]
+
+    def _load(self) -> tuple[int | None, dict[str, Any]]:
+        batches = _batches(self._directory)
+        if batches and max(batches) > self._batch:
+            raise StateLost(
+                "the state of an operator is of a later batch",
+                detail=f"{self._directory}: batch {max(batches)}, and this is {self._batch}",
+            )
+        before = max((each for each in batches if each < self._batch), default=None)
+        return before, {} if before is None else read_manifest(self._directory, before)
+
+    def _write(self, name: str, content: bytes | memoryview) -> None:
+        """Whole or not at all; its name lasts when the directory is synced."""
+        path = str(self._directory / name)
+        temporary = f"{path}.{secrets.token_hex(4)}.tmp"
+        try:
+            fd = self._files.open(temporary, create=True)
+            try:
+                self._files.pwrite(fd, content, 0)
+                self._files.fdatasync(fd)
+            finally:
+                self._files.close(fd)
+            self._files.rename(temporary, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._files.unlink(temporary)
+            raise
 
     def _remove_old(self, kept: set[str]) -> None:
-        """All but what this batch and the one before it need."""
-        names = os.listdir(self._directory)
-        earlier = sorted(each for each in _batches(self._directory) if each < self._batch)
-        for name in names:
+        """All but what this batch and the one before it need, by whatever attempt."""
+        before = -1 if self._before is None else self._before
+        if self._before is not None:
+            tables = read_manifest(self._directory, self._before)["tables"].values()
+            kept |= {Place(*each).file for each in tables}
+        for name in self._files.listdir(str(self._directory)):
             if found := _MANIFEST.fullmatch(name):
-                is_old = int(found[1]) in earlier[:-1]
+                is_old = int(found[1]) < before
             elif found := _FILE.fullmatch(name):
-                is_old = name not in kept and int(found[1]) < self._batch
+                is_old = name not in kept and int(found[1]) < before
             else:  # of a process that was killed
                 found = _TEMPORARY.fullmatch(name)
-                is_old = found is not None and int(found[1]) < self._batch
+                is_old = found is not None and int(found[1]) < before
             if is_old:
-                (self._directory / name).unlink(missing_ok=True)
+                self._files.unlink(str(self._directory / name))
 
 
 class MemoryState:
@@ -116,8 +207,8 @@ class MemoryState:
     def __init__(self) -> None:
         self.document: dict[str, Any] = {}
         self.counters: dict[str, int] = {}
-        self.sides: dict[str, pa.Table] = {}
         self.tables: dict[str, pa.Table] = {}
+        self._sides: list[tuple[str, pa.Table]] = []
 
     def table(self, name: str) -> pa.Table | None:
         return self.tables.get(name)
@@ -129,7 +220,61 @@ class MemoryState:
             self.tables[name] = table
 
     def side(self, name: str, rows: pa.Table) -> None:
-        self.sides[name] = rows
+        if len(rows):
+            self._sides.append((name, rows))
+
+    @property
+    def sides(self) -> dict[str, pa.Table]:
+        return _united(self._sides)
+
+
+def begin(operator: Path, buckets: int, settings: str = "", *, files: Files | None = None) -> None:
+    """Makes the places of an operator's state: from now on one that is missing is lost.
+    `settings` are the operator's, of which its state is.
+    """
+    files = files or Files()
+    for bucket in range(buckets):
+        files.makedirs(str(operator / str(bucket)))
+    note = orjson.dumps({"buckets": buckets, "settings": settings})
+    temporary = str(operator / f"begun.{secrets.token_hex(4)}.tmp")
+    files.write_atomically(str(operator / "begun"), note, temporary=temporary)
+    for parent in (operator.parent, operator.parent.parent):
+        files.sync_directory(str(parent))
+
+
+def check_begun(operator: Path, buckets: int, settings: str) -> None:
+    """Raises StateLost if the state of an operator that has begun is not there, or of another
+    number of buckets, by which rows of a key would not find what is known of it; PipelineError if
+    it is another operator's.
+    """
+    begun = _begun(operator)
+    for bucket in range(buckets):
+        if not (operator / str(bucket)).is_dir():
+            raise StateLost("the state of an operator is gone", detail=str(operator / str(bucket)))
+    _check_buckets(operator, begun, buckets)
+    if begun["settings"] != settings:
+        raise PipelineError(
+            f"{operator.name} is not the operator that it was when its state was begun",
+            detail="its settings or the columns that it reads are others, or there is one more of"
+            " its kind before it",
+            hint="`headwater pipeline rebuild --promote` derives everything anew",
+        )
+
+
+def _begun(operator: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = orjson.loads((operator / "begun").read_bytes())
+        return {"buckets": int(found["buckets"]), "settings": str(found["settings"])}
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise StateLost("the state of an operator is gone", detail=str(error)) from error
+
+
+def _check_buckets(operator: Path, begun: dict[str, Any], buckets: int) -> None:
+    if begun["buckets"] != buckets:
+        raise StateLost(
+            f"the state of an operator has {begun['buckets']} buckets, and {buckets} are asked for",
+            detail=str(operator),
+        )
 
 
 def read_manifest(directory: Path, batch: int) -> dict[str, Any]:
@@ -143,54 +288,56 @@ def read_manifest(directory: Path, batch: int) -> dict[str, Any]:
     return found
 
 
-def _begin(operator: Path, buckets: int) -> None:
-    """Rows of a key must find the bucket that knows it."""
-    path = operator / "begun"
+def newest_manifest(directory: Path, batch: int) -> dict[str, Any]:
+    """Of the state after that batch: the batch's own, or the one that it left as it was."""
+    before = [each for each in _batches(directory) if each <= batch]
+    return read_manifest(directory, max(before)) if before else {}
+
+
+def read_table(directory: Path, place: Place) -> pa.Table:
+    """Its memory is the file's; it stays when the file is removed."""
     try:
-        before = orjson.loads(path.read_bytes())["buckets"]
-    except FileNotFoundError:
-        operator.mkdir(parents=True, exist_ok=True)
-        _write(path, orjson.dumps({"buckets": buckets}))
-        return
-    except (OSError, ValueError, LookupError) as error:
-        raise StateLost("the state of an operator cannot be read", detail=str(error)) from error
-    if before != buckets:
+        with pa.memory_map(str(directory / place.file)) as source:
+            source.seek(place.start)
+            table = pa.ipc.open_stream(source.read_buffer(place.bytes)).read_all()
+        table.validate()
+        if len(table) != place.rows:
+            raise pa.ArrowInvalid(f"{len(table)} rows, not {place.rows}")
+    except (OSError, pa.ArrowException) as error:
         raise StateLost(
-            f"the state of an operator has {before} buckets, and {buckets} are asked for",
-            detail=str(operator),
-            hint="set spark.headwater.state.buckets back, or rebuild the pipeline",
+            "the state of an operator cannot be read", detail=f"{directory / place.file}: {error}"
+        ) from error
+    return table
+
+
+def _packed(name: str, tables: Iterable[pa.Table]) -> tuple[memoryview, list[Place]]:
+    sink = pa.BufferOutputStream()
+    places = []
+    for table in tables:
+        start = sink.tell()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table.combine_chunks())
+        places.append(Place(name, start, sink.tell() - start, len(table)))
+        sink.write(bytes(-sink.tell() % _ALIGNED_BYTES))
+    return memoryview(sink.getvalue()), places
+
+
+def _small(document: dict[str, Any], counters: dict[str, int]) -> bytes:
+    return orjson.dumps([document, counters], option=orjson.OPT_SORT_KEYS)
+
+
+def _united(sides: list[tuple[str, pa.Table]]) -> dict[str, pa.Table]:
+    return {
+        name: pa.concat_tables(
+            [rows for other, rows in sides if other == name], promote_options="default"
         )
+        for name in dict.fromkeys(name for name, _ in sides)
+    }
 
 
 def _batches(directory: Path) -> list[int]:
     try:
         names = os.listdir(directory)
-    except FileNotFoundError:
-        return []
+    except OSError as error:
+        raise StateLost("the state of an operator is gone", detail=str(error)) from error
     return [int(found[1]) for name in names if (found := _MANIFEST.fullmatch(name))]
-
-
-def _write_table(path: Path, table: pa.Table) -> None:
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table.combine_chunks())
-    with open(temporary, "rb") as written:
-        os.fsync(written.fileno())
-    temporary.replace(path)
-
-
-def _write(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
-def _sync(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
