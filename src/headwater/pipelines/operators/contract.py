@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # Columns that packing adds to the rows of an input with event time.
 TIME: Final = "__time"  # int64, microseconds since 1970: when it happened; null: no usable time
 SEEN: Final = "__seen"  # int64: the latest TIME of its partition in this batch, up to and with it
-FAULT: Final = "__fault"  # int8: 0, or why TIME is null (NO_TIME, FUTURE)
+FAULT: Final = "__fault"  # int8: 0, or why TIME is null (one of those below)
 ORIGIN: Final = "__origin"  # int32: index into Input.origins
 OFFSET: Final = "__offset"  # int64
 
@@ -28,6 +28,7 @@ WATERMARK: Final = "watermark_us"
 
 NO_TIME: Final = 1
 FUTURE: Final = 2
+PUNCTUATION: Final = 3  # it is no event: a producer tells how far its time has come
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Progress:
     partition: int
     seen_us: int | None  # the latest usable time; None if no row had one
     offset: int  # of its last row
-    punctuations: tuple[tuple[str, int | None], ...] = ()  # producer, its watermark; None: it left
+    punctuations: tuple[str, ...] = ()  # what producers told of their time (punctuations.py)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,4 +114,4 @@ class Stamper(Protocol):
         """TIME, SEEN and FAULT of the rows. `origins` are the rows' partitions as int32."""
         ...
 
-    def punctuations(self, origin: int) -> tuple[tuple[str, int | None], ...]: ...
+    def punctuations(self, origin: int) -> tuple[str, ...]: ...

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headwater.errors import PipelineError
 from headwater.pipelines.flow import plan_of
@@ -24,6 +25,7 @@ from headwater.pipelines.operators.building import name_operator
 from headwater.pipelines.operators.contract import (
     OFFSET,
     ORIGIN,
+    SEEN,
     Input,
     Operator,
     Progress,
@@ -196,15 +198,16 @@ def _input(tasks: list[_Task], schema: pa.Schema, now_us: int) -> Input:
     progress: dict[tuple[str, int], Progress] = {}
     tables = []
     is_split = False
-    for task in tasks:
+    before_us = _seen_before(tasks)
+    for number, task in enumerate(tasks):
         names = [(topic, partition) for topic, partition in task.control["origins"]]
         is_split |= any(name in codes for name in names)
         mapped = [codes.setdefault(name, len(codes)) for name in names]
-        tables += [_recoded(table, mapped).cast(schema) for table in task.tables]
+        tables += [
+            _recoded(table, mapped, before_us.get(number)).cast(schema) for table in task.tables
+        ]
         for topic, partition, seen_us, offset, punctuations in task.control["progress"]:
-            new = Progress(
-                topic, partition, seen_us, offset, tuple((who, at) for who, at in punctuations)
-            )
+            new = Progress(topic, partition, seen_us, offset, tuple(punctuations))
             before = progress.get((topic, partition))
             progress[topic, partition] = new if before is None else _further(before, new)
     rows = pa.concat_tables(tables) if tables else schema.empty_table()
@@ -213,7 +216,34 @@ def _input(tasks: list[_Task], schema: pa.Schema, now_us: int) -> Input:
     return Input(rows, tuple(codes), tuple(progress.values()), now_us)
 
 
-def _recoded(table: pa.Table, codes: list[int]) -> pa.Table:
+def _seen_before(tasks: list[_Task]) -> dict[int, list[int | None]]:
+    """The latest times that earlier tasks saw in the partitions of a task, if there are such: a
+    bounded run reads stretches of a partition in several. By the task's number, in the order of its
+    own origins.
+    """
+    stretches: dict[tuple[str, int], list[tuple[int, int, int, int | None]]] = {}
+    for number, task in enumerate(tasks):
+        for origin, (topic, partition, seen_us, offset, _) in enumerate(task.control["progress"]):
+            stretches.setdefault((topic, partition), []).append((offset, number, origin, seen_us))
+    found: dict[int, list[int | None]] = {}
+    for of_partition in stretches.values():
+        before_us: int | None = None
+        for _, number, origin, seen_us in sorted(of_partition, key=lambda each: each[0]):
+            if before_us is not None:
+                empty: list[int | None] = [None] * len(tasks[number].control["progress"])
+                found.setdefault(number, empty)[origin] = before_us
+            if seen_us is not None:
+                before_us = seen_us if before_us is None else max(before_us, seen_us)
+    return found
+
+
+def _recoded(
+    table: pa.Table, codes: list[int], before_us: list[int | None] | None = None
+) -> pa.Table:
+    if before_us is not None:
+        earlier = pa.array(before_us, pa.int64()).take(table[ORIGIN].combine_chunks())
+        seen = pc.max_element_wise(table[SEEN].combine_chunks(), earlier)  # nulls are skipped
+        table = table.set_column(table.schema.get_field_index(SEEN), SEEN, seen)
     if codes == list(range(len(codes))):
         return table
     origin = pa.array(codes, pa.int32()).take(table[ORIGIN].combine_chunks())

@@ -1,4 +1,4 @@
-"""When rows happened: what users say of it, and how rows are stamped with it.
+"""When rows happened: what users say of it.
 
 Operators take a time from users as `str | EventTime` and begin with `time_of`. The result goes into
 Side.stamping, which checks the columns; in a step `settings.watermarks(kept)` tells how far time
@@ -14,15 +14,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from headwater.errors import PipelineError
-from headwater.pipelines.operators.contract import FAULT, FUTURE, NO_TIME, SEEN, TIME, Stamper
+from headwater.pipelines.operators.contract import Stamper
 from headwater.pipelines.operators.device_clocks import DeviceClocks
 from headwater.pipelines.operators.durations import Duration, microseconds
 from headwater.pipelines.operators.packing import NOW
+from headwater.pipelines.operators.stamping import AT, TimeStamper, epoch_us
 from headwater.pipelines.operators.watermarks import NEVER_US, BatchTime, Watermarks
 
 if TYPE_CHECKING:
@@ -30,8 +29,12 @@ if TYPE_CHECKING:
 
 __all__ = ["NEVER_US", "EventTime", "Watermarks", "event_time", "processing_time", "time_of"]
 
-AT: Final = "_at"
 _TIMES: Final = ("timestamp", "timestamp_ntz")
+_NAMES: Final = ("string", "bigint", "int", "smallint", "tinyint")
+_WHY_AT: Final = (
+    f'the guard against times from the future needs it: select "{AT}", too, or say'
+    " hw.event_time(…, future=None)"
+)
 _DELAY: Final = "10 seconds"
 _FUTURE: Final = "1 hour"
 _HINTS: Final = {
@@ -39,6 +42,14 @@ _HINTS: Final = {
     "string": "F.to_timestamp({column!r})",
     "date": "F.to_timestamp({column!r})",
 }
+
+
+@dataclass(frozen=True)
+class Producers:
+    """Who tells how far time has come, and in which column."""
+
+    producer: str
+    watermark: str
 
 
 @dataclass(frozen=True)
@@ -50,14 +61,19 @@ class EventTime:
     idle_us: int | None = None
     future_us: int | None = None
     clocks: DeviceClocks | None = None
+    producers: Producers | None = None
 
     def watermarks(self, kept: Mapping[str, Any] | None = None) -> Watermarks:
         """As the batch before has left them: `kept` is what their `to_json` gave, None at first."""
+        if self.producers is not None:
+            from headwater.pipelines.operators.producer_watermarks import ProducerWatermarks
+
+            return ProducerWatermarks(self.delay_us, kept, idle_us=self.idle_us)
         return Watermarks(self.delay_us, kept, idle_us=self.idle_us)
 
     def columns(self) -> tuple[str, ...]:
-        guard = () if self.future_us is None else (AT,)
-        return (*self._times(), *guard)
+        producer = () if self.producers is None else (self.producers.producer,)
+        return (*self._timestamps(), *producer)
 
     def check(self, kind: str, schema: "StructType") -> None:
         """Raises PipelineError unless these columns are there, and are times."""
@@ -66,12 +82,9 @@ class EventTime:
                 raise PipelineError(
                     f"{kind}: there is no column {name}",
                     detail="columns are " + ", ".join(schema.names),
-                    hint=f'a guard against times from the future needs it: select "{AT}", too, or'
-                    " say hw.event_time(…, future=None)"
-                    if name == AT
-                    else "",
+                    hint=_WHY_AT if name == AT else "",
                 )
-        for name in self.columns():
+        for name in self._timestamps():
             found = schema[name].dataType.simpleString()
             if found not in _TIMES:
                 how = _HINTS.get(found, "").format(column=name)
@@ -80,9 +93,23 @@ class EventTime:
                     detail=f"it is {found}",
                     hint=f"make it one: {how}" if how else "",
                 )
+        if self.producers is not None:
+            name = self.producers.producer
+            found = schema[name].dataType.simpleString()
+            if found not in _NAMES:
+                raise PipelineError(
+                    f"{kind}: the column {name} is no producer's name",
+                    detail=f"it is {found}",
+                    hint="a string, or a whole number",
+                )
 
     def start(self) -> Stamper:
-        return _Stamper(self)
+        return TimeStamper(self)
+
+    def _timestamps(self) -> tuple[str, ...]:
+        guard = () if self.future_us is None else (AT,)
+        told = () if self.producers is None else (self.producers.watermark,)
+        return (*self._times(), *told, *guard)
 
     def _times(self) -> tuple[str, ...]:
         clocks = self.clocks
@@ -90,7 +117,7 @@ class EventTime:
 
     def time(self, rows: pa.RecordBatch) -> pa.Array:
         """Microseconds; null where there is none."""
-        times = [_microseconds(rows.column(name)) for name in self._times()]
+        times = [epoch_us(rows.column(name)) for name in self._times()]
         return times[0] if self.clocks is None else self.clocks.corrected(*times)
 
 
@@ -101,11 +128,11 @@ class ProcessingTime(EventTime):
     def watermarks(self, kept: Mapping[str, Any] | None = None) -> Watermarks:
         return BatchTime(kept)
 
-    def columns(self) -> tuple[str, ...]:
+    def _timestamps(self) -> tuple[str, ...]:
         return ()
 
     def time(self, rows: pa.RecordBatch) -> pa.Array:
-        return _microseconds(rows.column(NOW))
+        return epoch_us(rows.column(NOW))
 
 
 def event_time(
@@ -116,6 +143,8 @@ def event_time(
     future: Duration | None = _FUTURE,
     sent: str | None = None,
     received: str | None = None,
+    producer: str | None = None,
+    watermark: str | None = None,
 ) -> EventTime:
     """Rows happened when `column` says: a timestamp, or one without a zone, which is taken as UTC.
 
@@ -126,11 +155,21 @@ def event_time(
     `sent`, `received`  columns with the time at which the device sent the row, by its own clock,
                 and at which a server got it: `column` is then by the device's clock, too, and is
                 set right
+    `producer`, `watermark`  columns by which producers tell themselves how far their time has come:
+                `watermark`, where it is not null, says that the producer has sent everything before
+                that time; in the year 9999, that it leaves. Time is then the least of the producers
+                that are present, and `idle` is for them. `delay` is for rows before a producer's
+                first watermark.
     """
     if (sent is None) != (received is None):
         raise PipelineError(
             "sent and received are given together",
             hint="the time is received - (sent - column); one of them alone tells nothing",
+        )
+    if (producer is None) != (watermark is None):
+        raise PipelineError(
+            "producer and watermark are given together",
+            hint="the one is the column with who tells how far time has come, the other with what",
         )
     return EventTime(
         column,
@@ -138,6 +177,7 @@ def event_time(
         None if idle is None else microseconds(idle, "idle"),
         None if future is None else microseconds(future, "future"),
         None if sent is None or received is None else DeviceClocks(sent, received),
+        None if producer is None or watermark is None else Producers(producer, watermark),
     )
 
 
@@ -157,55 +197,3 @@ def time_of(time: str | EventTime) -> EventTime:
     raise PipelineError(
         f"{time!r} is no time", hint='a column\'s name, or hw.event_time("column", …)'
     )
-
-
-class _Stamper:
-    """Of one task."""
-
-    def __init__(self, settings: EventTime) -> None:
-        self._settings = settings
-        self._seen: dict[int, int] = {}
-
-    def stamp(self, rows: pa.RecordBatch, origins: pa.Array) -> Mapping[str, pa.Array]:
-        time = self._settings.time(rows)
-        fault = np.where(time.is_valid().to_numpy(zero_copy_only=False), 0, NO_TIME).astype(np.int8)
-        times = time.fill_null(NEVER_US).to_numpy()
-        if self._settings.future_us is not None:
-            at = _microseconds(rows.column(AT)).fill_null(-NEVER_US).to_numpy()
-            is_ahead = times > at + self._settings.future_us
-            if is_ahead.any():
-                fault[is_ahead] = FUTURE
-                times = np.where(is_ahead, NEVER_US, times)
-        seen = self._running(times, origins.to_numpy())
-        return {
-            TIME: time if not fault.any() else pa.array(times, mask=fault != 0),
-            SEEN: pa.array(seen, mask=seen == NEVER_US),
-            FAULT: pa.array(fault),
-        }
-
-    def _running(
-        self, times: npt.NDArray[np.int64], codes: npt.NDArray[np.int32]
-    ) -> npt.NDArray[np.int64]:
-        if not len(codes):
-            return times
-        if codes.min() == codes.max():
-            return self._of_partition(int(codes[0]), times)
-        seen = np.empty(len(times), np.int64)
-        for code in np.unique(codes).tolist():
-            which = codes == code
-            seen[which] = self._of_partition(code, times[which])
-        return seen
-
-    def _of_partition(self, code: int, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        running = np.maximum.accumulate(times)
-        np.maximum(running, self._seen.get(code, NEVER_US), out=running)
-        self._seen[code] = int(running[-1])
-        return running
-
-    def punctuations(self, origin: int) -> tuple[tuple[str, int | None], ...]:
-        return ()
-
-
-def _microseconds(column: pa.Array) -> pa.Array:
-    zone = column.type.tz
-    return column.cast(pa.timestamp("us", zone), safe=False).view(pa.int64())

@@ -1,0 +1,94 @@
+"""What producers say of their time inside the stream: the rows that can move a watermark, picked
+out of a task's rows and told to every bucket.
+
+A few rows of many matter: the first of each producer, those whose watermark is higher than what it
+had said before, and those with which it leaves. The rest changes nothing, whatever was before.
+"""
+
+import base64
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headwater.compiled import kernel
+
+ROW: Final = 0  # the producer is there; VALUE is the row's time, or NOTHING_US
+MARK: Final = 1  # VALUE is its watermark
+LEFT: Final = 2
+NOTHING_US: Final = -(2**62)
+SCHEMA: Final = pa.schema(
+    [("offset", pa.int64()), ("producer", pa.string()), ("value", pa.int64()), ("kind", pa.int8())]
+)
+_THINNED_ROWS: Final = 1 << 20  # kept at most, besides those that matter
+
+
+class Punctuations:
+    """Of one partition, in one task."""
+
+    def __init__(self) -> None:
+        self._parts: list[pa.RecordBatch] = []
+        self._rows = 0
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Of SCHEMA, in log order."""
+        self._parts.append(rows)
+        self._rows += rows.num_rows
+        if self._rows > _THINNED_ROWS:
+            self._parts, self._rows = self.thinned().to_batches(), 0
+
+    def thinned(self) -> pa.Table:
+        rows = pa.Table.from_batches(self._parts, SCHEMA).combine_chunks()
+        if not len(rows):
+            return rows
+        producer = rows["producer"].combine_chunks().dictionary_encode()
+        matters = _matters(
+            producer.indices.to_numpy(),
+            rows["kind"].combine_chunks().to_numpy(),
+            rows["value"].combine_chunks().to_numpy(),
+            len(producer.dictionary),
+        )
+        return rows.filter(pa.array(matters))
+
+    def to_text(self) -> str:
+        sink = pa.BufferOutputStream()
+        rows = self.thinned()
+        with pa.ipc.new_stream(sink, SCHEMA) as writer:
+            writer.write_table(rows)
+        return base64.b64encode(sink.getvalue()).decode()
+
+
+def in_log_order(texts: tuple[str, ...]) -> pa.Table:
+    """Of one partition, from all tasks that read it."""
+    tables = [pa.ipc.open_stream(base64.b64decode(each)).read_all() for each in texts]
+    if len(tables) == 1:
+        return tables[0]
+    return pa.concat_tables(tables).sort_by("offset") if tables else SCHEMA.empty_table()
+
+
+@kernel
+def _matters(
+    codes: npt.NDArray[np.int32],
+    kinds: npt.NDArray[np.int8],
+    values: npt.NDArray[np.int64],
+    producers: int,
+) -> Any:
+    is_met = np.zeros(producers, np.bool_)
+    best = np.full(producers, NOTHING_US, np.int64)  # a time, until there is a watermark
+    is_marked = np.zeros(producers, np.bool_)
+    matters = np.zeros(len(codes), np.bool_)
+    for row in range(len(codes)):
+        code, kind, value = codes[row], kinds[row], values[row]
+        if kind == LEFT:
+            matters[row] = True
+            is_met[code] = is_marked[code] = False
+            best[code] = NOTHING_US
+        elif kind == MARK:
+            if not is_marked[code] or value > best[code]:
+                matters[row] = is_met[code] = is_marked[code] = True
+                best[code] = value
+        elif not is_met[code] or (best[code] == NOTHING_US and value != NOTHING_US):
+            matters[row] = is_met[code] = True
+            best[code] = value
+    return matters
