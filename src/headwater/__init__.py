@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from headwater.pipelines.flow import Flow
     from headwater.pipelines.operators import aggregates as agg
     from headwater.pipelines.operators.times import event_time, processing_time
+    from headwater.pipelines.operators.windows import hopping, tumbling
     from headwater.pipelines.pipeline import pipeline
     from headwater.pipelines.session import spark
     from headwater.pipelines.waiting import token_of, wait
@@ -18,10 +19,12 @@ __all__ = [
     "Flow",
     "agg",
     "event_time",
+    "hopping",
     "pipeline",
     "processing_time",
     "spark",
     "token_of",
+    "tumbling",
     "wait",
 ]
 __version__ = "0.1.0"
@@ -30,10 +33,12 @@ _HOMES = {
     "Flow": "headwater.pipelines.flow",
     "agg": "headwater.pipelines.operators.aggregates",
     "event_time": "headwater.pipelines.operators.times",
+    "hopping": "headwater.pipelines.operators.windows",
     "pipeline": "headwater.pipelines.pipeline",
     "processing_time": "headwater.pipelines.operators.times",
     "spark": "headwater.pipelines.session",
     "token_of": "headwater.pipelines.waiting",
+    "tumbling": "headwater.pipelines.operators.windows",
     "wait": "headwater.pipelines.waiting",
 }
 _MODULES = {"agg"}

@@ -15,6 +15,7 @@ from headwater.sinks.settings import SinkSettings
 
 POSITION: Final = "_position"
 AT: Final = "_at"
+WRITTEN: Final = "headwater.written"  # in the metadata of `_op`: "u" is any value, also a new one
 TOPICS: Final = "topic"  # the sink that needs no section: a topic of the log itself
 _MODES: Final = ("append", "update")
 

@@ -12,10 +12,10 @@ from typing import Final, cast
 import orjson
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 (as all of PySpark's users write it)
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from headwater.errors import PipelineError
-from headwater.pipelines.flow import POSITION, Schema
+from headwater.pipelines.flow import POSITION, WRITTEN, Schema
 from headwater.pipelines.settings import PipelineSettings
 from headwater.pipelines.source.data_source import ADDED
 from headwater.pipelines.source.kafka_connector import read_by_kafka_connector
@@ -80,6 +80,9 @@ class LiveReader:
                     hint="leave it out of the schema; of a captured table, let the capture drop it",
                 )
             columns = StructType([*schema.fields, *ADDED])
+            if given["value"] != "debezium":
+                written = StructField(OP, StringType(), metadata={WRITTEN: True})
+                columns = StructType([written if each.name == OP else each for each in columns])
         if connector == KAFKA_CONNECTOR:
             return read_by_kafka_connector(self._spark, given, columns, streaming=streaming)
         if connector != FORMAT:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.errors import PipelineError
-from headwater.pipelines.flow import plan_of
+from headwater.pipelines.flow import WRITTEN, plan_of
 from headwater.pipelines.operators.building import name_operator
 from headwater.pipelines.operators.contract import (
     OFFSET,
@@ -42,9 +42,10 @@ from headwater.pipelines.operators.packing import (
     packed_schema,
 )
 from headwater.pipelines.operators.state import FileState, MemoryState
+from headwater.sinks.contract import OP
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 STATE_DIRECTORY: Final = "headwater.state"  # a local property of Spark's: where the query has it
 _STATE_CONF: Final = "spark.headwater.state.dir"
@@ -81,11 +82,12 @@ def run_operator(kind: str, operator: Operator, sides: Sequence[Side]) -> "DataF
         _check(kind, side)
         stamping = side.stamping
         read = {*side.columns, POSITION, *(stamping.columns() if stamping else ())}
-        bucket = F.pmod(F.xxhash64(*[F.col(each) for each in side.key]), F.lit(buckets)).cast("int")
+        key = [F.col(each) for each in side.key] or [F.lit(0)]  # without one, all rows meet
+        bucket = F.pmod(F.xxhash64(*key), F.lit(buckets)).cast("int")
         if side.everywhere is not None:
             bucket = F.when(F.expr(side.everywhere), EVERY_BUCKET).otherwise(bucket)
         chosen = side.frame.select(
-            *[F.col(each) for each in side.frame.columns if each in read],
+            *[_column(side, each) for each in side.frame.columns if each in read],
             bucket.alias(BUCKET),
             F.current_timestamp().alias(NOW),
         )
@@ -259,6 +261,18 @@ def _further(one: Progress, other: Progress) -> Progress:
         max(one.offset, other.offset),
         (*one.punctuations, *other.punctuations),
     )
+
+
+def _column(side: Side, name: str) -> "Column":
+    """Records of a topic that is no captured table are events, though the log calls them "u", as it
+    cannot tell whether they replace others.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    column = F.col(name)
+    if name != OP or side.stamping is None or not side.frame.schema[OP].metadata.get(WRITTEN):
+        return column
+    return F.when(column == "u", "c").otherwise(column).alias(OP)
 
 
 def _is_stream(kind: str, sides: Sequence[Side]) -> bool:

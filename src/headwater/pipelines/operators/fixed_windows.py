@@ -1,0 +1,120 @@
+"""Tumbling and hopping windows: as long as each other, at times that are known beforehand.
+
+Windows are numbered by their last pane (pane_state.py): window w is from (w + 1) · hop − size to
+(w + 1) · hop, so it ends when pane w does. A tumbling window has one pane.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headwater.errors import StateLost
+from headwater.pipelines.operators.contract import TIME, WATERMARK, Input, State
+from headwater.pipelines.operators.grouping import first_rows, number
+from headwater.pipelines.operators.lateness import Lateness, admit
+from headwater.pipelines.operators.named_aggregates import NamedAggregates
+from headwater.pipelines.operators.pane_state import FIRST, LAST, PaneState
+from headwater.pipelines.operators.times import NEVER_US, EventTime
+from headwater.pipelines.operators.window_emission import Emission
+from headwater.pipelines.operators.window_results import results_schema
+
+_LATE_IN_PART: Final = "late_in_part"  # a counter: rows that only some of their windows took in
+
+
+@dataclass(frozen=True)
+class FixedWindows:
+    """Operator (contract.py)."""
+
+    aggregates: NamedAggregates
+    by: tuple[str, ...]
+    time: EventTime
+    hop_us: int
+    panes: int  # of a window: size / hop
+    lateness: Lateness
+    is_early: bool = False
+    previous: tuple[tuple[str, str, int], ...] = ()  # name, of which aggregate, windows before
+
+    @cached_property
+    def output(self) -> pa.Schema:
+        results = self.aggregates.results_schema
+        later = [results.field(of).with_name(name) for name, of, _ in self.previous]
+        return results_schema(self.aggregates.schema, self.by, [*results, *later])
+
+    @cached_property
+    def _entries(self) -> pa.Schema:
+        rows = self.aggregates.schema
+        keys = [rows.field(name).with_name(f"k{at}") for at, name in enumerate(self.by)]
+        told_apart = [*keys, pa.field(FIRST, pa.int64()), pa.field(LAST, pa.int64())]
+        return pa.schema([*told_apart, *self.aggregates.accumulators_schema])
+
+    def step(self, state: State, inputs: tuple[Input, ...]) -> pa.Table:
+        (given,) = inputs
+        self._check_layout(state)
+        clock = self.time.watermarks(state.document.get("time"))
+        own_us, before_us = clock.of_rows(given), clock.now_us
+        clock.advance(given.progress, given.now_us)
+        state.document["time"] = clock.to_json()
+        if clock.now_us != NEVER_US:
+            state.document[WATERMARK] = clock.now_us
+        panes = PaneState(state, self.aggregates, self._entries)
+        fresh = self._taken_in(state, given, np.maximum(own_us, before_us), before_us)
+        panes.add(fresh)
+        emission = Emission(
+            aggregates=self.aggregates,
+            output=self.output,
+            hop_us=self.hop_us,
+            panes=self.panes,
+            is_early=self.is_early,
+            previous=self.previous,
+            closed=self._last_closed(before_us),
+            closing=self._last_closed(clock.now_us),
+        )
+        result = emission.of(panes, fresh)
+        longest = max((ago for *_, ago in self.previous), default=0) * self.hop_us
+        kept_us = self.lateness.allowed_us + longest
+        panes.save(self._last_closed(clock.now_us - kept_us) + 1)
+        return result
+
+    def _last_closed(self, watermark_us: int) -> int:
+        return watermark_us // self.hop_us - 1
+
+    def _taken_in(
+        self, state: State, given: Input, own_us: npt.NDArray[np.int64], before_us: int
+    ) -> pa.Table:
+        """Entries of the rows that are not too late for all of their windows."""
+        time_us = given.rows[TIME].combine_chunks().fill_null(0).to_numpy()
+        pane = time_us // self.hop_us
+        taken = admit(
+            state,
+            given,
+            self.lateness,
+            own_us=own_us,
+            due_us=(pane + self.panes) * self.hop_us,
+            closed_us=before_us,
+        )
+        pane, own_us = pane[taken], own_us[taken]
+        first = np.maximum(pane, (own_us - self.lateness.allowed_us) // self.hop_us)
+        if self.panes > 1:
+            late = int((first > pane).sum())
+            state.counters[_LATE_IN_PART] = state.counters.get(_LATE_IN_PART, 0) + late
+        rows = given.rows if taken.all() else given.rows.filter(pa.array(taken))
+        windows = [pa.array(first), pa.array(pane + (self.panes - 1))]
+        keys = [rows[name].combine_chunks() for name in self.by]
+        group, groups = number([*keys, *windows[-min(self.panes, 2) :]], len(rows))
+        found = pa.array(first_rows(group, groups))
+        columns = [each.take(found) for each in (*keys, *windows)]
+        accumulated = self.aggregates.accumulate(rows, group, groups)
+        return pa.Table.from_arrays([*columns, *accumulated], schema=self._entries)
+
+    def _check_layout(self, state: State) -> None:
+        layout = f"{self.hop_us} {self.panes} {self._entries.to_string()}"
+        if state.document.setdefault("layout", layout) != layout:
+            raise StateLost(
+                "the state of windows is that of others",
+                detail="their size, hop, by or aggregates were changed",
+                hint="rebuild the pipeline: only the log can tell what these would hold",
+            )

@@ -1,0 +1,60 @@
+"""Windows as users write them, from a topic into a store."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from project import Project
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+PIPELINE = """
+    clicks = flow.changes("clicks", "shop string, at timestamp, paid bigint")
+    time = hw.event_time("at", delay="5 seconds", future=None)
+    minutes = hw.tumbling(
+        clicks, time, "1 minute", by="shop", late="correct", allowed_lateness="1 hour"
+    ).agg(clicks=hw.agg.count(), paid=hw.agg.sum("paid"))
+    flow.write(minutes.drop("_mark"), to="cache", table="minutes", key=["shop", "window_start"])
+    moving = hw.hopping(clicks, time, "2 minutes", "1 minute").agg(clicks=hw.agg.count())
+    flow.write(moving, to="cache", table="moving", key="window_start")
+"""
+
+
+@pytest.fixture
+def project(tmp_path, broker_address):
+    return Project(tmp_path, broker_address)
+
+
+def test_windows_go_on_over_restarts_and_are_corrected(spark, project):
+    project.topic("clicks")
+    project.pipeline("counts", PIPELINE)
+    # A click each 10 seconds, two shops; then one that is 4 minutes late.
+    clicks = [(f"shop {n % 2}", START + timedelta(seconds=10 * n), n) for n in range(60)]
+    clicks.insert(45, ("shop 0", START + timedelta(seconds=200), 1000))
+    for start in (0, 40):
+        rows = [
+            {"shop": shop, "at": at.isoformat(), "paid": paid}
+            for shop, at, paid in clicks[start : start + 40]
+        ]
+        project.produce("clicks", *rows, key="shop")
+        with project.running(spark, "counts"):
+            project.wait_until_at_end(spark, "clicks", "counts")
+    expected, moving = {}, {}
+    for number, (shop, at, paid) in enumerate(clicks):
+        minute = (at - START) // timedelta(minutes=1)
+        before = expected.get((shop, minute), (0, 0))
+        expected[shop, minute] = before[0] + 1, before[1] + paid
+        if number != 45:
+            for each in (minute - 1, minute):
+                moving[each] = moving.get(each, 0) + 1
+    # The last click is at 590 seconds: with the delay, nine minutes have ended.
+    expected = {key: each for key, each in expected.items() if key[1] < 9}
+    moving = {start: each for start, each in moving.items() if start + 2 <= 9}
+
+    found = project.rows("SELECT shop, window_start, clicks, paid FROM minutes")
+    assert {(shop, _minute(start)): tuple(more) for shop, start, *more in found} == expected
+    found = project.rows("SELECT window_start, clicks FROM moving")
+    assert {_minute(start): clicks for start, clicks in found} == moving
+
+
+def _minute(stored):
+    at = datetime.fromisoformat(stored) if isinstance(stored, str) else stored
+    return (at.astimezone(UTC) - START) // timedelta(minutes=1)
