@@ -1,0 +1,205 @@
+"""hw.join: two streams joined in an interval of time. What is asked for is checked here, before
+anything runs; interval_join.py does it.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, Literal
+
+import pyarrow as pa
+
+from headwater.errors import PipelineError
+from headwater.pipelines.flow import AT, POSITION
+from headwater.pipelines.operators.durations import Duration, microseconds
+from headwater.pipelines.operators.interval_join import IntervalJoin, JoinSide
+from headwater.pipelines.operators.lateness import CORRECT, DROP, lateness_of
+from headwater.pipelines.operators.stages import Side, run_operator
+from headwater.pipelines.operators.times import EventTime
+from headwater.sinks.contract import OP
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+How = Literal["inner", "left", "right", "full"]
+On = str | Sequence[str | tuple[str, str]]
+Time = str | EventTime
+
+_HOWS: Final = ("inner", "left", "right", "full")
+_KIND: Final = "join"
+_HASH: Final = "__hash"
+_OURS: Final = (OP, AT, POSITION)
+_INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")  # each fits into the next
+_KEYS: Final = ("string", "boolean", "date", "timestamp", "timestamp_ntz", "binary", *_INTEGERS)
+
+
+def join(
+    left: "DataFrame",
+    right: "DataFrame",
+    on: On,
+    within: Duration | tuple[Duration, Duration],
+    *,
+    left_time: Time,
+    right_time: Time,
+    how: How = "inner",
+    late: str = DROP,
+    suffixes: tuple[str, str] | None = None,
+) -> "DataFrame":
+    """Rows of both streams that have the same key and happened near each other, in pairs.
+
+    A left row at l meets a right row at r if l - before <= r <= l + after, where `within` is
+    `(before, after)` or one duration for both. Which of them arrives first does not matter. A pair
+    comes out as soon as both are there; with `how` "left", "right" or "full" a row of that side
+    (or of both) that has no partner comes out once it can no longer find one, with nulls. A null in
+    a key is equal to nothing.
+
+    Columns are those of both; the key once, if it has the same name on both sides. Other names that
+    both have need `suffixes`, one for each side. `_op` is "c"; `_position` is that of the row of
+    the two that happened later (the right one, if at the same time), `_at` the later of both.
+    """
+    keys = _keys(left, right, on)
+    left, right = _with_equal_types(left, right, keys)
+    before_us, after_us = _interval(within)
+    if how not in _HOWS:
+        raise PipelineError(f"{_KIND}: how={how!r}", hint="it is " + ", ".join(_HOWS))
+    if late == CORRECT:
+        raise PipelineError(
+            f"{_KIND}: late={late!r} is not for joins",
+            detail="a row that came out alone is not taken back",
+            hint='late="drop" counts late rows, "side" puts them aside, too; a longer delay of'
+            " hw.event_time lets more of them be in time",
+        )
+    lateness = lateness_of(late, None)
+    names = _names(left, right, keys, suffixes)
+    sides, join_sides = [], []
+    for number, frame in enumerate((left, right)):
+        key = tuple(pair[number] for pair in keys)
+        time = (left_time, right_time)[number]
+        join_side = JoinSide(
+            name=("left", "right")[number],
+            time=EventTime(time, 0) if isinstance(time, str) else time,
+            key=key,
+            hash_column=key[0] if _is_integer(frame, key) else _HASH,
+            columns=names[number],
+            is_outer=how in (("left", "full"), ("right", "full"))[number],
+            back_us=(before_us, after_us)[number],
+            ahead_us=(after_us, before_us)[number],
+        )
+        join_sides.append(join_side)
+        has_both_at = AT in left.columns and AT in right.columns
+        sides.append(_side(frame, join_side, with_at=has_both_at))
+    operator = IntervalJoin(*join_sides, lateness, _output(sides, join_sides))
+    return run_operator(_KIND, operator, sides)
+
+
+def _keys(left: "DataFrame", right: "DataFrame", on: On) -> list[tuple[str, str]]:
+    given = [on] if isinstance(on, str) else list(on)
+    keys = [(each, each) if isinstance(each, str) else (each[0], each[1]) for each in given]
+    if not keys:
+        raise PipelineError(f"{_KIND}: on={on!r} has no column", hint='on="id", on=["a", "b"]')
+    for pair in keys:
+        for side, frame, name in zip(("left", "right"), (left, right), pair, strict=True):
+            if name not in frame.columns:
+                raise PipelineError(
+                    f"{_KIND}: the {side} side has no column {name}",
+                    detail="columns are " + ", ".join(frame.columns),
+                    hint='columns of different names are given as pairs: on=[("id", "order_id")]',
+                )
+    return keys
+
+
+def _with_equal_types(
+    left: "DataFrame", right: "DataFrame", keys: list[tuple[str, str]]
+) -> tuple["DataFrame", "DataFrame"]:
+    """Equal keys must have equal hashes, so integers of different sizes become the larger."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    for one, other in keys:
+        kinds = _type(left, one), _type(right, other)
+        if kinds[0] != kinds[1] and all(kind in _INTEGERS for kind in kinds):
+            wider = max(kinds, key=_INTEGERS.index)
+            left = left.withColumn(one, F.col(one).cast(wider))
+            right = right.withColumn(other, F.col(other).cast(wider))
+        elif kinds[0] != kinds[1]:
+            raise PipelineError(
+                f"{_KIND}: keys of different types are never equal",
+                detail=f"{one} is {kinds[0]}, {other} is {kinds[1]}",
+                hint=f'cast one of them: .withColumn("{other}", F.col("{other}").cast(…))',
+            )
+        elif kinds[0] not in _KEYS and not kinds[0].startswith("decimal"):
+            raise PipelineError(
+                f"{_KIND}: {one} is {kinds[0]}, which is no type for a key",
+                hint="keys are integers, decimals, strings, booleans, dates, timestamps or binary",
+            )
+    return left, right
+
+
+def _interval(within: Duration | tuple[Duration, Duration]) -> tuple[int, int]:
+    before, after = within if isinstance(within, tuple) else (within, within)
+    return microseconds(before, "within"), microseconds(after, "within")
+
+
+def _names(
+    left: "DataFrame",
+    right: "DataFrame",
+    keys: list[tuple[str, str]],
+    suffixes: tuple[str, str] | None,
+) -> list[tuple[tuple[str, str], ...]]:
+    """For each side its columns, and what they are called in the result."""
+    shared = [one for one, other in keys if one == other]
+    columns = [
+        [name for name in frame.columns if name not in _OURS] for frame in (left, right)
+    ]
+    twice = [name for name in columns[0] if name in columns[1] and name not in shared]
+    if twice and suffixes is None:
+        raise PipelineError(
+            f"{_KIND}: both sides have a column {twice[0]}",
+            detail=", ".join(twice),
+            hint='rename them, or tell them apart by suffixes=("_left", "_right")',
+        )
+    names = [
+        tuple((name, name + suffix if name in twice else name) for name in of_side)
+        for of_side, suffix in zip(columns, suffixes or ("", ""), strict=True)
+    ]
+    results = [name for _, name in (*names[0], *names[1]) if name not in shared]
+    for name in results:
+        if results.count(name) > 1 or name in (*shared, *_OURS):
+            raise PipelineError(
+                f"{_KIND}: two columns of the result would be called {name}",
+                hint="choose other suffixes, or rename",
+            )
+    return names
+
+
+def _side(frame: "DataFrame", side: JoinSide, *, with_at: bool) -> Side:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    columns = [source for source, _ in side.columns]
+    columns += [name for name in (OP,) if name in frame.columns]
+    columns += [AT] if with_at else []
+    if not side.is_hash_exact:
+        frame = frame.withColumn(_HASH, F.xxhash64(*[F.col(name) for name in side.key]))
+        columns.append(_HASH)
+    return Side(frame, side.key, tuple(columns), side.time)
+
+
+def _output(sides: list[Side], join_sides: list[JoinSide]) -> pa.Schema:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    fields: dict[str, pa.Field] = {}
+    for side, join_side in zip(sides, join_sides, strict=True):
+        schema = to_arrow_schema(side.frame.schema, timezone="UTC")
+        for source, name in join_side.columns:
+            fields.setdefault(name, pa.field(name, schema.field(source).type))
+        for name in (AT, POSITION):
+            if name == POSITION or name in side.columns:
+                fields[name] = pa.field(name, schema.field(name).type)
+    return pa.schema([*fields.values(), pa.field(OP, pa.string())])
+
+
+def _type(frame: "DataFrame", name: str) -> str:
+    schema: StructType = frame.schema
+    return schema[name].dataType.simpleString()
+
+
+def _is_integer(frame: "DataFrame", key: tuple[str, ...]) -> bool:
+    return len(key) == 1 and _type(frame, key[0]) in _INTEGERS
