@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headwater.pipelines.flow import Flow
     from headwater.pipelines.operators import aggregates as agg
+    from headwater.pipelines.operators.stream_join import join
     from headwater.pipelines.operators.times import event_time, processing_time
     from headwater.pipelines.operators.windows import hopping, tumbling
     from headwater.pipelines.pipeline import pipeline
@@ -20,6 +21,7 @@ __all__ = [
     "agg",
     "event_time",
     "hopping",
+    "join",
     "pipeline",
     "processing_time",
     "spark",
@@ -34,6 +36,7 @@ _HOMES = {
     "agg": "headwater.pipelines.operators.aggregates",
     "event_time": "headwater.pipelines.operators.times",
     "hopping": "headwater.pipelines.operators.windows",
+    "join": "headwater.pipelines.operators.stream_join",
     "pipeline": "headwater.pipelines.pipeline",
     "processing_time": "headwater.pipelines.operators.times",
     "spark": "headwater.pipelines.session",

@@ -10,7 +10,7 @@ Hence every pair of rows that are taken in is found, once, whichever came first 
 batch, and a row that leaves alone has no partner among them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from headwater.pipelines.operators.contract import OFFSET, ORIGIN, TIME, Input, 
 from headwater.pipelines.operators.interval_matching import matching
 from headwater.pipelines.operators.kept_rows import KeptRows, Run, sorted_run
 from headwater.pipelines.operators.lateness import LATE, Lateness, admit
-from headwater.pipelines.operators.times import EventTime, Watermarks
+from headwater.pipelines.operators.times import NEVER_US, EventTime, Watermarks
 from headwater.sinks.contract import OP
 
 SIDE: Final = "__side"  # of rows that are put aside: "left" or "right"
@@ -65,15 +65,22 @@ class IntervalJoin:
             found += self._pairs(left.new, run)
         for run in left.partners(right.new):
             found += self._pairs(run, right.new)
-        left_end_us, right_end_us = left.advance(), right.advance()
-        found += [self._alone(self.left, rows) for rows in left.expire(right_end_us)]
-        found += [self._alone(self.right, rows) for rows in right.expire(left_end_us)]
+        left.watermarks.advance(inputs[0].progress, inputs[0].now_us)
+        right.watermarks.advance(inputs[1].progress, inputs[1].now_us)
+        left_us, right_us = left.close(right.watermarks), right.close(left.watermarks)
+        found += [self._alone(self.left, rows) for rows in left.expire(right_us)]
+        found += [self._alone(self.right, rows) for rows in right.expire(left_us)]
         state.counters["rows_kept"] = left.kept.row_count + right.kept.row_count
         return self._finished(found, state.document["places"])
 
     def _pairs(self, left: Run, right: Run) -> Iterator[pa.Table]:
         at_left, at_right = matching(
-            left.hashes, left.times, right.hashes, right.times, self.left.back_us, self.left.ahead_us
+            left.hashes,
+            left.times,
+            right.hashes,
+            right.times,
+            self.left.back_us,
+            self.left.ahead_us,
         )
         if not self.left.is_hash_exact:
             at_left, at_right = self._of_equal_keys(left, right, at_left, at_right)
@@ -89,7 +96,8 @@ class IntervalJoin:
         for name in (_PLACE, OFFSET):
             columns[name] = pc.if_else(is_right, of_right[name], of_left[name])
         if AT in columns:
-            columns[AT] = pc.max_element_wise(of_left[AT], of_right[AT])
+            is_later = pc.greater(of_left[AT], of_right[AT])
+            columns[AT] = pc.if_else(is_later, of_left[AT], of_right[AT])
         yield pa.table(columns)
 
     def _of_equal_keys(
@@ -128,6 +136,17 @@ class IntervalJoin:
 _POSITION_NAMES: Final = ("topic", "partition", "offset")
 
 
+def result_schema(sides: tuple[JoinSide, JoinSide], rows: Sequence[pa.Schema]) -> pa.Schema:
+    """`rows` are the schemas of the sides, with `_position`, and `_at` if the result has it."""
+    fields: dict[str, pa.DataType] = {}
+    for side, schema in zip(sides, rows, strict=True):
+        for source, name in side.columns:
+            fields.setdefault(name, schema.field(source).type)
+    fields[OP] = pa.string()
+    fields |= {name: rows[0].field(name).type for name in (AT, POSITION) if name in rows[0].names}
+    return pa.schema(list(fields.items()))
+
+
 class _Arrived:
     """One input of a batch, and what is kept of it."""
 
@@ -135,7 +154,9 @@ class _Arrived:
         self.side = side
         self._given = given
         self._document = state.document
-        self._watermarks = Watermarks(side.time.delay_us, self._document.get(side.name))
+        kept = self._document.get(side.name, {})
+        self.watermarks = side.time.watermarks(kept.get("watermarks"))
+        self._closed_us: int = kept.get("closed", NEVER_US)
         self.kept = KeptRows(
             state,
             side.name,
@@ -149,9 +170,9 @@ class _Arrived:
             aside,
             given,
             lateness,
-            own_us=self._watermarks.of_rows(given),
+            own_us=self.watermarks.of_rows(given),
             due_us=times + 1,  # it is in time as long as the watermark has not passed it
-            closed_us=self._watermarks.now_us,
+            closed_us=self._closed_us,
         )
         self.aside = aside.rows
         rows = self._placed(given.rows.filter(pa.array(is_taken)))
@@ -171,11 +192,15 @@ class _Arrived:
                 int(asking.times.max()) + self.side.back_us,
             )
 
-    def advance(self) -> int:
-        """How far time has come in this input."""
-        self._watermarks.advance(self._given.progress, self._given.now_us)
-        self._document[self.side.name] = self._watermarks.to_json()
-        return self._watermarks.now_us
+    def close(self, other: Watermarks) -> int:
+        """How far time has come in this input; where all of it is idle, the other one tells. Rows
+        before that are late from now on.
+        """
+        come = [self._closed_us, self.watermarks.now_us]
+        come += [other.now_us] if self.watermarks.is_idle else []
+        kept = {"watermarks": self.watermarks.to_json(), "closed": max(come)}
+        self._document[self.side.name] = kept
+        return max(come)
 
     def expire(self, other_us: int) -> Iterator[pa.Table]:
         """Rows that no row of the other input can meet any more, as far as they are to come out."""
@@ -239,7 +264,7 @@ def _put_aside(state: State, both: tuple[_Arrived, _Arrived]) -> None:
 
 def _payload(side: JoinSide, rows: pa.Table) -> pa.Table:
     """What of a row goes into the result, by its names there."""
-    names = {source: name for source, name in side.columns} | {_PLACE: _PLACE, OFFSET: OFFSET}
+    names = dict(side.columns) | {_PLACE: _PLACE, OFFSET: OFFSET}
     if AT in rows.column_names:
         names[AT] = AT
     return rows.select(list(names)).rename_columns(list(names.values()))

@@ -10,10 +10,10 @@ import pyarrow as pa
 from headwater.errors import PipelineError
 from headwater.pipelines.flow import AT, POSITION
 from headwater.pipelines.operators.durations import Duration, microseconds
-from headwater.pipelines.operators.interval_join import IntervalJoin, JoinSide
+from headwater.pipelines.operators.interval_join import IntervalJoin, JoinSide, result_schema
 from headwater.pipelines.operators.lateness import CORRECT, DROP, lateness_of
 from headwater.pipelines.operators.stages import Side, run_operator
-from headwater.pipelines.operators.times import EventTime
+from headwater.pipelines.operators.times import EventTime, time_of
 from headwater.sinks.contract import OP
 
 if TYPE_CHECKING:
@@ -70,25 +70,30 @@ def join(
         )
     lateness = lateness_of(late, None)
     names = _names(left, right, keys, suffixes)
-    sides, join_sides = [], []
-    for number, frame in enumerate((left, right)):
-        key = tuple(pair[number] for pair in keys)
-        time = (left_time, right_time)[number]
-        join_side = JoinSide(
-            name=("left", "right")[number],
-            time=EventTime(time, 0) if isinstance(time, str) else time,
-            key=key,
-            hash_column=key[0] if _is_integer(frame, key) else _HASH,
-            columns=names[number],
-            is_outer=how in (("left", "full"), ("right", "full"))[number],
-            back_us=(before_us, after_us)[number],
-            ahead_us=(after_us, before_us)[number],
-        )
-        join_sides.append(join_side)
-        has_both_at = AT in left.columns and AT in right.columns
-        sides.append(_side(frame, join_side, with_at=has_both_at))
-    operator = IntervalJoin(*join_sides, lateness, _output(sides, join_sides))
-    return run_operator(_KIND, operator, sides)
+    ours = JoinSide(
+        "left",
+        time=time_of(left_time),
+        key=tuple(one for one, _ in keys),
+        hash_column=_hash_column(left, [one for one, _ in keys]),
+        columns=names[0],
+        is_outer=how in ("left", "full"),
+        back_us=before_us,
+        ahead_us=after_us,
+    )
+    theirs = JoinSide(
+        "right",
+        time=time_of(right_time),
+        key=tuple(other for _, other in keys),
+        hash_column=_hash_column(right, [other for _, other in keys]),
+        columns=names[1],
+        is_outer=how in ("right", "full"),
+        back_us=after_us,
+        ahead_us=before_us,
+    )
+    with_at = AT in left.columns and AT in right.columns
+    sides = _side(left, ours, with_at=with_at), _side(right, theirs, with_at=with_at)
+    schema = result_schema((ours, theirs), [_arrow_schema(side) for side in sides])
+    return run_operator(_KIND, IntervalJoin(ours, theirs, lateness, schema), sides)
 
 
 def _keys(left: "DataFrame", right: "DataFrame", on: On) -> list[tuple[str, str]]:
@@ -96,7 +101,7 @@ def _keys(left: "DataFrame", right: "DataFrame", on: On) -> list[tuple[str, str]
     keys = [(each, each) if isinstance(each, str) else (each[0], each[1]) for each in given]
     if not keys:
         raise PipelineError(f"{_KIND}: on={on!r} has no column", hint='on="id", on=["a", "b"]')
-    for pair in keys:
+    for pair in [(POSITION, POSITION), *keys]:
         for side, frame, name in zip(("left", "right"), (left, right), pair, strict=True):
             if name not in frame.columns:
                 raise PipelineError(
@@ -146,9 +151,7 @@ def _names(
 ) -> list[tuple[tuple[str, str], ...]]:
     """For each side its columns, and what they are called in the result."""
     shared = [one for one, other in keys if one == other]
-    columns = [
-        [name for name in frame.columns if name not in _OURS] for frame in (left, right)
-    ]
+    columns = [[name for name in frame.columns if name not in _OURS] for frame in (left, right)]
     twice = [name for name in columns[0] if name in columns[1] and name not in shared]
     if twice and suffixes is None:
         raise PipelineError(
@@ -182,18 +185,10 @@ def _side(frame: "DataFrame", side: JoinSide, *, with_at: bool) -> Side:
     return Side(frame, side.key, tuple(columns), side.time)
 
 
-def _output(sides: list[Side], join_sides: list[JoinSide]) -> pa.Schema:
+def _arrow_schema(side: Side) -> pa.Schema:
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    fields: dict[str, pa.Field] = {}
-    for side, join_side in zip(sides, join_sides, strict=True):
-        schema = to_arrow_schema(side.frame.schema, timezone="UTC")
-        for source, name in join_side.columns:
-            fields.setdefault(name, pa.field(name, schema.field(source).type))
-        for name in (AT, POSITION):
-            if name == POSITION or name in side.columns:
-                fields[name] = pa.field(name, schema.field(name).type)
-    return pa.schema([*fields.values(), pa.field(OP, pa.string())])
+    return to_arrow_schema(side.frame.select(*side.columns, POSITION).schema, timezone="UTC")
 
 
 def _type(frame: "DataFrame", name: str) -> str:
@@ -201,5 +196,5 @@ def _type(frame: "DataFrame", name: str) -> str:
     return schema[name].dataType.simpleString()
 
 
-def _is_integer(frame: "DataFrame", key: tuple[str, ...]) -> bool:
-    return len(key) == 1 and _type(frame, key[0]) in _INTEGERS
+def _hash_column(frame: "DataFrame", key: Sequence[str]) -> str:
+    return key[0] if len(key) == 1 and _type(frame, key[0]) in _INTEGERS else _HASH
