@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.pipelines.flow import AT, POSITION
-from headwater.pipelines.operators.contract import OFFSET, ORIGIN, TIME, Input, State
+from headwater.pipelines.operators.contract import OFFSET, ORIGIN, TIME, WATERMARK, Input, State
 from headwater.pipelines.operators.interval_matching import matching
 from headwater.pipelines.operators.kept_rows import KeptRows, Run, sorted_run
 from headwater.pipelines.operators.lateness import LATE, Lateness, admit
@@ -59,7 +59,8 @@ class IntervalJoin:
     def step(self, state: State, inputs: tuple[Input, ...]) -> pa.Table:
         left = _Arrived(state, self.left, inputs[0], self.lateness)
         right = _Arrived(state, self.right, inputs[1], self.lateness)
-        _put_aside(state, (left, right))
+        _put_aside(state, left)
+        _put_aside(state, right)
         found = [*self._pairs(left.new, right.new)]
         for run in right.partners(left.new):
             found += self._pairs(left.new, run)
@@ -70,7 +71,7 @@ class IntervalJoin:
         left_us, right_us = left.close(right.watermarks), right.close(left.watermarks)
         found += [self._alone(self.left, rows) for rows in left.expire(right_us)]
         found += [self._alone(self.right, rows) for rows in right.expire(left_us)]
-        state.counters["rows_kept"] = left.kept.row_count + right.kept.row_count
+        state.document[WATERMARK] = min(left_us, right_us)
         return self._finished(found, state.document["places"])
 
     def _pairs(self, left: Run, right: Run) -> Iterator[pa.Table]:
@@ -247,19 +248,13 @@ class _Aside:
         self.rows = rows
 
 
-def _put_aside(state: State, both: tuple[_Arrived, _Arrived]) -> None:
-    """As one table: columns by their names in the result, and which side they are of."""
-    tables = []
-    for each in both:
-        if each.aside is not None:
-            renamed = dict(each.side.columns)
-            rows = each.aside.rename_columns(
-                [renamed.get(name, name) for name in each.aside.column_names]
-            )
-            which = pa.repeat(pa.scalar(each.side.name), len(rows))
-            tables.append(rows.append_column(SIDE, which))
-    if tables:
-        state.side(LATE, pa.concat_tables(tables, promote_options="default"))
+def _put_aside(state: State, arrived: _Arrived) -> None:
+    """Columns by their names in the result, where the two sides' do not stand in the same place."""
+    if arrived.aside is not None:
+        renamed = dict(arrived.side.columns)
+        names = [renamed.get(name, name) for name in arrived.aside.column_names]
+        which = pa.repeat(pa.scalar(arrived.side.name), len(arrived.aside))
+        state.side(LATE, arrived.aside.rename_columns(names).append_column(SIDE, which))
 
 
 def _payload(side: JoinSide, rows: pa.Table) -> pa.Table:

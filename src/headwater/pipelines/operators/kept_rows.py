@@ -79,10 +79,6 @@ class KeptRows:
         self._bits = self._load_bits()
         self._has_new_bits = False
 
-    @property
-    def row_count(self) -> int:
-        return sum(entry["rows"] for entry in self._entries)
-
     def within(self, least_us: int, last_us: int) -> Iterator[Run]:
         """Runs that may have rows between these times."""
         for entry in self._entries:
