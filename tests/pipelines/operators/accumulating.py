@@ -47,6 +47,17 @@ def result(aggregate, rows: pa.Table, kept: list[pa.Array]) -> list:
     return found.to_pylist()
 
 
+def bits(kept: list[pa.Array]) -> list[list]:
+    """What is compared: NaNs are not equal, and 0.0 is equal to -0.0, but their bits tell."""
+    widths = {32: pa.int32(), 64: pa.int64()}
+    return [
+        (
+            each.view(widths[each.type.bit_width]) if pa.types.is_floating(each.type) else each
+        ).to_pylist()
+        for each in kept
+    ]
+
+
 def _merged(bound, parts):
     groups = np.concatenate([met for met, _ in parts])
     met, local = np.unique(groups, return_inverse=True)

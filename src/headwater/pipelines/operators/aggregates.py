@@ -1,11 +1,30 @@
 """The aggregates of windows, as users name them: `hw.agg.count()`, `hw.agg.sum("total")`."""
 
+from collections.abc import Sequence
+
 from headwater.pipelines.operators.aggregate import Aggregate, Count
+from headwater.pipelines.operators.bloom import Bloom, might_contain
+from headwater.pipelines.operators.distinct import Distinct
 from headwater.pipelines.operators.durations import Duration, microseconds
 from headwater.pipelines.operators.extremes import Extreme
+from headwater.pipelines.operators.percentiles import Percentiles
 from headwater.pipelines.operators.sums import Average, Rate, Sum
+from headwater.pipelines.operators.top_values import Top
 
-__all__ = ["avg", "count", "max", "min", "rate", "sum"]
+__all__ = [
+    "avg",
+    "bloom",
+    "count",
+    "distinct",
+    "max",
+    "might_contain",
+    "min",
+    "percentile",
+    "percentiles",
+    "rate",
+    "sum",
+    "top",
+]
 
 
 def count(column: str | None = None) -> Aggregate:
@@ -34,3 +53,33 @@ def min(column: str) -> Aggregate:  # noqa: A001
 
 def max(column: str) -> Aggregate:  # noqa: A001
     return Extreme(column, is_max=True)
+
+
+def percentile(column: str, share: float) -> Aggregate:
+    """A double, at most 0.8 % off the value of rank ⌈share · n⌉: `percentile("ms", 0.99)`."""
+    return Percentiles(column, (share,), is_single=True)
+
+
+def percentiles(column: str, shares: Sequence[float]) -> Aggregate:
+    """Several at the cost of one, as a list of doubles: `percentiles("ms", [0.5, 0.9, 0.99])`."""
+    return Percentiles(column, tuple(shares), is_single=False)
+
+
+def distinct(column: str) -> Aggregate:
+    """How many distinct values: exactly up to 511, then with a standard error of 1.6 %."""
+    return Distinct(column)
+
+
+def top(column: str, most: int, *, distinct: int = 100_000) -> Aggregate:
+    """The most frequent values with their counts, as a list of structs (value, count); of equal
+    counts the least value first. Exact: a window may have so many `distinct` values, and more of
+    them are an error.
+    """
+    return Top(column, most, distinct)
+
+
+def bloom(column: str, *, expected: int = 10_000, false_positives: float = 0.01) -> Aggregate:
+    """A Bloom filter of the values, as bytes for `might_contain`. With up to `expected` distinct
+    values at most so large a share of others seems to be in it.
+    """
+    return Bloom(column, expected, false_positives)

@@ -36,7 +36,7 @@ ORDERED = "numbers, texts, binary, booleans, dates and timestamps"
 
 
 def is_ordered(kind: pa.DataType) -> bool:
-    return bool(_is_integral(kind) or pat.is_floating(kind) or _is_wide(kind))
+    return bool(is_integral(kind) or pat.is_floating(kind) or _is_wide(kind))
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class BoundExtreme:
         values, group = present(column, group)
         if _is_wide(self.kind):
             return [by_arrow("max" if self.is_max else "min", values, group, groups)]
-        if _is_integral(self.kind):
+        if is_integral(self.kind):
             found, is_present = self._of_numbers(as_integers(values), group, groups)
             return [from_integers(pa.array(found, mask=~is_present), self.kind)]
         numbers = np.asarray(values.cast(pa.float64())) + 0.0  # -0.0 becomes 0.0
@@ -93,7 +93,7 @@ class BoundExtreme:
         return found, is_present | has_nan
 
 
-def _is_integral(kind: pa.DataType) -> bool:
+def is_integral(kind: pa.DataType) -> bool:
     """Kept as, and compared by, an integer of at most 64 bits."""
     return bool(
         pat.is_signed_integer(kind)
