@@ -9,6 +9,7 @@ from decimal import ROUND_HALF_UP, Decimal, localcontext
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from accumulating import at_once, bits, in_parts, result
@@ -38,6 +39,7 @@ VALUES = {
     pa.date32(): st.dates(),
     STAMP: st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC)),  # noqa: DTZ001
 }
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
 
 def _sum(values: list) -> Any:
@@ -46,6 +48,28 @@ def _sum(values: list) -> Any:
 
 def _mean(values: list) -> float | None:
     return float(sum(values)) / len(values) if values else None
+
+
+def _nearest_sum(values: list[float]) -> float | None:
+    """The double nearest to the true sum."""
+    if not values:
+        return None
+    strange = [each for each in values if not math.isfinite(each)]
+    if strange:
+        return sum(strange)
+    try:
+        return math.fsum(values)
+    except OverflowError:  # it is too large meanwhile
+        total = sum(map(Fraction, values))
+        try:
+            return float(total)
+        except OverflowError:
+            return math.inf if total > 0 else -math.inf
+
+
+def _nearest_mean(values: list[float]) -> float | None:
+    total = _nearest_sum(values)
+    return None if total is None else total / len(values)
 
 
 def _mean_of_money(values: list[Decimal]) -> Decimal | None:
@@ -89,6 +113,11 @@ CASES = [
     Case("sum-int", hw.agg.sum("x"), INT, _sum, st.integers(-(2**56), 2**56)),
     Case("sum-short", hw.agg.sum("x"), pa.int16(), _sum),
     Case("sum-money", hw.agg.sum("x"), MONEY, _sum),
+    Case("sum-double", hw.agg.sum("x"), pa.float64(), _nearest_sum),
+    Case("sum-double-finite", hw.agg.sum("x"), pa.float64(), _nearest_sum, FINITE),
+    Case("sum-double-alike", hw.agg.sum("x"), pa.float64(), _nearest_sum, st.floats(-99, 99)),
+    Case("sum-float", hw.agg.sum("x"), pa.float32(), _nearest_sum),
+    Case("avg-double", hw.agg.avg("x"), pa.float64(), _nearest_mean, FINITE),
     Case("avg-int", hw.agg.avg("x"), INT, _mean, st.integers(-(2**45), 2**45)),
     Case("avg-money", hw.agg.avg("x"), MONEY, _mean_of_money),
     *[
@@ -128,6 +157,31 @@ def test_any_cut_and_order_gives_what_plain_python_gives(case, data, random):
     ]
     found = result(case.aggregate, rows, kept)
     assert all(map(_alike, found, expected)), (found, expected)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_many_doubles_are_added_without_rounding(seed):
+    random = np.random.default_rng(seed)
+    values = random.standard_normal(3000) * 10.0 ** random.integers(-300, 300, 3000)
+    values = np.concatenate([values, -values[::2], random.lognormal(0, 1, 2000)])
+    group = random.integers(0, 3, len(values))
+    rows = pa.table({"x": values})
+    found = result(hw.agg.sum("x"), rows, at_once(hw.agg.sum("x"), rows, group, 3))
+    assert found == [math.fsum(values[group == at]) for at in range(3)]
+
+
+def test_what_cancels_out_leaves_nothing():
+    assert _one(hw.agg.sum("x"), [1e300, 1.0, -1e300], pa.float64()) == 1.0
+    assert _one(hw.agg.sum("x"), [0.1] * 10, pa.float64()) == 1.0
+    assert _one(hw.agg.sum("x"), [1.7e308, 1.7e308, -1.7e308], pa.float64()) == 1.7e308
+    assert _one(hw.agg.sum("x"), [1.7e308, 1.7e308], pa.float64()) == math.inf
+    assert str(_one(hw.agg.sum("x"), [-0.0], pa.float64())) == "0.0"
+
+
+def test_half_goes_to_the_even_double():
+    assert _one(hw.agg.sum("x"), [2.0**53, 1.0], pa.float64()) == 2.0**53
+    assert _one(hw.agg.sum("x"), [2.0**53 + 2, 1.0], pa.float64()) == 2.0**53 + 4
+    assert _one(hw.agg.sum("x"), [2.0**53, 1.0, 2.0**-1000], pa.float64()) == 2.0**53 + 2
 
 
 def _one(aggregate, values, kind):

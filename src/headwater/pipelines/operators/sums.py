@@ -6,8 +6,9 @@
 | decimals | decimal, 10 digits more       | decimal, 4 digits more behind the point |
 | doubles  | double                       | double                                  |
 
-as Spark has them. Integers are added up with 96 bits and decimals with 256, so that the order does
-not matter: what is too large meanwhile, and not in the end, is no error.
+as Spark has them. Integers are added up with 96 bits, decimals with 256, and doubles without
+rounding (exact_sums.py): the order does not matter, and what is too large meanwhile, but not in the
+end, is no error.
 """
 
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pat
 
 from headwater.errors import PipelineError
+from headwater.pipelines.operators import exact_sums
 from headwater.pipelines.operators.aggregate import (
     Count,
     Groups,
@@ -260,23 +262,23 @@ class DecimalTotal:
 class FloatTotal:
     column: str
 
-    accumulators = (pa.float64(),)
+    accumulators = exact_sums.ACCUMULATORS
     sum_type = pa.float64()
     average_type = pa.float64()
 
     def accumulate(self, column: pa.ChunkedArray, group: Groups, groups: int) -> list[pa.Array]:
-        values, group = present(column, group)
-        sums = np.bincount(group, np.asarray(values.cast(pa.float64())), groups)
-        return [pa.array(sums, mask=np.bincount(group, minlength=groups) == 0)]
+        return exact_sums.sums_of(column, group, groups)
 
     def merge(self, kept: Sequence[pa.Array], group: Groups, groups: int) -> list[pa.Array]:
-        return self.accumulate(kept[0], group, groups)
+        return exact_sums.merged(kept, group, groups)
 
     def sums(self, kept: Sequence[pa.Array]) -> pa.Array:
-        return kept[0]
+        sums, is_null = exact_sums.rounded(kept)
+        return pa.array(sums, mask=is_null)
 
     def averages(self, kept: Sequence[pa.Array], counts: pa.Array) -> pa.Array:
-        return pc.divide(kept[0], pc.max_element_wise(counts, 1).cast(pa.float64()))
+        sums, is_null = exact_sums.rounded(kept)
+        return pa.array(sums / np.maximum(np.asarray(counts), 1), mask=is_null)
 
 
 def _zeros(
