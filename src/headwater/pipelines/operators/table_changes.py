@@ -101,8 +101,8 @@ class TableChanges:
             raise PipelineError(
                 f"the {self.table} table was truncated or made anew, and has several partitions",
                 detail=f"which rows came before is not known, of {topics}",
-                hint=f"a topic with one partition has the order; or .where(\"{OP} != '{TRUNCATE}'\")"
-                " lets the old rows stay",
+                hint="a topic with one partition has the order; or"
+                f" .where(\"{OP} != '{TRUNCATE}'\") lets the old rows stay",
             )
         last = int(truncates[-1])
         return given.rows.slice(last + 1), given.rows[POSITION][last]

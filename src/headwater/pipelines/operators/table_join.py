@@ -26,10 +26,9 @@ from headwater.pipelines.flow import POSITION
 from headwater.pipelines.operators.contract import Input, State
 from headwater.pipelines.operators.row_hashes import WORDS, Hashes, hashes_of
 from headwater.pipelines.operators.row_kernels import bounds, expanded
-from headwater.pipelines.operators.sorted_rows import Places, SortedRows, sorted_order
+from headwater.pipelines.operators.sorted_rows import SortedRows, sorted_order
 from headwater.pipelines.operators.table_changes import (
     CREATE,
-    PLACE,
     UPDATE,
     Numbers,
     positions,
@@ -80,15 +79,13 @@ class TableJoin:
         return one_change_each(rows, result_key(self.left, self.right)) if self.is_last else rows
 
     def _result(self, part: "_Part") -> pa.Table:
-        by_name = {}
+        by_name: dict[str, pa.ChunkedArray | pa.Array] = {}
         for rows in (part.right, part.left):  # a column of both is the left's
             if rows is not None:
                 by_name |= dict(zip(rows.column_names, rows.columns, strict=True))
         by_name[OP], by_name[POSITION] = _OPS.take(pa.array(part.op)), part.position
         columns = [
-            by_name[field.name]
-            if field.name in by_name
-            else pa.nulls(len(part.op), field.type)
+            by_name[field.name] if field.name in by_name else pa.nulls(len(part.op), field.type)
             for field in self.output
         ]
         return pa.table(columns, schema=self.output)
@@ -120,9 +117,7 @@ def one_change_each(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
     if not len(gone) or not len(new):
         return rows
     keys = rows.select(key)
-    gone_hashes, new_hashes = (
-        hashes_of(keys.take(pa.array(each)).columns) for each in (gone, new)
-    )
+    gone_hashes, new_hashes = (hashes_of(keys.take(pa.array(each)).columns) for each in (gone, new))
     order = sorted_order(gone_hashes)
     begins, ends = bounds(gone_hashes[order], new_hashes, WORDS)
     is_both = begins < ends
@@ -201,9 +196,7 @@ def _matched(left: _Side, right: _Side) -> Iterator[_Part]:
     yield _with_kept(right, right.gone, left, left.is_gone)
     yield _with_kept(left, left.there, right, right.is_changed)
     yield _with_kept(right, right.there, left, left.is_changed)
-    which, other = expanded(
-        *bounds(right.hashes[right.there], left.hashes[left.there], WORDS)
-    )
+    which, other = expanded(*bounds(right.hashes[right.there], left.hashes[left.there], WORDS))
     which, other = left.there[which], right.there[other]
     op = np.where((left.op[which] == _OTHER) & (right.op[other] == _OTHER), _OTHER, _NEW)
     rows = _taken(left, which), _taken(right, other)
@@ -250,9 +243,7 @@ def _op(was: Flags, is_now: Flags) -> npt.NDArray[np.int8]:
     return np.where(was, np.where(is_now, _OTHER, _GONE), _NEW).astype(np.int8)
 
 
-def _one_sided(
-    side: _Side, op: npt.NDArray[np.int8], rows: pa.Table, position: pa.Array
-) -> _Part:
+def _one_sided(side: _Side, op: npt.NDArray[np.int8], rows: pa.Table, position: pa.Array) -> _Part:
     is_left = side.table.name == "left"
     return _Part(op, rows if is_left else None, None if is_left else rows, position)
 
