@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headwater.pipelines.flow import Flow
     from headwater.pipelines.operators import aggregates as agg
+    from headwater.pipelines.operators.join_tables import join_tables
     from headwater.pipelines.operators.stream_join import join
     from headwater.pipelines.operators.times import event_time, processing_time
     from headwater.pipelines.operators.windows import hopping, tumbling
@@ -22,6 +23,7 @@ __all__ = [
     "event_time",
     "hopping",
     "join",
+    "join_tables",
     "pipeline",
     "processing_time",
     "spark",
@@ -37,6 +39,7 @@ _HOMES = {
     "event_time": "headwater.pipelines.operators.times",
     "hopping": "headwater.pipelines.operators.windows",
     "join": "headwater.pipelines.operators.stream_join",
+    "join_tables": "headwater.pipelines.operators.join_tables",
     "pipeline": "headwater.pipelines.pipeline",
     "processing_time": "headwater.pipelines.operators.times",
     "spark": "headwater.pipelines.session",

@@ -1,7 +1,6 @@
 """Table–table joins against a plain join of both tables, after every batch."""
 
 import pyarrow as pa
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tables_driver import Table, Tables
@@ -139,10 +138,11 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("how", ["inner", "left", "right", "full"])
-@pytest.mark.parametrize("case", CASES)
-@settings(max_examples=25, deadline=None)
-@given(data=st.data())
+HOWS = st.sampled_from(["inner", "left", "right", "full"])
+
+
+@settings(max_examples=120, deadline=None)
+@given(case=st.sampled_from(sorted(CASES)), how=HOWS, data=st.data())
 def test_every_batch_leaves_the_join_of_both_tables(tmp_path_factory, case, how, data):
     left, right, on, values = CASES[case]
     given_batches = data.draw(batches(left, right, values))
