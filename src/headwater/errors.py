@@ -20,7 +20,8 @@
     │   └── PositionLost          its log no longer goes back to where the capture stands
     ├── PipelineError             a pipeline cannot go on; the others do
     │   ├── DataLost              the log no longer goes back to where it stands
-    │   └── StoreDiverged         the store was not written by this pipeline's checkpoint
+    │   ├── StoreDiverged         the store was not written by this pipeline's checkpoint
+    │   └── StateLost             what an operator remembers is gone or damaged
     ├── SinkError                 a derived store does not take a batch
     │   ├── StoreUnreachable      it does not answer; asking again may help
     │   ├── StoreRefused          it does, but rights, tables or settings stand in the way

@@ -12,7 +12,7 @@ from headwater.broker.queues import dead_letters as of_queues
 from headwater.client.batches import BatchBuilder
 from headwater.client.transactions import TransactionalProducer
 from headwater.errors import BrokerUnreachable, HeadwaterError, PipelineError, StoreUnreachable
-from headwater.pipelines import dead_letters, offset_runs
+from headwater.pipelines import dead_letters, offset_runs, published_once
 from headwater.pipelines.dead_letters import DeadLetters, counts
 from headwater.pipelines.decoding import Rejected
 from headwater.pipelines.offset_runs import OffsetRuns
@@ -137,7 +137,7 @@ def test_two_tasks_share_a_partition(broker, topic, letters):
 
 
 def test_large_and_many_records(broker, topic, letters, monkeypatch):
-    monkeypatch.setattr(dead_letters, "_PIECE_BYTES", 100_000)
+    monkeypatch.setattr(published_once, "_PIECE_BYTES", 100_000)
     first = letters("large")
     assert first.write(topic, 1, rejected(*range(0, 4_000, 2), size_bytes=200)) == 2_000
     assert first.write(topic, 1, rejected(9_000, size_bytes=2_900_000)) == 1

@@ -4,14 +4,28 @@ list and status start no Spark: stores say themselves how far they are.
 """
 
 import argparse
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
 
 from headwater.cli import pipeline_rebuild, pipeline_run
 from headwater.cli.capture_state import client_options, connected, load
-from headwater.cli.output import count, note, plural, print_json, say, size, styled, table
+from headwater.cli.output import (
+    count,
+    duration,
+    note,
+    plural,
+    print_json,
+    say,
+    size,
+    styled,
+    table,
+)
 from headwater.cli.parser import Command, Parser
 from headwater.cli.pipeline_state import NEW, RUNNING, Known, KnownWrite, known_pipelines, wanted
 
 _STYLES = {RUNNING: "green", NEW: "dim"}
+_MISSED = ("late", "future", "without_time", "not_events")
 _NONE = "no pipelines yet; a section [pipeline.NAME] in headwater.toml makes one"
 
 
@@ -70,6 +84,9 @@ def _show(known: Known) -> None:
         say(styled(f"  {plural(number, 'record')} of {topic} unreadable: in {topic}.dlq", "yellow"))
     for each in known.writes:
         _show_write(known, each)
+    late = sum(known.late_rows.values())
+    if late:
+        say(f"  {plural(late, 'row')} put aside: in {known.name}.late")
 
 
 def _show_error(error: str | None, hint: str | None, indent: str) -> None:
@@ -100,11 +117,38 @@ def _show_write(known: Known, write: KnownWrite) -> None:
         say(f"    last batch  {plural(told['rows'], 'record')} in {told['batch_ms']} ms ({rate}/s)")
     if told.get("state_rows"):
         say(f"    state  {count(told['state_rows'])} rows, {size(told['state_bytes'])}")
+    for name, each in write.operators.items():
+        _show_operator(name, each)
     if len(write.versions) > 1:
         shown = ", ".join(
             f"{each.number} (live)" if each.is_live else str(each.number) for each in write.versions
         )
         say(f"    versions  {shown}")
+
+
+def _show_operator(name: str, told: Mapping[str, Any]) -> None:
+    """Its counts are exact: they are part of the state that the last batch left."""
+    say(f"    {name}")
+    say(f"      state  {count(told['state_rows'])} rows, {size(told['state_bytes'])}")
+    behind_s = told.get("watermark_gap_s")
+    if behind_s is not None:
+        gap = f"{duration(behind_s)} behind" if behind_s >= 0 else f"{duration(-behind_s)} ahead"
+        say(f"      watermark  {_at(told['watermark_us'])} ({gap})")
+    missed = {each.replace("_", " "): told.get(each, 0) for each in _MISSED}
+    shown = ", ".join(f"{count(number)} {what}" for what, number in missed.items() if number)
+    if shown:
+        say(f"      of {plural(told.get('events', 0), 'row')}  {shown}")
+    if told.get("late_alert"):
+        share = f"{100 * told['late_share']:.2g} %"
+        say(styled(f"      {share} of the last ten minutes' rows were not taken in", "bold yellow"))
+
+
+def _at(time_us: int) -> str:
+    try:
+        told = datetime.fromtimestamp(time_us / 1e6, UTC).isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError, OSError):
+        return f"{time_us} µs"
+    return told.replace("+00:00", "Z")
 
 
 COMMANDS = {

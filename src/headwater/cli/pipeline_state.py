@@ -3,6 +3,7 @@ what their stores say of themselves, and how far the log is ahead.
 """
 
 import argparse
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -52,9 +53,23 @@ class KnownWrite:
             return None
         return lag_records(self.position, self.ends)
 
+    @property
+    def operators(self) -> dict[str, dict[str, Any]]:
+        """What each has told after the last batch, and how far its time is behind ours."""
+        found = {name: dict(each) for name, each in self.told.get("operators", {}).items()}
+        for each in found.values():
+            if each.get("watermark_us") is not None:
+                each["watermark_gap_s"] = time.time() - each["watermark_us"] / 1e6
+        return found
+
+    @property
+    def has_late_alert(self) -> bool:
+        return any(each.get("late_alert") for each in self.operators.values())
+
     def as_json(self) -> dict[str, Any]:
         return {
             **self.told,
+            "operators": self.operators,
             "write": self.name,
             "live_version": self.live.number if self.live else None,
             "versions": [
@@ -83,6 +98,7 @@ class Known:
     error: str | None
     hint: str
     dead_letters: dict[str, int]  # by topic: records that could not be read
+    late_rows: dict[str, int]  # by operator: those that are in <pipeline>.late
     writes: list[KnownWrite]
 
     @property
@@ -100,7 +116,8 @@ class Known:
 
     @property
     def is_well(self) -> bool:
-        return self.state in _WELL and not any(each.error for each in self.writes)
+        is_late = any(each.has_late_alert for each in self.writes)
+        return self.state in _WELL and not is_late and not any(each.error for each in self.writes)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -109,6 +126,7 @@ class Known:
             "state": self.state,
             "error": self.error,
             "dead_letters": self.dead_letters,
+            "late_rows": self.late_rows,
             "writes": [each.as_json() for each in self.writes],
         }
 
@@ -126,6 +144,7 @@ def _known(
     loaded: config.Config, state_dir: Path, settings: PipelineSettings, notes: dict[bytes, bytes]
 ) -> Known:
     from headwater.pipelines.dead_letters import counts_in
+    from headwater.pipelines.late_rows import late_counts
 
     letters: dict[str, int] = {}
     for (topic, _), number in counts_in(notes, settings.name).items():
@@ -145,6 +164,7 @@ def _known(
         unbuilt.get("error"),
         unbuilt.get("hint", ""),
         letters,
+        late_counts(notes, settings.name),
         writes,
     )
 

@@ -2,6 +2,7 @@
 
 offsets/<batch>  ──▶  where the batch begins and ends      (noted by Spark before it runs)
 DataFrame        ──▶  Arrow, in the order of the log
+computed         ──▶  rows that operators put aside, into their topic (late_rows.py)
 writer.apply     ──▶  rows and position in one transaction (again and again while the store
                       does not answer; the other pipelines go on meanwhile)
 """
@@ -46,6 +47,7 @@ class Applying:
         checkpoint: Checkpoint,
         *,
         before: Callable[[], None] = lambda: None,
+        computed: Callable[[int], object] = lambda _: None,
         refuse: Callable[[Batch], Refuse] | None = None,
         applied: Callable[[Position], None] = lambda _: None,
     ) -> None:
@@ -54,6 +56,8 @@ class Applying:
         self._fields = fields
         self._checkpoint = checkpoint
         self._before = before
+        self._computed = computed
+        self._told: int | None = None  # the batch that `computed` has been called with
         self._refuse = refuse
         self._applied = applied
         self._writer: Writer | None = None
@@ -141,6 +145,9 @@ class Applying:
         if self._stopping.is_set():
             # The next run may be at work already; a writer made now would fence it.
             raise PipelineError("the pipeline was stopped")
+        if self._told != batch.id:
+            self._computed(batch.id)
+            self._told = batch.id
         if self._writer is None:
             self._check_alone(batch)
             self._writer = self._store.writer(self._version, self._fields)

@@ -5,6 +5,7 @@
         checkpoint/offsets/<batch>                  written before the batch runs
         checkpoint/commits/<batch>                  written when it is done
         checkpoint/operators/                       what operators remember (operators/state.py)
+        checkpoint/lost                             why nothing can go on from here, if so
         lock                                        held by the process that runs it
 
 An offsets file: a line with the format's version, one with the batch's metadata, and one line for
@@ -31,7 +32,7 @@ class RunsElsewhere(PipelineError):
 
 
 class Checkpoint:
-    """Of one version of one write. Reads only; it is Spark that writes."""
+    """Of one version of one write. It is Spark that writes, but for `lost`."""
 
     def __init__(self, state_dir: Path, pipeline: str, write: str, version: int) -> None:
         self.directory = state_dir / pipeline / _UNSAFE.sub(_escaped, write) / f"v{version}"
@@ -58,6 +59,8 @@ class Checkpoint:
         """Whether Spark would go on behind this position: with the next batch, or with the same
         one again, which the store knows.
         """
+        if self.is_lost():
+            return False
         try:
             if self.query() != position.query or self.offsets(position.batch) != position.offsets:
                 return False
@@ -74,6 +77,13 @@ class Checkpoint:
             return bool(_numbers(self.path / "offsets"))
         except FileNotFoundError:
             return False
+
+    def lose(self, reason: str) -> None:
+        """What belongs to it is gone or damaged; from now on it counts as gone as a whole."""
+        (self.path / "lost").write_text(reason)
+
+    def is_lost(self) -> bool:
+        return (self.path / "lost").exists()
 
     def remove(self) -> None:
         """Of a version that is gone: what Spark would go on with does not belong to any store."""

@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 
 from headwater.config import nearest
 from headwater.errors import PipelineError
+from headwater.pipelines.operators.building import Built, above_operators, operators_in
 from headwater.sinks.contract import OP
 from headwater.sinks.settings import SinkSettings
 
@@ -34,6 +35,7 @@ class Write:
     options: Mapping[str, str]
     topics: tuple[str, ...] = ()  # that its rows come from; not those of `flow.table`
     patterns: tuple[str, ...] = ()
+    operators: tuple[Built, ...] = ()  # that its rows go through
 
     @property
     def name(self) -> str:
@@ -165,6 +167,7 @@ class Flow:
                 mode or ("update" if keys else "append"),
                 {name: str(each) for name, each in (options or {}).items()},
                 *_read_by(frame),
+                operators_in(plan_of(frame)),
             )
         )
 
@@ -180,9 +183,9 @@ class Flow:
 
     def _check_deletes(self, frame: DataFrame, table: str) -> None:
         """A projection that leaves `_op` out would let deleted rows live on, and nobody would see
-        it. What is aggregated or joined has no such column.
+        it. What is aggregated or joined has no such column, unless the operator gives it one.
         """
-        plan = plan_of(frame)
+        plan = above_operators(plan_of(frame))
         if OP in plan and not any(name in plan for name in ("Aggregate", "Join", "WithState")):
             raise PipelineError(
                 f"pipeline {self.name}: what is written to {table} has lost its column {OP}",

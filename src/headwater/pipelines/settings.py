@@ -35,6 +35,13 @@ def _size_bytes(value: Any) -> int:
     return size_bytes
 
 
+def _share(value: Any) -> float:
+    share = float(value)
+    if not 0 <= share < 1:
+        raise ValueError("a share from 0 to 1, such as 0.01")
+    return share
+
+
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
     """The [spark] section."""
@@ -87,4 +94,11 @@ class PipelineSettings:
         one_of("stop", "dead-letter"),
         "What happens when a store refuses a row: the pipeline stops, or the row goes to"
         " `<pipeline>.dlq`. Records that cannot be read always go to `<topic>.dlq`.",
+    )
+    late_alert: float | None = setting(
+        None,
+        _share,
+        "From which share of rows that come too late (or with no usable time) on"
+        " `headwater pipeline status` calls the pipeline not well, e.g. `0.01`; of the rows of an"
+        " operator within ten minutes. Default: it only counts them.",
     )

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from headwater.errors import HeadwaterError, PipelineError
+from headwater.errors import HeadwaterError, PipelineError, StateLost
 
 _log = logging.getLogger(__name__)
 # An error of ours that was raised in a process of Spark's is there as text.
@@ -30,7 +30,9 @@ def explained(pipeline: str, failed: BaseException) -> HeadwaterError:
         return failed
     found = _OWN.findall(text)
     if found:
-        return PipelineError(f"pipeline {pipeline}: {found[-1][1]}")
+        name, what = found[-1]
+        kind = StateLost if name == StateLost.__name__ else PipelineError
+        return kind(f"pipeline {pipeline}: {what}")
     if "Python worker failed to connect back" in text:
         return PipelineError(
             f"pipeline {pipeline}: Spark's Python did not start within 10 s",

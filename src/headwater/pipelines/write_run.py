@@ -1,6 +1,8 @@
 """One write of a pipeline at work: which version it feeds, its query, and what became of it."""
 
 import logging
+import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,12 +13,16 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from headwater.client.group_offsets import GroupOffsets
-from headwater.errors import HeadwaterError, PipelineError
+from headwater.errors import HeadwaterError, PipelineError, StateLost
 from headwater.pipelines.applying import Applying
 from headwater.pipelines.checkpoint import Checkpoint
 from headwater.pipelines.flow import AT, POSITION, TOPICS, Write
+from headwater.pipelines.late_alert import LateAlert
+from headwater.pipelines.late_rows import LateRows
 from headwater.pipelines.offsets import has_reached
 from headwater.pipelines.operators.stages import STATE_DIRECTORY
+from headwater.pipelines.operators.state import begin, check_begun
+from headwater.pipelines.operators.state_told import Told, told_of_all
 from headwater.pipelines.refused_rows import RefusedRows
 from headwater.pipelines.settings import PipelineSettings
 from headwater.pipelines.spark_errors import explained
@@ -71,9 +77,9 @@ class Choice:
 
 def choose(place: Place, pipeline: str, write: Write, versions: list[Version]) -> Choice:
     """The live version, as long as its checkpoint stands where it does. If it does not (it was
-    lost, or one of the two was set back), nobody knows what state belongs to the store's rows: a
-    new version is derived from the start of the log beside it, and made live when it has come as
-    far.
+    lost, or what an operator remembers, or one of the two was set back), nobody knows what state
+    belongs to the store's rows: a new version is derived from the start of the log beside it, and
+    made live when it has come as far. Once: if that one loses its state too, a person has to look.
     """
     live = next((each for each in versions if each.is_live), None)
     if live is None or live.position is None:
@@ -83,9 +89,15 @@ def choose(place: Place, pipeline: str, write: Write, versions: list[Version]) -
         return Choice(live.number)
     # Topics that the function no longer reads are not waited for.
     overtakes = {name: ends for name, ends in live.position.offsets.items() if write.reads(name)}
-    for each in reversed(versions):  # what an earlier run has begun for the same reason
-        if each.number > live.number and _belongs(place, pipeline, write, each):
+    newer = [each for each in versions if each.number > live.number]
+    for each in reversed(newer):  # what an earlier run has begun for the same reason
+        if _belongs(place, pipeline, write, each):
             return Choice(each.number, overtakes)
+    if any(_checkpoint(place, pipeline, write, each).is_lost() for each in newer):
+        raise StateLost(
+            f"the state of {write.name} was lost, and lost again while it was derived anew",
+            hint=f"find out why; then `headwater pipeline rebuild {pipeline} --promote`",
+        )
     _log.warning(
         "%s: the checkpoint of %s is gone, or stands elsewhere; it is derived anew from the log",
         pipeline,
@@ -106,8 +118,27 @@ def _check_key(pipeline: str, write: Write, live: Version) -> None:
 
 def _belongs(place: Place, pipeline: str, write: Write, version: Version) -> bool:
     """Nothing that was applied stands in nobody's way: such a version is begun anew."""
-    checkpoint = Checkpoint(place.state_dir, pipeline, write.name, version.number)
-    return version.position is None or checkpoint.stands_at(version.position)
+    if version.position is None:
+        return True
+    checkpoint = _checkpoint(place, pipeline, write, version)
+    if not checkpoint.stands_at(version.position):
+        return False
+    try:
+        _check_operators(checkpoint, write)
+    except StateLost as error:
+        _log.warning("%s: %s", pipeline, error)
+        return False
+    return True
+
+
+def _checkpoint(place: Place, pipeline: str, write: Write, version: Version) -> Checkpoint:
+    return Checkpoint(place.state_dir, pipeline, write.name, version.number)
+
+
+def _check_operators(checkpoint: Checkpoint, write: Write) -> None:
+    """Raises StateLost: also for one that is new, which cannot know what came before it."""
+    for each in write.operators:
+        check_begun(checkpoint.operators / each.name, each.buckets)
 
 
 class WriteRun:
@@ -138,12 +169,16 @@ class WriteRun:
         self._refused = RefusedRows(
             place.log, f"{settings.name}/{write.name}", settings.name, choice.version
         )
+        self._late = LateRows(place.log, settings.name, write.operators, self._checkpoint.operators)
+        self._alerts = {each.name: LateAlert(settings.late_alert) for each in write.operators}
+        self._operators: dict[str, Told] = {}  # after the last batch
         self._applying = Applying(
             self._store,
             choice.version,
             fields_of(write),
             self._checkpoint,
             before=before,
+            computed=self._late.publish,
             refuse=self._refused.of_batch if settings.bad_rows == "dead-letter" else None,
             applied=self._on_applied,
         )
@@ -159,6 +194,9 @@ class WriteRun:
                 # The store was emptied or made anew: it has to be given everything.
                 _log.warning("%s: %s is empty; deriving it anew", self.pipeline, self.write.name)
                 self._checkpoint.remove()
+            self._ready_operators()
+            if self.position is not None:
+                self._look_at_operators(self.position)
             self._overtake()
             writer = (
                 self.write.frame.writeStream.queryName(
@@ -179,9 +217,21 @@ class WriteRun:
             self.close()
             raise
 
+    def _ready_operators(self) -> None:
+        """From now on state that is not there is lost, and not begun anew by who misses it."""
+        if self._checkpoint.has_begun():
+            _check_operators(self._checkpoint, self.write)
+            return
+        shutil.rmtree(self._checkpoint.operators, ignore_errors=True)  # of a start that failed
+        for each in self.write.operators:
+            begin(self._checkpoint.operators / each.name, each.buckets)
+
     @contextmanager
     def _state_kept_here(self) -> Iterator[None]:
         """Threads that are begun within it, as the query's is, know where operators keep state."""
+        if not self.write.operators:
+            yield
+            return
         context = self.write.frame.sparkSession.sparkContext
         context.setLocalProperty(STATE_DIRECTORY, str(self._checkpoint.operators.absolute()))
         try:
@@ -206,6 +256,7 @@ class WriteRun:
         self._store.close()
         self._group.close()
         self._refused.close()
+        self._late.close()
         self._checkpoint.unlock()
 
     @property
@@ -233,7 +284,12 @@ class WriteRun:
             failed = failed or self.query.exception()
         except Exception as error:
             failed = error
-        return None if failed is None else explained(self.pipeline, failed)
+        if failed is None:
+            return None
+        found = explained(self.pipeline, failed)
+        if isinstance(found, StateLost):
+            self._checkpoint.lose(str(found))
+        return found
 
     def progress(self) -> dict[str, Any]:
         """Of the last batch that had records, in few numbers. Asked more often than Spark tells
@@ -243,10 +299,12 @@ class WriteRun:
         if last is not None and last["numInputRows"]:
             self._last = last
         last = self._last
+        told = {"operators": self._operators_told()} if self._operators else {}
         if last is None:
-            return {}
+            return told
         operators = last["stateOperators"]
         return {
+            **told,
             "batch": last["batchId"],
             "rows": last["numInputRows"],
             "rows_per_s": last["processedRowsPerSecond"],
@@ -258,6 +316,7 @@ class WriteRun:
 
     def _on_applied(self, position: Position) -> None:
         self._overtake()
+        self._look_at_operators(position)
         offsets = {
             (topic, partition): offset
             for topic, partitions in position.offsets.items()
@@ -268,6 +327,27 @@ class WriteRun:
             self._group.commit(offsets)
         except HeadwaterError as error:  # for people who look at lag; nothing depends on it
             _log.warning("%s: no offsets for its group: %s", self.pipeline, error)
+
+    def _look_at_operators(self, position: Position) -> None:
+        self._operators = told_of_all(
+            self._checkpoint.operators, self.write.operators, position.batch
+        )
+
+    def _operators_told(self) -> dict[str, Any]:
+        told = {}
+        for name, each in self._operators.items():
+            alert = self._alerts[name]
+            was_on = alert.is_on
+            alert.saw(time.monotonic(), each.counters)
+            if alert.is_on and not was_on:
+                _log.warning(
+                    "%s: %.2g %% of the rows of %s come too late, or with no usable time",
+                    self.pipeline,
+                    100 * (alert.share or 0),
+                    name,
+                )
+            told[name] = {**each.as_json(), "late_share": alert.share, "late_alert": alert.is_on}
+        return told
 
     def _overtake(self) -> None:
         """Makes the version live, if it was to be and is as far."""

@@ -22,7 +22,7 @@ BUCKETS = 2
 @pytest.fixture
 def operator(tmp_path):
     operator = tmp_path / "operators" / "summing-1"
-    begin(operator, BUCKETS, "of this")
+    begin(operator, BUCKETS)
     return operator
 
 
@@ -144,7 +144,7 @@ def test_killed_at_each_step_of_a_batch(tmp_path, is_power_cut):
         operator = tmp_path / f"{dies_at}" / "operators" / "summing-1"
         operator.parents[1].mkdir()
         files = FaultyFiles(seed=dies_at)
-        begin(operator, BUCKETS, "of this", files=files)
+        begin(operator, BUCKETS, files=files)
         step(operator, 0, files)
         step(operator, 1, files)
         files.die(after=dies_at)
@@ -173,7 +173,7 @@ def test_a_committed_batch_outlives_a_power_cut(tmp_path):
         operator = tmp_path / f"{seed}" / "operators" / "summing-1"
         operator.parents[1].mkdir()
         files = FaultyFiles(seed=seed)
-        begin(operator, BUCKETS, "of this", files=files)
+        begin(operator, BUCKETS, files=files)
         for batch in range(5):
             step(operator, batch, files)
         files.power_cut(Random(seed))
@@ -250,7 +250,7 @@ def test_what_is_gone_is_not_begun_anew(operator):
     with pytest.raises(StateLost, match="is gone"):
         opened(operator, 1)
     with pytest.raises(StateLost, match="is gone"):
-        check_begun(operator, BUCKETS, "of this")
+        check_begun(operator, BUCKETS)
 
 
 def test_an_operator_that_was_not_begun(tmp_path):
@@ -261,13 +261,6 @@ def test_an_operator_that_was_not_begun(tmp_path):
 def test_another_number_of_buckets(operator):
     with pytest.raises(StateLost, match="has 2 buckets, and 3 are asked for"):
         FileState(operator, 0, 1, buckets=3)
-
-
-def test_another_operator_is_refused(operator):
-    check_begun(operator, BUCKETS, "of this")
-    with pytest.raises(PipelineError, match="not the operator that it was") as caught:
-        check_begun(operator, BUCKETS, "of that")
-    assert not isinstance(caught.value, StateLost)
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:60], lambda data: bytes(100)])

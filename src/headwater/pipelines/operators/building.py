@@ -9,6 +9,17 @@ from dataclasses import dataclass, field
 from typing import Final
 
 _PASSING: Final = re.compile(r"#\d+L?|@[0-9a-f]+")  # numbers of a plan that are others each time
+_IN_PLAN: Final = re.compile(r"^\W*MapInArrow ([\w-]+)\(.*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """An operator of a pipeline, as the driver has to know it."""
+
+    name: str
+    buckets: int
+    keys: tuple[tuple[str, ...], ...]  # of each input
+    time_columns: tuple[tuple[str, ...], ...]  # that tell its event time
 
 
 @dataclass
@@ -17,6 +28,7 @@ class Building:
 
     pipeline: str
     operators: list[str] = field(default_factory=list)
+    built: dict[str, Built] = field(default_factory=dict)
 
 
 _current: ContextVar[Building | None] = ContextVar("building", default=None)
@@ -48,3 +60,16 @@ def name_operator(kind: str, described: Sequence[str]) -> str:
     name = f"{kind}-{1 + sum(each.rpartition('-')[0] == kind for each in now.operators)}"
     now.operators.append(name)
     return name
+
+
+def operators_in(plan: str) -> tuple[Built, ...]:
+    """Those that a DataFrame goes through, by its plan (`Running` gives its name to Spark)."""
+    now = _current.get()
+    names = dict.fromkeys(_IN_PLAN.findall(plan))
+    return tuple(now.built[name] for name in names if name in now.built) if now else ()
+
+
+def above_operators(plan: str) -> str:
+    """The plan down to the first operator's result: what is said below it is of its inputs."""
+    found = _IN_PLAN.search(plan)
+    return plan[: found.end()] if found else plan

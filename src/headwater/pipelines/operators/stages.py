@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from headwater.errors import PipelineError
 from headwater.pipelines.flow import WRITTEN, plan_of
-from headwater.pipelines.operators.building import name_operator
+from headwater.pipelines.operators.building import Built, current, name_operator
 from headwater.pipelines.operators.contract import (
     OFFSET,
     ORIGIN,
@@ -31,6 +31,7 @@ from headwater.pipelines.operators.contract import (
     Progress,
     Stamping,
 )
+from headwater.pipelines.operators.lateness import SIDE, Lateness
 from headwater.pipelines.operators.packing import (
     BUCKET,
     EVERY_BUCKET,
@@ -74,6 +75,7 @@ def run_operator(kind: str, operator: Operator, sides: Sequence[Side]) -> "DataF
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
     is_stream = _is_stream(kind, sides)
+    _check_place_of_late_rows(kind, operator)
     name = name_operator(kind, [repr(operator), *(plan_of(side.frame) for side in sides)])
     conf = sides[0].frame.sparkSession.conf
     buckets = int(conf.get(_BUCKETS_CONF, str(_BUCKETS)) or 0) if is_stream else _BOUNDED_BUCKETS
@@ -101,6 +103,14 @@ def run_operator(kind: str, operator: Operator, sides: Sequence[Side]) -> "DataF
     running = Running(
         name, operator, buckets, tuple(schemas), conf.get(_STATE_CONF, None), is_stream
     )
+    now = current()
+    if now is not None:
+        now.built[name] = Built(
+            name,
+            buckets,
+            tuple(side.key for side in sides),
+            tuple(side.stamping.columns() if side.stamping else () for side in sides),
+        )
     packets = packets.repartitionById(parts, F.col("bucket") % parts)
     if not is_stream:  # Spark does not sort streams
         packets = packets.sortWithinPartitions(*_ORDER)
@@ -119,6 +129,11 @@ class Running:
     schemas: tuple[pa.Schema, ...]
     directory: str | None
     is_stream: bool
+
+    @property
+    def __name__(self) -> str:
+        """By which it is found in plans."""
+        return self.name
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from headwater.pipelines.source.reading import settle
@@ -147,6 +162,7 @@ class Running:
         assert context is not None
         batch, query = context.getLocalProperty(_BATCH_ID), context.getLocalProperty(_QUERY_ID)
         directory = context.getLocalProperty(STATE_DIRECTORY)
+        is_begun = directory is not None  # by the pipeline's driver
         if directory is None and self.directory is not None:
             directory = str(Path(self.directory) / str(query))
         if batch is None or directory is None:
@@ -155,7 +171,8 @@ class Running:
                 hint=f"a pipeline has one; elsewhere set {_STATE_CONF}, to a directory that all"
                 " executors share",
             )
-        return FileState(Path(directory) / self.name, bucket, int(batch), buckets=self.buckets)
+        place = Path(directory) / self.name
+        return FileState(place, bucket, int(batch), buckets=self.buckets, is_begun=is_begun)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +300,19 @@ def _is_stream(kind: str, sides: Sequence[Side]) -> bool:
             hint="flow.changes and flow.table are; read the other one so, too",
         )
     return all(streams)
+
+
+def _check_place_of_late_rows(kind: str, operator: Operator) -> None:
+    is_put_aside = any(
+        isinstance(each, Lateness) and each.mode == SIDE
+        for each in getattr(operator, "__dict__", {}).values()
+    )
+    if is_put_aside and current() is None:
+        raise PipelineError(
+            f'{kind}: late="{SIDE}" outside of a pipeline',
+            detail="late rows go to the topic <pipeline>.late",
+            hint='late="drop" counts them; or make it part of a pipeline',
+        )
 
 
 def _check(kind: str, side: Side) -> None:

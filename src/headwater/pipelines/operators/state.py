@@ -1,7 +1,7 @@
 """What operators remember, in files that are mapped into memory and never changed in place.
 
     <directory>/<operator>/                    `directory` is in the checkpoint of the query
-        begun                                  {"buckets": 8, "settings": …}
+        begun                                  {"buckets": 8}
         <bucket>/
             <batch>.json                       the manifest: what the state after that batch is
             <batch>-<attempt>.arrow            tables that it changed, and rows put aside, one
@@ -72,7 +72,7 @@ class FileState:
         self._sides: list[tuple[str, pa.Table]] = []
         if not is_begun and not (operator / "begun").exists():
             begin(operator, buckets, files=self._files)
-        _check_buckets(operator, _begun(operator), buckets)
+        _check_buckets(operator, buckets)
         self._before, manifest = self._load()
         self._tables = {name: Place(*each) for name, each in manifest.get("tables", {}).items()}
         self._kept = _small(manifest.get("document", {}), manifest.get("counters", {}))
@@ -228,51 +228,37 @@ class MemoryState:
         return _united(self._sides)
 
 
-def begin(operator: Path, buckets: int, settings: str = "", *, files: Files | None = None) -> None:
-    """Makes the places of an operator's state: from now on one that is missing is lost.
-    `settings` are the operator's, of which its state is.
-    """
+def begin(operator: Path, buckets: int, *, files: Files | None = None) -> None:
+    """Makes the places of an operator's state: from now on one that is missing is lost."""
     files = files or Files()
     for bucket in range(buckets):
         files.makedirs(str(operator / str(bucket)))
-    note = orjson.dumps({"buckets": buckets, "settings": settings})
     temporary = str(operator / f"begun.{secrets.token_hex(4)}.tmp")
+    note = orjson.dumps({"buckets": buckets})
     files.write_atomically(str(operator / "begun"), note, temporary=temporary)
     for parent in (operator.parent, operator.parent.parent):
         files.sync_directory(str(parent))
 
 
-def check_begun(operator: Path, buckets: int, settings: str) -> None:
+def check_begun(operator: Path, buckets: int) -> None:
     """Raises StateLost if the state of an operator that has begun is not there, or of another
-    number of buckets, by which rows of a key would not find what is known of it; PipelineError if
-    it is another operator's.
+    number of buckets.
     """
-    begun = _begun(operator)
+    _check_buckets(operator, buckets)
     for bucket in range(buckets):
         if not (operator / str(bucket)).is_dir():
             raise StateLost("the state of an operator is gone", detail=str(operator / str(bucket)))
-    _check_buckets(operator, begun, buckets)
-    if begun["settings"] != settings:
-        raise PipelineError(
-            f"{operator.name} is not the operator that it was when its state was begun",
-            detail="its settings or the columns that it reads are others, or there is one more of"
-            " its kind before it",
-            hint="`headwater pipeline rebuild --promote` derives everything anew",
-        )
 
 
-def _begun(operator: Path) -> dict[str, Any]:
+def _check_buckets(operator: Path, buckets: int) -> None:
+    """Rows of a key must find the bucket that knows it."""
     try:
-        found: dict[str, Any] = orjson.loads((operator / "begun").read_bytes())
-        return {"buckets": int(found["buckets"]), "settings": str(found["settings"])}
+        before = int(orjson.loads((operator / "begun").read_bytes())["buckets"])
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise StateLost("the state of an operator is gone", detail=str(error)) from error
-
-
-def _check_buckets(operator: Path, begun: dict[str, Any], buckets: int) -> None:
-    if begun["buckets"] != buckets:
+    if before != buckets:
         raise StateLost(
-            f"the state of an operator has {begun['buckets']} buckets, and {buckets} are asked for",
+            f"the state of an operator has {before} buckets, and {buckets} are asked for",
             detail=str(operator),
         )
 
