@@ -17,6 +17,7 @@ from headwater.sinks.settings import SinkSettings
 POSITION: Final = "_position"
 AT: Final = "_at"
 WRITTEN: Final = "headwater.written"  # in the metadata of `_op`: "u" is any value, also a new one
+KEPT_OP: Final = "op"  # `_op` where all rows are added
 TOPICS: Final = "topic"  # the sink that needs no section: a topic of the log itself
 _MODES: Final = ("append", "update")
 
@@ -157,7 +158,8 @@ class Flow:
         if keys and OP not in columns and not ignore_deletes:
             self._check_deletes(frame, table)
         if not keys and OP in columns:
-            frame = frame.withColumnRenamed(OP, "op") if "op" not in columns else frame.drop(OP)
+            is_free = KEPT_OP not in columns
+            frame = frame.withColumnRenamed(OP, KEPT_OP) if is_free else frame.drop(OP)
         self.writes.append(
             Write(
                 frame,

@@ -4,9 +4,12 @@ The pipeline is asked for that row only: the condition "key = K" is put behind i
 Spark's optimiser moves it through projections, groups and joins as far towards the sources as it
 holds. What arrives in front of a source are the records that can have made the row. Where nothing
 arrives (a function in Python in between, a key that is computed), any record of the topic can have.
+
+Nothing goes through an operator. But what it groups by, and the bounds of a window, are columns of
+its result: where the topic has columns of these names, they tell which records it took together.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -16,11 +19,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as all of PySpark's users write it)
 
 from headwater.errors import NotReady, PipelineError, UsageError
-from headwater.pipelines.flow import AT, POSITION, Flow, Schema, Write
+from headwater.pipelines.flow import AT, POSITION, Schema, Write
+from headwater.pipelines.operators.building import Built
+from headwater.pipelines.operators.window_results import WINDOW_END, WINDOW_START
 from headwater.pipelines.reading import BoundedReader
 from headwater.pipelines.running import Pipeline, write_named
 from headwater.pipelines.write_run import open_store
-from headwater.sinks.contract import OP, Position
+from headwater.sinks.contract import DELETE, OP, Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +71,15 @@ def why(pipeline: Pipeline, name: str, key: Mapping[str, str], *, limit: int = 2
     position = _position(pipeline, write)
     reader = _Recorded(pipeline.spark, pipeline.place.log, pipeline.settings, position.offsets)
     flow = pipeline.flow(reader)
-    rows = _asked_for(write_named(flow, write.name).frame, key)
+    bounded = write_named(flow, write.name)
+    rows = _asked_for(bounded.frame, key)
+    derived = _derived(write, rows)
     found, untraced = _causes(reader, rows)
+    for topic in list(untraced):
+        taken = _taken_together(reader.frames[topic], bounded.operators, derived)
+        if taken is not None:
+            untraced.remove(topic)
+            found = taken if found is None else found.unionByName(taken)
     count, newest = 0, []
     if found is not None:
         count = found.count()
@@ -75,7 +87,7 @@ def why(pipeline: Pipeline, name: str, key: Mapping[str, str], *, limit: int = 2
     return Trace(
         write.name,
         position,
-        _derived(flow, write, rows),
+        derived,
         [_cause(row.asDict(recursive=True)) for row in newest],
         count,
         untraced,
@@ -115,11 +127,13 @@ def _asked_for(frame: DataFrame, key: Mapping[str, str]) -> DataFrame:
     return frame
 
 
-def _derived(flow: Flow, write: Write, rows: DataFrame) -> dict[str, Any] | None:
+def _derived(write: Write, rows: DataFrame) -> dict[str, Any] | None:
     from headwater.pipelines.reading import as_table
 
     if POSITION in rows.columns:
         rows = as_table(rows, write.key)
+    elif OP in rows.columns:
+        rows = rows.where(F.coalesce(F.col(OP), F.lit("")) != DELETE)
     found = rows.drop(OP, AT, POSITION).take(1)
     return found[0].asDict(recursive=True) if found else None
 
@@ -135,12 +149,38 @@ def _causes(reader: _Recorded, rows: DataFrame) -> tuple[DataFrame | None, list[
         if condition is None:
             untraced.append(topic)
             continue
-        columns = [name for name in frame.columns if name not in (OP, AT, POSITION)]
-        of_topic = frame.where(condition).select(
-            OP, AT, POSITION, F.to_json(F.struct(*columns)).alias("row")
-        )
+        of_topic = _told(frame.where(condition))
         found = of_topic if found is None else found.unionByName(of_topic)
     return found, untraced
+
+
+def _told(frame: DataFrame) -> DataFrame:
+    columns = [name for name in frame.columns if name not in (OP, AT, POSITION)]
+    return frame.select(OP, AT, POSITION, F.to_json(F.struct(*columns)).alias("row"))
+
+
+def _taken_together(
+    frame: DataFrame, operators: Sequence[Built], row: Mapping[str, Any] | None
+) -> DataFrame | None:
+    """Records that an operator groups with those of the row, if the row and the topic have its
+    columns. None if nothing can be told so.
+    """
+    if row is None:
+        return None
+    for each in operators:
+        for by, times in zip(each.keys, each.time_columns, strict=True):
+            is_in_window = bool(times) and WINDOW_START in row and times[0] in frame.columns
+            if not (by or is_in_window) or not set(by) <= set(row) & set(frame.columns):
+                continue
+            for name in by:
+                frame = frame.where(F.col(name).eqNullSafe(F.lit(row[name])))
+            if is_in_window:
+                at = F.col(times[0])
+                frame = frame.where(
+                    (at >= F.lit(row[WINDOW_START])) & (at < F.lit(row[WINDOW_END]))
+                )
+            return _told(frame)
+    return None
 
 
 def _conditions(node: Any, above: str | None) -> list[tuple[str, str | None]]:

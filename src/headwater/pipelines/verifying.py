@@ -21,8 +21,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import DataType, DoubleType, FloatType, MapType, StructType
 
 from headwater.errors import NotReady, PipelineError
-from headwater.pipelines.flow import AT, POSITION, Write
+from headwater.pipelines.flow import AT, KEPT_OP, POSITION, Write
 from headwater.pipelines.offsets import check_derivable
+from headwater.pipelines.operators.window_results import EARLY, MARK
 from headwater.pipelines.reading import BoundedReader, as_table
 from headwater.pipelines.running import Pipeline, write_named
 from headwater.pipelines.write_run import open_store
@@ -74,12 +75,14 @@ def verify(pipeline: Pipeline, name: str, *, version: int | None = None) -> Verd
             chosen, fields, position = _saved(store, write, version, Path(directory))
             stored = stored_frame(pipeline.spark, Path(directory) / "stored.parquet", fields)
             derived = derive(pipeline, write, position.offsets)
-            gone = tuple(name for name in fields.names if name not in derived.columns)
-            fields = pa.schema([each for each in fields if each.name not in gone])
+            if is_net(write, fields.names):
+                stored, derived = net_of(write, stored), net_of(write, derived)
+            gone = tuple(name for name in stored.columns if name not in derived.columns)
+            fields = pa.schema([each for each in fields if each.name in derived.columns])
             found = compare(
                 write, chosen, position, stored.drop(*gone), _as_stored(derived, fields)
             )
-            return replace(found, not_derived=gone)
+            return replace(found, not_derived=tuple(each for each in gone if each != MARK))
     finally:
         store.close()
 
@@ -104,11 +107,14 @@ def derive(pipeline: Pipeline, write: Write, offsets: Offsets) -> DataFrame:
             detail="its rows depend on when they were derived, not on the log alone",
             hint="they cannot be verified",
         )
-    frame = write_named(flow, write.name).frame
+    bounded = write_named(flow, write.name)
+    frame = bounded.frame
     if not write.key:
         return frame
     if POSITION in frame.columns:
         return as_table(frame, write.key)
+    if bounded.operators:
+        return _once_each(pipeline.name, write, frame)
     if OP in frame.columns:
         raise PipelineError(
             f"pipeline {pipeline.name}: what goes to {write.table} has {OP} and no {POSITION}",
@@ -116,6 +122,47 @@ def derive(pipeline: Pipeline, write: Write, offsets: Offsets) -> DataFrame:
             hint=f'select "{POSITION}" too; it is not stored',
         )
     return frame
+
+
+def _once_each(pipeline: str, write: Write, frame: DataFrame) -> DataFrame:
+    """What operators derive from everything at once: each key once, as it is in the end. `_mark`
+    is left out: what was corrected on the way is final here.
+    """
+    if OP in frame.columns:
+        frame = frame.where(F.coalesce(F.col(OP), F.lit("")) != DELETE)
+    twice = frame.groupBy(*write.key).count().where("count > 1").take(1)
+    if twice:
+        shown = ", ".join(f"{name}={twice[0][name]}" for name in write.key)
+        raise PipelineError(
+            f"pipeline {pipeline}: {write.table} is derived with two rows of one key",
+            detail=shown,
+            hint="a key that tells results apart has all columns that they are grouped by, and"
+            f' the window\'s bounds; else select "{POSITION}" too, which has their order',
+        )
+    return frame.drop(MARK)
+
+
+def is_net(write: Write, columns: Sequence[str]) -> bool:
+    """Whether rows were added that retract others: results of windows, without a key."""
+    return not write.key and bool(write.operators) and {KEPT_OP, MARK} <= set(columns)
+
+
+def net_of(write: Write, frame: DataFrame) -> DataFrame:
+    """A result, its retraction and the one that takes its place are what is left of them: the
+    last. One that was retracted without having been is there with "d".
+    """
+    if frame.where(F.col(MARK) == EARLY).take(1):
+        raise PipelineError(
+            f"{write.name} has early results, and no key: it cannot be verified",
+            detail="how often a window is told before it is final depends on the batches",
+            hint="with a key, a window's last result takes the place of those before",
+        )
+    names = [name for name in frame.columns if name not in (KEPT_OP, MARK)]
+    sign = F.when(F.col(KEPT_OP) == DELETE, -1).otherwise(1)
+    left = frame.groupBy(*names).agg(F.sum(sign).alias("__net")).where("__net != 0")
+    op = F.when(F.col("__net") < 0, DELETE).otherwise("c").alias(KEPT_OP)
+    times = F.explode(F.sequence(F.lit(1), F.abs("__net").cast("int"))).alias("__each")
+    return left.select(*names, op, times).drop("__each")
 
 
 def _saved(
