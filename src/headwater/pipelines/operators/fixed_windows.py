@@ -102,11 +102,11 @@ class FixedWindows:
             late = int((first > pane).sum())
             state.counters[_LATE_IN_PART] = state.counters.get(_LATE_IN_PART, 0) + late
         rows = given.rows if taken.all() else given.rows.filter(pa.array(taken))
-        windows = [pa.array(first), pa.array(pane + (self.panes - 1))]
+        windows = [first, pane + (self.panes - 1)]
         keys = [rows[name].combine_chunks() for name in self.by]
         group, groups = number([*keys, *windows[-min(self.panes, 2) :]], len(rows))
         found = pa.array(first_rows(group, groups))
-        columns = [each.take(found) for each in (*keys, *windows)]
+        columns = [each.take(found) for each in (*keys, *map(pa.array, windows))]
         accumulated = self.aggregates.accumulate(rows, group, groups)
         return pa.Table.from_arrays([*columns, *accumulated], schema=self._entries)
 

@@ -1,6 +1,7 @@
 """Which rows belong together: rows with equal values in some columns get the same number."""
 
 from collections.abc import Sequence
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -8,9 +9,15 @@ import pyarrow as pa
 
 from headwater.errors import PipelineError
 from headwater.pipelines.operators.aggregate import Groups
+from headwater.pipelines.operators.grouping_kernels import number_codes
+
+# Of integers as numpy has them, or of anything as Arrow has it.
+Column: TypeAlias = pa.Array | pa.ChunkedArray | npt.NDArray[np.int64]
+
+_ROOM: Final = 8  # numbers below so many times the rows are looked up and not hashed
 
 
-def number(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> tuple[Groups, int]:
+def number(columns: Sequence[Column], rows: int) -> tuple[Groups, int]:
     """The group of each row, and how many there are. Groups are numbered from 0 in the order in
     which they are met; null is a value like any other. Without columns all rows are one group.
 
@@ -18,10 +25,12 @@ def number(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> tuple[Gr
     """
     if not rows or not columns:
         return np.zeros(rows, np.intp), min(rows, 1)
-    group, groups = _codes(columns[0])
+    group, groups = _codes(columns[0], rows)
+    if isinstance(columns[0], np.ndarray):
+        group, groups = _in_order(group, groups)
     for column in columns[1:]:
-        code, codes = _codes(column)
-        group, groups = _codes(pa.array(group * codes + code))
+        code, codes = _codes(column, rows)
+        group, groups = _in_order(group * codes + code, groups * codes)
     return group, groups
 
 
@@ -43,8 +52,23 @@ def check_keys(kind: str, schema: pa.Schema, by: Sequence[str]) -> None:
             )
 
 
-def _codes(column: pa.Array | pa.ChunkedArray) -> tuple[Groups, int]:
-    if isinstance(column, pa.ChunkedArray):
+def _codes(column: Column, rows: int) -> tuple[Groups, int]:
+    """Numbers below a limit: the same for the same value."""
+    if isinstance(column, np.ndarray):
+        least = column.min()
+        limit = int(column.max()) - int(least) + 1
+        if limit <= _ROOM * rows:
+            return column - least, limit
+        column = pa.array(column)
+    elif isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     encoded = column.dictionary_encode(null_encoding="encode")
+    return encoded.indices.to_numpy().astype(np.intp), len(encoded.dictionary)
+
+
+def _in_order(codes: Groups, limit: int) -> tuple[Groups, int]:
+    if limit <= _ROOM * len(codes):
+        numbered, count = number_codes(codes, limit)
+        return numbered, int(count)
+    encoded = pa.array(codes).dictionary_encode()
     return encoded.indices.to_numpy().astype(np.intp), len(encoded.dictionary)

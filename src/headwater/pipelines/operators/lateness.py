@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headwater.errors import PipelineError
 from headwater.pipelines.operators.contract import FAULT, FUTURE, NO_TIME, ORIGIN, Input, State
@@ -70,7 +71,7 @@ def admit(
     is_event = np.ones(len(rows), np.bool_)
     if OP in rows.column_names:
         op = rows[OP].combine_chunks().fill_null(_EVENTS[0])
-        is_event = np.isin(op.to_numpy(zero_copy_only=False), _EVENTS)
+        is_event = pc.is_in(op, pa.array(_EVENTS)).to_numpy(zero_copy_only=False)
         _count(state, "not_events", int((~is_event).sum()))
     is_late = due_us + lateness.allowed_us <= np.maximum(own_us, closed_us)
     causes = {

@@ -49,7 +49,9 @@ class PaneState:
             return
         entries = pa.concat_tables([*map(self._table, sorted(self._changed)), fresh])
         told_apart = [name for name in entries.column_names if name[0] != "a"]
-        group, groups = number([entries[name] for name in told_apart], len(entries))
+        windows = [windows_of(entries, FIRST), windows_of(entries, LAST)]
+        keys = [entries[name] for name in told_apart if name[0] == "k"]
+        group, groups = number([*keys, *windows], len(entries))
         kept = entries.select(told_apart).take(pa.array(first_rows(group, groups)))
         merged = self._aggregates.merge(entries, group, groups)
         self._merged = pa.Table.from_arrays([*kept.columns, *merged], schema=self._schema)

@@ -8,7 +8,7 @@ what was emitted last, to the bit.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -59,11 +59,17 @@ class Emission:
         was_there = _is_there(emitted, before)
         retracted = emitted.where(is_closed & was_there)
         is_open = emitted.window > self.closing
-        mark = np.where(is_closed, CORRECTION, np.where(is_open, EARLY, FINAL))
-        op = np.where(was_there & ~is_closed & self.is_early, CHANGED, NEW)
+        mark = _chosen((FINAL, EARLY, CORRECTION), is_open + 2 * is_closed)
+        op = _chosen((NEW, CHANGED), was_there & ~is_closed & self.is_early)
         return pa.concat_tables(
             [
-                self._table(keys, retracted, before, CORRECTION, RETRACTED),
+                self._table(
+                    keys,
+                    retracted,
+                    before,
+                    pa.repeat(CORRECTION, len(retracted)),
+                    pa.repeat(RETRACTED, len(retracted)),
+                ),
                 self._table(keys, emitted, after, mark, op),
             ]
         )
@@ -71,7 +77,7 @@ class Emission:
     def _touched_windows(self, fresh: pa.Table) -> Windows:
         """Those that the batch has rows of, and that are emitted although they do not close now."""
         first, last = windows_of(fresh, FIRST), windows_of(fresh, LAST)
-        found = first_rows(*number([pa.array(first), pa.array(last)], len(first)))
+        found = first_rows(*number([first, last], len(first)))
         high = _NO_LIMIT if self.is_early else self.closed
         _, windows = _spread(first[found], last[found], -_NO_LIMIT, high)
         return np.unique(windows)
@@ -104,15 +110,15 @@ class Emission:
         found = _distinct(_joined([changed, *depending, closing]))
         if not self.is_early:
             found = found.where(found.window <= self.closing)
-        return found.where(_is_there(found, after))
+        return found.where(_is_there(found, after)) if depending else found
 
     def _table(
         self,
         keys: Sequence[pa.Array],
         pairs: "_Pairs",
         entries: "_Entries",
-        mark: str | npt.NDArray[np.str_],
-        op: str | npt.NDArray[np.str_],
+        mark: pa.Array,
+        op: pa.Array,
     ) -> pa.Table:
         if not len(pairs):
             return self.output.empty_table()
@@ -124,12 +130,14 @@ class Emission:
             end_us - self.panes * self.hop_us,
             end_us,
             self._results(pairs, entries),
-            pa.array(np.broadcast_to(mark, len(pairs))),
-            pa.array(np.broadcast_to(op, len(pairs))),
+            mark,
+            op,
         )
 
     def _results(self, pairs: "_Pairs", entries: "_Entries") -> list[pa.Array]:
         """The aggregates, and after them what they are compared with."""
+        if not self.previous:
+            return self._aggregated(pairs, entries)
         every = _joined([pairs, *(pairs.later(-ago) for ago in self._agos)])
         place, places = every.numbered()
         of_all = self._aggregated(every.at(first_rows(place, places)), entries)
@@ -182,7 +190,7 @@ class _Pairs:
         return _Pairs(self.key, self.window + windows)
 
     def numbered(self) -> tuple[Groups, int]:
-        return number([pa.array(self.key), pa.array(self.window)], len(self))
+        return number([self.key, self.window], len(self))
 
 
 @dataclass(frozen=True)
@@ -234,6 +242,10 @@ def _is_there(pairs: _Pairs, entries: _Entries) -> Mask:
     _, group = entries.members(pairs)
     found: Mask = np.bincount(group, minlength=len(pairs)) > 0
     return found
+
+
+def _chosen(words: Sequence[str], which: npt.NDArray[Any]) -> pa.Array:
+    return pa.array(words).take(pa.array(which.astype(np.int8)))
 
 
 def _joined(pairs: Sequence[_Pairs]) -> _Pairs:
