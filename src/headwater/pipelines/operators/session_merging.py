@@ -1,0 +1,127 @@
+"""Rows into sessions, and sessions into larger ones.
+
+Sessions are a table: the columns of the key, FIRST and LAST (times of their first and last row),
+SHOWN (how they were emitted last) and accumulators.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headwater.compiled import kernel
+from headwater.pipelines.operators.grouping import number
+from headwater.pipelines.operators.named_aggregates import NamedAggregates
+from headwater.pipelines.operators.time_order import by_key_and_time
+
+FIRST: Final = "first"
+LAST: Final = "last"
+SHOWN: Final = "shown"
+NOT_SHOWN, EARLY, FINAL = 0, 1, 2
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Changes:
+    untouched: pa.Table  # sessions that no row came near to
+    replaced: pa.Table  # those that became part of another, or only got rows
+    into: Ints  # which one of `merged`, for each of `replaced`
+    merged: pa.Table  # all that got rows
+
+
+@dataclass(frozen=True)
+class Merging:
+    by: tuple[str, ...]
+    gap_us: int
+    aggregates: NamedAggregates
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema(
+            [
+                *(self.aggregates.schema.field(name) for name in self.by),
+                pa.field(FIRST, pa.int64()),
+                pa.field(LAST, pa.int64()),
+                pa.field(SHOWN, pa.int8()),
+                *self.aggregates.accumulators_schema,
+            ]
+        )
+
+    def sessions_of(self, rows: pa.Table, time_us: Ints) -> pa.Table:
+        """Of rows alone, in log order."""
+        if not len(rows):
+            return self.schema.empty_table()
+        key, _ = number([rows[name] for name in self.by], len(rows))
+        order = by_key_and_time(key, time_us)
+        in_order = time_us[order]
+        session = _numbered(key[order], in_order, in_order, self.gap_us)
+        starts = np.flatnonzero(np.diff(session, prepend=-1))
+        ends = np.append(starts[1:], len(rows)) - 1
+        group = np.empty(len(rows), np.intp)
+        group[order] = session
+        return self._table(
+            rows.select(self.by).take(pa.array(order[starts])),
+            in_order[starts],
+            in_order[ends],
+            self.aggregates.accumulate(rows, group, len(starts)),
+        )
+
+    def merge(self, kept: pa.Table, fresh: pa.Table) -> Changes:
+        """Both are sessions that do not touch each other; those of `fresh` may touch the kept."""
+        if not len(fresh) or not len(kept):
+            return Changes(kept, kept.slice(0, 0), np.empty(0, np.int64), fresh)
+        both = pa.concat_tables([kept, fresh])
+        key, _ = number([both[name] for name in self.by], len(both))
+        first, last = ints(both, FIRST), ints(both, LAST)
+        order = by_key_and_time(key, first)
+        session = _numbered(key[order], first[order], last[order], self.gap_us)
+        starts = np.flatnonzero(np.diff(session, prepend=-1))
+        is_fresh = order >= len(kept)
+        has_fresh = np.logical_or.reduceat(is_fresh, starts)
+
+        of_each = np.empty(len(both), np.int64)  # its merged session; -1: got no rows
+        of_each[order] = np.where(has_fresh, np.cumsum(has_fresh) - 1, -1)[session]
+        is_replaced = of_each[: len(kept)] >= 0
+        replaced = kept.filter(pa.array(is_replaced))
+        into = of_each[: len(kept)][is_replaced]
+        parts = pa.concat_tables([replaced, fresh])  # earlier ones first
+        group = np.concatenate([into, of_each[len(kept) :]]).astype(np.intp)
+        accumulators = self.aggregates.merge(parts, group, int(has_fresh.sum()))
+        merged = self._table(
+            both.select(self.by).take(pa.array(order[starts[has_fresh]])),
+            first[order[starts[has_fresh]]],
+            np.maximum.reduceat(last[order], starts)[has_fresh],
+            accumulators,
+        )
+        return Changes(kept.filter(pa.array(~is_replaced)), replaced, into, merged)
+
+    def _table(self, keys: pa.Table, first: Ints, last: Ints, kept: list[pa.Array]) -> pa.Table:
+        shown = np.full(len(first), NOT_SHOWN, np.int8)
+        columns = [*keys.columns, pa.array(first), pa.array(last), pa.array(shown), *kept]
+        return pa.Table.from_arrays(columns, schema=self.schema)
+
+
+def ints(sessions: pa.Table, name: str) -> Ints:
+    column: Ints = sessions[name].to_numpy()
+    return column
+
+
+@kernel
+def _numbered(key: Ints, first_us: Ints, last_us: Ints, gap_us: int) -> Ints:
+    """The session of each interval, which stand by key and first: it goes on as long as the next
+    begins at most `gap_us` after the latest end.
+    """
+    numbers = np.empty(len(key), np.int64)
+    current = -1
+    end_us = 0
+    for at in range(len(key)):
+        if at == 0 or key[at] != key[at - 1] or first_us[at] - end_us > gap_us:
+            current += 1
+            end_us = last_us[at]
+        elif last_us[at] > end_us:
+            end_us = last_us[at]
+        numbers[at] = current
+    return numbers

@@ -1,0 +1,176 @@
+"""Session windows: rows of a key that follow each other closely belong together.
+
+Rows of a key that are at most `gap` apart are one session, [first, last + gap). A row is late if
+its own session, [t, t + gap), had ended at the watermark of its partition. So a row up to a gap
+behind the watermark is in time, and can still reach a session that has ended. Hence a session is
+final only when another gap has passed: last + 2 * gap <= watermark. No row that is taken can touch
+it then, and what is emitted never changes. The sessions are those of all the rows that were taken,
+whatever batches they came in.
+
+With late="correct" a session is emitted when it has ended, because it may be corrected: whatever
+replaces it, it is retracted first. It is kept until no row can be taken that touches it, that is
+until last + 2 * gap + allowed lateness <= watermark.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headwater.pipelines.operators.contract import TIME, Input, State
+from headwater.pipelines.operators.lateness import Lateness, admit
+from headwater.pipelines.operators.named_aggregates import NamedAggregates
+from headwater.pipelines.operators.session_merging import (
+    EARLY,
+    FINAL,
+    FIRST,
+    LAST,
+    NOT_SHOWN,
+    SHOWN,
+    Changes,
+    Ints,
+    Merging,
+    ints,
+)
+from headwater.pipelines.operators.session_state import SessionState
+from headwater.pipelines.operators.times import Watermarks
+
+_MARKS: Final = pa.array(["early", "final", "correction"])
+_EARLY, _FINAL, _CORRECTION = 0, 1, 2
+_OPS: Final = pa.array(["c", "u", "d"])
+_NEW, _CHANGED, _RETRACTED = 0, 1, 2
+
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """The operator (contract.py)."""
+
+    by: tuple[str, ...]
+    gap_us: int
+    delay_us: int
+    lateness: Lateness
+    early: bool
+    aggregates: NamedAggregates
+
+    @property
+    def output(self) -> pa.Schema:
+        time = pa.timestamp("us", "UTC")
+        return pa.schema(
+            [
+                *(self.aggregates.schema.field(name) for name in self.by),
+                pa.field("window_start", time),
+                pa.field("window_end", time),
+                *self.aggregates.results_schema,
+                pa.field("_mark", pa.string()),
+                pa.field("_op", pa.string()),
+            ]
+        )
+
+    def step(self, state: State, inputs: tuple[Input, ...]) -> pa.Table:
+        (given,) = inputs
+        watermarks = Watermarks(self.delay_us, state.document.get("time"))
+        before_us = watermarks.now_us
+        time_us = given.rows[TIME].combine_chunks().fill_null(0).to_numpy()
+        taken = admit(
+            state,
+            given,
+            self.lateness,
+            own_us=watermarks.of_rows(given),
+            due_us=time_us + self.gap_us,
+            closed_us=before_us,
+        )
+        watermarks.advance(given.progress, given.now_us)
+        state.document["time"] = watermarks.to_json()
+
+        merging = Merging(self.by, self.gap_us, self.aggregates)
+        kept = SessionState(
+            state,
+            merging.schema,
+            gap_us=self.gap_us,
+            lifetime_us=2 * self.gap_us + self.lateness.allowed_us,
+        )
+        fresh = merging.sessions_of(given.rows.filter(pa.array(taken)), time_us[taken])
+        changes = merging.merge(kept.read(time_us[taken], before_us), fresh)
+        result, after = self._emit(changes, watermarks.now_us)
+        kept.write(after, watermarks.now_us)
+        return result
+
+    def _emit(self, changes: Changes, now_us: int) -> tuple[pa.Table, pa.Table]:
+        """Rows of the result, and the sessions as they are shown now."""
+        replaced, into, merged = changes.replaced, changes.into, changes.merged
+        is_final = self._is_final(merged, now_us)
+        is_emitted = is_final | self.early
+        shown = ints(replaced, SHOWN)
+        is_corrected = np.zeros(len(merged), np.bool_)
+        is_corrected[into[shown == FINAL]] = True
+        # A row stays the same one, only with other values, as long as its bounds do.
+        stays = (
+            (shown == EARLY)
+            & (ints(replaced, FIRST) == ints(merged, FIRST)[into])
+            & (ints(replaced, LAST) == ints(merged, LAST)[into])
+        )
+        is_changed = np.zeros(len(merged), np.bool_)
+        is_changed[into[stays]] = True
+        is_retracted = (shown != NOT_SHOWN) & ~stays
+        mark = np.where(is_final, np.where(is_corrected, _CORRECTION, _FINAL), _EARLY)
+
+        untouched = changes.untouched
+        waited = ints(untouched, SHOWN)
+        ends = (waited != FINAL) & self._is_final(untouched, now_us)
+        result = pa.concat_tables(
+            [
+                self._rows(
+                    replaced,
+                    is_retracted,
+                    np.where(shown == FINAL, _CORRECTION, _EARLY),
+                    np.full(len(replaced), _RETRACTED),
+                ),
+                self._rows(
+                    untouched,
+                    ends,
+                    np.full(len(untouched), _FINAL),
+                    np.where(waited == EARLY, _CHANGED, _NEW),
+                ),
+                self._rows(merged, is_emitted, mark, np.where(is_changed, _CHANGED, _NEW)),
+            ]
+        )
+        after = pa.concat_tables(
+            [
+                _with_shown(untouched, np.where(ends, FINAL, waited)),
+                _with_shown(
+                    merged,
+                    np.where(is_final, FINAL, np.where(is_emitted, EARLY, NOT_SHOWN)),
+                ),
+            ]
+        )
+        return result, after
+
+    def _is_final(self, sessions: pa.Table, now_us: int) -> Flags:
+        settling_us = 0 if self.lateness.is_corrected else self.gap_us
+        final: Flags = ints(sessions, LAST) + self.gap_us + settling_us <= now_us
+        return final
+
+    def _rows(self, sessions: pa.Table, which: Flags, mark: Ints, op: Ints) -> pa.Table:
+        if not which.all():
+            sessions = sessions.filter(pa.array(which))
+            mark, op = mark[which], op[which]
+        start, end = ints(sessions, FIRST), ints(sessions, LAST) + self.gap_us
+        time = pa.timestamp("us", "UTC")
+        columns = [
+            *sessions.select(self.by).columns,
+            pa.array(start).cast(time),
+            pa.array(end).cast(time),
+            *self.aggregates.results(sessions, start, end),
+            _MARKS.take(pa.array(mark)),
+            _OPS.take(pa.array(op)),
+        ]
+        return pa.Table.from_arrays(columns, schema=self.output)
+
+
+def _with_shown(sessions: pa.Table, shown: Ints) -> pa.Table:
+    at = sessions.schema.get_field_index(SHOWN)
+    return sessions.set_column(at, SHOWN, pa.array(shown.astype(np.int8)))
