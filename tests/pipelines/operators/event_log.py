@@ -85,8 +85,7 @@ def cuts(draw, log, most=6):
         )
         ends.append([0, *sorted(inner), len(rows)])
     return [
-        [rows[ends[of][n] : ends[of][n + 1]] for of, rows in enumerate(log)]
-        for n in range(batches)
+        [rows[ends[of][n] : ends[of][n + 1]] for of, rows in enumerate(log)] for n in range(batches)
     ]
 
 
@@ -143,10 +142,6 @@ def late_ids(driver):
     """Of the last batch, what was put aside."""
     found = []
     for state in driver.states.values():
-        sides = getattr(state, "sides", None)
-        rows = (state._sides if sides is None else sides).get("late")
-        if rows is not None:
-            found += rows["id"].to_pylist()
+        if "late" in state.sides:
+            found += state.sides["late"]["id"].to_pylist()
     return found
-
-

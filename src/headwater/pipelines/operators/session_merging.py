@@ -1,10 +1,11 @@
 """Rows into sessions, and sessions into larger ones.
 
-Sessions are a table: the columns of the key, FIRST and LAST (times of their first and last row),
-SHOWN (how they were emitted last) and accumulators.
+Sessions are a table: the columns of the key (k0, k1, …), FIRST and LAST (times of their first and
+last row), SHOWN (how they were emitted last) and accumulators.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -38,11 +39,17 @@ class Merging:
     gap_us: int
     aggregates: NamedAggregates
 
-    @property
+    @cached_property
+    def keys(self) -> list[str]:
+        """Names that no other column of sessions has."""
+        return [f"k{at}" for at in range(len(self.by))]
+
+    @cached_property
     def schema(self) -> pa.Schema:
+        rows = self.aggregates.schema
         return pa.schema(
             [
-                *(self.aggregates.schema.field(name) for name in self.by),
+                *(rows.field(name).with_name(f"k{at}") for at, name in enumerate(self.by)),
                 pa.field(FIRST, pa.int64()),
                 pa.field(LAST, pa.int64()),
                 pa.field(SHOWN, pa.int8()),
@@ -74,7 +81,7 @@ class Merging:
         if not len(fresh) or not len(kept):
             return Changes(kept, kept.slice(0, 0), np.empty(0, np.int64), fresh)
         both = pa.concat_tables([kept, fresh])
-        key, _ = number([both[name] for name in self.by], len(both))
+        key, _ = number([both[name] for name in self.keys], len(both))
         first, last = ints(both, FIRST), ints(both, LAST)
         order = by_key_and_time(key, first)
         session = _numbered(key[order], first[order], last[order], self.gap_us)
@@ -91,7 +98,7 @@ class Merging:
         group = np.concatenate([into, of_each[len(kept) :]]).astype(np.intp)
         accumulators = self.aggregates.merge(parts, group, int(has_fresh.sum()))
         merged = self._table(
-            both.select(self.by).take(pa.array(order[starts[has_fresh]])),
+            both.select(self.keys).take(pa.array(order[starts[has_fresh]])),
             first[order[starts[has_fresh]]],
             np.maximum.reduceat(last[order], starts)[has_fresh],
             accumulators,

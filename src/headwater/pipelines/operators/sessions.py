@@ -13,13 +13,15 @@ until last + 2 * gap + allowed lateness <= watermark.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headwater.pipelines.operators.contract import TIME, Input, State
+from headwater.pipelines.operators import window_results
+from headwater.pipelines.operators.contract import TIME, WATERMARK, Input, State
 from headwater.pipelines.operators.lateness import Lateness, admit
 from headwater.pipelines.operators.named_aggregates import NamedAggregates
 from headwater.pipelines.operators.session_merging import (
@@ -35,12 +37,20 @@ from headwater.pipelines.operators.session_merging import (
     ints,
 )
 from headwater.pipelines.operators.session_state import SessionState
-from headwater.pipelines.operators.times import Watermarks
+from headwater.pipelines.operators.times import EventTime
+from headwater.pipelines.operators.window_results import (
+    CHANGED,
+    CORRECTION,
+    NEW,
+    RETRACTED,
+    results_schema,
+    results_table,
+)
 
-_MARKS: Final = pa.array(["early", "final", "correction"])
-_EARLY, _FINAL, _CORRECTION = 0, 1, 2
-_OPS: Final = pa.array(["c", "u", "d"])
-_NEW, _CHANGED, _RETRACTED = 0, 1, 2
+_MARKS: Final = pa.array([window_results.EARLY, window_results.FINAL, CORRECTION])
+_EARLY, _FINAL, _CORRECTION = range(3)
+_OPS: Final = pa.array([NEW, CHANGED, RETRACTED])
+_NEW, _CHANGED, _RETRACTED = range(3)
 
 Flags = npt.NDArray[np.bool_]
 
@@ -51,28 +61,22 @@ class Sessions:
 
     by: tuple[str, ...]
     gap_us: int
-    delay_us: int
+    time: EventTime
     lateness: Lateness
     early: bool
     aggregates: NamedAggregates
 
-    @property
+    @cached_property
     def output(self) -> pa.Schema:
-        time = pa.timestamp("us", "UTC")
-        return pa.schema(
-            [
-                *(self.aggregates.schema.field(name) for name in self.by),
-                pa.field("window_start", time),
-                pa.field("window_end", time),
-                *self.aggregates.results_schema,
-                pa.field("_mark", pa.string()),
-                pa.field("_op", pa.string()),
-            ]
-        )
+        return results_schema(self.aggregates.schema, self.by, [*self.aggregates.results_schema])
+
+    @cached_property
+    def _merging(self) -> Merging:
+        return Merging(self.by, self.gap_us, self.aggregates)
 
     def step(self, state: State, inputs: tuple[Input, ...]) -> pa.Table:
         (given,) = inputs
-        watermarks = Watermarks(self.delay_us, state.document.get("time"))
+        watermarks = self.time.watermarks(state.document.get("time"))
         before_us = watermarks.now_us
         time_us = given.rows[TIME].combine_chunks().fill_null(0).to_numpy()
         taken = admit(
@@ -84,9 +88,9 @@ class Sessions:
             closed_us=before_us,
         )
         watermarks.advance(given.progress, given.now_us)
-        state.document["time"] = watermarks.to_json()
+        state.document |= {"time": watermarks.to_json(), WATERMARK: watermarks.now_us}
 
-        merging = Merging(self.by, self.gap_us, self.aggregates)
+        merging = self._merging
         kept = SessionState(
             state,
             merging.schema,
@@ -159,16 +163,15 @@ class Sessions:
             sessions = sessions.filter(pa.array(which))
             mark, op = mark[which], op[which]
         start, end = ints(sessions, FIRST), ints(sessions, LAST) + self.gap_us
-        time = pa.timestamp("us", "UTC")
-        columns = [
-            *sessions.select(self.by).columns,
-            pa.array(start).cast(time),
-            pa.array(end).cast(time),
-            *self.aggregates.results(sessions, start, end),
+        return results_table(
+            self.output,
+            sessions.select(self._merging.keys).columns,
+            start,
+            end,
+            self.aggregates.results(sessions, start, end),
             _MARKS.take(pa.array(mark)),
             _OPS.take(pa.array(op)),
-        ]
-        return pa.Table.from_arrays(columns, schema=self.output)
+        )
 
 
 def _with_shown(sessions: pa.Table, shown: Ints) -> pa.Table:

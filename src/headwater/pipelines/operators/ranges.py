@@ -1,0 +1,69 @@
+"""Aggregates over ranges of rows that overlap, as those of sliding windows do.
+
+Accumulators can be merged, and not taken apart: a range is put together of blocks of 1, 2, 4, …
+rows, of which there is one from each row on. Each row is in as many blocks as the longest range has
+binary digits, however many ranges it is in. Nothing is subtracted, so floats stay as precise as
+they are, and which blocks are added depends on the range alone.
+"""
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headwater.pipelines.operators.aggregate import Bound, Count
+from headwater.pipelines.operators.named_aggregates import NamedAggregates
+
+_RANGES_AT_ONCE: Final = 1 << 16  # accumulators may be large, and each row has some for a while
+
+Places = npt.NDArray[np.int64]
+
+
+def accumulate_ranges(
+    aggregates: NamedAggregates, rows: pa.Table, low: Places, high: Places
+) -> pa.Table:
+    """Accumulators of the rows low … high - 1, for each range; none is empty, and both bounds only
+    ever rise.
+    """
+    schema = aggregates.accumulators_schema
+    parts = [schema.empty_table()]
+    for start in range(0, len(low), _RANGES_AT_ONCE):
+        of_part = slice(start, start + _RANGES_AT_ONCE)
+        base = int(low[start])
+        near = rows.slice(base, int(high[of_part][-1]) - base)
+        columns = [
+            column
+            for _, bound in aggregates.bound
+            for column in _accumulated(bound, near, low[of_part] - base, high[of_part] - base)
+        ]
+        parts.append(pa.Table.from_arrays(columns, schema=schema))
+    return pa.concat_tables(parts)
+
+
+def _accumulated(bound: Bound, rows: pa.Table, low: Places, high: Places) -> list[pa.Array]:
+    length = high - low
+    if isinstance(bound, Count) and bound.column is None:
+        return [pa.array(length)]
+    block = bound.accumulate(rows, np.arange(len(rows)), len(rows))
+    at = low.copy()
+    ranges, parts = [], []  # from the first rows of each range to its last
+    width = 1
+    while True:
+        which = np.flatnonzero(length & width)
+        ranges.append(which)
+        parts.append([column.take(pa.array(at[which])) for column in block])
+        at[which] += width
+        if int(length.max()) < 2 * width:
+            break
+        block = _doubled(bound, block, width)
+        width *= 2
+    joined = [pa.concat_arrays(columns) for columns in zip(*parts, strict=True)]
+    return bound.merge(joined, np.concatenate(ranges), len(low))
+
+
+def _doubled(bound: Bound, block: list[pa.Array], width: int) -> list[pa.Array]:
+    """Of blocks of this width, those of twice the width."""
+    count = len(block[0]) - width
+    halves = [pa.concat_arrays([each.slice(0, count), each.slice(width)]) for each in block]
+    return bound.merge(halves, np.tile(np.arange(count), 2), count)

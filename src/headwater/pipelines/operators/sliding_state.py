@@ -1,0 +1,147 @@
+"""Rows that sliding windows remember.
+
+    keys       each key by a number (KEY) that it keeps as long as it has rows, and when its latest
+               row was
+    pending    rows whose own interval has not ended
+    rows<n>    rows of a stretch of time whose interval has ended, by key and time: those of some
+               keys are found without a look at the others
+
+A batch writes the keys, the pending rows and the stretches that time has come through. A stretch is
+removed as a whole when no row that can come needs its rows.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headwater.pipelines.operators.contract import OFFSET, ORIGIN, TIME, State
+from headwater.pipelines.operators.grouping import first_rows, number
+from headwater.pipelines.operators.time_order import by_key_and_time
+
+KEY: Final = "__key"
+PLACED: Final = ((KEY, pa.int64()), (TIME, pa.int64()), (ORIGIN, pa.int32()), (OFFSET, pa.int64()))
+_LATEST: Final = "latest"
+_KEYS: Final = "keys"
+_PENDING: Final = "pending"
+_STRETCHES_OF_INTERVAL: Final = 8
+_MOST_STRETCHES: Final = 128
+
+Ints = npt.NDArray[np.int64]
+
+
+class Keys:
+    """Numbers of keys; those of new keys are the next ones."""
+
+    def __init__(self, state: State, schema: pa.Schema) -> None:
+        """`schema`: of the columns of the key."""
+        self._state = state
+        self._names = [f"k{at}" for at in range(len(schema))]
+        fields = [each.with_name(name) for each, name in zip(schema, self._names, strict=True)]
+        fields += [pa.field(KEY, pa.int64()), pa.field(_LATEST, pa.int64())]
+        self._schema = pa.schema(fields)
+        known = state.table(_KEYS)
+        self._known = self._schema.empty_table() if known is None else known
+
+    def numbered(self, columns: Sequence[pa.ChunkedArray], time_us: Ints) -> Ints:
+        """Of rows, and notes when they were."""
+        rows = pa.Table.from_arrays(list(columns), self._names) if columns else None
+        keys = self._known.select(self._names)
+        both = keys if rows is None else pa.concat_tables([keys, rows.cast(keys.schema)])
+        group, groups = number(both.columns, len(self._known) + len(time_us))
+        first = first_rows(group, groups)
+        added = groups - len(self._known)
+        following: int = self._state.document.get("next_key", 0)
+        self._state.document["next_key"] = following + added
+        numbers = np.concatenate([ints(self._known, KEY), np.arange(following, following + added)])
+        of_rows = group[len(self._known) :]
+        latest = np.full(groups, np.iinfo(np.int64).min)
+        latest[: len(self._known)] = ints(self._known, _LATEST)
+        np.maximum.at(latest, of_rows, time_us)
+        columns_of_keys = both.take(pa.array(first)).columns if columns else []
+        self._known = pa.Table.from_arrays(
+            [*columns_of_keys, pa.array(numbers), pa.array(latest)], schema=self._schema
+        )
+        found: Ints = numbers[of_rows]
+        return found
+
+    def columns_of(self, numbers: Ints) -> list[pa.ChunkedArray]:
+        """The columns of keys that are known; their numbers rise."""
+        at = np.searchsorted(ints(self._known, KEY), numbers)
+        found: list[pa.ChunkedArray] = self._known.select(self._names).take(pa.array(at)).columns
+        return found
+
+    def save(self, needed_after_us: int) -> None:
+        alive = ints(self._known, _LATEST) > needed_after_us
+        self._state.put(_KEYS, self._known.filter(pa.array(alive)))
+
+
+class SlidingRows:
+    def __init__(self, state: State, schema: pa.Schema, *, size_us: int, retention_us: int) -> None:
+        """`retention_us`: how far behind time rows are needed."""
+        self._state = state
+        self._schema = schema
+        self._retention_us = retention_us
+        self._stretch_us = max(
+            size_us // _STRETCHES_OF_INTERVAL, retention_us // _MOST_STRETCHES, 1
+        )
+        self._stretches: set[int] = set(state.document.get("stretches", ()))
+
+    def pending(self) -> pa.Table:
+        table = self._state.table(_PENDING)
+        return self._schema.empty_table() if table is None else table
+
+    def past(self, keys: Ints, after_us: Ints) -> pa.Table:
+        """Of each of these keys, which rise, all rows after a time of its own, and some before."""
+        found = [self._schema.empty_table()]
+        for stretch in sorted(self._stretches):
+            wanted = keys[after_us < (stretch + 1) * self._stretch_us]
+            if len(wanted):
+                table = self._state.table(f"rows{stretch}")
+                assert table is not None
+                found.append(table.take(pa.array(_places(ints(table, KEY), wanted))))
+        return pa.concat_tables(found)
+
+    def save(self, pending: pa.Table, past: pa.Table, now_us: int) -> None:
+        """`past`: what is new among the rows whose interval has ended."""
+        if len(past) or len(pending) != len(self.pending()):
+            self._state.put(_PENDING, pending)
+        needed_after_us = now_us - self._retention_us
+        past = past.filter(pa.array(ints(past, TIME) > needed_after_us))
+        stretches = ints(past, TIME) // self._stretch_us
+        for stretch in np.unique(stretches).tolist():
+            added = past.filter(pa.array(stretches == stretch))
+            if stretch in self._stretches:
+                added = pa.concat_tables([self._state.table(f"rows{stretch}"), added])
+            order = by_key_and_time(ints(added, KEY), ints(added, TIME))
+            self._state.put(f"rows{stretch}", added.take(pa.array(order)))
+            self._stretches.add(stretch)
+        for stretch in list(self._stretches):
+            if (stretch + 1) * self._stretch_us - 1 <= needed_after_us:
+                self._state.put(f"rows{stretch}", None)
+                self._stretches.remove(stretch)
+        self._state.document["stretches"] = sorted(self._stretches)
+
+
+def ints(table: pa.Table, name: str) -> npt.NDArray[Any]:
+    column: npt.NDArray[Any] = table[name].to_numpy()
+    return column
+
+
+def is_among(values: Ints, rising: Ints) -> npt.NDArray[np.bool_]:
+    if not len(rising):
+        return np.zeros(len(values), np.bool_)
+    at = np.minimum(np.searchsorted(rising, values), len(rising) - 1)
+    found: npt.NDArray[np.bool_] = rising[at] == values
+    return found
+
+
+def _places(rising: Ints, wanted: Ints) -> npt.NDArray[np.int64]:
+    """Where those values are, of which `rising` may have several each; both are in order."""
+    low = np.searchsorted(rising, wanted, "left")
+    count = np.searchsorted(rising, wanted, "right") - low
+    before = np.cumsum(count) - count
+    places: Ints = np.repeat(low - before, count) + np.arange(int(count.sum()))
+    return places

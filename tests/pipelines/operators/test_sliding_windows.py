@@ -1,0 +1,236 @@
+"""Sliding windows against every event's interval looked up in all rows that are in time."""
+
+import random
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from event_log import (
+    Ids,
+    Net,
+    at,
+    cuts,
+    given,
+    late_ids,
+    logs,
+    seconds,
+    taken_and_late,
+    watermark,
+)
+from hypothesis import given as given_by
+from hypothesis import settings
+from hypothesis import strategies as st
+from operator_driver import Driver, Source
+
+from headwater.pipelines.operators import aggregates as agg
+from headwater.pipelines.operators.lateness import Lateness
+from headwater.pipelines.operators.named_aggregates import NamedAggregates
+from headwater.pipelines.operators.ranges import accumulate_ranges
+from headwater.pipelines.operators.sliding import Sliding
+from headwater.pipelines.operators.times import EventTime
+
+SCHEMA = pa.schema([("name", pa.string()), ("time", pa.timestamp("us", "UTC")), ("id", pa.int64())])
+SECOND = 1_000_000
+NAMED = (("rows", agg.count()), ("ids", Ids()), ("total", agg.sum("id")), ("least", agg.min("id")))
+
+
+def driver_of(directory, size=10, delay=0, late="drop", allowed=0, early=False, by=("name",)):
+    time = EventTime("time", delay * SECOND)
+    operator = Sliding(
+        by,
+        ("id",),
+        size * SECOND,
+        time,
+        Lateness(late, allowed * SECOND),
+        early,
+        NamedAggregates(NAMED, SCHEMA),
+    )
+    source = Source(SCHEMA, by, ("name", "id", "_op"), time)
+    return Driver(operator, [source], directory, buckets=2)
+
+
+def results_of(rows, size):
+    """By id: name, time, ids of the interval."""
+    return {
+        row["id"]: (
+            row["name"],
+            row["time"],
+            sorted(
+                other["id"]
+                for other in rows
+                if other["name"] == row["name"]
+                and row["time"] - size < other["time"] <= row["time"]
+            ),
+        )
+        for row in rows
+    }
+
+
+@settings(deadline=None, max_examples=70)
+@given_by(
+    data=st.data(),
+    log=logs(),
+    size=st.sampled_from([1, 5, 12, 40]),
+    delay=st.sampled_from([0, 4, 30]),
+    mode=st.sampled_from([("drop", 0), ("side", 0), ("correct", 3), ("correct", 25)]),
+    early=st.booleans(),
+)
+def test_however_the_log_is_cut_each_event_has_its_interval(data, log, size, delay, mode, early):
+    late, allowed = mode
+    taken, too_late = taken_and_late(log, delay, lambda time: time + 1e-6 + allowed)
+    now = watermark(log, delay)
+    expected = {
+        number: (*found, is_final)
+        for number, found in results_of(taken, size).items()
+        if (is_final := found[1] < now) or early
+    }
+    with tempfile.TemporaryDirectory() as directory:
+        driver = driver_of(Path(directory), size, delay, late, allowed, early)
+        net, aside = Net(("id",)), []
+        for share in data.draw(cuts(log)):
+            if not any(share):
+                continue
+            results = driver.batch(given(share))
+            if data.draw(st.booleans()):
+                assert driver.again() == results
+            net.apply(results)
+            aside += late_ids(driver)
+        assert net_of(net, log) == expected
+        assert driver.counter("late") == len(too_late)
+        assert sorted(aside) == sorted(r["id"] for r in too_late if late != "drop")
+
+        bounded = driver_of(None, size, delay, late, allowed, early)
+        net = Net(("id",))
+        net.apply(bounded.batch(given(log)))
+        assert net_of(net, log) == expected
+
+
+def net_of(net, log):
+    places = {
+        row["id"]: {"topic": "events", "partition": partition, "offset": offset}
+        for partition, rows in enumerate(log)
+        for offset, row in enumerate(rows)
+    }
+    for row in net.rows.values():
+        assert row["rows"] == len(row["ids"])
+        assert row["total"] == sum(row["ids"])
+        assert row["least"] == min(row["ids"])
+        assert row["_position"] == places[row["id"]]
+    return {
+        number: (row["name"], seconds(row["event_time"]), row["ids"], row["_mark"] != "early")
+        for (number,), row in net.rows.items()
+    }
+
+
+def brief(results):
+    return [(row["_op"], row["_mark"], row["id"], row["ids"]) for row in results]
+
+
+def rows(*times, name="a", ids=None, partition=0):
+    ids = ids or times
+    found = [{"name": name, "time": at(t), "id": n} for t, n in zip(times, ids, strict=True)]
+    return {("events", partition): found}
+
+
+def test_events_of_the_same_time_are_in_each_others_intervals(tmp_path):
+    driver = driver_of(tmp_path, size=10)
+    assert brief(driver.batch(rows(5, 5, 14, 15, 16, ids=[1, 2, 3, 4, 5]))) == [
+        ("c", "final", 1, [1, 2]),
+        ("c", "final", 2, [1, 2]),
+        ("c", "final", 3, [1, 2, 3]),
+        ("c", "final", 4, [3, 4]),  # 5 is ten seconds before 15: no longer in
+    ]
+
+
+def test_a_result_waits_until_no_event_of_its_time_can_come(tmp_path):
+    driver = driver_of(tmp_path, size=10, delay=5)
+    assert driver.batch(rows(10)) == []
+    assert driver.batch(rows(15, ids=[2])) == []
+    assert driver.batch(rows(10, ids=[3])) == []
+    assert brief(driver.batch(rows(16, ids=[4]))) == [
+        ("c", "final", 10, [3, 10]),
+        ("c", "final", 3, [3, 10]),
+    ]
+    assert driver.counter("late") == 0
+
+
+def test_early_results_are_changed_by_those_that_come(tmp_path):
+    driver = driver_of(tmp_path, size=10, delay=60, early=True)
+    assert brief(driver.batch(rows(10))) == [("c", "early", 10, [10])]
+    assert brief(driver.batch(rows(5))) == [("c", "early", 5, [5]), ("u", "early", 10, [5, 10])]
+    assert brief(driver.batch(rows(71))) == [
+        ("u", "final", 5, [5]),
+        ("u", "final", 10, [5, 10]),
+        ("c", "early", 71, [71]),
+    ]
+
+
+def test_a_late_event_corrects_the_results_of_those_within_size_after_it(tmp_path):
+    driver = driver_of(tmp_path, size=10, late="correct", allowed=100)
+    driver.batch(rows(0, 10, 19, 20, 50))
+    assert brief(driver.batch(rows(10, ids=[7]))) == [
+        ("d", "correction", 10, [10]),
+        ("d", "correction", 19, [10, 19]),
+        ("c", "correction", 10, [7, 10]),
+        ("c", "correction", 7, [7, 10]),
+        ("c", "correction", 19, [7, 10, 19]),
+    ]
+
+
+def test_a_key_that_is_silent_leaves_nothing_behind(tmp_path):
+    driver = driver_of(tmp_path, size=10, late="correct", allowed=50)
+    driver.batch(rows(0, name="silent"))
+    for time in range(10, 200, 5):
+        driver.batch(rows(time, name="busy"))
+    names, kept = set(), 0
+    for state in driver.states.values():
+        for table in {*state._tables, *state._put}:
+            found = state.table(table)
+            if found is not None and "k0" in found.column_names:
+                names |= set(found["k0"].to_pylist())
+            elif found is not None:
+                kept += len(found)
+    assert names == {"busy"}
+    assert kept <= 60 / 5 + 2
+
+
+def test_one_partition_far_ahead_drops_nothing_of_the_other(tmp_path):
+    driver = driver_of(tmp_path, size=10)
+    driver.batch(rows(0, partition=0) | rows(3600, partition=1))
+    found = driver.batch(rows(5, 9, 30, partition=0) | rows(7200, partition=1))
+    assert brief(found) == [
+        ("c", "final", 0, [0]),
+        ("c", "final", 5, [0, 5]),
+        ("c", "final", 9, [0, 5, 9]),
+    ]
+    assert driver.counter("late") == 0
+
+
+def test_without_a_key_all_events_are_together(tmp_path):
+    driver = driver_of(tmp_path, size=10, by=())
+    found = driver.batch(
+        {("events", 0): [*rows(1)["events", 0], *rows(2, 30, name="b")["events", 0]]}
+    )
+    assert brief(found) == [("c", "final", 1, [1]), ("c", "final", 2, [1, 2])]
+
+
+def test_long_ranges_are_put_together_of_blocks():
+    random.seed(7)
+    values = [random.choice([None, random.uniform(-1e9, 1e9)]) for _ in range(3000)]
+    table = pa.table({"x": pa.array(values, pa.float64())})
+    low = np.sort(np.random.default_rng(7).integers(0, 3000, 2000))
+    high = np.maximum.accumulate(
+        np.minimum(low + np.random.default_rng(8).integers(1, 900, 2000), 3000)
+    )
+    named = NamedAggregates(
+        (("n", agg.count("x")), ("most", agg.max("x")), ("total", agg.sum("x"))), table.schema
+    )
+    kept = accumulate_ranges(named, table, low, high)
+    counts, most, total = named.results(kept, low, high)
+    for at_, (start, end) in enumerate(zip(low.tolist(), high.tolist(), strict=True)):
+        inside = [each for each in values[start:end] if each is not None]
+        assert counts[at_].as_py() == len(inside)
+        assert most[at_].as_py() == max(inside, default=None)
+        if inside:
+            assert abs(total[at_].as_py() - sum(inside)) <= 1e-6 * sum(map(abs, inside))
