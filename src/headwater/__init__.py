@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headwater.pipelines.flow import Flow
     from headwater.pipelines.operators import aggregates as agg
+    from headwater.pipelines.operators.event_windows import session, sliding
     from headwater.pipelines.operators.join_tables import join_tables
     from headwater.pipelines.operators.stream_join import join
     from headwater.pipelines.operators.times import event_time, processing_time
@@ -26,6 +27,8 @@ __all__ = [
     "join_tables",
     "pipeline",
     "processing_time",
+    "session",
+    "sliding",
     "spark",
     "token_of",
     "tumbling",
@@ -42,6 +45,8 @@ _HOMES = {
     "join_tables": "headwater.pipelines.operators.join_tables",
     "pipeline": "headwater.pipelines.pipeline",
     "processing_time": "headwater.pipelines.operators.times",
+    "session": "headwater.pipelines.operators.event_windows",
+    "sliding": "headwater.pipelines.operators.event_windows",
     "spark": "headwater.pipelines.session",
     "token_of": "headwater.pipelines.waiting",
     "tumbling": "headwater.pipelines.operators.windows",

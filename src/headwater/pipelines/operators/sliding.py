@@ -47,6 +47,7 @@ from headwater.pipelines.operators.window_results import (
 from headwater.sinks.contract import OP
 
 EVENT_TIME: Final = "event_time"
+RESERVED: Final = (EVENT_TIME, POSITION, MARK, OP)
 PLACE: Final = pa.struct(
     [("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())]
 )

@@ -75,6 +75,8 @@ class Windowed:
     by: tuple[str, ...]
     lateness: Lateness
     make: Make
+    keep: tuple[str, ...] = ()  # columns of the rows that results have, too
+    reserved: tuple[str, ...] = RESERVED  # columns that results have anyway
 
     def agg(self, **named: Aggregate | Previous) -> "DataFrame":
         """The columns `by`, `window_start`, `window_end`, one for each aggregate, `_mark` and `_op`
@@ -82,12 +84,13 @@ class Windowed:
         """
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        check_names(self.kind, named, (*self.by, *RESERVED))
+        check_names(self.kind, named, (*self.by, *self.keep, *self.reserved))
         computed = tuple(
             (name, each) for name, each in named.items() if not isinstance(each, Previous)
         )
         compared = {name: each for name, each in named.items() if isinstance(each, Previous)}
-        read = {*self.by, OP, *(column for _, each in computed for column in each.columns)}
+        read = {*self.by, *self.keep, OP}
+        read |= {column for _, each in computed for column in each.columns}
         self._check_columns(read - {OP})
         columns = tuple(name for name in self.frame.columns if self._is_taken(name, read))
         schema = to_arrow_schema(self.frame.select(*columns).schema, timezone="UTC")
@@ -117,17 +120,21 @@ def windowed(
     by: str | Sequence[str],
     lateness: Lateness,
     make: Make,
+    *,
+    keep: tuple[str, ...] = (),
+    reserved: tuple[str, ...] = RESERVED,
 ) -> Windowed:
     """Checks what all kinds of windows have. Raises PipelineError."""
     keys = (by,) if isinstance(by, str) else tuple(by)
     for name in keys:
         if keys.count(name) > 1:
             raise PipelineError(f"{kind}: by has {name} twice")
-        if name in RESERVED:
+    for name in (*keys, *keep):
+        if name in reserved:
             raise PipelineError(
-                f"{kind}: by has {name}, and so have results", hint=".withColumnRenamed(…)"
+                f"{kind}: results have a column {name} of their own", hint=".withColumnRenamed(…)"
             )
-    return Windowed(kind, frame, time_of(time), keys, lateness, make)
+    return Windowed(kind, frame, time_of(time), keys, lateness, make, keep, reserved)
 
 
 def _fixed(
