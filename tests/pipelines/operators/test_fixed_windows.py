@@ -5,10 +5,12 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_driver import ADDED, Driver, Source
 
+from headwater.errors import StateLost
 from headwater.pipelines.operators.aggregate import Count
 from headwater.pipelines.operators.fixed_windows import FixedWindows
 from headwater.pipelines.operators.lateness import Lateness
@@ -153,7 +155,7 @@ operators_drawn = st.builds(
         early=early,
         previous=previous,
     ),
-    st.sampled_from([(10,), (7,), (10, 5), (12, 3), (20, 4)]),
+    st.sampled_from([(10,), (7,), (1,), (10, 5), (12, 3), (20, 4), (6, 1)]),
     st.sampled_from(["drop", "side", "correct"]),
     st.sampled_from([0, 5, 30, 100]),
     st.sampled_from([0, 3, 20]),
@@ -201,3 +203,153 @@ def test_any_cut_gives_what_the_log_says(data, operator, tmp_path_factory):
     bounded = Net()
     bounded.apply(driver(operator, None).batch(logs))
     assert {pair: row for pair, (_, row) in bounded.rows.items()} == wanted
+
+
+def told(result):
+    """(op, mark, key, start, rows) of each."""
+    return [
+        (
+            each["_op"],
+            each["_mark"],
+            each["name"],
+            int((each["window_start"] - EPOCH).total_seconds()),
+            each["rows"],
+        )
+        for each in result
+    ]
+
+
+def test_a_partition_an_hour_ahead_loses_the_other_nothing(tmp_path):
+    ahead = [row("ahead", 3600 + second) for second in range(60)]
+    behind = [row("behind", second) for second in range(60)]
+    streamed = driver(windows(10), tmp_path)
+    found = []
+    for start in range(0, 60, 20):
+        both = {("t", 0): ahead[start : start + 20], ("t", 1): behind[start : start + 20]}
+        found += told(streamed.batch(both))
+    assert found == [("c", "final", "behind", start, 10) for start in range(0, 50, 10)]
+    assert streamed.counter("late") == 0
+    found = told(streamed.batch({("t", 1): [row("behind", 4000)]}))
+    finals = [("c", "final", "ahead", 3600 + start, 10) for start in range(0, 50, 10)]
+    assert sorted(found) == sorted([*finals, ("c", "final", "behind", 50, 10)])
+
+
+def test_corrections_retract_what_was_emitted_last(tmp_path):
+    streamed = driver(windows(10, late="correct", allowed_s=100), tmp_path)
+    first = streamed.batch({("t", 0): [row("a", 1), row("a", 12)]})
+    assert told(first) == [("c", "final", "a", 0, 1)]
+    for rows in (2, 3, 4):
+        assert told(streamed.batch({("t", 0): [row("a", 2)]})) == [
+            ("d", "correction", "a", 0, rows - 1),
+            ("c", "correction", "a", 0, rows),
+        ]
+    assert told(streamed.batch({("t", 0): [row("b", 2)]})) == [("c", "correction", "b", 0, 1)]
+    streamed.batch({("t", 0): [row("z", 110)]})
+    assert told(streamed.batch({("t", 0): [row("a", 3)]})) == []  # 10 + 100 <= 110
+    assert streamed.counter("late") == 1
+
+
+def test_early_results_and_the_final_one(tmp_path):
+    streamed = driver(windows(10, early=True), tmp_path)
+    assert told(streamed.batch({("t", 0): [row("a", 1)]})) == [("c", "early", "a", 0, 1)]
+    assert told(streamed.batch({("t", 0): [row("a", 2)]})) == [("u", "early", "a", 0, 2)]
+    assert told(streamed.batch({("t", 0): [row("b", 9)]})) == [("c", "early", "b", 0, 1)]
+    closing = streamed.batch({("t", 0): [row("a", 3), row("c", 8), row("b", 10)]})
+    assert sorted(told(closing)) == [
+        ("c", "early", "b", 10, 1),
+        ("c", "final", "c", 0, 1),
+        ("u", "final", "a", 0, 3),
+        ("u", "final", "b", 0, 1),
+    ]
+
+
+def test_a_row_counts_in_those_of_its_windows_that_are_open(tmp_path):
+    streamed = driver(windows(20, 10), tmp_path)
+    streamed.batch({("t", 0): [row("a", 5), row("a", 22)]})
+    found = streamed.batch({("t", 0): [row("a", 15), row("a", 4), row("a", 60)]})
+    # [0, 20) had closed at 22; [10, 30) takes the row of 15; the row of 4 is in none that is open.
+    assert told(found) == [("c", "final", "a", start, rows) for start, rows in ((10, 2), (20, 1))]
+    assert (streamed.counter("late_in_part"), streamed.counter("late")) == (1, 1)
+
+
+def test_a_backlog_gives_what_the_live_run_gave(tmp_path):
+    """A year, hour by hour and all at once: no spike, no other result."""
+    year = [row("abc"[n % 3], 3600 * n + 7 * (n % 11)) for n in range(24 * 365)]
+    at_once = driver(windows(86400), tmp_path / "backlog").batch({("t", 0): year})
+    live, found = driver(windows(86400), tmp_path / "live"), []
+    for start in range(0, len(year), 24 * 30):
+        found += live.batch({("t", 0): year[start : start + 24 * 30]})
+    assert len(at_once) == 3 * 364
+    assert {each["rows"] for each in at_once} == {8}
+    assert sorted(told(found)) == sorted(told(at_once))
+
+
+def test_a_window_knows_the_one_before_it(tmp_path):
+    operator = windows(10, late="correct", allowed_s=100, previous=(("before", "rows", 1),))
+    streamed = driver(operator, tmp_path)
+    first = streamed.batch({("t", 0): [row("a", 1), row("a", 11), row("a", 21), row("a", 31)]})
+    assert [each["before"] for each in first] == [None, 1, 1]
+    # A correction of [0, 10) is one of [10, 20), too; [20, 30) does not know of it.
+    late = streamed.batch({("t", 0): [row("a", 2)]})
+    assert [(op, start, rows) for op, _, _, start, rows in told(late)] == [
+        ("d", 0, 1),
+        ("d", 10, 1),
+        ("c", 0, 2),
+        ("c", 10, 1),
+    ]
+    assert [each["before"] for each in late] == [None, 1, None, 2]
+
+
+def test_state_lives_until_it_can_be_neither_corrected_nor_compared_with(tmp_path):
+    operator = windows(10, late="correct", allowed_s=100, previous=(("before", "rows", 2),))
+    streamed = driver(operator, tmp_path, buckets=1)
+
+    def ends():
+        """Of the windows in state."""
+        state = streamed.states[0]
+        tables = [state.table(f"panes{each}") for each in state.document["panes"]["stretches"]]
+        return sorted((last + 1) * 10 for table in tables for last in table["last"].to_pylist())
+
+    streamed.batch({("t", 0): [row("a", 5), row("a", 15)]})
+    streamed.batch({("t", 0): [row("b", 129)]})
+    assert ends() == [10, 20, 130]  # 10 + 100 + 20 is not yet reached
+    streamed.batch({("t", 0): [row("b", 130)]})
+    assert ends() == [20, 130, 140]
+    streamed.batch({("t", 0): [row("b", 1000)]})
+    assert ends() == [1010]
+
+
+def test_a_batch_writes_what_it_changes_only(tmp_path):
+    operator = windows(1, late="correct", allowed_s=10_000)
+    streamed = driver(operator, tmp_path, buckets=1)
+    streamed.batch({("t", 0): [row(f"k{n % 5}", n // 5) for n in range(5000)]})
+    stretches = len(streamed.states[0].document["panes"]["stretches"])
+    assert 16 <= stretches <= 64
+    for late in (1001, 2, 500):
+        streamed.batch({("t", 0): [row("k1", late)]})
+        written = [name for name, table in streamed.states[0]._put.items() if table is not None]
+        assert len(written) == 1
+        assert len(streamed.states[0].table(written[0])) < 5000 / 10
+    # When little is left, stretches are short again.
+    streamed.batch({("t", 0): [row("k1", 30_000)]})
+    streamed.batch({("t", 0): [row("k1", 30_001)]})
+    assert streamed.states[0].document["panes"]["length"] == 1
+
+
+def test_times_before_1970(tmp_path):
+    rows = [row("a", -1), row("a", -10), row("a", -11), row("a", 0), row("a", 10)]
+    found = driver(windows(10, delay_s=30), tmp_path).batch({("t", 0): [*rows, row("a", 40)]})
+    assert [(start, rows) for *_, start, rows in told(found)] == [(-20, 1), (-10, 2), (0, 1)]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [windows(20), windows(10, 5), windows(10, late="correct", allowed_s=1)],
+    ids=["size", "hop", "allowed_lateness"],
+)
+def test_state_of_other_windows_is_no_state(tmp_path, other):
+    driver(windows(10), tmp_path).batch({("t", 0): [row("a", 1)]})
+    changed = driver(other, tmp_path)
+    changed._numbers = count(1)
+    with pytest.raises(StateLost):
+        changed.batch({("t", 0): [row("a", 2)]})

@@ -7,6 +7,7 @@ from headwater.pipelines.operators.bloom import Bloom, might_contain
 from headwater.pipelines.operators.distinct import Distinct
 from headwater.pipelines.operators.durations import Duration, microseconds
 from headwater.pipelines.operators.extremes import Extreme
+from headwater.pipelines.operators.named_aggregates import Previous
 from headwater.pipelines.operators.percentiles import Percentiles
 from headwater.pipelines.operators.sums import Average, Rate, Sum
 from headwater.pipelines.operators.top_values import Top
@@ -21,6 +22,7 @@ __all__ = [
     "min",
     "percentile",
     "percentiles",
+    "previous",
     "rate",
     "sum",
     "top",
@@ -83,3 +85,10 @@ def bloom(column: str, *, expected: int = 10_000, false_positives: float = 0.01)
     values at most so large a share of others seems to be in it.
     """
     return Bloom(column, expected, false_positives)
+
+
+def previous(name: str, ago: Duration | None = None) -> Previous:
+    """What the aggregate `name` of the same `.agg(…)` was in the same key's window before (in that
+    which began `ago` earlier); null if that had no rows. Of tumbling and hopping windows.
+    """
+    return Previous(name, ago)

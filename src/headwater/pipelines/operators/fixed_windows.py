@@ -74,10 +74,16 @@ class FixedWindows:
             closing=self._last_closed(clock.now_us),
         )
         result = emission.of(panes, fresh)
-        longest = max((ago for *_, ago in self.previous), default=0) * self.hop_us
-        kept_us = self.lateness.allowed_us + longest
-        panes.save(self._last_closed(clock.now_us - kept_us) + 1)
+        panes.save(self._last_closed(clock.now_us - self._kept_us) + 1)
         return result
+
+    @property
+    def _kept_us(self) -> int:
+        """How long a window is kept after its end: it may be corrected for so long, and others be
+        compared with it.
+        """
+        longest = max((ago for *_, ago in self.previous), default=0)
+        return self.lateness.allowed_us + longest * self.hop_us
 
     def _last_closed(self, watermark_us: int) -> int:
         return watermark_us // self.hop_us - 1
@@ -111,10 +117,15 @@ class FixedWindows:
         return pa.Table.from_arrays([*columns, *accumulated], schema=self._entries)
 
     def _check_layout(self, state: State) -> None:
-        layout = f"{self.hop_us} {self.panes} {self._entries.to_string()}"
-        if state.document.setdefault("layout", layout) != layout:
+        known = state.document
+        layout = f"{self.hop_us} {self.panes} {self.by} {self.aggregates.aggregates}"
+        is_same = known.setdefault("layout", layout) == layout
+        if not is_same or known.setdefault("kept_us", self._kept_us) < self._kept_us:
             raise StateLost(
                 "the state of windows is that of others",
-                detail="their size, hop, by or aggregates were changed",
+                detail="size, hop, by or aggregates were changed"
+                if not is_same
+                else "allowed_lateness, or how long ago they are compared with, was made longer",
                 hint="rebuild the pipeline: only the log can tell what these would hold",
             )
+        known["kept_us"] = self._kept_us

@@ -110,7 +110,9 @@ class Emission:
         found = _distinct(_joined([changed, *depending, closing]))
         if not self.is_early:
             found = found.where(found.window <= self.closing)
-        return found.where(_is_there(found, after)) if depending else found
+        if depending:
+            found = found.where(_is_there(found, after))
+        return found.at(np.argsort(found.window, kind="stable"))  # whoever follows goes by time
 
     def _table(
         self,
