@@ -70,6 +70,7 @@ class Flow:
     sinks: Mapping[str, SinkSettings]
     writes: list[Write] = field(default_factory=list)
     has_tables: bool = False  # whether a result depends on when it was derived
+    unrepeatable: Sequence[str] = ()  # by which operators it does, too
 
     def changes(
         self,

@@ -71,8 +71,9 @@ class Pipeline:
             reader = LiveReader(self.spark, self.place.log, self.settings)
         flow = Flow(self.spark, self.name, reader, self.place.sinks)
         try:
-            with building(self.name):
+            with building(self.name) as built:
                 self.function(flow)
+                flow.unrepeatable = built.unrepeatable
         except Exception as error:
             raise failed(self.name, error) from error
         if not flow.writes:

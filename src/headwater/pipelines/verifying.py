@@ -107,6 +107,12 @@ def derive(pipeline: Pipeline, write: Write, offsets: Offsets) -> DataFrame:
             detail="its rows depend on when they were derived, not on the log alone",
             hint="they cannot be verified",
         )
+    if flow.unrepeatable:
+        raise PipelineError(
+            f"pipeline {pipeline.name} uses " + ", ".join(dict.fromkeys(flow.unrepeatable)),
+            detail="its rows depend on when they were derived, not on the log alone",
+            hint="they cannot be verified",
+        )
     bounded = write_named(flow, write.name)
     frame = bounded.frame
     if not write.key:

@@ -29,6 +29,7 @@ class Building:
     pipeline: str
     operators: list[str] = field(default_factory=list)
     built: dict[str, Built] = field(default_factory=dict)
+    unrepeatable: list[str] = field(default_factory=list)  # why its result depends on when it runs
 
 
 _current: ContextVar[Building | None] = ContextVar("building", default=None)
@@ -47,6 +48,13 @@ def building(pipeline: str) -> Iterator[Building]:
 def current() -> Building | None:
     """None outside of a pipeline's function."""
     return _current.get()
+
+
+def depends_on_when(what: str) -> None:
+    """The pipeline's function has used `what`: deriving its result anew gives another one."""
+    now = _current.get()
+    if now is not None:
+        now.unrepeatable.append(what)
 
 
 def name_operator(kind: str, described: Sequence[str]) -> str:

@@ -99,8 +99,8 @@ class Stamping(Protocol):
         ...
 
     def check(self, kind: str, schema: "StructType") -> None:
-        """Raises PipelineError unless rows of this schema can be stamped. `kind` is whose input
-        they are.
+        """When the frame is built. Raises PipelineError unless rows of this schema can be stamped;
+        `kind` is whose input they are.
         """
         ...
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from headwater.errors import PipelineError
+from headwater.pipelines.operators.building import depends_on_when
 from headwater.pipelines.operators.contract import Stamper
 from headwater.pipelines.operators.device_clocks import DeviceClocks
 from headwater.pipelines.operators.durations import Duration, microseconds
@@ -127,6 +128,9 @@ class ProcessingTime(EventTime):
 
     def watermarks(self, kept: Mapping[str, Any] | None = None) -> Watermarks:
         return BatchTime(kept)
+
+    def check(self, kind: str, schema: "StructType") -> None:
+        depends_on_when("hw.processing_time")
 
     def _timestamps(self) -> tuple[str, ...]:
         return ()
