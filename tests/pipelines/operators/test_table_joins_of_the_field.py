@@ -192,7 +192,7 @@ class TestBank:
         )
         tables = Tables(credits_, debits, on="account", how="full", directory=tmp_path)
         came, went = dict.fromkeys(range(accounts), 0), dict.fromkeys(range(accounts), 0)
-        for number in range(30):
+        for number in range(12):
             moved = number * 7919 % 100
             source, target = number * 31 % accounts, (number * 17 + 1) % accounts
             went[source] += moved
@@ -208,7 +208,7 @@ class TestBank:
         one = Table(pa.schema([("id", pa.int64()), ("balance", pa.int64())]), ("id",), "accounts")
         same = Table(pa.schema([("id", pa.int64()), ("again", pa.int64())]), ("id",), "accounts")
         tables = Tables(one, same, on="id", how="full", directory=tmp_path)
-        for number in range(20):
+        for number in range(8):
             rows = [{"id": each, "balance": number * each, "_op": "u"} for each in (number % 7, 3)]
             beside = [{"id": row["id"], "again": row["balance"], "_op": "u"} for row in rows]
             tables.batch(rows, beside)
