@@ -1,7 +1,9 @@
 """One write, through everything that can happen to its process, its checkpoint and its store."""
 
 import copy
+import dataclasses
 import random
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -15,8 +17,10 @@ from pretended_spark import (
     write_of,
 )
 
-from headwater.errors import Fenced, PipelineError, StoreUnreachable
+from headwater.errors import Fenced, PipelineError, StateLost, StoreUnreachable
 from headwater.pipelines import applying, write_run
+from headwater.pipelines.operators.building import Built
+from headwater.pipelines.operators.state import begin
 from headwater.pipelines.settings import PipelineSettings
 from headwater.pipelines.write_run import Place, WriteRun, choose
 from headwater.sinks.contract import Log
@@ -244,3 +248,105 @@ def test_one_checkpoint_has_one_process(machine):
     with pytest.raises(PipelineError, match=r"run by another process: process \d+ holds"):
         other.start()
     assert machine.store.kept[1]["epoch"] == 1
+
+
+OPERATOR = Built("summing-1", 2, (("key",),), ((),))
+
+
+class WithOperator(Machine):
+    """The machine, whose write goes through an operator; a worker may find its state missing."""
+
+    def start(self):
+        self.frame.sparkSession = SimpleNamespace(
+            sparkContext=SimpleNamespace(setLocalProperty=lambda *_: None)
+        )
+        write = dataclasses.replace(write_of(self.frame), operators=(OPERATOR,))
+        choice = choose(self.place, "p", write, self.store.versions())
+        self.run = WriteRun(self.place, SETTINGS, write, choice)
+        self.run.start()
+
+    def state_of(self, version):
+        directory = self.place.state_dir / "p" / "topic.counts" / f"v{version}"
+        return directory / "checkpoint" / "operators" / OPERATOR.name
+
+
+@pytest.fixture
+def with_operator(machine, tmp_path, monkeypatch):
+    made = WithOperator(tmp_path)
+    monkeypatch.setattr(write_run, "store_of", lambda *_: made.store)
+    made.log += "aab"
+    made.work()
+    yield made
+    made.end()
+
+
+def lost_in_a_worker(place):
+    if place == "begun":
+        text = "headwater.errors.StateLost: the state of an operator cannot be read: 5.json"
+        raise RuntimeError(f"Job aborted due to stage failure: Traceback …\n{text}\n")
+
+
+def test_state_that_is_there_is_gone_on_with(with_operator):
+    assert (with_operator.state_of(1) / "begun").exists()
+    with_operator.end()
+    with_operator.log += "b"
+    with_operator.work()
+    assert sorted(with_operator.store.kept) == [1]
+    with_operator.check_whole()
+
+
+@pytest.mark.parametrize("lost", ["", "0", "begun"])
+def test_an_operator_whose_state_is_gone_is_derived_anew(with_operator, lost):
+    """Also one that is new in a pipeline that has run: its directory is not there either."""
+    with_operator.end()
+    path = with_operator.state_of(1) / lost
+    path.unlink() if lost == "begun" else shutil.rmtree(path)
+    with_operator.log += "b"
+    with_operator.work()
+    assert with_operator.store.live == 2
+    with_operator.check()
+    with_operator.check_whole()
+    assert with_operator.errors == []
+
+
+def test_another_number_of_buckets_is_derived_anew(with_operator):
+    with_operator.end()
+    begin(with_operator.state_of(1), 3)
+    with_operator.work()
+    assert with_operator.store.live == 2
+
+
+def test_state_that_a_worker_misses_is_derived_anew_once(with_operator):
+    with_operator.log += "b"
+    with_operator.frame.trouble = lost_in_a_worker
+    with_operator.work()
+    assert isinstance(with_operator.errors[0], StateLost)
+    with_operator.frame.trouble = lambda place: None
+    for _ in range(3):
+        with_operator.work()
+        with_operator.end()
+    assert with_operator.store.live == 2
+    with_operator.check_whole()
+    assert sorted(with_operator.store.kept) == [1, 2]
+
+
+def test_state_that_is_lost_again_and_again_needs_a_person(with_operator):
+    with_operator.log += "abcdefgh"
+    with_operator.work()
+    with_operator.log += "i"
+    with_operator.frame.trouble = lost_in_a_worker
+    with_operator.work()
+    batches = iter(range(100))
+
+    def after_one_batch(place):
+        if place == "begun" and next(batches) == 2:
+            lost_in_a_worker(place)
+
+    with_operator.frame.trouble = after_one_batch
+    with_operator.work()  # of the new version, which is not as far as the old one
+    assert sorted(with_operator.store.kept) == [1, 2]
+    with_operator.frame.trouble = lambda place: None
+    with pytest.raises(StateLost, match="lost again while it was derived anew"):
+        with_operator.start()
+    assert sorted(with_operator.store.kept) == [1, 2]
+    assert with_operator.store.live == 1

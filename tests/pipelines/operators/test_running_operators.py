@@ -16,25 +16,33 @@ from headwater.pipelines.verifying import verify
 PIPELINE = """
     rows = flow.changes("{topic}", "id bigint, name string, n bigint, at timestamp")
     at = hw.event_time("at", delay="10 seconds", future=None)
-    def sums(late):
-        windows = hw.tumbling(rows, at, "1 minute", by="name", late=late)
+    def sums(**late):
+        windows = hw.tumbling(rows, at, "1 minute", by="name", **late)
         return windows.agg(total=hw.agg.sum("n"), rows=hw.agg.count())
     key = ["name", "window_start"]
-    aside = sums("side")
-    flow.write(aside, to="cache", table="sums", key=key)
-    flow.write(aside, to="cache", table="told")
-    flow.write(sums("correct"), to="cache", table="corrected", key=key)
-    flow.write(sums("correct"), to="cache", table="corrections")
+    flow.write(sums(late="side"), to="cache", table="sums", key=key)
+    corrected = sums(late="correct", allowed_lateness="1 minute")
+    flow.write(corrected, to="cache", table="corrected", key=key)
+    flow.write(corrected, to="cache", table="corrections")
 """
-WRITES = ["cache/sums", "cache/told", "cache/corrected", "cache/corrections"]
+ONE_WRITE = """
+    rows = flow.changes("{topic}", "id bigint, name string, n bigint, at timestamp")
+    at = hw.event_time("at", delay="10 seconds", future=None)
+    windows = hw.tumbling(rows, at, "1 minute", by="name", late="side")
+    sums = windows.agg(total=hw.agg.sum("n"), rows=hw.agg.count())
+    flow.write(sums, to="cache", table="sums", key=["name", "window_start"])
+"""
+WRITES = ["cache/sums", "cache/corrected", "cache/corrections"]
 
 
 class Clocked(Project):
     """Rows whose time is so many seconds after the start."""
 
-    def __init__(self, directory, bootstrap, topic):
+    def __init__(self, directory, bootstrap, name, body, **settings):
         super().__init__(directory, bootstrap)
-        self.events = self.topic(topic, 2)
+        self.name = name
+        self.events = self.topic(f"{name}-events", 2)
+        self.pipeline(name, body.format(topic=self.events), **settings)
         self.made = {0: [], 1: []}
 
     def at(self, partition, *seconds):
@@ -51,21 +59,21 @@ class Clocked(Project):
             self._producer.produce(self.events, value, partition=partition)
         self._producer.flush()
 
-    def expected_late(self):
-        """By the definition: the window ended at or before the partition's latest time, less 10 s,
-        the row itself included.
+    def expected_late(self, allowed=0):
+        """By the definition: the window ended (so many seconds before) at or before the partition's
+        latest time, less 10 s, the row itself included.
         """
         late = []
         for partition, rows in self.made.items():
             latest = 0
             for offset, row in enumerate(rows):
                 latest = max(latest, row["n"])
-                if (row["n"] // 60 + 1) * 60 <= latest - 10:
+                if (row["n"] // 60 + 1) * 60 + allowed <= latest - 10:
                     late.append((partition, offset))
         return sorted(late)
 
-    def expected_sums(self, *, with_late):
-        late = [] if with_late else self.expected_late()
+    def expected_sums(self, allowed=0):
+        late = self.expected_late(allowed)
         closed = min(max(row["n"] for row in rows) for rows in self.made.values()) - 10
         sums = {}
         for partition, rows in self.made.items():
@@ -85,7 +93,7 @@ class Clocked(Project):
         return [
             message
             for partition in (0, 1)
-            for message in read_messages(self.bootstrap, "clocked.late", partition)
+            for message in read_messages(self.bootstrap, f"{self.name}.late", partition)
         ]
 
 
@@ -95,65 +103,34 @@ def headers_of(message):
     }
 
 
+def run_to_end(spark, project):
+    with project.running(spark, project.name) as runner:
+        project.wait_until_at_end(spark, project.events, project.name)
+    return runner
+
+
+@pytest.mark.timeout(600)
 def test_windows_in_a_pipeline(spark, tmp_path, broker_address):
-    project = Clocked(tmp_path, broker_address, "clocked-events")
-    project.pipeline("clocked", PIPELINE.format(topic=project.events), late_alert="0.01")
+    project = Clocked(tmp_path, broker_address, "clocked", PIPELINE, late_alert="0.01")
     project.at(0, 1, 2, 30, 61, 75)
     project.at(1, 5, 6, 80)
-    with project.running(spark, "clocked"):
-        project.wait_until_at_end(spark, project.events, "clocked")
+    run_to_end(spark, project)
     project.at(0, 3, 62, 140, 9, 200)  # 3 and 9 come after their window has ended
-    project.at(1, 7, 190, 70, 71, 200, 201)
+    project.at(1, 7, 190, 70, 71, 10, 200, 201)
     with project.running(spark, "clocked"):
         project.wait_until_at_end(spark, project.events, "clocked")
-        (known,) = wait_for(
-            lambda: [
-                each
-                for each in known_pipelines(project.config(), ["clocked"])
-                if each.writes[0].operators.get("tumbling-1", {}).get("events") == 19
-            ],
-            "its operators",
-        )
-    late = project.expected_late()
-    assert len(late) == 5
-    assert project.sums_in("sums") == project.expected_sums(with_late=False)
-    assert project.sums_in("corrected") == project.expected_sums(with_late=True)
-
-    # Each late row once, though two writes have the operator.
-    told = project.published()
-    places = [(headers_of(each)["operator"], headers_of(each)) for each in told]
-    found = sorted((int(each["partition"]), int(each["offset"])) for _, each in places)
-    assert found == late
-    assert {name for name, _ in places} == {"tumbling-1"}
-    first = min(told, key=lambda each: orjson.loads(each.value())["n"])
-    assert orjson.loads(first.key()) == {"name": "n1"}
-    row = orjson.loads(first.value())
-    assert (row["n"], row["name"], row["at"]) == (3, "n1", "2026-01-01T00:00:03.000000Z")
-    about = headers_of(first)
-    assert (about["cause"], about["topic"], about["pipeline"]) == (
-        "late",
-        project.events,
-        "clocked",
-    )
-
-    # What people see.
-    assert known.late_rows == {"tumbling-1": 5}
-    (told_of,) = [each.operators for each in known.writes if each.name == "cache/sums"]
-    assert told_of["tumbling-1"]["late"] == 5
-    assert told_of["tumbling-1"]["events"] == 19
-    assert told_of["tumbling-1"]["watermark_us"] == 1767225600_000000 + 190_000000
-    assert told_of["tumbling-1"]["watermark_gap_s"] > 0
-    assert told_of["tumbling-1"]["state_rows"] > 0
-    assert told_of["tumbling-1"]["late_alert"] is True
-    assert not known.is_well
-
+        known = wait_for(lambda: known_with_events(project, 20), "its operators")
+    assert project.sums_in("sums") == project.expected_sums()
+    assert project.sums_in("corrected") == project.expected_sums(60)
+    check_published(project)
+    check_told(known)
     (pipeline,) = project.pipelines(spark, "clocked")
     for name in WRITES:
         verdict = verify(pipeline, name)
         assert verdict.is_equal, (name, verdict)
         assert verdict.rows
         assert verdict.not_derived == ()
-    assert len(project.rows("SELECT * FROM corrections WHERE op = 'd'")) > 0
+    assert project.rows("SELECT * FROM corrections WHERE op = 'd'")
     project.execute("UPDATE corrections SET total = total + 1 WHERE op = 'd'")
     project.execute("UPDATE corrected SET total = total + 1 WHERE name = 'n0'")
     assert not verify(pipeline, "cache/corrections").is_equal
@@ -165,51 +142,87 @@ def test_windows_in_a_pipeline(spark, tmp_path, broker_address):
     assert sorted(each.row["n"] for each in trace.causes) == [61, 71, 75]
     assert trace.untraced == []
 
-    check_lost_state(spark, project)
-    check_rebuild(spark, project)
-    assert len(project.published()) == 5, "nothing is published again"
+
+def known_with_events(project, count):
+    (known,) = known_pipelines(project.config(), [project.name])
+    found = [each.operators for each in known.writes]
+    is_told = all(told["events"] == count for each in found for told in each.values())
+    return known if is_told and all(found) else None
 
 
-def check_lost_state(spark, project):
-    directory = project.state_dir / "clocked" / "cache.sums" / "v1" / "checkpoint" / "operators"
-    shutil.rmtree(directory / "tumbling-1" / "3")
+def check_published(project):
+    """Each late row once by each operator, though the second one is in two writes."""
+    told = project.published()
+    found = {"tumbling-1": [], "tumbling-2": []}
+    for each in map(headers_of, told):
+        found[each["operator"]].append((int(each["partition"]), int(each["offset"])))
+    assert sorted(found["tumbling-1"]) == project.expected_late()
+    assert sorted(found["tumbling-2"]) == project.expected_late(60)
+    assert len(found["tumbling-1"]) > len(found["tumbling-2"]) > 0
+    first = min(told, key=lambda each: orjson.loads(each.value())["n"])
+    assert orjson.loads(first.key()) == {"name": "n1"}
+    row = orjson.loads(first.value())
+    assert (row["n"], row["name"], row["at"]) == (3, "n1", "2026-01-01T00:00:03.000000Z")
+    about = headers_of(first)
+    assert about["cause"] == "late"
+    assert (about["topic"], about["pipeline"]) == (project.events, project.name)
+
+
+def check_told(known):
+    assert known.late_rows["tumbling-1"] == 6
+    (told,) = [each.operators["tumbling-1"] for each in known.writes if each.name == WRITES[0]]
+    assert told["late"] == 6
+    assert told["watermark_us"] == 1767225600_000000 + 190_000000
+    assert told["watermark_gap_s"] > 0
+    assert told["state_rows"] > 0
+    assert told["state_bytes"] > 0
+    assert told["late_alert"] is True
+    assert not known.is_well
+
+
+@pytest.mark.timeout(600)
+def test_lost_state_is_derived_anew_and_a_rebuild_has_its_own(spark, tmp_path, broker_address):
+    project = Clocked(tmp_path, broker_address, "losing", ONE_WRITE)
+    project.at(0, 1, 2, 61, 140, 3)
+    project.at(1, 5, 80, 190)
+    run_to_end(spark, project)
+
+    operators = project.state_dir / "losing" / "cache.sums" / "v1" / "checkpoint" / "operators"
+    shutil.rmtree(operators / "tumbling-1" / "3")
     project.at(0, 260)
-    with project.running(spark, "clocked") as runner:
-        wait_for(lambda: live_version(spark, project, "cache/sums") == 2, "a new version")
-        project.wait_until_at_end(spark, project.events, "clocked")
+    with project.running(spark, "losing") as runner:
+        wait_for(lambda: live_version(spark, project) == 2, "a new version")
+        project.wait_until_at_end(spark, project.events, "losing")
         assert runner.errors() == []
-    assert project.sums_in("sums") == project.expected_sums(with_late=False)
-    (pipeline,) = project.pipelines(spark, "clocked")
-    assert verify(pipeline, "cache/sums").is_equal
-    # Damage that is found by a worker.
-    directory = project.state_dir / "clocked" / "cache.sums" / "v2" / "checkpoint" / "operators"
-    for path in (directory / "tumbling-1").glob("*/*.json"):
+    assert project.sums_in("sums") == project.expected_sums()
+
+    # Damage that is found by a worker, in the middle of a batch.
+    operators = project.state_dir / "losing" / "cache.sums" / "v2" / "checkpoint" / "operators"
+    for path in (operators / "tumbling-1").glob("*/*.json"):
         path.write_bytes(b"{")
     project.at(0, 270)
-    with project.running(spark, "clocked"):
-        wait_for(lambda: live_version(spark, project, "cache/sums") == 3, "a new version")
-        project.wait_until_at_end(spark, project.events, "clocked")
-    assert project.sums_in("sums") == project.expected_sums(with_late=False)
+    with project.running(spark, "losing"):
+        wait_for(lambda: live_version(spark, project) == 3, "a new version")
+        project.wait_until_at_end(spark, project.events, "losing")
+    assert project.sums_in("sums") == project.expected_sums()
 
-
-def check_rebuild(spark, project):
-    (pipeline,) = project.pipelines(spark, "clocked")
-    before = live_version(spark, project, "cache/corrected")
-    rebuilding.rebuild(pipeline, only="cache/corrected")
-    rebuilding.promote(pipeline, only="cache/corrected")
-    assert live_version(spark, project, "cache/corrected") == before + 1
+    (pipeline,) = project.pipelines(spark, "losing")
+    rebuilding.rebuild(pipeline)
+    rebuilding.promote(pipeline)
+    assert live_version(spark, project) == 4
     project.at(0, 280)
     project.at(1, 285)
-    with project.running(spark, "clocked"):
-        project.wait_until_at_end(spark, project.events, "clocked")
-    assert project.sums_in("corrected") == project.expected_sums(with_late=True)
-    assert verify(pipeline, "cache/corrected").is_equal
+    run_to_end(spark, project)
+    assert project.sums_in("sums") == project.expected_sums()
+    assert verify(pipeline, "cache/sums").is_equal
+    places = [headers_of(each) for each in project.published()]
+    found = sorted((int(each["partition"]), int(each["offset"])) for each in places)
+    assert found == project.expected_late(), "nothing is published again"
 
 
-def live_version(spark, project, name):
-    (pipeline,) = project.pipelines(spark, "clocked")
-    (write,) = [each for each in pipeline.flow().writes if each.name == name]
-    versions = rebuilding.versions_of(pipeline, write)
+def live_version(spark, project):
+    (pipeline,) = project.pipelines(spark, project.name)
+    versions = rebuilding.versions_of(pipeline, pipeline.flow().writes[0])
     return next((each.number for each in versions if each.is_live), None)
 
 
