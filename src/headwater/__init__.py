@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headwater.pipelines.flow import Flow
     from headwater.pipelines.operators import aggregates as agg
+    from headwater.pipelines.operators.enrich import enrich
     from headwater.pipelines.operators.event_windows import session, sliding
     from headwater.pipelines.operators.join_tables import join_tables
     from headwater.pipelines.operators.stream_join import join
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Flow",
     "agg",
+    "enrich",
     "event_time",
     "hopping",
     "join",
@@ -39,6 +41,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Flow": "headwater.pipelines.flow",
     "agg": "headwater.pipelines.operators.aggregates",
+    "enrich": "headwater.pipelines.operators.enrich",
     "event_time": "headwater.pipelines.operators.times",
     "hopping": "headwater.pipelines.operators.windows",
     "join": "headwater.pipelines.operators.stream_join",

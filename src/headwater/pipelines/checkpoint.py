@@ -22,6 +22,7 @@ from typing import Final, Self
 import orjson
 
 from headwater.errors import PipelineError
+from headwater.pipelines.source.progress import parted
 from headwater.sinks.contract import Offsets, Position, offsets_from
 
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
@@ -53,7 +54,8 @@ class Checkpoint:
             lines = (self.path / "offsets" / str(batch)).read_text().splitlines()
         except FileNotFoundError:
             return None
-        return _merged([offsets_from(orjson.loads(line)) for line in lines[2:] if line != "-"])
+        sources = [parted(orjson.loads(line))[0] for line in lines[2:] if line != "-"]
+        return _merged([offsets_from(each) for each in sources])
 
     def stands_at(self, position: Position) -> bool:
         """Whether Spark would go on behind this position: with the next batch, or with the same

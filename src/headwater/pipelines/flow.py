@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from headwater.config import nearest
 from headwater.errors import PipelineError
 from headwater.pipelines.operators.building import Built, above_operators, operators_in
-from headwater.sinks.contract import OP
+from headwater.sinks.contract import OP, Log
 from headwater.sinks.settings import SinkSettings
 
 POSITION: Final = "_position"
@@ -19,6 +19,10 @@ AT: Final = "_at"
 WRITTEN: Final = "headwater.written"  # in the metadata of `_op`: "u" is any value, also a new one
 KEPT_OP: Final = "op"  # `_op` where all rows are added
 TOPICS: Final = "topic"  # the sink that needs no section: a topic of the log itself
+TABLE: Final = "a topic by flow.table, as it is now"
+LOOKUP: Final = "a database by hw.lookup, as it is now"
+_MARKS: Final = {TABLE: "headwater_table", LOOKUP: "headwater_lookup"}  # names in Spark's plans
+_READ: Final = "_headwater_read"
 _MODES: Final = ("append", "update")
 
 Schema = str | StructType
@@ -34,9 +38,10 @@ class Write:
     key: tuple[str, ...]
     mode: str  # Spark's output mode
     options: Mapping[str, str]
-    topics: tuple[str, ...] = ()  # that its rows come from; not those of `flow.table`
+    topics: tuple[str, ...] = ()  # that its rows come from; not those that are read anew each time
     patterns: tuple[str, ...] = ()
     operators: tuple[Built, ...] = ()  # that its rows go through
+    not_from_log: str = ""  # what else its rows depend on, so that they cannot be derived again
 
     @property
     def name(self) -> str:
@@ -49,6 +54,8 @@ class Write:
 class Reader(Protocol):
     """How a flow reads the log: as a stream, or as it stood at a position."""
 
+    log: Log
+
     def changes(
         self, topic: str, schema: Schema | None, value: str, options: Mapping[str, str]
     ) -> DataFrame:
@@ -58,6 +65,39 @@ class Reader(Protocol):
     def table(
         self, topic: str, schema: Schema | None, value: str, options: Mapping[str, str]
     ) -> DataFrame: ...
+
+    def key_of(self, topic: str, options: Mapping[str, str]) -> tuple[str, ...]:
+        """As the options say, else that of a captured table."""
+        ...
+
+
+@dataclass(frozen=True)
+class TopicRead:
+    """What a frame of `flow.changes` or `flow.table` stands for, so that it can be read in another
+    way (`hw.enrich`).
+    """
+
+    reader: Reader
+    topic: str
+    schema: Schema | None
+    value: str
+    options: Mapping[str, str]  # with `key` if one was given
+
+
+def read_of(frame: DataFrame) -> TopicRead | None:
+    """None unless the frame is as the flow gave it."""
+    found = vars(frame).get(_READ)
+    return found if isinstance(found, TopicRead) else None
+
+
+def _standing_for(frame: DataFrame, read: TopicRead) -> DataFrame:
+    setattr(frame, _READ, read)
+    return frame
+
+
+def not_from_log(frame: DataFrame, what: str) -> DataFrame:
+    """The same frame; whatever is made of it says so (`Write.not_from_log`)."""
+    return frame.alias(_MARKS[what])
 
 
 @dataclass
@@ -69,8 +109,7 @@ class Flow:
     reader: Reader
     sinks: Mapping[str, SinkSettings]
     writes: list[Write] = field(default_factory=list)
-    has_tables: bool = False  # whether a result depends on when it was derived
-    unrepeatable: Sequence[str] = ()  # by which operators it does, too
+    unrepeatable: Sequence[str] = ()  # operators by which results depend on when they were derived
 
     def changes(
         self,
@@ -100,7 +139,9 @@ class Flow:
                 hint='flow.changes("orders"), flow.changes(pattern="orders-.*", schema=…)',
             )
         given = dict(options or {}) | ({"pattern": pattern} if pattern is not None else {})
-        return self.reader.changes(topic or "", schema, _kind(schema, value), given)
+        kind = _kind(schema, value)
+        frame = self.reader.changes(topic or "", schema, kind, given)
+        return _standing_for(frame, TopicRead(self.reader, topic or "", schema, kind, given))
 
     def table(
         self,
@@ -111,14 +152,16 @@ class Flow:
         key: Sequence[str] | str = (),
         options: Mapping[str, str] | None = None,
     ) -> DataFrame:
-        """The topic as a table: the newest row of each key, read anew for each batch. Rows that
-        were derived are not revised when the table changes; nor can they be verified.
+        """The topic as a table, for `hw.enrich`, which keeps it in step with the log. For Spark's
+        own joins it is the newest row of each key, read anew for each batch: such rows are not
+        revised when the table changes; nor can they be verified.
 
         `key` are the columns that tell rows apart; those of a captured table are known.
         """
-        self.has_tables = True
         given = dict(options or {}) | {"key": ",".join(_names(key))}
-        return self.reader.table(topic, schema, _kind(schema, value), given)
+        kind = _kind(schema, value)
+        frame = not_from_log(self.reader.table(topic, schema, kind, given), TABLE)
+        return _standing_for(frame, TopicRead(self.reader, topic, schema, kind, given))
 
     def write(
         self,
@@ -171,6 +214,7 @@ class Flow:
                 {name: str(each) for name, each in (options or {}).items()},
                 *_read_by(frame),
                 operators_in(plan_of(frame)),
+                _depends_on(frame),
             )
         )
 
@@ -214,6 +258,11 @@ def _read_by(frame: DataFrame) -> tuple[tuple[str, ...], tuple[str, ...]]:
             found[0].update(topic.split(",") if topic else ())
             found[1].update([pattern] if pattern else ())
     return tuple(sorted(found[0])), tuple(sorted(found[1]))
+
+
+def _depends_on(frame: DataFrame) -> str:
+    plan = plan_of(frame)
+    return next((what for what, mark in _MARKS.items() if f"SubqueryAlias {mark}" in plan), "")
 
 
 def _names(key: Sequence[str] | str) -> tuple[str, ...]:

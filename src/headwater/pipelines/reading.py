@@ -31,7 +31,7 @@ class LiveReader:
 
     def __init__(self, spark: SparkSession, log: Log, settings: PipelineSettings) -> None:
         self._spark = spark
-        self._log = log
+        self.log = log
         self._settings = settings
         self.captured: dict[str, StructType] = {}  # topic to the columns that were found
         self.connects: dict[str, str] = {}  # and to how captures write them (decoding/captured.py)
@@ -44,7 +44,7 @@ class LiveReader:
         if topic:
             self.topics.update(topic.split(","))
         given = {
-            **source_options(self._log, topic, value),
+            **source_options(self.log, topic, value),
             "start": settings.start,
             "max_bytes": str(settings.batch_bytes),
             "max_rows": str(settings.batch_rows),
@@ -57,7 +57,7 @@ class LiveReader:
     def table(
         self, topic: str, schema: Schema | None, value: str, options: Mapping[str, str]
     ) -> DataFrame:
-        given = {**source_options(self._log, topic, value), "on_bad": "skip", **options}
+        given = {**source_options(self.log, topic, value), "on_bad": "skip", **options}
         given.pop("key", None)
         frame = self._loaded(given, topic, schema, streaming=False)
         return as_table(frame, self.key_of(topic, options), topic)
@@ -99,7 +99,7 @@ class LiveReader:
 
         from headwater.pipelines.decoding.captured import captured_schema, connect_option
 
-        fields, _ = captured_schema(self._log.bootstrap, self._log.login, topic)
+        fields, _ = captured_schema(self.log.bootstrap, self.log.login, topic)
         self.captured[topic] = from_arrow_schema(fields)
         self.connects[topic] = connect_option(fields)
         return self.captured[topic]
@@ -109,7 +109,7 @@ class LiveReader:
             return tuple(options["key"].split(","))
         from headwater.pipelines.decoding.captured import captured_schema
 
-        _, key = captured_schema(self._log.bootstrap, self._log.login, topic)
+        _, key = captured_schema(self.log.bootstrap, self.log.login, topic)
         return tuple(key)
 
 
@@ -132,7 +132,7 @@ class BoundedReader(LiveReader):
         self.topics.update(names)
         ends = {name: self._offsets[name] for name in names if name in self._offsets}
         given = {
-            **source_options(self._log, ",".join(names), value),
+            **source_options(self.log, ",".join(names), value),
             "start": "earliest",
             "on_bad": "skip",
             "end": orjson.dumps(ends, option=orjson.OPT_NON_STR_KEYS).decode(),

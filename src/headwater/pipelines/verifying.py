@@ -101,12 +101,6 @@ def derive(pipeline: Pipeline, write: Write, offsets: Offsets) -> DataFrame:
     check_derivable(pipeline.settings, pipeline.place.log, offsets)
     reader = BoundedReader(pipeline.spark, pipeline.place.log, pipeline.settings, offsets)
     flow = pipeline.flow(reader)
-    if flow.has_tables:
-        raise PipelineError(
-            f"pipeline {pipeline.name} reads a topic by flow.table",
-            detail="its rows depend on when they were derived, not on the log alone",
-            hint="they cannot be verified",
-        )
     if flow.unrepeatable:
         raise PipelineError(
             f"pipeline {pipeline.name} uses " + ", ".join(dict.fromkeys(flow.unrepeatable)),
@@ -114,6 +108,12 @@ def derive(pipeline: Pipeline, write: Write, offsets: Offsets) -> DataFrame:
             hint="they cannot be verified",
         )
     bounded = write_named(flow, write.name)
+    if bounded.not_from_log:
+        raise PipelineError(
+            f"pipeline {pipeline.name} reads {bounded.not_from_log}",
+            detail="its rows depend on when they were derived, not on the log alone",
+            hint="they cannot be verified; hw.enrich keeps a topic in step with the log",
+        )
     frame = bounded.frame
     if not write.key:
         return frame

@@ -4,6 +4,7 @@
     ├── streaming      which offsets a micro-batch has
     ├── batch          which offsets a batch read has, and how tasks share them
     ├── reading        a stretch of a partition into Arrow, in a task
+    ├── progress       rows that tell how far a partition has been read
     ├── log_ends       partitions and offsets of the topics that are read
     ├── admission      how much of what is there goes into one micro-batch
     └── options        what can be set

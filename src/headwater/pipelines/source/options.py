@@ -142,6 +142,12 @@ class SourceOptions:
         " added. Or give exactly the columns you want by `.schema(…)`.",
     )
     headers: bool = setting(False, boolean, "With values as bytes: a column with the headers, too.")
+    progress: bool = setting(
+        False,
+        boolean,
+        "Streams of decoded values: a row without values behind the records of each partition,"
+        " whose `_op` says how far it was read. `hw.enrich` sets it.",
+    )
 
     def __post_init__(self) -> None:
         if self.on_bad == "dead-letter" and self.name is None:

@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 from headwater.client.fetching import EARLIEST, Fetcher
 from headwater.errors import DataLost, PipelineError
 from headwater.pipelines.source.options import SourceOptions
+from headwater.pipelines.source.progress import progress_row
 
 if TYPE_CHECKING:
     from headwater.pipelines.decoding.contract import Rejected
@@ -39,10 +40,15 @@ def fetcher_of(options: SourceOptions) -> Fetcher:
 
 
 class Stretch(InputPartition):
-    """What one task reads: start <= offset < end. With a start of EARLIEST, what is there."""
+    """What one task reads: start <= offset < end. With a start of EARLIEST, what is there.
+    `is_end`: whether the log ended there when this was planned; None if nobody wants to know.
+    """
 
-    def __init__(self, topic: str, partition: int, start: int, end: int) -> None:
+    def __init__(
+        self, topic: str, partition: int, start: int, end: int, *, is_end: bool | None = None
+    ) -> None:
         super().__init__((topic, partition, start, end))
+        self.is_end = is_end
         self.topic = topic
         self.partition = partition
         self.start = start
@@ -57,6 +63,14 @@ def read_stretch(
     """
     rows = _raw_rows if options.value == "bytes" else _decoded_rows
     yield from rows(options, stretch, schema)
+    if stretch.is_end is not None:
+        yield progress_row(
+            stretch.topic,
+            stretch.partition,
+            stretch.end,
+            is_end=stretch.is_end,
+            schema=to_arrow_schema(schema, timezone="UTC"),
+        )
     settle()
 
 

@@ -22,6 +22,7 @@ from headwater.pipelines.source.admission import admit
 from headwater.pipelines.source.log_ends import LogEnds, Offsets
 from headwater.pipelines.source.options import SourceOptions, offsets_from_json, offsets_to_json
 from headwater.pipelines.source.plain_errors import plain_errors
+from headwater.pipelines.source.progress import noted, parted
 from headwater.pipelines.source.reading import Stretch, fetcher_of, read_stretch
 
 _LOG = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._known: list[TopicPartition] = []
         self._look_again_s = 0.0
         self._ends: Offsets = {}
+        self._planned: Offsets = {}  # where the log ended for the last micro-batch
         self._target: Offsets | None = None  # of Trigger.AvailableNow
         self._has_begun = False  # what appears from now on is new
         self._is_checked = False  # whether the log still has what a repeated micro-batch had
@@ -69,11 +71,18 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         with plain_errors():
-            return offsets_to_json(self._next_end(offsets_from_json(start), limit))
+            end = self._next_end(offsets_from_json(parted(start)[0]), limit)
+            return noted(offsets_to_json(end), self._at_end(end))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Stretch]:
         with plain_errors():
-            return self._stretches(offsets_from_json(start), offsets_from_json(end))
+            ends, at_end = parted(end)
+            stretches = self._stretches(
+                offsets_from_json(parted(start)[0]), offsets_from_json(ends)
+            )
+            if self._options.progress:
+                stretches = _with_progress(stretches, offsets_from_json(ends), at_end)
+            return stretches
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Stretch)
@@ -82,7 +91,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         if self._options.group is not None:
-            self._commit_to_group(offsets_from_json(end))
+            self._commit_to_group(offsets_from_json(parted(end)[0]))
 
     def stop(self) -> None:
         if self._group is not None:
@@ -94,6 +103,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         partitions = self._partitions()
         self._check_none_is_gone(start, partitions)
         if entering := [place for place in partitions if place not in start]:
+            self._planned = self._log_ends.latest(partitions) if self._options.progress else {}
             return start | self._entries(start, entering)
         self._has_begun = self._is_checked = True
         self._ends = self._log_ends.latest(start.keys() & set(partitions))
@@ -103,6 +113,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 place: min(end, self._target.get(place, start[place]))
                 for place, end in ends.items()
             }
+        self._planned = ends
         begins = self._with_new_begins(start, ends)
         if isinstance(limit, ReadAllAvailable):
             return ends
@@ -113,6 +124,14 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._options.max_bytes,
             lambda topic: self._bytes_per_offset(topic, begins, ends),
         )
+
+    def _at_end(self, end: Offsets) -> Offsets:
+        """Partitions that a micro-batch reads to where they end. It is noted with its offsets, so
+        that it is the same when it runs again.
+        """
+        if not self._options.progress:
+            return {}
+        return {place: at for place, at in end.items() if at >= self._planned.get(place, at + 1)}
 
     def _entries(self, start: Offsets, entering: list[TopicPartition]) -> Offsets:
         """Where partitions that are new to the stream are to be read from: those that it begins
@@ -214,3 +233,14 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._group.commit(end)
         except HeadwaterError as error:
             _LOG.warning("offsets are not committed to group %s: %s", group, error)
+
+
+def _with_progress(
+    stretches: list[Stretch], ends: Offsets, at_end: set[TopicPartition]
+) -> list[Stretch]:
+    """One for each partition, also for those that have nothing to read."""
+    read = {(each.topic, each.partition): each.start for each in stretches}
+    return [
+        Stretch(*place, read.get(place, end), end, is_end=place in at_end)
+        for place, end in sorted(ends.items())
+    ]

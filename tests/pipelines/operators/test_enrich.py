@@ -1,0 +1,110 @@
+"""hw.enrich in a pipeline: the table kept in step with the log, over restarts, and verified; and
+what it says of wrong uses."""
+
+import json
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from project import Project
+
+from headwater.errors import PipelineError
+from headwater.pipelines.verifying import verify
+
+ORDERS = "id bigint, customer_id bigint, total bigint"
+CUSTOMERS = "id bigint, country string"
+PIPELINE = f"""
+    orders = flow.changes("orders", "{ORDERS}")
+    customers = flow.table("customers", "{CUSTOMERS}", key="id")
+    rich = hw.enrich(orders, customers, on="customer_id")
+    flow.write(rich, to="cache", table="rich", key="id")
+"""
+
+
+@pytest.fixture
+def project(tmp_path, broker_address):
+    return Project(tmp_path, broker_address)
+
+
+def produce_at(project, topic, second, row, key="id"):
+    """By its time in the log, not by when the test runs."""
+    producer = Producer({"bootstrap.servers": project.bootstrap})
+    producer.produce(
+        topic,
+        key=json.dumps({key: row[key]}).encode(),
+        value=json.dumps(row).encode(),
+        timestamp=1_750_000_000_000 + second * 1000,
+    )
+    producer.flush()
+
+
+def test_orders_get_the_customer_as_it_was_over_restarts(spark, project):
+    project.topic("orders", 2)
+    project.topic("customers", 3)
+    project.pipeline("rich", PIPELINE)
+    expected = {}
+    for start in (0, 100, 200):
+        # In the topic before the orders, but of a time between them.
+        for n in range(6):
+            country = f"c{start}-{n}"
+            produce_at(project, "customers", start + 1, {"id": n, "country": country})
+        for second, version in ((start, start - 100), (start + 5, start)):
+            for n in range(10):
+                order = 2 * start + second % 100 * 2 + n
+                customer = n % 8  # two of them are not there
+                row = {"id": order, "customer_id": customer, "total": n}
+                produce_at(project, "orders", second, row)
+                is_there = customer < 6 and version >= 0
+                expected[order] = f"c{version}-{customer}" if is_there else None
+        with project.running(spark, "rich"):
+            project.wait_until_at_end(spark, "orders", "rich")
+            project.wait_until_at_end(spark, "customers", "rich")
+    found = dict(project.rows("SELECT id, country FROM rich"))
+    assert found == expected
+    pipeline = project.pipelines(spark, "rich")[0]
+    assert verify(pipeline, "cache/rich").is_equal
+    write = pipeline.flow().writes[0]
+    assert write.topics == ("customers", "orders")
+    assert write.reads("customers")
+    assert not write.not_from_log
+
+
+def test_wrong_uses_are_told_when_the_pipeline_is_built(spark, project):
+    admin = AdminClient({"bootstrap.servers": project.bootstrap})
+    for name, policy in (("compacted", "compact"), ("both", "compact,delete"), ("kept", "delete")):
+        new = NewTopic(name, 1, config={"cleanup.policy": policy})
+        admin.create_topics([new])[name].result()
+    project.topic("bought", 1)
+    cases = {
+        'hw.enrich(orders, kept.where("id > 1"), on="customer_id")': "which topic the table is",
+        'hw.enrich(orders, kept, on="total2")': "there is no column total2",
+        'hw.enrich(orders, kept, on=[("customer_id", "country")])': "the key of kept is id",
+        'hw.enrich(orders, kept, on="customer_id", how="outer")': "how='outer'",
+        'hw.enrich(orders, kept, on="customer_id", columns={"country": "id"})': "be called id",
+        'hw.enrich(orders, kept, on="customer_id", columns=["city"])': "kept has no column city",
+        'hw.enrich(orders, kept, on="customer_id", valid_from="x")': "go with as_of",
+        'hw.enrich(orders, both, on="customer_id", as_of="_at")': "both is compacted",
+        'hw.enrich(orders, compacted, on="customer_id", as_of="_at")': "compacted is compacted",
+        'hw.enrich(orders.withColumn("customer_id", F.lit("x")), kept, on="customer_id")': (
+            "customer_id is string, id of the table is bigint"
+        ),
+    }
+    head = f"""
+        orders = flow.changes("bought", "{ORDERS}")
+        kept, both, compacted = [
+            flow.table(name, "{CUSTOMERS}", key="id") for name in ("kept", "both", "compacted")
+        ]
+    """
+    for number, (call, told) in enumerate(cases.items()):
+        project.pipeline(f"wrong{number}", head + f"    rich = {call}\n")
+        with pytest.raises(PipelineError) as error:
+            project.pipelines(spark, f"wrong{number}")[0].flow()
+        assert told in error.value.what
+    right = "    rich = hw.enrich(orders, kept, on='customer_id', as_of='_at')\n"
+    project.pipeline("right", head + right + "    flow.write(rich, 'cache', 't', 'id')\n")
+    assert project.pipelines(spark, "right")[0].flow().writes[0].topics == ("bought", "kept")
+    joined = "    rich = orders.join(kept, orders.customer_id == kept.id).drop(kept.id)\n"
+    project.pipeline(
+        "joined", head + joined + "    flow.write(rich.select('customer_id'), 'cache', 't')\n"
+    )
+    assert project.pipelines(spark, "joined")[0].flow().writes[0].not_from_log
