@@ -1,6 +1,8 @@
 """Tumbling and hopping windows against a reference that knows nothing of batches."""
 
+import math
 from collections import defaultdict
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
@@ -8,9 +10,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operator_driver import ADDED, Driver, Source
+from operator_driver import ADDED, START, Driver, Source
 
 from headwater.errors import StateLost
+from headwater.pipelines.operators import aggregates as agg
 from headwater.pipelines.operators.aggregate import Count
 from headwater.pipelines.operators.fixed_windows import FixedWindows
 from headwater.pipelines.operators.lateness import Lateness
@@ -19,7 +22,14 @@ from headwater.pipelines.operators.times import EventTime
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 S = 1_000_000
-SCHEMA = pa.schema([("name", pa.string()), ("at", pa.timestamp("us", "UTC")), ("x", pa.int64())])
+SCHEMA = pa.schema(
+    [
+        ("name", pa.string()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("x", pa.int64()),
+        ("y", pa.float64()),
+    ]
+)
 
 
 def at(seconds):
@@ -29,9 +39,9 @@ def at(seconds):
 def windows(size_s=10, hop_s=None, *, late="drop", allowed_s=0, delay_s=0, early=False, **more):
     hop_s = hop_s or size_s
     schema = pa.schema([*SCHEMA, *ADDED[:1]])
-    aggregates = NamedAggregates((("rows", Count()), ("xs", Count("x"))), schema)
+    named = {"rows": Count(), "xs": Count("x"), "sum": agg.sum("y"), "most": agg.max("y")}
     return FixedWindows(
-        aggregates,
+        NamedAggregates(tuple(named.items()), schema),
         ("name",),
         EventTime("at", delay_s * S),
         hop_s * S,
@@ -43,12 +53,12 @@ def windows(size_s=10, hop_s=None, *, late="drop", allowed_s=0, delay_s=0, early
 
 
 def driver(operator, directory, **more):
-    columns = ("name", "at", "x", "_op")
+    columns = ("name", "at", "x", "y", "_op")
     return Driver(operator, [Source(SCHEMA, ("name",), columns, operator.time)], directory, **more)
 
 
-def row(name, seconds, x=1, **more):
-    return {"name": name, "at": None if seconds is None else at(seconds), "x": x, **more}
+def row(name, seconds, x=1, y=0.5, **more):
+    return {"name": name, "at": None if seconds is None else at(seconds), "x": x, "y": y, **more}
 
 
 def reference(operator, logs):
@@ -114,25 +124,27 @@ class Net:
 def values(operator, held, pairs):
     """What the results of these pairs are."""
     found = {}
-    size = operator.panes * operator.hop_us // S
+    hop = operator.hop_us // S
     for name, start in pairs:
-        rows = held[name, start]
-        each = {
+        found[name, start] = {
             "name": name,
             "window_start": at(start),
-            "window_end": at(start + size),
-            "rows": len(rows),
-            "xs": sum(row["x"] is not None for row in rows),
+            "window_end": at(start + operator.panes * hop),
+            **aggregated(held[name, start]),
         }
         for new, of, ago in operator.previous:
-            before = held.get((name, start - ago * operator.hop_us // S))
-            each[new] = None
-            if before:
-                each[new] = (
-                    len(before) if of == "rows" else sum(row["x"] is not None for row in before)
-                )
-        found[name, start] = each
+            before = held.get((name, start - ago * hop))
+            found[name, start][new] = aggregated(before)[of] if before else None
     return found
+
+
+def aggregated(rows):
+    return {
+        "rows": len(rows),
+        "xs": sum(row["x"] is not None for row in rows),
+        "sum": math.fsum(row["y"] for row in rows),
+        "most": max(row["y"] for row in rows),
+    }
 
 
 rows_drawn = st.lists(
@@ -141,6 +153,7 @@ rows_drawn = st.lists(
         st.sampled_from(["a", "b", "c", None]),
         st.one_of(st.integers(-60, 60), st.integers(-60, 60), st.none()),
         st.sampled_from([1, None]),
+        st.sampled_from([0.1, 0.3, 1e16, -1e16]),
         _op=st.sampled_from(["c", "c", "c", "c", "r", "u", "d"]),
     ),
     min_size=1,
@@ -161,12 +174,12 @@ operators_drawn = st.builds(
     st.sampled_from([0, 3, 20]),
     st.booleans(),
     st.sampled_from(
-        [(), (("before", "rows", 1),), (("before", "xs", 2), ("ago", "rows", 3))],
+        [(), (("before", "sum", 1),), (("before", "xs", 2), ("ago", "rows", 3))],
     ),
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data(), operator=operators_drawn)
 def test_any_cut_gives_what_the_log_says(data, operator, tmp_path_factory):
     logs = {
@@ -334,6 +347,21 @@ def test_a_batch_writes_what_it_changes_only(tmp_path):
     streamed.batch({("t", 0): [row("k1", 30_000)]})
     streamed.batch({("t", 0): [row("k1", 30_001)]})
     assert streamed.states[0].document["panes"]["length"] == 1
+
+
+@pytest.mark.parametrize(("late", "result"), [("drop", []), ("correct", [("d", 1), ("c", 2)])])
+def test_a_partition_that_was_left_behind_finds_windows_closed(tmp_path, late, result):
+    operator = windows(10, late=late, allowed_s=100 if late == "correct" else 0)
+    operator = replace(operator, time=EventTime("at", 0, idle_us=60 * S))
+    streamed = driver(operator, tmp_path)
+    both = {("t", 0): [row("a", 1), row("a", 31)], ("t", 1): [row("a", 25)]}
+    assert told(streamed.batch(both)) == [("c", "final", "a", 0, 1)]
+    for minute in (1, 3):
+        found = streamed.batch({("t", 0): [row("a", 32)]}, now=START + timedelta(minutes=minute))
+    assert told(found) == [("c", "final", "a", 20, 1)]
+    woken = streamed.batch({("t", 1): [row("a", 26)]}, now=START + timedelta(minutes=4))
+    assert [(op, rows) for op, *_, rows in told(woken)] == result
+    assert streamed.counter("late") == (late == "drop")
 
 
 def test_times_before_1970(tmp_path):

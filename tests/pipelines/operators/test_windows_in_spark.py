@@ -5,6 +5,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from project import Project
 
+import headwater as hw
+from headwater.errors import PipelineError
+
 START = datetime(2026, 1, 1, tzinfo=UTC)
 PIPELINE = """
     clicks = flow.changes("clicks", "shop string, at timestamp, paid bigint")
@@ -58,3 +61,61 @@ def test_windows_go_on_over_restarts_and_are_corrected(spark, project):
 def _minute(stored):
     at = datetime.fromisoformat(stored) if isinstance(stored, str) else stored
     return (at.astimezone(UTC) - START) // timedelta(minutes=1)
+
+
+ROWS = "shop string, at timestamp, paid bigint, tags array<string>, _op string, _at timestamp"
+PLACE = "_position struct<topic: string, partition: int, offset: bigint>"
+
+
+@pytest.mark.parametrize(
+    ("described", "what"),
+    [
+        (lambda rows: hw.tumbling(rows, "at", "0 s").agg(n=hw.agg.count()), "too short"),
+        (lambda rows: hw.tumbling(rows, "at", "soon").agg(n=hw.agg.count()), "no duration"),
+        (lambda rows: hw.tumbling(rows, "when", "1 s").agg(n=hw.agg.count()), "no column when"),
+        (lambda rows: hw.tumbling(rows, "paid", "1 s").agg(n=hw.agg.count()), "no timestamp"),
+        (lambda rows: hw.tumbling(rows, "at", "1 s", by="no").agg(n=hw.agg.count()), "column no"),
+        (lambda rows: hw.tumbling(rows, "at", "1 s", by="tags").agg(n=hw.agg.count()), "grouped"),
+        (lambda rows: hw.tumbling(rows, "at", "1 s", by=["shop"] * 2).agg(n=hw.agg.count()), "twi"),
+        (lambda rows: hw.tumbling(rows, "at", "1 s").agg(), "no aggregates"),
+        (lambda rows: hw.tumbling(rows, "at", "1 s").agg(n=3), "no aggregate"),
+        (lambda rows: hw.tumbling(rows, "at", "1 s").agg(n=hw.agg.sum("no")), "no column no"),
+        (lambda rows: hw.tumbling(rows, "at", "1 s").agg(n=hw.agg.sum("shop")), "sum of shop"),
+        (lambda rows: hw.tumbling(rows, "at", "1 s").agg(window_end=hw.agg.count()), "the name"),
+        (
+            lambda rows: hw.tumbling(rows, "at", "1 s", by="shop").agg(shop=hw.agg.count()),
+            "the name shop",
+        ),
+        (lambda rows: hw.tumbling(rows, "at", "1 s", late="later").agg(n=hw.agg.count()), "late="),
+        (lambda rows: hw.hopping(rows, "at", "5 s", "2 s").agg(n=hw.agg.count()), "no multiple"),
+        (lambda rows: hw.hopping(rows, "at", "5 s", "10 s").agg(n=hw.agg.count()), "no multiple"),
+        (lambda rows: hw.tumbling(rows, "at", "1 s").agg(n=hw.agg.previous("m")), "no aggregate"),
+        (
+            lambda rows: hw.hopping(rows, "at", "9 s", "3 s").agg(
+                n=hw.agg.count(), before=hw.agg.previous("n", ago="10 s")
+            ),
+            "no window began",
+        ),
+        (
+            lambda rows: hw.tumbling(rows.drop("_position"), "at", "1 s").agg(n=hw.agg.count()),
+            "no column _position",
+        ),
+    ],
+)
+def test_mistakes_are_told_when_the_pipeline_is_built(spark, described, what):
+    rows = spark.createDataFrame([], f"{ROWS}, {PLACE}")
+    with pytest.raises(PipelineError) as raised:
+        described(rows)
+    assert what in str(raised.value)
+
+
+def test_the_columns_of_a_result(spark):
+    rows = spark.createDataFrame([], f"{ROWS}, {PLACE}")
+    result = hw.hopping(rows, "at", "2 hours", "1 hour", by=["shop", "paid"]).agg(
+        n=hw.agg.count(), before=hw.agg.previous("n", ago="1 day")
+    )
+    assert result.schema.simpleString() == (
+        "struct<shop:string,paid:bigint,window_start:timestamp,window_end:timestamp,"
+        "n:bigint,before:bigint,_mark:string,_op:string>"
+    )
+    assert result.collect() == []
