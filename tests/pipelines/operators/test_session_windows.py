@@ -32,11 +32,11 @@ SCHEMA = pa.schema([("name", pa.string()), ("time", pa.timestamp("us", "UTC")), 
 SECOND = 1_000_000
 
 
-def driver_of(directory, gap=10, delay=0, late="drop", allowed=0, early=False):
+def driver_of(directory, gap=10, delay=0, late="drop", allowed=0, early=False, by=("name",)):
     aggregates = NamedAggregates((("rows", Count()), ("ids", Ids())), SCHEMA)
     time = EventTime("time", delay * SECOND)
     operator = Sessions(
-        ("name",),
+        by,
         gap * SECOND,
         time,
         Lateness(late, allowed * SECOND),
@@ -44,14 +44,14 @@ def driver_of(directory, gap=10, delay=0, late="drop", allowed=0, early=False):
         aggregates,
     )
     columns = ("name", "id", "_op")
-    source = Source(SCHEMA, ("name",), columns, time)
+    source = Source(SCHEMA, by, columns, time)
     return Driver(operator, [source], directory, buckets=2)
 
 
 def sessions_of(rows, gap):
     """Name, start, end, ids."""
     found = []
-    for row in sorted(rows, key=lambda each: (each["name"], each["time"])):
+    for row in sorted(rows, key=lambda each: (str(each["name"]), each["time"])):
         last = found[-1] if found else None
         if last and last["name"] == row["name"] and row["time"] - last["last"] <= gap:
             last["last"] = row["time"]
@@ -210,6 +210,13 @@ def test_one_partition_far_ahead_makes_no_row_of_another_late(tmp_path):
         }
     ]
     assert driver.counter("late") == 0
+
+
+def test_without_a_key_all_rows_make_sessions_together(tmp_path):
+    driver = driver_of(tmp_path, gap=10, by=())
+    driver.batch(rows(0, name="a") | rows(5, name="b", partition=1))
+    found = driver.batch(rows(100, name="a") | rows(100, name="b", partition=1))
+    assert brief(found) == [("c", "final", 0, 15, [0, 5])]
 
 
 def test_updates_and_deletes_are_no_events(tmp_path):

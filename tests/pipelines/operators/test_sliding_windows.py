@@ -31,6 +31,7 @@ from headwater.pipelines.operators.sliding import Sliding
 from headwater.pipelines.operators.times import EventTime
 
 SCHEMA = pa.schema([("name", pa.string()), ("time", pa.timestamp("us", "UTC")), ("id", pa.int64())])
+FLOATS = pa.schema([("id", pa.int64()), ("x", pa.float64()), ("time", pa.timestamp("us", "UTC"))])
 SECOND = 1_000_000
 NAMED = (("rows", agg.count()), ("ids", Ids()), ("total", agg.sum("id")), ("least", agg.min("id")))
 
@@ -215,22 +216,63 @@ def test_without_a_key_all_events_are_together(tmp_path):
     assert brief(found) == [("c", "final", 1, [1]), ("c", "final", 2, [1, 2])]
 
 
-def test_long_ranges_are_put_together_of_blocks():
-    random.seed(7)
-    values = [random.choice([None, random.uniform(-1e9, 1e9)]) for _ in range(3000)]
+def test_results_of_floats_are_retracted_as_they_were_emitted(tmp_path):
+    named = NamedAggregates((("total", agg.sum("x")),), FLOATS)
+    time, lateness = EventTime("time", 0), Lateness("correct", 1000 * SECOND)
+    operator = Sliding((), ("id",), 10 * SECOND, time, lateness, False, named)
+    driver = Driver(operator, [Source(FLOATS, (), ("id", "x"), time)], tmp_path, buckets=1)
+    net = Net(("id",))
+    for number, time_ in enumerate([1, 2, 3, 100] * 20):
+        row = {"id": number, "x": 10.0 ** (number % 17) + number / 7, "time": at(time_)}
+        partition = number % 3 if number > 3 else 0
+        net.apply(driver.batch({("events", partition): [row]}))
+    assert len(net.rows) == 60
+
+
+def test_any_aggregate_can_be_put_together_of_blocks():
+    draw = random.Random(7)
+    values = [draw.choice([None, draw.uniform(-1e9, 1e9)]) for _ in range(400)]
     table = pa.table({"x": pa.array(values, pa.float64())})
-    low = np.sort(np.random.default_rng(7).integers(0, 3000, 2000))
-    high = np.maximum.accumulate(
-        np.minimum(low + np.random.default_rng(8).integers(1, 900, 2000), 3000)
-    )
+    low = np.sort(np.random.default_rng(7).integers(0, 400, 300))
+    length = np.random.default_rng(8).integers(1, 90, 300)
+    high = np.maximum.accumulate(np.minimum(low + length, 400))
     named = NamedAggregates(
-        (("n", agg.count("x")), ("most", agg.max("x")), ("total", agg.sum("x"))), table.schema
+        (
+            ("rows", agg.count()),
+            ("values", agg.count("x")),
+            ("rate", agg.rate("1 second")),
+            ("most", agg.max("x")),
+            ("least", agg.min("x")),
+            ("median", agg.percentile("x", 0.5)),
+            ("distinct", agg.distinct("x")),
+            ("top", agg.top("x", 3)),
+            ("filter", agg.bloom("x", expected=100)),
+            ("total", agg.sum("x")),
+            ("mean", agg.avg("x")),
+        ),
+        table.schema,
     )
-    kept = accumulate_ranges(named, table, low, high)
-    counts, most, total = named.results(kept, low, high)
-    for at_, (start, end) in enumerate(zip(low.tolist(), high.tolist(), strict=True)):
-        inside = [each for each in values[start:end] if each is not None]
-        assert counts[at_].as_py() == len(inside)
-        assert most[at_].as_py() == max(inside, default=None)
-        if inside:
-            assert abs(total[at_].as_py() - sum(inside)) <= 1e-6 * sum(map(abs, inside))
+    start_us, end_us = low * SECOND, low * SECOND + SECOND
+    found = named.results(accumulate_ranges(named, table, low, high), start_us, end_us)
+    alone = [
+        named.results(_alone(named, table, *each), *each_us)
+        for each, each_us in zip(
+            zip(low, high, strict=True),
+            zip(start_us[:, None], end_us[:, None], strict=True),
+            strict=True,
+        )
+    ]
+    for column, (name, _) in enumerate(named.aggregates):
+        expected = [each[column][0].as_py() for each in alone]
+        if name in ("total", "mean"):
+            sizes = [sum(abs(x or 0) for x in values[a:b]) for a, b in zip(low, high, strict=True)]
+            pairs = zip(found[column].to_pylist(), expected, sizes, strict=True)
+            assert all(a == b or abs(a - b) <= 1e-12 * size for a, b, size in pairs)
+        else:
+            assert found[column].to_pylist() == expected, name
+
+
+def _alone(named, table, low, high):
+    inside = table.slice(low, high - low)
+    kept = named.accumulate(inside, np.zeros(len(inside), np.intp), 1)
+    return pa.Table.from_arrays(kept, schema=named.accumulators_schema)

@@ -15,7 +15,8 @@ import pyarrow as pa
 from headwater.pipelines.operators.aggregate import Bound, Count
 from headwater.pipelines.operators.named_aggregates import NamedAggregates
 
-_RANGES_AT_ONCE: Final = 1 << 16  # accumulators may be large, and each row has some for a while
+_BYTES_AT_ONCE: Final = 1 << 26  # of accumulators: each row has some for a while
+_MOST_AT_ONCE: Final = 1 << 16
 
 Places = npt.NDArray[np.int64]
 
@@ -27,24 +28,36 @@ def accumulate_ranges(
     ever rise.
     """
     schema = aggregates.accumulators_schema
-    parts = [schema.empty_table()]
-    for start in range(0, len(low), _RANGES_AT_ONCE):
-        of_part = slice(start, start + _RANGES_AT_ONCE)
+    if not len(low):
+        return schema.empty_table()
+    columns = [
+        column for _, bound in aggregates.bound for column in _in_parts(bound, rows, low, high)
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _in_parts(bound: Bound, rows: pa.Table, low: Places, high: Places) -> list[pa.ChunkedArray]:
+    if isinstance(bound, Count) and bound.column is None:
+        return [pa.chunked_array([high - low])]
+    parts = []
+    at_once = _ranges_at_once(bound, rows)
+    for start in range(0, len(low), at_once):
+        of_part = slice(start, start + at_once)
         base = int(low[start])
         near = rows.slice(base, int(high[of_part][-1]) - base)
-        columns = [
-            column
-            for _, bound in aggregates.bound
-            for column in _accumulated(bound, near, low[of_part] - base, high[of_part] - base)
-        ]
-        parts.append(pa.Table.from_arrays(columns, schema=schema))
-    return pa.concat_tables(parts)
+        parts.append(_accumulated(bound, near, low[of_part] - base, high[of_part] - base))
+    return [pa.chunked_array(list(columns)) for columns in zip(*parts, strict=True)]
+
+
+def _ranges_at_once(bound: Bound, rows: pa.Table) -> int:
+    """A Bloom filter has kilobytes, a sum has a few bytes."""
+    of_one = bound.accumulate(rows.slice(0, 1), np.zeros(1, np.intp), 1)
+    size_bytes: int = sum(each.nbytes for each in of_one)
+    return max(1, min(_MOST_AT_ONCE, _BYTES_AT_ONCE // max(size_bytes, 1)))
 
 
 def _accumulated(bound: Bound, rows: pa.Table, low: Places, high: Places) -> list[pa.Array]:
     length = high - low
-    if isinstance(bound, Count) and bound.column is None:
-        return [pa.array(length)]
     block = bound.accumulate(rows, np.arange(len(rows)), len(rows))
     at = low.copy()
     ranges, parts = [], []  # from the first rows of each range to its last

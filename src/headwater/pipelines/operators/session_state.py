@@ -59,6 +59,8 @@ class SessionState:
             added = final.filter(pa.array(stretches == stretch))
             before = self._table(stretch)
             self._put(stretch, added if before is None else pa.concat_tables([before, added]))
+
+    def expire(self, now_us: int) -> None:
         for stretch, (_, last) in list(self._reach.items()):
             if last + self._lifetime_us <= now_us:
                 self._put(stretch, None)

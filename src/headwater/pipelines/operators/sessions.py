@@ -100,7 +100,9 @@ class Sessions:
         fresh = merging.sessions_of(given.rows.filter(pa.array(taken)), time_us[taken])
         changes = merging.merge(kept.read(time_us[taken], before_us), fresh)
         result, after = self._emit(changes, watermarks.now_us)
-        kept.write(after, watermarks.now_us)
+        if len(fresh) or len(result):
+            kept.write(after, watermarks.now_us)
+        kept.expire(watermarks.now_us)
         return result
 
     def _emit(self, changes: Changes, now_us: int) -> tuple[pa.Table, pa.Table]:

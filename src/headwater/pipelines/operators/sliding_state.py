@@ -44,9 +44,13 @@ class Keys:
         self._schema = pa.schema(fields)
         known = state.table(_KEYS)
         self._known = self._schema.empty_table() if known is None else known
+        self._is_changed = False
 
     def numbered(self, columns: Sequence[pa.ChunkedArray], time_us: Ints) -> Ints:
         """Of rows, and notes when they were."""
+        if not len(time_us):
+            return np.empty(0, np.int64)
+        self._is_changed = True
         rows = pa.Table.from_arrays(list(columns), self._names) if columns else None
         keys = self._known.select(self._names)
         both = keys if rows is None else pa.concat_tables([keys, rows.cast(keys.schema)])
@@ -75,7 +79,8 @@ class Keys:
 
     def save(self, needed_after_us: int) -> None:
         alive = ints(self._known, _LATEST) > needed_after_us
-        self._state.put(_KEYS, self._known.filter(pa.array(alive)))
+        if self._is_changed or not alive.all():
+            self._state.put(_KEYS, self._known.filter(pa.array(alive)))
 
 
 class SlidingRows:
