@@ -1,6 +1,7 @@
 """Session windows against sessions made at once of all rows that are in time."""
 
 import tempfile
+from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from operator_driver import Driver, Source
 
+from headwater.errors import StateLost
 from headwater.pipelines.operators.aggregate import Count
 from headwater.pipelines.operators.lateness import Lateness
 from headwater.pipelines.operators.named_aggregates import NamedAggregates
@@ -225,3 +227,12 @@ def test_updates_and_deletes_are_no_events(tmp_path):
     driver.batch({("events", 0): [changed, {**changed, "_op": "d"}]})
     assert brief(driver.batch(rows(0, 100))) == [("c", "final", 0, 10, [0])]
     assert driver.counter("not_events") == 2
+
+
+def test_state_of_sessions_with_another_gap_is_refused(tmp_path):
+    driver_of(tmp_path, gap=10).batch(rows(0, 100))
+    for changed in ({"gap": 20}, {"gap": 10, "late": "correct", "allowed": 50}):
+        driver = driver_of(tmp_path, **changed)
+        driver._numbers = count(1)
+        with pytest.raises(StateLost, match="session"):
+            driver.batch(rows(300))

@@ -2,10 +2,12 @@
 
 import random
 import tempfile
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from event_log import (
     Ids,
     Net,
@@ -23,6 +25,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from operator_driver import Driver, Source
 
+from headwater.errors import StateLost
 from headwater.pipelines.operators import aggregates as agg
 from headwater.pipelines.operators.lateness import Lateness
 from headwater.pipelines.operators.named_aggregates import NamedAggregates
@@ -276,3 +279,15 @@ def _alone(named, table, low, high):
     inside = table.slice(low, high - low)
     kept = named.accumulate(inside, np.zeros(len(inside), np.intp), 1)
     return pa.Table.from_arrays(kept, schema=named.accumulators_schema)
+
+
+def test_state_of_other_settings_is_refused(tmp_path):
+    driver_of(tmp_path, size=10, late="correct", allowed=50).batch(rows(0, 100))
+    shorter = driver_of(tmp_path, size=10, late="correct", allowed=20)
+    shorter._numbers = count(1)
+    shorter.batch(rows(200))
+    for changed in ({"size": 20}, {"late": "correct", "allowed": 50}, {"early": True}):
+        driver = driver_of(tmp_path, **{"size": 10, **changed})
+        driver._numbers = count(2)
+        with pytest.raises(StateLost, match="sliding"):
+            driver.batch(rows(300))

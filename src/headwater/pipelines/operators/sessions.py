@@ -23,6 +23,7 @@ import pyarrow as pa
 from headwater.pipelines.operators import window_results
 from headwater.pipelines.operators.contract import TIME, WATERMARK, Input, State
 from headwater.pipelines.operators.lateness import Lateness, admit
+from headwater.pipelines.operators.layouts import check_layout
 from headwater.pipelines.operators.named_aggregates import NamedAggregates
 from headwater.pipelines.operators.session_merging import (
     EARLY,
@@ -70,12 +71,19 @@ class Sessions:
     def output(self) -> pa.Schema:
         return results_schema(self.aggregates.schema, self.by, [*self.aggregates.results_schema])
 
+    @property
+    def _lifetime_us(self) -> int:
+        """How long after its last row a session can still get rows."""
+        return 2 * self.gap_us + self.lateness.allowed_us
+
     @cached_property
     def _merging(self) -> Merging:
         return Merging(self.by, self.gap_us, self.aggregates)
 
     def step(self, state: State, inputs: tuple[Input, ...]) -> pa.Table:
         (given,) = inputs
+        layout = f"{self.gap_us} {self.by} {self.aggregates.aggregates}"
+        check_layout(state, "session", layout, self._lifetime_us)
         watermarks = self.time.watermarks(state.document.get("time"))
         before_us = watermarks.now_us
         time_us = given.rows[TIME].combine_chunks().fill_null(0).to_numpy()
@@ -95,7 +103,7 @@ class Sessions:
             state,
             merging.schema,
             gap_us=self.gap_us,
-            lifetime_us=2 * self.gap_us + self.lateness.allowed_us,
+            lifetime_us=self._lifetime_us,
         )
         fresh = merging.sessions_of(given.rows.filter(pa.array(taken)), time_us[taken])
         changes = merging.merge(kept.read(time_us[taken], before_us), fresh)

@@ -21,6 +21,7 @@ import pyarrow as pa
 from headwater.compiled import kernel
 from headwater.pipelines.operators.contract import OFFSET, ORIGIN, TIME, WATERMARK, Input, State
 from headwater.pipelines.operators.lateness import Lateness, admit
+from headwater.pipelines.operators.layouts import check_layout
 from headwater.pipelines.operators.named_aggregates import NamedAggregates
 from headwater.pipelines.operators.packing import POSITION
 from headwater.pipelines.operators.ranges import accumulate_ranges
@@ -99,6 +100,9 @@ class Sliding:
 
     def step(self, state: State, inputs: tuple[Input, ...]) -> pa.Table:
         (given,) = inputs
+        retention_us = self.size_us + self.lateness.allowed_us
+        settings = self.size_us, self.by, self.keep, self.early, self.aggregates.aggregates
+        check_layout(state, "sliding", str(settings), retention_us)
         watermarks = self.time.watermarks(state.document.get("time"))
         before_us = watermarks.now_us
         time_us = given.rows[TIME].combine_chunks().fill_null(0).to_numpy()
@@ -114,7 +118,6 @@ class Sliding:
         now_us = watermarks.now_us
         state.document |= {"time": watermarks.to_json(), WATERMARK: now_us}
 
-        retention_us = self.size_us + self.lateness.allowed_us
         keys = Keys(state, pa.schema([self.aggregates.schema.field(name) for name in self.by]))
         kept = SlidingRows(
             state, self._rows_schema, size_us=self.size_us, retention_us=retention_us

@@ -89,8 +89,9 @@ class SlidingRows:
         self._state = state
         self._schema = schema
         self._retention_us = retention_us
-        self._stretch_us = max(
-            size_us // _STRETCHES_OF_INTERVAL, retention_us // _MOST_STRETCHES, 1
+        # As it was at first, though less may be kept by now.
+        self._stretch_us: int = state.document.setdefault(
+            "stretch_us", max(size_us // _STRETCHES_OF_INTERVAL, retention_us // _MOST_STRETCHES, 1)
         )
         self._stretches: set[int] = set(state.document.get("stretches", ()))
 

@@ -1,0 +1,21 @@
+"""State is of use only to an operator with the settings that it was written with."""
+
+from headwater.errors import StateLost
+from headwater.pipelines.operators.contract import State
+
+
+def check_layout(state: State, what: str, layout: str, kept_us: int) -> None:
+    """`layout`: all that the state depends on. `kept_us`: how long it is kept; it may become less.
+    Raises StateLost if the batches before had others.
+    """
+    known = state.document
+    is_same = known.setdefault("layout", layout) == layout
+    if not is_same or known.setdefault("kept_us", kept_us) < kept_us:
+        raise StateLost(
+            f"the state of {what} windows is that of others",
+            detail="their settings or aggregates were changed"
+            if not is_same
+            else "allowed_lateness was made longer",
+            hint="rebuild the pipeline: only the log can tell what these would hold",
+        )
+    known["kept_us"] = kept_us
