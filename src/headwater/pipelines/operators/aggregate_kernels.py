@@ -1,5 +1,7 @@
 """The loops of sums and extremes, compiled by numba. Values are never null."""
 
+import numpy as np
+
 from headwater.compiled import kernel
 
 
@@ -44,3 +46,28 @@ def greatest(values, group, found, is_present):
         if not is_present[at] or values[row] > found[at]:
             is_present[at] = True
             found[at] = values[row]
+
+
+@kernel
+def ends_of_order(group, groups, times, offsets, ranks, is_last):
+    """The row of each group that is first, or last, by time, offset and rank; -1 if it has none.
+    And whether two rows were equal in all three.
+    """
+    found = np.full(groups, -1, np.int64)
+    are_equal = False
+    for row in range(len(group)):
+        best = found[group[row]]
+        if best < 0:
+            found[group[row]] = row
+            continue
+        is_less = times[row] < times[best]
+        if times[row] == times[best]:
+            is_less = offsets[row] < offsets[best]
+            if offsets[row] == offsets[best]:
+                is_less = ranks[row] < ranks[best]
+                if ranks[row] == ranks[best]:
+                    are_equal = True
+                    continue
+        if is_less != is_last:
+            found[group[row]] = row
+    return found, are_equal

@@ -7,6 +7,7 @@ from headwater.pipelines.operators.bloom import Bloom, might_contain
 from headwater.pipelines.operators.distinct import Distinct
 from headwater.pipelines.operators.durations import Duration, microseconds
 from headwater.pipelines.operators.extremes import Extreme
+from headwater.pipelines.operators.first_last import FirstOrLast
 from headwater.pipelines.operators.named_aggregates import Previous
 from headwater.pipelines.operators.percentiles import Percentiles
 from headwater.pipelines.operators.sums import Average, Rate, Sum
@@ -17,6 +18,8 @@ __all__ = [
     "bloom",
     "count",
     "distinct",
+    "first",
+    "last",
     "max",
     "might_contain",
     "min",
@@ -55,6 +58,16 @@ def min(column: str) -> Aggregate:  # noqa: A001
 
 def max(column: str) -> Aggregate:  # noqa: A001
     return Extreme(column, is_max=True)
+
+
+def first(column: str) -> Aggregate:
+    """The value, not null, with the earliest event time; of equal times, with the least offset."""
+    return FirstOrLast(column, is_last=False)
+
+
+def last(column: str) -> Aggregate:
+    """The value, not null, with the latest event time; of equal times, with the greatest offset."""
+    return FirstOrLast(column, is_last=True)
 
 
 def percentile(column: str, share: float) -> Aggregate:

@@ -122,3 +122,12 @@ def as_integers(values: pa.Array) -> npt.NDArray[np.int64]:
 
 def from_integers(values: pa.Array, kind: pa.DataType) -> pa.Array:
     return (values.cast(pa.int32()) if pat.is_date32(kind) else values).cast(kind)
+
+
+def alike(values: pa.Array) -> pa.Array:
+    """What is equal in SQL has the same bits: 0.0 and -0.0, all NaNs."""
+    if not pat.is_floating(values.type):
+        return values
+    numbers = values.to_numpy(zero_copy_only=False) + values.type.to_pandas_dtype()(0)
+    numbers[np.isnan(numbers)] = np.nan
+    return pa.array(numbers, values.type, mask=np.asarray(values.is_null()))

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.types as pat
 
 from headwater.errors import PipelineError
 from headwater.pipelines.operators.aggregate import Groups, column_type, present, refused
@@ -21,6 +20,7 @@ from headwater.pipelines.operators.counted import as_list, counted, entries
 from headwater.pipelines.operators.counting_kernels import most_counted
 from headwater.pipelines.operators.extremes import (
     ORDERED,
+    alike,
     as_integers,
     from_integers,
     is_integral,
@@ -69,7 +69,7 @@ class BoundTop:
 
     def accumulate(self, rows: pa.Table, group: Groups, groups: int) -> list[pa.Array]:
         values, group = present(rows[self.column], group)
-        return self._counted(_alike(values), group, groups, None)
+        return self._counted(alike(values), group, groups, None)
 
     def merge(self, kept: Sequence[pa.Array], group: Groups, groups: int) -> list[pa.Array]:
         offsets, values = entries(kept[0])
@@ -105,12 +105,3 @@ class BoundTop:
                 f' top("{self.column}", {self.most}, distinct=…)',
             )
         return [as_list(found.offsets, of_keys), as_list(found.offsets, pa.array(found.counts))]
-
-
-def _alike(values: pa.Array) -> pa.Array:
-    """What is equal in SQL has the same bits: 0.0 and -0.0, all NaNs."""
-    if not pat.is_floating(values.type):
-        return values
-    numbers = np.asarray(values) + np.zeros(1, values.type.to_pandas_dtype())
-    numbers[np.isnan(numbers)] = np.nan
-    return pa.array(numbers, values.type)
