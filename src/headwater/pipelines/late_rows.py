@@ -12,7 +12,7 @@ again, and a row that is late for two operators is told by each.
 
 The value is the row as JSON, the key its operator's key, as JSON. Headers: `headwater.late.cause`
 (late, future, without_time), `.topic`, `.partition`, `.offset` (of the record that it was),
-`.pipeline` and `.operator`.
+`.pipeline` and `.operator`; of a join also `.side`.
 """
 
 import time
@@ -25,7 +25,7 @@ import pyarrow as pa
 from headwater.errors import Fenced, StoreUnreachable
 from headwater.pipelines.operators.building import Built
 from headwater.pipelines.operators.contract import OFFSET
-from headwater.pipelines.operators.lateness import CAUSE, LATE, PARTITION, TOPIC
+from headwater.pipelines.operators.lateness import CAUSE, LATE, OF_SIDE, PARTITION, TOPIC
 from headwater.pipelines.operators.state_told import sides_of
 from headwater.pipelines.published_once import PublishedOnce, Record, Stream, count_in
 from headwater.sinks import json_text
@@ -85,8 +85,10 @@ class LateRows:
         keys = _as_json(rows, list(key)) if key else [None] * len(rows)
         now_ms = int(time.time() * 1000)
         about = [rows[name].to_pylist() for name in (CAUSE, TOPIC, PARTITION, OFFSET)]
-        for value, of_row, cause, topic, partition, offset in zip(
-            values, keys, *about, strict=True
+        has_sides = OF_SIDE in rows.column_names
+        sides = rows[OF_SIDE].to_pylist() if has_sides else [None] * len(rows)
+        for value, of_row, side, cause, topic, partition, offset in zip(
+            values, keys, sides, *about, strict=True
         ):
             told = {
                 "cause": cause,
@@ -96,6 +98,7 @@ class LateRows:
                 "pipeline": self._pipeline,
                 "operator": operator.name,
             }
+            told |= {"side": side} if side else {}
             headers: list[tuple[str, bytes | None]] = [
                 (PREFIX + name, each.encode()) for name, each in told.items()
             ]

@@ -13,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_driver import ADDED, START, Driver, Source
 
+from headwater.pipelines.late_rows import LateRows
+from headwater.pipelines.operators.building import Built
 from headwater.pipelines.operators.interval_join import IntervalJoin, JoinSide, result_schema
 from headwater.pipelines.operators.lateness import lateness_of
 from headwater.pipelines.operators.times import EventTime
@@ -369,6 +371,20 @@ def test_late_rows_of_both_sides_are_put_aside_together(tmp_path):
     join.batch(left=[(1, 0, 100), (1, 1, 50)], right=[(2, 0, 100), (2, 1, 60)])
     found = {(row["__side"], row.get("l"), row.get("r"), row["__cause"]) for row in join.aside}
     assert found == {("left", 1, None, "late"), ("right", None, 1, "late")}
+
+
+def test_what_is_published_of_a_late_row_tells_its_side(tmp_path):
+    join = Join(5, 5, "inner", tmp_path, late="side")
+    join.batch(left=[(1, 0, 100), (1, 1, 50)], right=[(1, 0, 100), (1, 2, 60)])
+    publishing = LateRows(None, "clicks", (), tmp_path)
+    operator = Built("join-1", 3, (("key",), ("key",)), ())
+    found = [
+        (topic, record.key, record.offset, dict(record.headers)["headwater.late.side"])
+        for state in join.driver.states.values()
+        for table in state.sides.values()
+        for topic, _, record in publishing._records(operator, table)
+    ]
+    assert found == [("left", b'{"key":1}', 1, b"left"), ("right", b'{"key":1}', 1, b"right")]
 
 
 def test_changes_of_rows_are_no_events(tmp_path):

@@ -23,11 +23,10 @@ from headwater.pipelines.flow import AT, POSITION
 from headwater.pipelines.operators.contract import OFFSET, ORIGIN, TIME, WATERMARK, Input, State
 from headwater.pipelines.operators.interval_matching import matching
 from headwater.pipelines.operators.kept_rows import KeptRows, Run, sorted_run
-from headwater.pipelines.operators.lateness import LATE, Lateness, admit
+from headwater.pipelines.operators.lateness import LATE, OF_SIDE, Lateness, admit
 from headwater.pipelines.operators.times import NEVER_US, EventTime, Watermarks
 from headwater.sinks.contract import OP
 
-SIDE: Final = "__side"  # of rows that are put aside: "left" or "right"
 _PLACE: Final = "__place"  # index into document["places"]
 
 Int64s = npt.NDArray[np.int64]
@@ -254,7 +253,7 @@ def _put_aside(state: State, arrived: _Arrived) -> None:
         renamed = dict(arrived.side.columns)
         names = [renamed.get(name, name) for name in arrived.aside.column_names]
         which = pa.repeat(pa.scalar(arrived.side.name), len(arrived.aside))
-        state.side(LATE, arrived.aside.rename_columns(names).append_column(SIDE, which))
+        state.side(LATE, arrived.aside.rename_columns(names).append_column(OF_SIDE, which))
 
 
 def _payload(side: JoinSide, rows: pa.Table) -> pa.Table:

@@ -23,6 +23,7 @@ CAUSES: Final = ("without_time", "future", LATE)  # counters of those that were 
 CAUSE: Final = "__cause"
 TOPIC: Final = "__topic"
 PARTITION: Final = "__partition"
+OF_SIDE: Final = "__side"  # of an operator with two inputs: "left" or "right"
 _DEFAULT_LATENESS: Final = "1 day"
 _EVENTS: Final = ("c", "r")  # a row that is changed or deleted later is no second event
 
