@@ -56,6 +56,8 @@ def test_any_cut_and_order_gives_the_same_and_is_close(rows, random):
             continue
         for share, value in zip(SHARES, found, strict=True):
             assert is_close(value, exact(values, share)), (share, value, exact(values, share))
+        assert str(found[0] + 0.0) == str(exact(values, 0) + 0.0)
+        assert str(found[-1] + 0.0) == str(exact(values, 1) + 0.0)
 
 
 @settings(max_examples=60, deadline=None)

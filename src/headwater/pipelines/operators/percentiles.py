@@ -4,7 +4,7 @@ A bin is all doubles that agree in sign, exponent and the first 6 bits of the ma
 are at most 1/64 apart, so its middle is off by at most 1/128 = 0.8 % of a value in it. To find the
 bin of a double is a shift of its bits, and the same on every machine, which a logarithm is not.
 There are 64 bins for each power of two; integers up to 127 have one each. The least and the
-greatest value are kept too: no percentile is beyond them.
+greatest value are kept too, and exact.
 """
 
 from collections.abc import Sequence
@@ -98,14 +98,13 @@ class BoundPercentiles:
         offsets, keys = entries(bins)
         in_bins = np.asarray(entries(counts)[1])
         numbers = np.add.reduceat(np.append(in_bins, 0), offsets[:-1]) * (np.diff(offsets) > 0)
-        found = [
-            self._within(
-                key_at_rank(offsets, np.asarray(keys), in_bins, _ranks(share, numbers)),
-                least,
-                greatest,
+        found = []
+        for share in self.shares:
+            ranks = _ranks(share, numbers)
+            middles = _middles(
+                key_at_rank(offsets, np.asarray(keys), in_bins, ranks), self.is_integer
             )
-            for share in self.shares
-        ]
+            found.append(_within(pa.array(middles), ranks == 1, ranks == numbers, least, greatest))
         if self.is_single:
             return found[0]
         several = np.array([np.asarray(each.fill_null(0)) for each in found]).T
@@ -121,10 +120,19 @@ class BoundPercentiles:
         (high,) = BoundExtreme(self.column, True, kind).merge([highs], group, groups)
         return low, high
 
-    def _within(self, bins: npt.NDArray[np.int64], least: pa.Array, greatest: pa.Array) -> pa.Array:
-        middle = pa.array(_middles(bins, self.is_integer))
-        above = pc.if_else(pc.less(middle, least), least, middle)
-        return pc.if_else(pc.greater(above, greatest), greatest, above)
+
+def _within(
+    middles: pa.Array,
+    is_least: npt.NDArray[np.bool_],
+    is_greatest: npt.NDArray[np.bool_],
+    least: pa.Array,
+    greatest: pa.Array,
+) -> pa.Array:
+    """No percentile is beyond the least and the greatest value; they themselves are exact."""
+    above = pc.if_else(pc.or_(pa.array(is_least), pc.less(middles, least)), least, middles)
+    return pc.if_else(
+        pc.or_(pa.array(is_greatest & ~is_least), pc.greater(above, greatest)), greatest, above
+    )
 
 
 def _ranks(share: float, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
