@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 
 import headwater as hw
 from headwater.errors import PipelineError
+from headwater.pipelines.operators.contract import SEEN
 from headwater.pipelines.operators.packing import BUCKET, NOW, Packing, packed_schema
 from headwater.pipelines.operators.stages import _rows, unpacked
 from headwater.pipelines.operators.times import time_of
@@ -41,7 +42,9 @@ def test_a_row_is_late_if_its_window_ended_before_its_partition_was_there(tmp_pa
 def test_a_partition_that_appears_later_is_waited_for_from_then_on(tmp_path):
     judge = Judge(hw.event_time("at", delay="0 s", future=None), tmp_path)
     judge.batch({P0: [at(5)]})
-    assert judge.batch({P1: [at(4.5, "old"), at(5.5, "new")]}) == {"old"}
+    assert judge.batch({P1: [at(4.5, "old")]}) == {"old"}
+    assert judge.now == hours(5)  # time does not go back
+    assert not judge.batch({P1: [at(5.5)]})
     judge.batch({P0: [at(8)]})
     assert judge.now == hours(5.5)
 
@@ -257,6 +260,23 @@ def test_any_cut_judges_the_same_rows_late(tmp_path_factory, found, data):
     come = _time_by_reference(log, delay)
     if come is not None:
         assert judge.now == come
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 50)), min_size=1), st.integers(1, 10))
+def test_a_task_remembers_what_it_has_seen_in_each_partition(rows, size):
+    """Partitions may be mixed in a task, and its rows come in several Arrow batches."""
+    stamper = hw.event_time("at", future=None).start()
+    origins = pa.array([origin for origin, _ in rows], pa.int32())
+    batch = pa.RecordBatch.from_arrays([pa.array([each for _, each in rows], STAMP)], ["at"])
+    found = []
+    for start in range(0, len(rows), size):
+        stamped = stamper.stamp(batch.slice(start, size), origins.slice(start, size))
+        found += stamped[SEEN].to_pylist()
+    assert found == [
+        max(time for origin, time in rows[: number + 1] if origin == rows[number][0])
+        for number in range(len(rows))
+    ]
 
 
 def test_a_partition_that_several_tasks_read_is_one():
