@@ -49,12 +49,15 @@ def test_a_partition_that_appears_later_is_waited_for_from_then_on(tmp_path):
     assert judge.now == hours(5.5)
 
 
-def test_a_partition_without_a_single_time_holds_time_back(tmp_path):
-    judge = Judge(hw.event_time("at", delay="0 s", future=None), tmp_path)
-    judge.batch({P0: [at(5)], P1: [{"name": "b", "at": None}]})
+def test_rows_without_a_usable_time_hold_nothing_back(tmp_path):
+    judge = Judge(hw.event_time("at", delay="0 s", idle="5 minutes"), tmp_path)
+    judge.batch({P0: [at(0.1)], P1: [{"name": "b", "at": None}]})
     assert judge.driver.counter("without_time") == 1
-    judge.batch({P0: [at(6)], P1: [at(1, "b")]})
-    assert judge.now == hours(1)
+    assert judge.now == hours(0.1)
+    judge.batch({P1: [at(0.2)]})
+    for minute in (0, 6):
+        judge.batch({P0: [at(0.9)], P1: [at(1e5)]}, now=minutes(minute))  # only a broken clock
+    assert judge.now == hours(0.9)
 
 
 # ---- idle partitions

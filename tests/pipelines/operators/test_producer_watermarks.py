@@ -13,7 +13,7 @@ import headwater as hw
 from headwater.errors import PipelineError
 from headwater.pipelines.operators import producer_watermarks, punctuations
 from headwater.pipelines.operators.contract import Progress
-from headwater.pipelines.operators.punctuations import LEFT, MARK, NOTHING_US, ROW, Punctuations
+from headwater.pipelines.operators.punctuations import LEFT, MARK, ROW, Punctuations
 
 SCHEMA = pa.schema([("name", pa.string()), ("at", STAMP), ("device", pa.string()), ("done", STAMP)])
 LEAVES = datetime(9999, 1, 1, tzinfo=UTC)
@@ -274,9 +274,7 @@ def _told(kinds_and_values):
 def test_only_what_matters_is_told(monkeypatch, most):
     monkeypatch.setattr(punctuations, "_THINNED_ROWS", most)
     told = [
-        ((ROW, NOTHING_US), True),  # it is here
-        ((ROW, NOTHING_US), False),
-        ((ROW, 5), True),  # since when
+        ((ROW, 5), True),
         ((ROW, 6), False),
         ((MARK, 4), True),
         ((MARK, 4), False),

@@ -5,11 +5,12 @@ row included. A producer that writes to several partitions says so in each: what
 counts there alone, since what it wrote to another may not be read yet.
 
 The watermark of a partition is the least of the producers that are present in it, and never goes
-back. A producer is present from its first row in the partition on; before its first watermark it
-holds time at that row's time, less `delay`. It leaves by a watermark in the year 9999, or is
-forgotten when it is idle, and is a new one if it comes again. A row is late by the watermark of its
-own partition before its own place: by what stands in the log before it, and nothing else. Time is
-the least of the partitions in which producers are present; with none left, the furthest.
+back. A producer is present from its first row with a time or a watermark in the partition on;
+before its first watermark it holds time at that row's time, less `delay`. It leaves by a watermark
+in the year 9999, or is forgotten when it is idle, and is a new one if it comes again. A row is late
+by the watermark of its own partition before its own place: by what stands in the log before it, and
+nothing else. Time is the least of the partitions in which producers are present; with none left,
+the furthest.
 
 What a bucket keeps and does for this grows with the producers that are present. They are limited.
 """
@@ -25,7 +26,7 @@ import pyarrow as pa
 from headwater.compiled import kernel
 from headwater.errors import PipelineError
 from headwater.pipelines.operators.contract import OFFSET, ORIGIN, Input, Progress
-from headwater.pipelines.operators.punctuations import LEFT, MARK, NOTHING_US, in_log_order
+from headwater.pipelines.operators.punctuations import LEFT, MARK, in_log_order
 from headwater.pipelines.operators.watermarks import NEVER_US, Watermarks
 
 MOST_PRODUCERS: Final = 100_000  # of one input, counted in each partition
@@ -211,7 +212,7 @@ def _course(
             after = _GONE_US
         elif kinds[row] == MARK:
             after = value if before == _GONE_US else max(before, value)
-        elif before == _GONE_US and value != NOTHING_US:
+        elif before == _GONE_US:
             after = value - delay_us
         else:
             after = before

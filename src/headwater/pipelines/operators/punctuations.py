@@ -14,10 +14,9 @@ import pyarrow as pa
 
 from headwater.compiled import kernel
 
-ROW: Final = 0  # the producer is there; VALUE is the row's time, or NOTHING_US
+ROW: Final = 0  # VALUE is its time
 MARK: Final = 1  # VALUE is its watermark
 LEFT: Final = 2
-NOTHING_US: Final = -(2**62)
 SCHEMA: Final = pa.schema(
     [("offset", pa.int64()), ("producer", pa.string()), ("value", pa.int64()), ("kind", pa.int8())]
 )
@@ -75,20 +74,18 @@ def _matters(
     producers: int,
 ) -> Any:
     is_met = np.zeros(producers, np.bool_)
-    best = np.full(producers, NOTHING_US, np.int64)  # a time, until there is a watermark
     is_marked = np.zeros(producers, np.bool_)
+    highest = np.zeros(producers, np.int64)
     matters = np.zeros(len(codes), np.bool_)
     for row in range(len(codes)):
         code, kind, value = codes[row], kinds[row], values[row]
         if kind == LEFT:
             matters[row] = True
             is_met[code] = is_marked[code] = False
-            best[code] = NOTHING_US
         elif kind == MARK:
-            if not is_marked[code] or value > best[code]:
+            if not is_marked[code] or value > highest[code]:
                 matters[row] = is_met[code] = is_marked[code] = True
-                best[code] = value
-        elif not is_met[code] or (best[code] == NOTHING_US and value != NOTHING_US):
+                highest[code] = value
+        elif not is_met[code]:
             matters[row] = is_met[code] = True
-            best[code] = value
     return matters

@@ -74,14 +74,15 @@ class TimeStamper:
             fault[(kind == MARK) & (told > at + self._settings.future_us)] = FUTURE
         fault[(fault == NO_TIME) & (kind != ROW) & has_producer] = PUNCTUATION
         kind[(fault == FUTURE) & (kind == MARK)] = ROW
-        value = np.where(kind == ROW, np.where(fault == 0, times, NEVER_US), told)
+        value = np.where(kind == ROW, times, told)
+        is_telling = has_producer & ((kind != ROW) | (fault == 0))
         offset = pc.struct_field(rows.column(POSITION), "offset")
         heard = pa.RecordBatch.from_arrays(
             [offset, producer, pa.array(value), pa.array(kind.astype(np.int8))],
             names=["offset", "producer", "value", "kind"],
         )
         for code in np.unique(codes).tolist():
-            of_partition = heard.filter(pa.array((codes == code) & has_producer))
+            of_partition = heard.filter(pa.array((codes == code) & is_telling))
             self._told.setdefault(code, Punctuations()).add(of_partition)
 
     def _running(

@@ -7,7 +7,7 @@ depend on how the log was cut into batches, nor on other partitions. Time itself
 close, has come as far as the least of all partitions; no row that is in time can find its window
 closed, because that watermark is never ahead of the row's own.
 
-Two things stand outside of this. A partition holds time back from its first row on, not before.
+Two things stand outside of this. A partition holds time back from its first row with a time on.
 And a partition that is idle is left out of the minimum until it has rows again. What such a
 partition brings may find its window closed; `lateness.admit` judges it by `closed_us`.
 """
@@ -73,12 +73,13 @@ class Watermarks:
     def advance(self, progress: Iterable[Progress], now_us: int) -> None:
         present = set()
         for each in progress:
+            if each.seen_us is None:  # rows that tell no time hold none back
+                continue
             place = each.topic, each.partition
             present.add(place)
-            partition = self._partitions.setdefault(place, _Partition())
+            partition = self._partitions.setdefault(place, _Partition(each.seen_us))
             partition.absent_us = None
-            if each.seen_us is not None:
-                partition.seen_us = max(partition.seen_us, each.seen_us)
+            partition.seen_us = max(partition.seen_us, each.seen_us)
         for place, partition in self._partitions.items():
             if place not in present and partition.absent_us is None:
                 partition.absent_us = now_us
@@ -112,7 +113,7 @@ class Watermarks:
 
 @dataclass(slots=True)
 class _Partition:
-    seen_us: int = NEVER_US  # the latest time
+    seen_us: int  # the latest time
     absent_us: int | None = None  # the first of the batches without rows of it, if it has none now
 
 
