@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from headwater.pipelines.operators.enrich import enrich
     from headwater.pipelines.operators.event_windows import session, sliding
     from headwater.pipelines.operators.join_tables import join_tables
+    from headwater.pipelines.operators.lookup import lookup
     from headwater.pipelines.operators.stream_join import join
     from headwater.pipelines.operators.times import event_time, processing_time
     from headwater.pipelines.operators.windows import hopping, tumbling
@@ -27,6 +28,7 @@ __all__ = [
     "hopping",
     "join",
     "join_tables",
+    "lookup",
     "pipeline",
     "processing_time",
     "session",
@@ -46,6 +48,7 @@ _HOMES = {
     "hopping": "headwater.pipelines.operators.windows",
     "join": "headwater.pipelines.operators.stream_join",
     "join_tables": "headwater.pipelines.operators.join_tables",
+    "lookup": "headwater.pipelines.operators.lookup",
     "pipeline": "headwater.pipelines.pipeline",
     "processing_time": "headwater.pipelines.operators.times",
     "session": "headwater.pipelines.operators.event_windows",

@@ -19,9 +19,8 @@ AT: Final = "_at"
 WRITTEN: Final = "headwater.written"  # in the metadata of `_op`: "u" is any value, also a new one
 KEPT_OP: Final = "op"  # `_op` where all rows are added
 TOPICS: Final = "topic"  # the sink that needs no section: a topic of the log itself
-TABLE: Final = "a topic by flow.table, as it is now"
-LOOKUP: Final = "a database by hw.lookup, as it is now"
-_MARKS: Final = {TABLE: "headwater_table", LOOKUP: "headwater_lookup"}  # names in Spark's plans
+_TABLE: Final = "a topic by flow.table, as it is now"
+_TABLE_MARK: Final = "headwater_table"  # in Spark's plans
 _READ: Final = "_headwater_read"
 _MODES: Final = ("append", "update")
 
@@ -95,11 +94,6 @@ def _standing_for(frame: DataFrame, read: TopicRead) -> DataFrame:
     return frame
 
 
-def not_from_log(frame: DataFrame, what: str) -> DataFrame:
-    """The same frame; whatever is made of it says so (`Write.not_from_log`)."""
-    return frame.alias(_MARKS[what])
-
-
 @dataclass
 class Flow:
     """Made for one pipeline; `hw.Flow` in the signature of its function."""
@@ -160,7 +154,7 @@ class Flow:
         """
         given = dict(options or {}) | {"key": ",".join(_names(key))}
         kind = _kind(schema, value)
-        frame = not_from_log(self.reader.table(topic, schema, kind, given), TABLE)
+        frame = self.reader.table(topic, schema, kind, given).alias(_TABLE_MARK)
         return _standing_for(frame, TopicRead(self.reader, topic, schema, kind, given))
 
     def write(
@@ -261,8 +255,7 @@ def _read_by(frame: DataFrame) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _depends_on(frame: DataFrame) -> str:
-    plan = plan_of(frame)
-    return next((what for what, mark in _MARKS.items() if f"SubqueryAlias {mark}" in plan), "")
+    return _TABLE if f"SubqueryAlias {_TABLE_MARK}" in plan_of(frame) else ""
 
 
 def _names(key: Sequence[str] | str) -> tuple[str, ...]:

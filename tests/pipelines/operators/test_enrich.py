@@ -100,11 +100,29 @@ def test_wrong_uses_are_told_when_the_pipeline_is_built(spark, project):
         with pytest.raises(PipelineError) as error:
             project.pipelines(spark, f"wrong{number}")[0].flow()
         assert told in error.value.what
-    right = "    rich = hw.enrich(orders, kept, on='customer_id', as_of='_at')\n"
-    project.pipeline("right", head + right + "    flow.write(rich, 'cache', 't', 'id')\n")
-    assert project.pipelines(spark, "right")[0].flow().writes[0].topics == ("bought", "kept")
-    joined = "    rich = orders.join(kept, orders.customer_id == kept.id).drop(kept.id)\n"
     project.pipeline(
-        "joined", head + joined + "    flow.write(rich.select('customer_id'), 'cache', 't')\n"
+        "right",
+        head
+        + """    rich = hw.enrich(orders, kept, on="customer_id", as_of="_at")
+        flow.write(rich, "cache", "t", "id")
+    """,
+    )
+    assert project.pipelines(spark, "right")[0].flow().writes[0].topics == ("bought", "kept")
+    project.pipeline(
+        "joined",
+        head
+        + """    rich = orders.join(kept, orders.customer_id == kept.id)
+        flow.write(rich.select("customer_id", "total"), "cache", "t")
+    """,
     )
     assert project.pipelines(spark, "joined")[0].flow().writes[0].not_from_log
+    project.pipeline(
+        "looked_up",
+        head
+        + """    rich = hw.lookup(
+            orders, url="sqlite:///shop.db", table="t", on="customer_id", columns="country string"
+        )
+        flow.write(rich, "cache", "t", "id")
+    """,
+    )
+    assert list(project.pipelines(spark, "looked_up")[0].flow().unrepeatable) == ["hw.lookup"]
