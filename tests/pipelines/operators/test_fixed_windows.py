@@ -320,7 +320,7 @@ def test_state_lives_until_it_can_be_neither_corrected_nor_compared_with(tmp_pat
     def ends():
         """Of the windows in state."""
         state = streamed.states[0]
-        tables = [state.table(f"panes{each}") for each in state.document["panes"]["stretches"]]
+        tables = [state.table(f"panes{first}") for first, *_ in state.document["panes"]]
         return sorted((last + 1) * 10 for table in tables for last in table["last"].to_pylist())
 
     streamed.batch({("t", 0): [row("a", 5), row("a", 15)]})
@@ -335,18 +335,24 @@ def test_state_lives_until_it_can_be_neither_corrected_nor_compared_with(tmp_pat
 def test_a_batch_writes_what_it_changes_only(tmp_path):
     operator = windows(1, late="correct", allowed_s=10_000)
     streamed = driver(operator, tmp_path, buckets=1)
+
+    def written():
+        """Rows of the tables that the last batch wrote."""
+        state = streamed.states[0]
+        return [len(table) for table in state._put.values() if table is not None]
+
     streamed.batch({("t", 0): [row(f"k{n % 5}", n // 5) for n in range(5000)]})
-    stretches = len(streamed.states[0].document["panes"]["stretches"])
-    assert 16 <= stretches <= 64
+    for second in range(1000, 1060):
+        streamed.batch({("t", 0): [row(f"k{n}", second) for n in range(5)]})
+        # Its own window, and sometimes two small tables that wait and become one.
+        assert sum(written()) <= 5 + 5000 / 8
+        assert len(streamed.states[0].document["panes"]) <= 64
     for late in (1001, 2, 500):
         streamed.batch({("t", 0): [row("k1", late)]})
-        written = [name for name, table in streamed.states[0]._put.items() if table is not None]
-        assert len(written) == 1
-        assert len(streamed.states[0].table(written[0])) < 5000 / 10
-    # When little is left, stretches are short again.
+        assert len(written()) == 1
+        assert written()[0] <= 5000 / 8
     streamed.batch({("t", 0): [row("k1", 30_000)]})
-    streamed.batch({("t", 0): [row("k1", 30_001)]})
-    assert streamed.states[0].document["panes"]["length"] == 1
+    assert [first for first, *_ in streamed.states[0].document["panes"]] == [30_000]
 
 
 @pytest.mark.parametrize(("late", "result"), [("drop", []), ("correct", [("d", 1), ("c", 2)])])

@@ -74,7 +74,10 @@ class FixedWindows:
             closing=self._last_closed(clock.now_us),
         )
         result = emission.of(panes, fresh)
-        panes.save(self._last_closed(clock.now_us - self._kept_us) + 1)
+        panes.save(
+            alive_from=self._last_closed(clock.now_us - self._kept_us) + 1,
+            settled=emission.closing + self.panes - 1,
+        )
         return result
 
     @property

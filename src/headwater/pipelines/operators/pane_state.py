@@ -4,12 +4,13 @@ A pane is a piece of time, `hop` long; a window is some panes in a row. An entry
 the rows of one key that count in the windows `first` … `last` (windows are numbered by their last
 pane): those of one pane, apart only if some came too late for the first of its windows.
 
-Entries of the same stretch are one table. A batch writes the tables whose entries it changes; those
-that merely wait for late rows cost it nothing. How many panes a stretch has follows from how much
-time is kept, so that there are neither many tables nor a few large ones.
+A new pane gets a table of its own, so a batch writes those of the panes that it has rows of, and
+what merely waits for late rows costs it nothing. When there are many tables, the two smallest of
+those that are next to each other and get no rows in time any more become one.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -23,34 +24,52 @@ from headwater.pipelines.operators.named_aggregates import NamedAggregates
 FIRST: Final = "first"
 LAST: Final = "last"
 _MOST_TABLES: Final = 64
-_FEW_TABLES: Final = 8
+_NEW_TABLES: Final = 16  # of a batch
+_NO_LIMIT: Final = 2**62
 
 Windows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """The entries of one table: those whose last window is one of these."""
+
+    first: int
+    last: int
+    rows: int
+
+    @property
+    def name(self) -> str:
+        return f"panes{self.first}"
 
 
 class PaneState:
     """Of one bucket, in one batch: `before` and `after` it."""
 
     def __init__(self, state: State, aggregates: NamedAggregates, schema: pa.Schema) -> None:
-        kept: dict[str, Any] = state.document.get("panes", {})
         self._state = state
         self._aggregates = aggregates
         self._schema = schema
-        self._length: int = kept.get("length", 1)  # of a stretch, in panes
-        self._stretches: set[int] = set(kept.get("stretches", ()))
-        self._changed: set[int] = set()
+        kept: list[Any] = state.document.get("panes", [])
+        self._stretches = [_Stretch(*each) for each in kept]  # in the order of time
+        self._changed: list[_Stretch] = []
         self._merged = schema.empty_table()
 
     def add(self, fresh: pa.Table) -> None:
         """Entries of the batch's rows, one for each key, first and last."""
-        self._changed = self._stretches.intersection(self._stretch_of(fresh).tolist())
+        met = np.unique(windows_of(fresh, LAST))
+        self._changed = [
+            each
+            for each in self._stretches
+            if np.searchsorted(met, each.first) < np.searchsorted(met, each.last, "right")
+        ]
         if not self._changed:
             self._merged = fresh
             return
-        entries = pa.concat_tables([*map(self._table, sorted(self._changed)), fresh])
+        entries = pa.concat_tables([self._read(self._changed), fresh])
         told_apart = [name for name in entries.column_names if name[0] != "a"]
-        windows = [windows_of(entries, FIRST), windows_of(entries, LAST)]
         keys = [entries[name] for name in told_apart if name[0] == "k"]
+        windows = [windows_of(entries, FIRST), windows_of(entries, LAST)]
         group, groups = number([*keys, *windows], len(entries))
         kept = entries.select(told_apart).take(pa.array(first_rows(group, groups)))
         merged = self._aggregates.merge(entries, group, groups)
@@ -60,77 +79,77 @@ class PaneState:
         """Entries as they were before `add`, at least those whose last window is wanted; asked for
         stretches of windows, the first and the last of them.
         """
-        return self._read(self._wanted(self._stretches, is_wanted))
+        return self._read(each for each in self._stretches if is_wanted(each.first, each.last))
 
     def after(self, is_wanted: Callable[[int, int], bool]) -> pa.Table:
-        untouched = self._wanted(self._stretches - self._changed, is_wanted)
+        untouched = [each for each in self._untouched() if is_wanted(each.first, each.last)]
         return pa.concat_tables([self._read(untouched), self._merged])
 
-    def save(self, alive_from: int) -> None:
-        """All that is still needed: entries whose last window is not before `alive_from`."""
+    def save(self, alive_from: int, settled: int) -> None:
+        """All that is still needed: entries whose last window is not before `alive_from`. Those up
+        to `settled` get no rows any more, but late ones.
+        """
         alive = self._merged.filter(pa.array(windows_of(self._merged, LAST) >= alive_from))
-        gone = {each for each in self._stretches if (each + 1) * self._length <= alive_from}
-        untouched = self._stretches - self._changed - gone
-        length = self._fitting_length(alive, untouched, alive_from)
-        if length != self._length:
-            alive = pa.concat_tables([self._read(untouched), alive])
-            alive = alive.filter(pa.array(windows_of(alive, LAST) >= alive_from))
-            for stretch in self._stretches:
-                self._state.put(self._name(stretch), None)
-            self._length, untouched = length, set()
-        else:
-            for stretch in self._changed | gone:
-                self._state.put(self._name(stretch), None)
+        untouched = [each for each in self._untouched() if each.last >= alive_from]
+        for each in self._stretches:
+            if each not in untouched:
+                self._state.put(each.name, None)
         written = self._put(alive)
-        self._state.document["panes"] = {
-            "length": self._length,
-            "stretches": sorted(untouched | written),
-        }
+        stretches = sorted([*untouched, *written], key=lambda each: each.first)
+        while len(stretches) > _MOST_TABLES:
+            self._unite_two(stretches, settled)
+        self._state.document["panes"] = [[each.first, each.last, each.rows] for each in stretches]
 
-    def _put(self, entries: pa.Table) -> set[int]:
+    def _untouched(self) -> list[_Stretch]:
+        return [each for each in self._stretches if each not in self._changed]
+
+    def _put(self, entries: pa.Table) -> list[_Stretch]:
         if not len(entries):
-            return set()
-        stretch = self._stretch_of(entries)
-        order = np.argsort(stretch, kind="stable")
+            return []
+        last = windows_of(entries, LAST)
+        order = np.argsort(last, kind="stable")
         entries = entries.take(pa.array(order)).combine_chunks()
-        found, starts = np.unique(stretch[order], return_index=True)
-        ends = [*starts[1:].tolist(), len(entries)]
-        for each, start, end in zip(found.tolist(), starts.tolist(), ends, strict=True):
-            self._state.put(self._name(each), entries.slice(start, end - start))
-        return set(found.tolist())
+        last = last[order]
+        found, starts = np.unique(last, return_index=True)
+        begins = self._begins(found)
+        ends = [*starts[begins[1:]].tolist(), len(entries)]
+        written = []
+        for start, end in zip(starts[begins].tolist(), ends, strict=True):
+            stretch = _Stretch(int(last[start]), int(last[end - 1]), end - start)
+            self._state.put(stretch.name, entries.slice(start, end - start))
+            written.append(stretch)
+        return written
 
-    def _fitting_length(self, alive: pa.Table, untouched: set[int], alive_from: int) -> int:
-        last, length = windows_of(alive, LAST), self._length
-        bounds = [bound for each in untouched for bound in (each * length, (each + 1) * length - 1)]
-        if len(last):
-            bounds += [int(last.min()), int(last.max())]
-        high = max(bounds, default=0)
-        low = max(min(bounds, default=0), min(alive_from, high))
-        if high // length - low // length < _FEW_TABLES:
-            length = 1
-        if high // length - low // length >= _MOST_TABLES:
-            length = max(1, -(-2 * (high - low + 1) // _MOST_TABLES))
-        return length
+    def _begins(self, windows: Windows) -> npt.NDArray[np.intp]:
+        """At which of these windows a table begins. They stay in the stretches that there were;
+        others are one each, or share some if they are many, and never with a stretch in between.
+        """
+        firsts = np.array([each.first for each in self._stretches], np.int64)
+        lasts = np.array([-_NO_LIMIT, *(each.last for each in self._stretches)], np.int64)
+        stretch = np.searchsorted(firsts, windows, "right")
+        is_new = windows > lasts[stretch]
+        most = max(int(is_new.sum()), _NEW_TABLES)
+        piece = np.where(is_new, (np.cumsum(is_new) - 1) * _NEW_TABLES // most, -1)
+        begins = np.flatnonzero((np.diff(stretch) != 0) | (np.diff(piece) != 0)) + 1
+        return np.concatenate([[0], begins])
 
-    def _stretch_of(self, entries: pa.Table) -> npt.NDArray[np.int64]:
-        stretch: npt.NDArray[np.int64] = windows_of(entries, LAST) // self._length
-        return stretch
+    def _unite_two(self, stretches: list[_Stretch], settled: int) -> None:
+        pairs = range(len(stretches) - 1)
+        waiting = [at for at in pairs if stretches[at + 1].last <= settled]
+        at = min(waiting or pairs, key=lambda at: stretches[at].rows + stretches[at + 1].rows)
+        one, other = stretches[at : at + 2]
+        both = self._read([one, other])
+        self._state.put(other.name, None)
+        self._state.put(one.name, both)
+        stretches[at : at + 2] = [_Stretch(one.first, other.last, len(both))]
 
-    def _wanted(self, stretches: set[int], is_wanted: Callable[[int, int], bool]) -> list[int]:
-        length = self._length
-        return [each for each in stretches if is_wanted(each * length, (each + 1) * length - 1)]
-
-    def _read(self, stretches: Iterable[int]) -> pa.Table:
-        tables = [self._table(each) for each in sorted(stretches)]
+    def _read(self, stretches: Iterable[_Stretch]) -> pa.Table:
+        tables = []
+        for each in stretches:
+            table = self._state.table(each.name)
+            assert table is not None
+            tables.append(table)
         return pa.concat_tables([self._schema.empty_table(), *tables])
-
-    def _table(self, stretch: int) -> pa.Table:
-        table = self._state.table(self._name(stretch))
-        assert table is not None
-        return table
-
-    def _name(self, stretch: int) -> str:
-        return f"panes{stretch}"
 
 
 def windows_of(entries: pa.Table, name: str) -> Windows:
