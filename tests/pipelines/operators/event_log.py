@@ -59,7 +59,7 @@ def rows_of(steps, start=0):
 
 
 @st.composite
-def logs(draw, partitions=2, most=25, keys=("a", "b", None), back=40, forth=20):
+def logs(draw, partitions=2, most=25, keys=("a", "b", "c", None), back=40, forth=20):
     """Of each partition its rows: {"name", "time" (seconds), "id"}. Time goes forth and back."""
     step = st.tuples(st.sampled_from(keys), st.integers(-back, forth))
     log, number = [], 0

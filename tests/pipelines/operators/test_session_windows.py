@@ -221,6 +221,17 @@ def test_without_a_key_all_rows_make_sessions_together(tmp_path):
     assert brief(found) == [("c", "final", 0, 15, [0, 5])]
 
 
+def test_a_row_finds_the_session_of_its_key_among_many(tmp_path):
+    driver = driver_of(tmp_path, gap=10)
+    many = [{"name": f"n{n}", "time": at(0), "id": n} for n in range(60)]
+    driver.batch({("events", 0): many})
+    driver.batch(rows(5, name="n7", ids=[100]))
+    found = driver.batch(rows(100, name="n8"))
+    assert {row["name"]: row["ids"] for row in found} == {
+        f"n{n}": [n, 100] if n == 7 else [n] for n in range(60)
+    }
+
+
 def test_updates_and_deletes_are_no_events(tmp_path):
     driver = driver_of(tmp_path, gap=10)
     changed = {"name": "a", "time": at(5), "id": 1, "_op": "u"}

@@ -211,6 +211,16 @@ def test_one_partition_far_ahead_drops_nothing_of_the_other(tmp_path):
     assert driver.counter("late") == 0
 
 
+def test_an_event_finds_those_of_its_key_among_many(tmp_path):
+    driver = driver_of(tmp_path, size=10)
+    many = [{"name": f"n{n}", "time": at(0), "id": n} for n in range(60)]
+    driver.batch({("events", 0): many})
+    assert len(driver.batch(rows(5, 6, name="n7", ids=[100, 101]))) == 61
+    assert brief(driver.batch(rows(7, name="new"))) == [("c", "final", 101, [7, 100, 101])]
+    assert brief(driver.batch(rows(9, name="n59", ids=[102]))) == [("c", "final", 7, [7])]
+    assert brief(driver.batch(rows(50))) == [("c", "final", 102, [59, 102])]
+
+
 def test_without_a_key_all_events_are_together(tmp_path):
     driver = driver_of(tmp_path, size=10, by=())
     found = driver.batch(

@@ -4,7 +4,7 @@ Sessions are a table: the columns of the key (k0, k1, …), FIRST and LAST (time
 last row), SHOWN (how they were emitted last) and accumulators.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headwater.compiled import kernel
-from headwater.pipelines.operators.grouping import number
+from headwater.pipelines.operators.grouping import may_be_among, number
 from headwater.pipelines.operators.named_aggregates import NamedAggregates
 from headwater.pipelines.operators.time_order import by_key_and_time
 
@@ -21,6 +21,7 @@ FIRST: Final = "first"
 LAST: Final = "last"
 SHOWN: Final = "shown"
 NOT_SHOWN, EARLY, FINAL = 0, 1, 2
+_MANY: Final = 4  # so many times as many sessions are looked through for those of the same keys
 
 Ints = npt.NDArray[np.int64]
 
@@ -80,6 +81,15 @@ class Merging:
         """Both are sessions that do not touch each other; those of `fresh` may touch the kept."""
         if not len(fresh) or not len(kept):
             return Changes(kept, kept.slice(0, 0), np.empty(0, np.int64), fresh)
+        if len(kept) < _MANY * len(fresh):
+            return self._merged(kept, fresh)
+        keys = [fresh[name] for name in self.keys]
+        is_near = may_be_among([kept[name] for name in self.keys], keys, len(kept))
+        changes = self._merged(kept.filter(pa.array(is_near)), fresh)
+        far = kept.filter(pa.array(~is_near))
+        return replace(changes, untouched=pa.concat_tables([far, changes.untouched]))
+
+    def _merged(self, kept: pa.Table, fresh: pa.Table) -> Changes:
         both = pa.concat_tables([kept, fresh])
         key, _ = number([both[name] for name in self.keys], len(both))
         first, last = ints(both, FIRST), ints(both, LAST)

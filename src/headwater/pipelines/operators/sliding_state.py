@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headwater.pipelines.operators.contract import OFFSET, ORIGIN, TIME, State
-from headwater.pipelines.operators.grouping import first_rows, number
+from headwater.pipelines.operators.grouping import first_rows, may_be_among, number
 from headwater.pipelines.operators.time_order import by_key_and_time
 
 KEY: Final = "__key"
@@ -28,6 +28,7 @@ _KEYS: Final = "keys"
 _PENDING: Final = "pending"
 _STRETCHES_OF_INTERVAL: Final = 8
 _MOST_STRETCHES: Final = 128
+_MANY: Final = 4  # so many times as many keys are looked through for those of the rows
 
 Ints = npt.NDArray[np.int64]
 
@@ -52,21 +53,34 @@ class Keys:
             return np.empty(0, np.int64)
         self._is_changed = True
         rows = pa.Table.from_arrays(list(columns), self._names) if columns else None
-        keys = self._known.select(self._names)
-        both = keys if rows is None else pa.concat_tables([keys, rows.cast(keys.schema)])
-        group, groups = number(both.columns, len(self._known) + len(time_us))
-        first = first_rows(group, groups)
-        added = groups - len(self._known)
+        near = np.arange(len(self._known))
+        if rows is not None and len(near) >= _MANY * len(rows):
+            known = [self._known[name] for name in self._names]
+            near = np.flatnonzero(may_be_among(known, rows.columns, len(near)))
+        both = self._known.select(self._names).take(pa.array(near))
+        if rows is not None:
+            both = pa.concat_tables([both, rows.cast(both.schema)])
+        group, groups = number(both.columns, len(near) + len(time_us))
+        of_rows = group[len(near) :]
+        added = groups - len(near)
         following: int = self._state.document.get("next_key", 0)
         self._state.document["next_key"] = following + added
-        numbers = np.concatenate([ints(self._known, KEY), np.arange(following, following + added)])
-        of_rows = group[len(self._known) :]
-        latest = np.full(groups, np.iinfo(np.int64).min)
-        latest[: len(self._known)] = ints(self._known, _LATEST)
-        np.maximum.at(latest, of_rows, time_us)
-        columns_of_keys = both.take(pa.array(first)).columns if columns else []
-        self._known = pa.Table.from_arrays(
-            [*columns_of_keys, pa.array(numbers), pa.array(latest)], schema=self._schema
+        numbers = np.arange(following, following + added)
+        numbers = np.concatenate([ints(self._known, KEY)[near], numbers])
+        met = np.full(groups, np.iinfo(np.int64).min)
+        np.maximum.at(met, of_rows, time_us)
+        latest = ints(self._known, _LATEST).copy()
+        latest[near] = np.maximum(latest[near], met[: len(near)])
+        first = first_rows(group, groups)[len(near) :]
+        columns_of_added = both.take(pa.array(first)).columns if columns else []
+        more = [pa.array(numbers[len(near) :]), pa.array(met[len(near) :])]
+        self._known = pa.concat_tables(
+            [
+                self._known.set_column(
+                    self._schema.get_field_index(_LATEST), _LATEST, pa.array(latest)
+                ),
+                pa.Table.from_arrays([*columns_of_added, *more], schema=self._schema),
+            ]
         )
         found: Ints = numbers[of_rows]
         return found
