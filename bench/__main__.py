@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from bench import machine, pipelines, report, workloads
+from bench import machine, operators, pipelines, report, workloads
 from bench.archive import archiving
 from bench.capture import capture
 from bench.compaction import compaction
@@ -159,11 +159,21 @@ def _pipelines_suite(sitting: Sitting) -> None:
         sitting.keep()
 
 
+def _operators_suite(sitting: Sitting) -> None:
+    rounds = min(sitting.rounds, 3)
+    for what, part in operators.parts(quick=sitting.options.quick).items():
+        if sitting.options.only is None or sitting.options.only in what:
+            print(what, flush=True)
+            part(rounds, sitting.figures)
+            sitting.keep()
+
+
 SUITES: dict[str, Callable[[Sitting], None]] = {
     "log": _log_suite,
     "broker": _broker_suite,
     "capture": _capture_suite,
     "pipelines": _pipelines_suite,
+    "operators": _operators_suite,
 }
 
 
@@ -197,7 +207,7 @@ def _provision(suites: list[str]) -> None:
     """Gets everything first, so that no build disturbs a measurement."""
     for get in (kafka_libs, kfake_binary, rdkafka_performance, latency_client):
         get()
-    if "pipelines" in suites:
+    if {"pipelines", "operators"} & set(suites):
         spark_connector_jars()
         postgresql_jdbc_jars()
 
