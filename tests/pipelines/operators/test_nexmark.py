@@ -1,5 +1,7 @@
 """Nexmark q1 to q8 through the log, each answer value by value as DuckDB gives it."""
 
+from collections import Counter
+
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -39,14 +41,22 @@ def frames(reader, address):
     }
 
 
-def without_end(rows):
-    return [row for row in rows if END not in row]
+def differing(rows, query, tables):
+    """Rows that only one of the two has; averages may differ behind the ninth digit."""
+    ours = Counter(rounded(row) for row in rows if END not in row)
+    theirs = Counter(rounded(row) for row in answer(query, tables))
+    assert theirs
+    return (ours - theirs) + (theirs - ours)
+
+
+def rounded(row):
+    return tuple(float(f"{each:.9g}") if isinstance(each, float) else each for each in row)
 
 
 @pytest.mark.parametrize("query", QUERIES)
 def test_of_what_is_there(spark, address, tables, query):
     result = QUERIES[query](frames(spark.read, address)).toArrow()
-    assert without_end(in_order(result)) == pytest.approx(answer(query, tables))
+    assert not differing(in_order(result), query, tables)
 
 
 @pytest.mark.parametrize("query", STREAMED)
@@ -60,4 +70,4 @@ def test_as_a_stream(spark, address, tables, query, tmp_path):
     writing = writing.outputMode(MODES.get(query, "append")).trigger(availableNow=True)
     writing.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
     rows = [row for table in found for row in in_order(table)]
-    assert sorted(without_end(rows)) == answer(query, tables)
+    assert not differing(rows, query, tables)
