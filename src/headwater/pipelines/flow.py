@@ -241,12 +241,9 @@ def plan_of(frame: DataFrame) -> str:
 
 def _read_by(frame: DataFrame) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Topics and patterns of the streams in the plan."""
-    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001
     found: tuple[set[str], set[str]] = set(), set()
-    for index in range(leaves.size()):
-        leaf = leaves.apply(index)
-        if leaf.nodeName() == "StreamingRelationV2":
-            options = leaf.extraOptions()  # ours, or those of Spark's own connector
+    for kind, options in _sources(frame):
+        if kind == "StreamingRelationV2":  # ours, or Spark's own connector
             topic = options.get("topic") or options.get("subscribe")
             pattern = options.get("pattern") or options.get("subscribePattern")
             found[0].update(topic.split(",") if topic else ())
@@ -256,6 +253,28 @@ def _read_by(frame: DataFrame) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def _depends_on(frame: DataFrame) -> str:
     return _TABLE if f"SubqueryAlias {_TABLE_MARK}" in plan_of(frame) else ""
+
+
+def has_events(frame: DataFrame) -> bool:
+    """Whether its rows are records of topics that are no captured tables: each is an event, though
+    its `_op` is "u", as the log cannot tell whether it replaces another.
+    """
+    if frame.schema[OP].metadata.get(WRITTEN):
+        return True
+    values = [options.get("value") for _, options in _sources(frame)]
+    return bool(values) and all(each not in (None, "debezium") for each in values)
+
+
+def _sources(frame: DataFrame) -> list[tuple[str, Any]]:
+    """What the plan reads, and with which options."""
+    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001
+    found = [leaves.apply(index) for index in range(leaves.size())]
+    options = {"StreamingRelationV2": "extraOptions", "DataSourceV2Relation": "options"}
+    return [
+        (leaf.nodeName(), getattr(leaf, options[leaf.nodeName()])())
+        for leaf in found
+        if leaf.nodeName() in options
+    ]
 
 
 def _names(key: Sequence[str] | str) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.errors import PipelineError
-from headwater.pipelines.flow import WRITTEN, plan_of
+from headwater.pipelines.flow import has_events, plan_of
 from headwater.pipelines.operators.building import Built, current, name_operator
 from headwater.pipelines.operators.contract import (
     OFFSET,
@@ -281,13 +281,10 @@ def _further(one: Progress, other: Progress) -> Progress:
 
 
 def _column(side: Side, name: str) -> "Column":
-    """Records of a topic that is no captured table are events, though the log calls them "u", as it
-    cannot tell whether they replace others.
-    """
     from pyspark.sql import functions as F  # noqa: N812
 
     column = F.col(name)
-    if name != OP or side.stamping is None or not side.frame.schema[OP].metadata.get(WRITTEN):
+    if name != OP or side.stamping is None or not has_events(side.frame):
         return column
     return F.when(column == "u", "c").otherwise(column).alias(OP)
 
