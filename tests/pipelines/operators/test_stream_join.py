@@ -167,6 +167,7 @@ def expected(left, right, before, after, how, left_end, right_end):
 
 HOWS = st.sampled_from(["inner", "left", "right", "full"])
 INTEGERS = st.sampled_from([0, 1, 2, None])
+SPANS = st.sampled_from([0, 1, 5, 12, 40, 60])
 STRINGS = st.tuples(st.sampled_from(["a", "b", None]), st.sampled_from(["x", "y"]))
 
 
@@ -209,8 +210,8 @@ def examples(count):
 
 
 @pytest.mark.parametrize("strings", [False, True])
-@examples(50)
-@given(data=st.data(), how=HOWS, before=st.integers(0, 12), after=st.integers(0, 12))
+@examples(40)
+@given(data=st.data(), how=HOWS, before=SPANS, after=SPANS)
 def test_any_cut_gives_what_nested_loops_give(strings, data, how, before, after):
     keys = STRINGS if strings else INTEGERS
     left, right = data.draw(streams(keys)), data.draw(streams(keys))
@@ -240,8 +241,8 @@ def test_any_cut_gives_what_nested_loops_give(strings, data, how, before, after)
     assert numbers(whole.batch(left, right)) == wanted
 
 
-@examples(50)
-@given(data=st.data(), before=st.integers(0, 12), after=st.integers(0, 12))
+@examples(40)
+@given(data=st.data(), before=SPANS, after=SPANS)
 def test_whatever_partitions_do_all_that_is_not_put_aside_is_joined(data, before, after):
     """Partitions that appear late, fall idle and wake: which rows are late then depends on the
     clock. But no row is lost uncounted, comes out alone and in a pair, or twice."""
@@ -302,6 +303,17 @@ def test_unmatched_once_on_expiry(tmp_path):
     assert [(row["l"], row["r"], row["key"]) for row in rows] == [(1, None, 2)]
     assert rows[0]["_position"] == {"topic": "left", "partition": 0, "offset": 1}
     assert join.batch(right=[(8, 3, 200)]) == []
+
+
+def test_rows_that_are_kept_together_expire_one_by_one(tmp_path):
+    join = Join(40, 40, "left", tmp_path)
+    join.batch(left=[(1, n, 100 + n) for n in range(8)], right=[(9, 0, 100)])
+    assert join.runs() == 1 + 1
+    for n in range(3):
+        assert numbers(join.batch(right=[(9, n, 141 + n)])) == [(n, None)]
+    rest = [(3, None), (4, None), (5, None), (6, None), (7, 9)]  # the last one by its partner
+    assert numbers(join.batch(right=[(1, 9, 147)])) == rest
+    assert numbers(join.batch(right=[(9, 9, 200)])) == []
 
 
 def test_unmatched_of_the_right_side_has_its_key(tmp_path):
@@ -416,6 +428,19 @@ def test_what_has_expired_is_removed(tmp_path):
         join.batch(left=rows, right=[(key + 100, n, second) for key, n, second in rows])
         assert 0 < join.rows_kept() < 2 * 60
         assert join.runs() < 3 * 2 * 10
+
+
+def test_runs_that_become_one_keep_what_they_know(tmp_path):
+    join = Join(0, 80, "left", tmp_path)
+    join.batch(right=[(9, 99, 175)])
+    for n in range(24):  # keys go down, so that rows change places when they are put together
+        join.batch(left=[(100 - n, n, 100 + n // 3)])
+        if n % 2:
+            assert numbers(join.batch(right=[(100 - n, n, 175)])) == [(n, n)]
+    assert any(run["level"] for run in join._runs())
+    rows = join.batch(right=[(9, 100, 300)])
+    assert sorted(row["l"] for row in rows if row["r"] is None) == list(range(0, 24, 2))
+    assert len(rows) == 12
 
 
 def test_many_small_batches_become_few_runs(tmp_path):
