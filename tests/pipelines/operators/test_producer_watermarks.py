@@ -97,8 +97,12 @@ def test_its_own_watermark_does_not_make_a_row_late(judge):
 def test_a_watermark_that_goes_back_is_none(judge):
     judge.batch({P0: [row("a", 5, 5), row("a", 5, 3)]})
     assert judge.now == hours(5)
-    judge.batch({P0: [row("a", 5, 4)]})
-    assert judge.now == hours(5)
+    judge.batch({P0: [row("b", 6, 6), row("a", 5, 4)]})
+    judge.batch({P0: [row("c", 5.5, 5.5)]})
+    judge.batch({P0: [row("a", None, LEAVES), row("b", 7, 4)]})
+    assert judge.now == hours(5.5)
+    judge.batch({P0: [row("c", None, LEAVES)]})
+    assert judge.now == hours(6)
 
 
 def test_a_row_may_be_a_punctuation_only(judge):
