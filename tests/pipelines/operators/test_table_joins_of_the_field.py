@@ -158,6 +158,14 @@ class TestOuter:
         found = tables.batch([], [right(1, 10, op="d"), right(2, 10)])
         assert ops(found) == [("c", 1, 2), ("d", 1, 1)]
 
+    def test_a_row_without_a_partner_changes(self, tables):
+        tables.batch([left(1, 10, 0)])
+        assert ops(tables.batch([left(1, 10, 1, "u")])) == [("u", 1, None)]
+        found = tables.batch([left(1, 10, 2, "u")], [right(1, 10)])
+        assert {(row["_op"], row["r"]) for row in found} == {("d", None), ("c", 1)}
+        found = tables.batch([left(1, 10, 3, "u")], [right(1, 10, op="d")])
+        assert {(row["_op"], row["r"]) for row in found} == {("d", 1), ("c", None)}
+
     def test_null_meets_nothing_not_even_null(self, tables):
         found = tables.batch([left(1, None)], [right(1, None)])
         assert ops(found) == [("c", 1, None)]
