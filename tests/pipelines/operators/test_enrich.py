@@ -26,15 +26,16 @@ def project(tmp_path, broker_address):
     return Project(tmp_path, broker_address)
 
 
-def produce_at(project, topic, second, row, key="id"):
-    """By its time in the log, not by when the test runs."""
-    producer = Producer({"bootstrap.servers": project.bootstrap})
-    producer.produce(
-        topic,
-        key=json.dumps({key: row[key]}).encode(),
-        value=json.dumps(row).encode(),
-        timestamp=1_750_000_000_000 + second * 1000,
-    )
+def produce_at(project, topic, *rows):
+    """(second, row): by their time in the log, not by when the test runs."""
+    producer = Producer({"bootstrap.servers": project.bootstrap, "linger.ms": 0})
+    for second, row in rows:
+        producer.produce(
+            topic,
+            key=json.dumps({"id": row["id"]}).encode(),
+            value=json.dumps(row).encode(),
+            timestamp=1_750_000_000_000 + second * 1000,
+        )
     producer.flush()
 
 
@@ -45,17 +46,18 @@ def test_orders_get_the_customer_as_it_was_over_restarts(spark, project):
     expected = {}
     for start in (0, 100, 200):
         # In the topic before the orders, but of a time between them.
-        for n in range(6):
-            country = f"c{start}-{n}"
-            produce_at(project, "customers", start + 1, {"id": n, "country": country})
+        changes = [(start + 1, {"id": n, "country": f"c{start}-{n}"}) for n in range(6)]
+        produce_at(project, "customers", *changes)
+        orders = []
         for second, version in ((start, start - 100), (start + 5, start)):
             for n in range(10):
                 order = 2 * start + second % 100 * 2 + n
                 customer = n % 8  # two of them are not there
                 row = {"id": order, "customer_id": customer, "total": n}
-                produce_at(project, "orders", second, row)
+                orders.append((second, row))
                 is_there = customer < 6 and version >= 0
                 expected[order] = f"c{version}-{customer}" if is_there else None
+        produce_at(project, "orders", *orders)
         with project.running(spark, "rich"):
             project.wait_until_at_end(spark, "orders", "rich")
             project.wait_until_at_end(spark, "customers", "rich")
@@ -126,3 +128,34 @@ def test_wrong_uses_are_told_when_the_pipeline_is_built(spark, project):
     """,
     )
     assert list(project.pipelines(spark, "looked_up")[0].flow().unrepeatable) == ["hw.lookup"]
+
+
+REVENUE = """
+    orders = flow.changes("sold", "id bigint, customer_id bigint, created_at timestamp")
+    customers = flow.table("buyers", "id bigint, country string", key="id")
+    rich = hw.enrich(orders, customers, on="customer_id")
+    time = hw.event_time("created_at", delay="1 second", future=None)
+    per_hour = hw.tumbling(rich, time, "1 hour", by=["country"]).agg(orders=hw.agg.count())
+    flow.write(per_hour.drop("_mark"), to="cache", table="hours", key=["country", "window_start"])
+"""
+
+
+def test_windows_over_enriched_orders_miss_none_that_is_in_time(spark, project):
+    """The orders of one partition go through the buckets of their customers, and time is told by
+    them in their order again: minutes apart, with a delay of a second, none is late.
+    """
+    project.topic("sold", 1)
+    project.topic("buyers", 2)
+    project.pipeline("revenue", REVENUE)
+    produce_at(project, "buyers", *[(0, {"id": n, "country": f"c{n % 3}"}) for n in range(9)])
+    orders = []
+    for n in range(300):
+        created = f"2026-01-01T{n // 60:02}:{n % 60:02}:00Z"
+        orders.append((10 + n, {"id": n, "customer_id": n * 7 % 9, "created_at": created}))
+    produce_at(project, "sold", *orders)
+    with project.running(spark, "revenue"):
+        project.wait_until_at_end(spark, "sold", "revenue")
+        project.wait_until_at_end(spark, "buyers", "revenue")
+    found = project.rows("SELECT country, orders FROM hours")
+    assert sorted(found) == sorted((f"c{n}", 20) for n in range(3) for _ in range(4))
+    assert verify(project.pipelines(spark, "revenue")[0], "cache/hours").is_equal

@@ -77,6 +77,10 @@ def operators_in(plan: str) -> tuple[Built, ...]:
     return tuple(now.built[name] for name in names if name in now.built) if now else ()
 
 
+def has_operators(plan: str) -> bool:
+    return _IN_PLAN.search(plan) is not None
+
+
 def above_operators(plan: str) -> str:
     """The plan down to the first operator's result: what is said below it is of its inputs."""
     found = _IN_PLAN.search(plan)

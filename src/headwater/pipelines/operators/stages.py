@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from headwater.errors import PipelineError
 from headwater.pipelines.flow import has_events, plan_of
-from headwater.pipelines.operators.building import Built, current, name_operator
+from headwater.pipelines.operators.building import Built, current, has_operators, name_operator
 from headwater.pipelines.operators.contract import (
     OFFSET,
     ORIGIN,
@@ -93,6 +93,8 @@ def run_operator(kind: str, operator: Operator, sides: Sequence[Side]) -> "DataF
             bucket.alias(BUCKET),
             F.current_timestamp().alias(NOW),
         )
+        if stamping is not None and has_operators(plan_of(side.frame)):
+            chosen = _in_log_order(chosen, is_stream=is_stream)
         packing = Packing(number, buckets, stamping, side.columns)
         of_side = chosen.mapInArrow(packing, from_arrow_schema(PACKETS))
         packets = of_side if packets is None else packets.union(of_side)
@@ -115,6 +117,33 @@ def run_operator(kind: str, operator: Operator, sides: Sequence[Side]) -> "DataF
     if not is_stream:  # Spark does not sort streams
         packets = packets.sortWithinPartitions(*_ORDER)
     return packets.mapInArrow(running, from_arrow_schema(operator.output))
+
+
+def _in_log_order(rows: "DataFrame", *, is_stream: bool) -> "DataFrame":
+    """What an operator gives comes by buckets, and a partition's rows from several tasks. Time is
+    told by a partition's rows in their order, so they go into one task again.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    place = F.col(POSITION)
+    parts = int(rows.sparkSession.conf.get("spark.sql.shuffle.partitions") or _BUCKETS)
+    task = F.pmod(F.xxhash64(place["topic"], place["partition"]), F.lit(parts)).cast("int")
+    together = rows.repartitionById(parts, task)
+    if not is_stream:
+        return together.sortWithinPartitions(place["topic"], place["partition"], place["offset"])
+    return together.mapInArrow(_sorted_by_place, rows.schema)  # Spark does not sort streams
+
+
+def _sorted_by_place(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    given = [batch for batch in batches if batch.num_rows]
+    if given:
+        rows = pa.Table.from_batches(given).combine_chunks()
+        place = rows[POSITION].combine_chunks().flatten()
+        names = ["topic", "partition", "offset"]
+        order = pc.sort_indices(
+            pa.table(place, names=names), sort_keys=[(name, "ascending") for name in names]
+        )
+        yield from rows.take(order).to_batches()
 
 
 @dataclass(frozen=True)
