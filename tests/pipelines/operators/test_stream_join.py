@@ -283,7 +283,11 @@ def test_the_interval_has_both_ends(tmp_path):
     join = Join(10, 20, "inner", tmp_path, delay=100)
     join.batch(left=[(1, 0, 100)])
     right = [(1, number, second) for number, second in enumerate([89, 90, 100, 120, 121])]
-    assert numbers(join.batch(right=right)) == [(0, 1), (0, 2), (0, 3)]
+    found = [numbers(join.batch(right=[row])) for row in right]
+    assert found == [[], [(0, 1)], [(0, 2)], [(0, 3)], []]
+    join.batch(right=[(2, 9, 100)])
+    left = [(2, number, second) for number, second in enumerate([79, 80, 110, 111])]
+    assert [numbers(join.batch(left=[row])) for row in left] == [[], [(1, 9)], [(2, 9)], []]
 
 
 def test_all_pairs_of_duplicates(tmp_path):
