@@ -215,6 +215,14 @@ def test_what_people_see_of_an_operator(directory):
     assert told_of(directory / OPERATOR.name, BUCKETS, 0).counters[EVENTS] == 3
 
 
+def test_time_is_the_least_that_a_bucket_knows(directory):
+    for bucket, watermark_us in enumerate((7, 5)):
+        state = FileState(directory / OPERATOR.name, bucket, 0, buckets=BUCKETS, is_begun=True)
+        state.document[WATERMARK] = watermark_us
+        state.commit()
+    assert told_of(directory / OPERATOR.name, BUCKETS, 0).watermark_us == 5
+
+
 def test_time_that_has_not_begun_is_not_told(directory):
     state = FileState(directory / OPERATOR.name, 0, 0, buckets=BUCKETS, is_begun=True)
     state.document[WATERMARK] = NEVER_US

@@ -213,6 +213,21 @@ def test_two_attempts_of_a_batch_do_not_mix(operator):
         assert state.table("names")["n"][place].as_py() == 1
 
 
+def test_what_another_attempt_of_the_batch_before_left_is_kept(operator):
+    """The last manifest counts, whichever attempt the next batch has begun with."""
+    step(operator, 0)
+    one, other = opened(operator, 1), opened(operator, 1)
+    one.put("slow", rows(0))  # written anew, where the other one leaves it
+    one.commit()
+    later = opened(operator, 2)
+    other.document["last"] = 1
+    other.commit()
+    later.document["last"] = 2
+    later.commit()
+    assert opened(operator, 2).table("slow")["n"].to_pylist() == [0]
+    assert opened(operator, 3).table("slow")["n"].to_pylist() == [0]
+
+
 def test_a_worker_of_a_killed_driver_that_comes_late_harms_nothing(operator):
     for batch in range(3):
         step(operator, batch)

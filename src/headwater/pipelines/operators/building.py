@@ -72,9 +72,9 @@ def name_operator(kind: str, described: Sequence[str]) -> str:
 
 def operators_in(plan: str) -> tuple[Built, ...]:
     """Those that a DataFrame goes through, by its plan (`Running` gives its name to Spark)."""
+    names = dict.fromkeys(found[1] for found in _found(plan))
     now = _current.get()
-    names = dict.fromkeys(_IN_PLAN.findall(plan))
-    return tuple(now.built[name] for name in names if name in now.built) if now else ()
+    return tuple(now.built[name] for name in names) if now else ()
 
 
 def has_operators(plan: str) -> bool:
@@ -83,5 +83,11 @@ def has_operators(plan: str) -> bool:
 
 def above_operators(plan: str) -> str:
     """The plan down to the first operator's result: what is said below it is of its inputs."""
-    found = _IN_PLAN.search(plan)
-    return plan[: found.end()] if found else plan
+    first = next(_found(plan), None)
+    return plan[: first.end()] if first else plan
+
+
+def _found(plan: str) -> Iterator[re.Match[str]]:
+    """Functions of users may be there, too."""
+    now = _current.get()
+    return (each for each in _IN_PLAN.finditer(plan) if now and each[1] in now.built)

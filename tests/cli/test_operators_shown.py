@@ -1,0 +1,59 @@
+"""What `headwater pipeline status` shows of operators."""
+
+import time
+
+import pytest
+
+from headwater.cli.pipeline import _show_operator
+from headwater.cli.pipeline_state import Known, KnownWrite
+
+TOLD = {
+    "state_rows": 1200,
+    "state_bytes": 2048,
+    "watermark_us": 1_767_225_600_000_000,
+    "events": 400,
+    "late": 7,
+    "future": 0,
+    "without_time": 1,
+    "late_share": 0.02,
+    "late_alert": False,
+}
+
+
+def shown(told, capsys):
+    write = KnownWrite("cache/sums", {"operators": {"tumbling-1": told}}, [], None, {}, 0)
+    (found,) = write.operators.values()
+    _show_operator("tumbling-1", found)
+    return write, capsys.readouterr().out
+
+
+def test_state_watermark_and_counts(capsys, monkeypatch):
+    monkeypatch.setattr(time, "time", lambda: 1_767_225_600.0 + 90)
+    write, text = shown(TOLD, capsys)
+    assert [line.strip() for line in text.splitlines()] == [
+        "tumbling-1",
+        "state  1,200 rows, 2.0 KiB",
+        "watermark  2026-01-01T00:00:00.000Z (1 min behind)",
+        "of 400 rows  7 late, 1 without time",
+    ]
+    assert write.as_json()["operators"]["tumbling-1"]["watermark_gap_s"] == 90
+
+
+def test_a_watermark_that_is_ahead_of_the_clock(capsys, monkeypatch):
+    monkeypatch.setattr(time, "time", lambda: 1_767_225_600.0 - 30)
+    assert "(30 s ahead)" in shown(TOLD, capsys)[1]
+
+
+def test_nothing_is_told_that_is_not_known(capsys):
+    _, text = shown({"state_rows": 0, "state_bytes": 0, "watermark_us": None}, capsys)
+    assert "watermark" not in text
+    assert "late" not in text
+
+
+@pytest.mark.parametrize("is_on", [False, True])
+def test_an_alert_is_said_and_makes_it_not_well(capsys, is_on):
+    write, text = shown(TOLD | {"late_alert": is_on}, capsys)
+    assert ("2 % of the last ten minutes' rows were not taken in" in text) == is_on
+    known = Known("p", "p.py", True, False, None, "", {}, {"tumbling-1": 8}, [write])
+    assert known.is_well is not is_on
+    assert known.as_json()["late_rows"] == {"tumbling-1": 8}

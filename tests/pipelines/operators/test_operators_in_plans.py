@@ -1,0 +1,47 @@
+"""Which operators a write goes through, by the plan of its DataFrame."""
+
+from headwater.pipelines.operators.building import (
+    Built,
+    above_operators,
+    building,
+    name_operator,
+    operators_in,
+)
+
+PLAN = """Project [name#1, total#2]
++- MapInArrow tumbling-2(bucket#3, packet#4)#5, [name#1, total#2, _mark#6], false
+   +- RepartitionByExpression [bucket#3]
+      +- Union false, false
+         :- MapInArrow Packing(name#7, _position#8)#9, [bucket#3], false
+         :  +- MapInArrow tumbling-1(bucket#13, packet#14)#15, [name#7, _op#16], false
+         +- MapInArrow users(_op#10)#11, [name#7], false
+            +- StreamingRelationV2 [name#7, _op#10]
+"""
+
+
+def built(*kinds):
+    return {
+        name: Built(name, 8, (("name",),), (("at",),))
+        for name in [name_operator(kind, []) for kind in kinds]
+    }
+
+
+def test_operators_of_a_plan():
+    with building("p") as now:
+        now.built |= built("tumbling", "tumbling", "join")
+        assert [each.name for each in operators_in(PLAN)] == ["tumbling-2", "tumbling-1"]
+        assert "_op" not in above_operators(PLAN)
+        assert above_operators(PLAN).endswith("_mark#6], false")
+
+
+def test_functions_of_users_are_none():
+    plan = PLAN.replace("tumbling-2", "dropping").replace("tumbling-1", "mapped")
+    with building("p") as now:
+        now.built |= built("tumbling", "tumbling")
+        assert operators_in(plan) == ()
+        assert above_operators(plan) == plan
+
+
+def test_outside_of_a_pipeline_there_are_none():
+    assert operators_in(PLAN) == ()
+    assert above_operators(PLAN) == PLAN
