@@ -370,6 +370,22 @@ def test_a_partition_that_was_left_behind_finds_windows_closed(tmp_path, late, r
     assert streamed.counter("late") == (late == "drop")
 
 
+def test_a_row_left_behind_counts_in_windows_that_are_open(tmp_path):
+    operator = replace(windows(20, 10), time=EventTime("at", 0, idle_us=60 * S))
+    streamed = driver(operator, tmp_path)
+    streamed.batch({("t", 0): [row("a", 45)], ("t", 1): [row("a", 5)]})
+    for minute in (1, 3):
+        streamed.batch({("t", 0): [row("a", 46)]}, now=START + timedelta(minutes=minute))
+    later = START + timedelta(minutes=4)
+    assert streamed.batch({("t", 1): [row("a", 35)]}, now=later) == []  # [20, 40) has closed
+    both = {place: [row("b", 70)] for place in (("t", 0), ("t", 1))}
+    assert [(start, rows) for *_, start, rows in told(streamed.batch(both, now=later))] == [
+        (30, 4),
+        (40, 3),
+    ]
+    assert (streamed.counter("late_in_part"), streamed.counter("late")) == (1, 0)
+
+
 def test_times_before_1970(tmp_path):
     rows = [row("a", -1), row("a", -10), row("a", -11), row("a", 0), row("a", 10)]
     found = driver(windows(10, delay_s=30), tmp_path).batch({("t", 0): [*rows, row("a", 40)]})
