@@ -453,5 +453,6 @@ def test_many_small_batches_become_few_runs(tmp_path):
     for n in range(100):
         join.batch(left=[(1, n, n)])
     assert join.rows_kept() == 101
+    assert {len(state.document["places"]) for state in join.driver.states.values()} == {2}
     assert join.runs() < 12
     assert len(join.batch(right=[(1, 1, 50)])) == 100
