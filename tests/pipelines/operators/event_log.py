@@ -73,15 +73,15 @@ def logs(draw, partitions=2, most=25, keys=("a", "b", "c", None), back=40, forth
 
 
 @st.composite
-def cuts(draw, log, most=6):
+def cuts(draw, log, most=6, least=1):
     """The log in batches: each a list with a share of every partition. The first has some of every
-    partition, since one that nobody has heard of holds up nothing.
+    partition, since one that nobody has heard of holds up nothing; unless `least` is 0.
     """
     batches = draw(st.integers(1, most))
     ends = []
     for rows in log:
         inner = draw(
-            st.lists(st.integers(1, len(rows)), min_size=batches - 1, max_size=batches - 1)
+            st.lists(st.integers(least, len(rows)), min_size=batches - 1, max_size=batches - 1)
         )
         ends.append([0, *sorted(inner), len(rows)])
     return [

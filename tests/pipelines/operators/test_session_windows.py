@@ -34,9 +34,11 @@ SCHEMA = pa.schema([("name", pa.string()), ("time", pa.timestamp("us", "UTC")), 
 SECOND = 1_000_000
 
 
-def driver_of(directory, gap=10, delay=0, late="drop", allowed=0, early=False, by=("name",)):
+def driver_of(
+    directory, gap=10, delay=0, late="drop", allowed=0, early=False, by=("name",), idle=None
+):
     aggregates = NamedAggregates((("rows", Count()), ("ids", Ids())), SCHEMA)
-    time = EventTime("time", delay * SECOND)
+    time = EventTime("time", delay * SECOND, None if idle is None else idle * SECOND)
     operator = Sessions(
         by,
         gap * SECOND,
@@ -104,6 +106,33 @@ def test_however_the_log_is_cut_the_sessions_are_those_of_the_rows_in_time(
         net = Net(("name", "window_start", "window_end"))
         net.apply(bounded.batch(given(log)))
         assert net_of(net) == expected
+
+
+@settings(deadline=None, max_examples=40)
+@given_by(
+    data=st.data(),
+    log=logs(),
+    gap=st.sampled_from([5, 12]),
+    mode=st.sampled_from([("side", 0), ("correct", 25)]),
+    early=st.booleans(),
+)
+def test_rows_of_partitions_that_were_idle_are_taken_in_or_put_aside(data, log, gap, mode, early):
+    late, allowed = mode
+    with tempfile.TemporaryDirectory() as directory:
+        driver = driver_of(Path(directory), gap, 4, late, allowed, early, idle=15)
+        net, aside = Net(("name", "window_start", "window_end")), set()
+        for number, share in enumerate(data.draw(cuts(log, least=0))):
+            if any(share):
+                net.apply(driver.batch(given(share), now=at(10 * number)))
+                aside |= set(late_ids(driver))
+        now = driver.states[0].document["watermark_us"] / SECOND
+    taken = [row for rows in log for row in rows if row["id"] not in aside]
+    settling = 0 if late == "correct" else gap
+    assert net_of(net) == {
+        (each["name"], each["first"], each["last"] + gap): (sorted(each["ids"]), is_final)
+        for each in sessions_of(taken, gap)
+        if (is_final := each["last"] + gap + settling <= now) or early
+    }
 
 
 def net_of(net):

@@ -39,8 +39,10 @@ SECOND = 1_000_000
 NAMED = (("rows", agg.count()), ("ids", Ids()), ("total", agg.sum("id")), ("least", agg.min("id")))
 
 
-def driver_of(directory, size=10, delay=0, late="drop", allowed=0, early=False, by=("name",)):
-    time = EventTime("time", delay * SECOND)
+def driver_of(
+    directory, size=10, delay=0, late="drop", allowed=0, early=False, by=("name",), idle=None
+):
+    time = EventTime("time", delay * SECOND, None if idle is None else idle * SECOND)
     operator = Sliding(
         by,
         ("id",),
@@ -110,17 +112,43 @@ def test_however_the_log_is_cut_each_event_has_its_interval(data, log, size, del
         assert net_of(net, log) == expected
 
 
-def net_of(net, log):
+@settings(deadline=None, max_examples=40)
+@given_by(
+    data=st.data(),
+    log=logs(),
+    size=st.sampled_from([5, 12]),
+    mode=st.sampled_from([("side", 0), ("correct", 25)]),
+    early=st.booleans(),
+)
+def test_rows_of_partitions_that_were_idle_are_taken_in_or_put_aside(data, log, size, mode, early):
+    late, allowed = mode
+    with tempfile.TemporaryDirectory() as directory:
+        driver = driver_of(Path(directory), size, 4, late, allowed, early, idle=15)
+        net, aside = Net(("id",)), set()
+        for number, share in enumerate(data.draw(cuts(log, least=0))):
+            if any(share):
+                net.apply(driver.batch(given(share), now=at(10 * number)))
+                aside |= set(late_ids(driver))
+        now = driver.states[0].document["watermark_us"] / SECOND
+    taken = [row for rows in log for row in rows if row["id"] not in aside]
+    assert net_of(net) == {
+        number: (*found, is_final)
+        for number, found in results_of(taken, size).items()
+        if (is_final := found[1] < now) or early
+    }
+
+
+def net_of(net, log=None):
     places = {
         row["id"]: {"topic": "events", "partition": partition, "offset": offset}
-        for partition, rows in enumerate(log)
+        for partition, rows in enumerate(log or [])
         for offset, row in enumerate(rows)
     }
     for row in net.rows.values():
         assert row["rows"] == len(row["ids"])
         assert row["total"] == sum(row["ids"])
         assert row["least"] == min(row["ids"])
-        assert row["_position"] == places[row["id"]]
+        assert log is None or row["_position"] == places[row["id"]]
     return {
         number: (row["name"], seconds(row["event_time"]), row["ids"], row["_mark"] != "early")
         for (number,), row in net.rows.items()
