@@ -195,6 +195,14 @@ def test_a_late_row_merges_two_emitted_sessions(tmp_path):
     ]
 
 
+def test_a_row_at_the_end_of_an_emitted_session_goes_on_with_it(tmp_path):
+    driver = driver_of(tmp_path, gap=10, late="correct", allowed=100)
+    both = [*rows(0)["events", 0], *rows(10, name="b")["events", 0]]
+    assert brief(driver.batch({("events", 0): both})) == [("c", "final", 0, 10, [0])]
+    assert brief(driver.batch(rows(10))) == [("d", "correction", 0, 10, [0])]
+    assert ("c", "final", 0, 20, [0, 10]) in brief(driver.batch(rows(40, name="b")))
+
+
 def test_a_session_stays_open_over_many_batches(tmp_path):
     driver = driver_of(tmp_path, gap=10, early=True)
     for n in range(20):
