@@ -4,12 +4,15 @@ import tempfile
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
+from unittest import mock
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_driver import ADDED, Driver, Source
 
+from headwater.pipelines.operators import keyed_table
 from headwater.pipelines.operators.as_of_join import AsOfJoin
 from headwater.pipelines.operators.times import EventTime
 from headwater.pipelines.source.progress import READ_TO_END, READ_TO_HERE
@@ -18,6 +21,13 @@ DAY_US = 86_400_000_000
 EVENTS = pa.schema([("id", pa.int64()), ("customer", pa.string()), ("created", ADDED[1][1])])
 TABLE = pa.schema([("name", pa.string()), ("city", pa.string()), ("since", ADDED[1][1])])
 EVERYWHERE = ("t", READ_TO_END, READ_TO_HERE)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small_deltas():
+    """So that a few rows make a base, and versions go."""
+    with mock.patch.object(keyed_table, "_LEAST_ROWS", 3):
+        yield
 
 
 def memory_directory() -> tempfile.TemporaryDirectory:
