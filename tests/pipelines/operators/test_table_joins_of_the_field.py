@@ -130,6 +130,41 @@ class TestRowsThatMove:
             found = tables.batch([left(1, 20, op="u")], [right(1, 20, op="u")])
             assert [(row["_op"], row["a"], row["b"]) for row in found] == [("u", 20, 20)]
 
+    @pytest.mark.parametrize("how", ["inner", "left", "full"])
+    def test_the_same_where_the_join_column_has_one_name(self, tmp_path, how):
+        other = Table(pa.schema([("r", pa.int64()), ("a", pa.int64())]), ("r",), "right")
+        tables = Tables(LEFT, other, on="a", how=how, directory=tmp_path, buckets=8)
+        tables.batch([left(n, n) for n in range(4)], [{"r": n, "a": n} for n in range(4)])
+        found = tables.batch(
+            [left(n, n + 10, op="u") for n in range(4)], [{"r": n, "a": n + 10} for n in range(4)]
+        )
+        assert sorted((row["_op"], row["l"], row["r"], row["a"]) for row in found) == [
+            ("u", n, n, n + 10) for n in range(4)
+        ]
+
+    @pytest.mark.parametrize(
+        ("how", "on", "keys", "is_apart"),
+        [
+            ("inner", [("a", "a")], (("l",), ("r",)), True),
+            ("inner", [("a", "a")], (("l",), ("a",)), False),
+            ("full", [("a", "a")], (("l", "a"), ("r",)), False),
+            ("inner", [("a", "b")], (("l",), ("r",)), True),
+            ("inner", [("a", "b")], (("l",), ("b",)), False),
+            ("left", [("a", "b")], (("l",), ("b",)), True),  # alone, it has no b
+            ("left", [("a", "b")], (("l", "a"), ("r",)), False),
+            ("right", [("a", "b")], (("l", "a"), ("r",)), True),
+            ("right", [("a", "b")], (("l",), ("r", "b")), False),
+            ("full", [("a", "b")], (("l", "a"), ("r",)), True),
+            ("full", [("a", "b")], (("l", "a"), ("r", "b")), False),
+            ("inner", [("a", "a"), ("x", "y")], (("l", "a"), ("r",)), True),
+        ],
+    )
+    def test_a_third_step_only_where_rows_can_move(self, how, on, keys, is_apart):
+        names = [["l", "a", "x"], ["r", *(other for _, other in on)]]
+        schemas = [pa.schema([(each, pa.int64()) for each in of]) for of in names]
+        _, last = planned(joined_tables(schemas, keys, on, how), on, how)
+        assert (last is not None) == is_apart
+
     def test_a_row_without_a_partner_moves(self, tmp_path):
         tables = Tables(LEFT, RIGHT, on=[("a", "b")], how="left", directory=tmp_path, buckets=8)
         tables.batch([left(1, 10)])
