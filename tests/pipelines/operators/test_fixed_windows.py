@@ -343,10 +343,12 @@ def test_a_batch_writes_what_it_changes_only(tmp_path):
 
     streamed.batch({("t", 0): [row(f"k{n % 5}", n // 5) for n in range(5000)]})
     for second in range(1000, 1060):
+        known = {f"panes{first}" for first, *_ in streamed.states[0].document["panes"]}
         streamed.batch({("t", 0): [row(f"k{n}", second) for n in range(5)]})
         # Its own window, and sometimes two small tables that wait and become one.
         assert sum(written()) <= 5 + 5000 / 8
         assert len(streamed.states[0].document["panes"]) <= 64
+        assert set(streamed.states[0]._tables) == known  # on disk is what is known, and no more
     for late in (1001, 2, 500):
         streamed.batch({("t", 0): [row("k1", late)]})
         assert len(written()) == 1
