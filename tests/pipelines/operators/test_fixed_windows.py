@@ -311,6 +311,8 @@ def test_a_window_knows_the_one_before_it(tmp_path):
         ("c", 10, 1),
     ]
     assert [each["before"] for each in late] == [None, 1, None, 2]
+    later = streamed.batch({("t", 0): [row("a", 41)]})  # the one before closed batches ago
+    assert [(each["rows"], each["before"]) for each in later] == [(1, 1)]
 
 
 def test_state_lives_until_it_can_be_neither_corrected_nor_compared_with(tmp_path):
