@@ -180,6 +180,7 @@ class _Kept:
     started_s: float = 0.0
     looked_s: float = 0.0  # at the versions
     about: dict[str, Any] = field(default_factory=dict)  # what it writes, as the status tells it
+    operators: dict[str, Any] = field(default_factory=dict)  # as the last run left them
 
     @property
     def label(self) -> str:
@@ -329,6 +330,7 @@ class Runner:
         watch, kept.watch = kept.watch, None
         if run is not None:
             run.stop()
+            kept.operators = run.operators_told()
         if watch is not None:
             watch.close()
 
@@ -352,7 +354,8 @@ def _told(kept: _Kept) -> dict[str, Any]:
         state = "stopped" if kept.has_ended else "failed" if kept.error else "starting"
         hint = kept.error.hint if kept.error else ""
         error = str(kept.error) if kept.error else None
-        return {**kept.about, "state": state, "error": error, "hint": hint}
+        operators = {"operators": kept.operators} if kept.operators else {}
+        return {**kept.about, **operators, "state": state, "error": error, "hint": hint}
     read = run.position.offsets if run.position else {}  # a pattern's topics are known so
     return {
         **kept.about,

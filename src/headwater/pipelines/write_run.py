@@ -299,7 +299,7 @@ class WriteRun:
         if last is not None and last["numInputRows"]:
             self._last = last
         last = self._last
-        told = {"operators": self._operators_told()} if self._operators else {}
+        told = {"operators": self.operators_told()} if self._operators else {}
         if last is None:
             return told
         operators = last["stateOperators"]
@@ -333,7 +333,8 @@ class WriteRun:
             self._checkpoint.operators, self.write.operators, position.batch
         )
 
-    def _operators_told(self) -> dict[str, Any]:
+    def operators_told(self) -> dict[str, Any]:
+        """Of each operator, after the last batch that was applied."""
         told = {}
         for name, each in self._operators.items():
             alert = self._alerts[name]
