@@ -407,3 +407,14 @@ def test_state_of_other_windows_is_no_state(tmp_path, other):
     changed._numbers = count(1)
     with pytest.raises(StateLost):
         changed.batch({("t", 0): [row("a", 2)]})
+
+
+def test_what_a_batch_closes_or_corrects_is_read_from_tables_that_it_does_not_change(tmp_path):
+    hopping = driver(windows(20, 10), tmp_path / "hopping")
+    hopping.batch({("t", 0): [row("a", 15)]})
+    assert told(hopping.batch({("t", 0): [row("b", 22)]})) == [("c", "final", "a", 0, 1)]
+    operator = windows(10, late="correct", allowed_s=100, previous=(("before", "rows", 1),))
+    compared = driver(operator, tmp_path / "compared")
+    compared.batch({("t", 0): [row("a", 1), row("a", 11), row("a", 21)]})
+    late = compared.batch({("t", 0): [row("a", 12)]})
+    assert [(each["rows"], each["before"]) for each in late] == [(1, 1), (2, 1)]
