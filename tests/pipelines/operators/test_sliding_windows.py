@@ -329,3 +329,34 @@ def test_state_of_other_settings_is_refused(tmp_path):
         driver._numbers = count(2)
         with pytest.raises(StateLost, match="sliding"):
             driver.batch(rows(300))
+
+
+def test_an_interval_reaches_back_to_its_very_beginning(tmp_path):
+    driver = driver_of(tmp_path, size=40)
+    driver.batch({("events", 0): [*rows(1)["events", 0], *rows(30, name="b")["events", 0]]})
+    found = driver.batch(
+        {("events", 0): [*rows(40)["events", 0], *rows(60, name="b")["events", 0]]}
+    )
+    assert ("c", "final", 40, [1, 40]) in brief(found)
+
+
+def test_sums_of_floats_do_not_depend_on_which_partition_came_first(tmp_path):
+    named = NamedAggregates((("total", agg.sum("x")),), FLOATS)
+    time, lateness = EventTime("time", 100 * SECOND), Lateness("drop", 0)
+    operator = Sliding((), ("id",), 10 * SECOND, time, lateness, False, named)
+    values = [(0, 1e16), (0, 1.0), (1, -1e16), (1, 1.0), (0, 3.0)]
+    of = {
+        ("events", p): [
+            {"id": n, "x": x, "time": at(5)} for n, (q, x) in enumerate(values) if p == q
+        ]
+        for p in (0, 1)
+    }
+    end = {place: [{"id": 9, "x": 0.0, "time": at(500)}] for place in of}
+    totals = []
+    for name, order in (("a", (0, 1)), ("b", (1, 0))):
+        source = Source(FLOATS, (), ("id", "x"), time)
+        driver = Driver(operator, [source], tmp_path / name, buckets=1)
+        for partition in order:
+            driver.batch({("events", partition): of["events", partition]})
+        totals.append([row["total"] for row in driver.batch(end)])
+    assert totals[0][0] == totals[1][0]
