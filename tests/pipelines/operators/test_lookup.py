@@ -156,3 +156,34 @@ def test_keys_of_one_and_of_two_columns(file, key):
     assert (*asked[0], "SE") in database.rows(asked)
     assert len(database.rows(asked)) == (2 if len(key) == 1 else 1)
     database.close()
+
+
+MAKE = (
+    "CREATE TABLE customers (name VARCHAR(20), shop INT, country VARCHAR(9), rating DECIMAL(4,1))",
+    "INSERT INTO customers VALUES ('ann', 1, 'NO', 5.0), ('o''b%s', 1, 'IE', NULL)",
+)
+
+
+def check(url):
+    fields = pa.schema([("country", pa.string()), ("rating", pa.float64())])
+    output = pa.schema([*EVENTS, *fields])
+    events = [(1, "ann", 1), (2, "o'b%s", 1), (3, "bob", 1), (4, "ann", 9)]
+    expected = [(1, "NO", 5.0), (2, "IE", None), (3, None, None)]
+    both = looking_up(None, url=Secret(url), fields=fields, output=output)
+    assert rows(both, *events) == [*expected, (4, None, None)]
+    one = looking_up(
+        None, url=Secret(url), fields=fields, output=output, event_key=("customer",), key=("name",)
+    )
+    assert rows(one, *events) == [*expected, (4, "NO", 5.0)]
+
+
+def test_a_row_of_postgresql(postgres, postgres_server):
+    for statement in MAKE:
+        postgres.run(statement)
+    name = postgres.run("SELECT current_database()")[0][0]
+    check(postgres_server.url(name))
+
+
+def test_a_row_of_mariadb(mariadb_server, shop):
+    mariadb_server.execute(*MAKE, database=shop)
+    check(mariadb_server.url(shop))
