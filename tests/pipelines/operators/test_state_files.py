@@ -217,7 +217,8 @@ def test_what_another_attempt_of_the_batch_before_left_is_kept(operator):
     """The last manifest counts, whichever attempt the next batch has begun with."""
     step(operator, 0)
     one, other = opened(operator, 1), opened(operator, 1)
-    one.put("slow", rows(0))  # written anew, where the other one leaves it
+    for name in ("all", "slow"):  # written anew, where the other one leaves them
+        one.put(name, rows(0))
     one.commit()
     later = opened(operator, 2)
     other.document["last"] = 1
