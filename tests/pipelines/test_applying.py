@@ -1,6 +1,7 @@
 """One micro-batch into a store, without Spark."""
 
 import json
+import threading
 
 import pyarrow as pa
 import pytest
@@ -78,3 +79,28 @@ def test_whose_connection_is_lost_goes_on_by_another(store, checkpoint):
     with store.read(1) as contents:
         assert contents.position.batch == 2
         assert [row["id"] for each in contents.rows for row in each.to_pylist()] == [0, 1, 2]
+
+
+def test_who_closes_it_waits_until_the_batch_is_told(store, checkpoint):
+    """Otherwise the last batch before a stop would be missing in what people are told."""
+    told: list[int] = []
+    is_applied, go_on = threading.Event(), threading.Event()
+
+    def applied(position):
+        is_applied.set()
+        assert go_on.wait(30)
+        told.append(position.batch)
+
+    applying = Applying(store, 1, FIELDS, checkpoint, applied=applied)
+    applying.open()
+    sparks = threading.Thread(target=applying, args=(Frame(0), 0))
+    sparks.start()
+    assert is_applied.wait(30)
+    closing = threading.Thread(target=applying.close)
+    closing.start()
+    closing.join(0.2)
+    assert closing.is_alive()
+    go_on.set()
+    closing.join(30)
+    assert told == [0]
+    sparks.join(30)

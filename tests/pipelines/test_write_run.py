@@ -330,6 +330,22 @@ def test_state_that_a_worker_misses_is_derived_anew_once(with_operator):
     assert sorted(with_operator.store.kept) == [1, 2]
 
 
+def test_a_checkpoint_that_is_removed_under_a_worker_is_derived_anew(with_operator):
+    def removed(place):
+        shutil.rmtree(with_operator.state_of(1).parents[1])
+        lost_in_a_worker(place)
+
+    with_operator.log += "b"
+    with_operator.frame.trouble = removed
+    with_operator.work()
+    assert isinstance(with_operator.errors[0], StateLost)
+    assert "all machines share" in with_operator.errors[0].hint
+    with_operator.frame.trouble = lambda place: None
+    with_operator.work()
+    assert with_operator.store.live == 2
+    with_operator.check_whole()
+
+
 def test_state_that_is_lost_again_and_again_needs_a_person(with_operator):
     with_operator.log += "abcdefgh"
     with_operator.work()

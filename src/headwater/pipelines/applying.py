@@ -125,6 +125,8 @@ class Applying:
             try:
                 with self._at_work:
                     self._apply_once(batch)
+                    self.position = batch.position()
+                    self._applied(self.position)  # who waits for the batch finds it told
                 break
             except StoreUnreachable as error:
                 if self.waits_for is None:
@@ -138,8 +140,6 @@ class Applying:
         if self.waits_for is not None:
             _log.warning("the store answers again")
             self.waits_for = None
-        self.position = batch.position()
-        self._applied(self.position)
 
     def _apply_once(self, batch: Batch) -> None:
         if self._stopping.is_set():

@@ -82,6 +82,7 @@ class Checkpoint:
 
     def lose(self, reason: str) -> None:
         """What belongs to it is gone or damaged; from now on it counts as gone as a whole."""
+        self.path.mkdir(parents=True, exist_ok=True)  # it may be gone as a whole
         (self.path / "lost").write_text(reason)
 
     def is_lost(self) -> bool:

@@ -19,6 +19,7 @@ _AROUND: Final = re.compile(
 )
 _BEHIND: Final = re.compile(r"( SQLSTATE: \w+)?(; line \d+ pos \d+)?;?$")
 _LONGEST: Final = 500
+_SHARED: Final = "on a cluster state_dir of [spark] is to be a directory that all machines share"
 _PACKAGE: Final = str(Path(__file__).parents[1])
 
 
@@ -31,8 +32,9 @@ def explained(pipeline: str, failed: BaseException) -> HeadwaterError:
     found = _OWN.findall(text)
     if found:
         name, what = found[-1]
-        kind = StateLost if name == StateLost.__name__ else PipelineError
-        return kind(f"pipeline {pipeline}: {what}")
+        if name == StateLost.__name__:
+            return StateLost(f"pipeline {pipeline}: {what}", hint=_SHARED)
+        return PipelineError(f"pipeline {pipeline}: {what}")
     if "Python worker failed to connect back" in text:
         return PipelineError(
             f"pipeline {pipeline}: Spark's Python did not start within 10 s",

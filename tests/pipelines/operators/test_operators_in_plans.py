@@ -1,9 +1,12 @@
 """Which operators a write goes through, by the plan of its DataFrame."""
 
+import pytest
+
 from headwater.pipelines.operators.building import (
     Built,
     above_operators,
     building,
+    moves_rows,
     name_operator,
     operators_in,
 )
@@ -45,3 +48,26 @@ def test_functions_of_users_are_none():
 def test_outside_of_a_pipeline_there_are_none():
     assert operators_in(PLAN) == ()
     assert above_operators(PLAN) == PLAN
+
+
+PLAIN = """Project [name#1, at#2, _position#3]
++- Filter (name#1 = Sort)
+   +- Union false, false
+      :- SubqueryAlias Join
+      :  +- StreamingRelationV2 [name#1, at#2, _position#3]
+      +- StreamingRelationV2 [name#1, at#2, _position#3]
+"""
+
+
+def test_rows_of_a_source_are_as_the_log_has_them():
+    assert not moves_rows(PLAIN)
+
+
+@pytest.mark.parametrize(
+    "node",
+    ["Join LeftOuter, (a#1 = b#2)", "Repartition 4, true", "RepartitionByExpression [a#1]",
+     "Deduplicate [a#1]", "DeduplicateWithinWatermark [a#1]", "Aggregate [a#1], [a#1]"],
+)  # fmt: skip
+def test_what_moves_rows(node):
+    assert moves_rows(PLAIN.replace("Filter (name#1 = Sort)", node))
+    assert moves_rows(PLAN)

@@ -1,6 +1,8 @@
 """What operators remember on disk: nothing is lost or taken twice, whoever dies at what step."""
 
+import errno
 import os
+from pathlib import Path
 from random import Random
 
 import pyarrow as pa
@@ -349,3 +351,34 @@ def test_rows_put_aside_are_of_their_batch_alone(operator):
     state.document["last"] = 1
     state.commit()
     assert newest_manifest(operator / "0", 1)["sides"] == {}
+
+
+@pytest.mark.parametrize("name", ["begun", "0/0.json"])
+def test_what_cannot_be_read_just_now_is_not_lost(operator, name, monkeypatch):
+    step(operator, 0)
+    read = Path.read_bytes
+
+    def refused(path):
+        if path == operator / name:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    with pytest.raises(PipelineError, match="Too many open files") as caught:
+        opened(operator, 1)
+    assert not isinstance(caught.value, StateLost)
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.EIO, "Input/output error"), pa.ArrowMemoryError("malloc of size 64")]
+)
+def test_a_table_that_cannot_be_mapped_just_now_is_not_lost(operator, error, monkeypatch):
+    def refused(_):
+        raise error
+
+    step(operator, 0)
+    state = opened(operator, 1)
+    monkeypatch.setattr(pa, "memory_map", refused)
+    with pytest.raises(PipelineError, match="cannot be read") as caught:
+        state.table("all")
+    assert not isinstance(caught.value, StateLost)

@@ -10,6 +10,11 @@ from typing import Final
 
 _PASSING: Final = re.compile(r"#\d+L?|@[0-9a-f]+")  # numbers of a plan that are others each time
 _IN_PLAN: Final = re.compile(r"^\W*MapInArrow ([\w-]+)\(.*$", re.MULTILINE)
+# What lets rows of a partition be in several tasks, or in another order. Operators shuffle, too.
+_MOVING: Final = re.compile(
+    r"^\W*(Repartition|Rebalance|Join|Aggregate|Window|Deduplicate|Distinct|Sort|FlatMap|Transform)",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +82,9 @@ def operators_in(plan: str) -> tuple[Built, ...]:
     return tuple(now.built[name] for name in names) if now else ()
 
 
-def has_operators(plan: str) -> bool:
-    return _IN_PLAN.search(plan) is not None
+def moves_rows(plan: str) -> bool:
+    """Whether rows may not come as the log has them: each partition's in one task, in order."""
+    return _MOVING.search(plan) is not None
 
 
 def above_operators(plan: str) -> str:

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from headwater.errors import PipelineError
 from headwater.pipelines.flow import has_events, plan_of
-from headwater.pipelines.operators.building import Built, current, has_operators, name_operator
+from headwater.pipelines.operators.building import Built, current, moves_rows, name_operator
 from headwater.pipelines.operators.contract import (
     OFFSET,
     ORIGIN,
@@ -93,7 +93,7 @@ def run_operator(kind: str, operator: Operator, sides: Sequence[Side]) -> "DataF
             bucket.alias(BUCKET),
             F.current_timestamp().alias(NOW),
         )
-        if stamping is not None and has_operators(plan_of(side.frame)):
+        if stamping is not None and moves_rows(plan_of(side.frame)):
             chosen = _in_log_order(chosen, is_stream=is_stream)
         packing = Packing(number, buckets, stamping, side.columns)
         of_side = chosen.mapInArrow(packing, from_arrow_schema(PACKETS))
@@ -120,8 +120,9 @@ def run_operator(kind: str, operator: Operator, sides: Sequence[Side]) -> "DataF
 
 
 def _in_log_order(rows: "DataFrame", *, is_stream: bool) -> "DataFrame":
-    """What an operator gives comes by buckets, and a partition's rows from several tasks. Time is
-    told by a partition's rows in their order, so they go into one task again.
+    """What an operator gives comes by buckets, and a partition's rows from several tasks, as behind
+    a join or a repartition of Spark's. Time is told by a partition's rows in their order, so they
+    go into one task again.
     """
     from pyspark.sql import functions as F  # noqa: N812
 

@@ -36,6 +36,7 @@ _MANIFEST: Final = re.compile(r"(\d+)\.json")
 _FILE: Final = re.compile(r"(\d+)-[0-9a-f]+\.arrow")
 _TEMPORARY: Final = re.compile(r"(\d+)[-.].*\.tmp")
 _ALIGNED_BYTES: Final = 64  # as Arrow likes its buffers
+_UNREADABLE: Final = "the state of an operator cannot be read"
 _DEAD_BYTES: Final = 1 << 20  # that may lie beside tables that are still in use
 
 
@@ -255,7 +256,7 @@ def _check_buckets(operator: Path, buckets: int) -> None:
     try:
         before = int(orjson.loads((operator / "begun").read_bytes())["buckets"])
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise StateLost("the state of an operator is gone", detail=str(error)) from error
+        raise _unreadable("the state of an operator is gone", str(error), error) from error
     if before != buckets:
         raise StateLost(
             f"the state of an operator has {before} buckets, and {buckets} are asked for",
@@ -267,10 +268,7 @@ def read_manifest(directory: Path, batch: int) -> dict[str, Any]:
     try:
         found: dict[str, Any] = orjson.loads((directory / f"{batch}.json").read_bytes())
     except (OSError, ValueError) as error:
-        raise StateLost(
-            "the state of an operator cannot be read",
-            detail=f"{directory}, batch {batch}: {error}",
-        ) from error
+        raise _unreadable(_UNREADABLE, f"{directory}, batch {batch}: {error}", error) from error
     return found
 
 
@@ -290,10 +288,19 @@ def read_table(directory: Path, place: Place) -> pa.Table:
         if len(table) != place.rows:
             raise pa.ArrowInvalid(f"{len(table)} rows, not {place.rows}")
     except (OSError, pa.ArrowException) as error:
-        raise StateLost(
-            "the state of an operator cannot be read", detail=f"{directory / place.file}: {error}"
-        ) from error
+        raise _unreadable(_UNREADABLE, f"{directory / place.file}: {error}", error) from error
     return table
+
+
+def _unreadable(what: str, detail: str, error: Exception) -> PipelineError:
+    """It is lost if files are missing, or are not what was written (Arrow says so by OSError, too,
+    without a number). Too many open files, no memory, a disk that does not answer pass.
+    """
+    is_missing = isinstance(error, FileNotFoundError | NotADirectoryError)
+    is_of_system = isinstance(error, OSError) and error.errno is not None
+    if is_missing or not (is_of_system or isinstance(error, MemoryError)):
+        return StateLost(what, detail=detail)
+    return PipelineError(_UNREADABLE, detail=detail, hint="the batch runs again")
 
 
 def _packed(name: str, tables: Iterable[pa.Table]) -> tuple[memoryview, list[Place]]:
@@ -325,5 +332,5 @@ def _batches(directory: Path) -> list[int]:
     try:
         names = os.listdir(directory)
     except OSError as error:
-        raise StateLost("the state of an operator is gone", detail=str(error)) from error
+        raise _unreadable("the state of an operator is gone", str(error), error) from error
     return [int(found[1]) for name in names if (found := _MANIFEST.fullmatch(name))]

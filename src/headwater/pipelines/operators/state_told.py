@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headwater.errors import StateLost
+from headwater.errors import PipelineError
 from headwater.pipelines.operators.building import Built
 from headwater.pipelines.operators.contract import WATERMARK
 from headwater.pipelines.operators.state import Place, newest_manifest, read_manifest, read_table
@@ -64,6 +64,6 @@ def told_of_all(directory: Path, operators: tuple[Built, ...], batch: int) -> di
     for each in operators:
         try:
             found[each.name] = told_of(directory / each.name, each.buckets, batch)
-        except StateLost:
+        except PipelineError:
             continue
     return found
