@@ -44,6 +44,20 @@ def test_a_watermark_that_is_ahead_of_the_clock(capsys, monkeypatch):
     assert "(30 s ahead)" in shown(TOLD, capsys)[1]
 
 
+def test_whom_time_waits_for(capsys):
+    slowest = {"name": "partition 1 of views", "behind_s": 7200.0}
+    _, text = shown(TOLD | {"slowest": slowest}, capsys)
+    assert "waits for  partition 1 of views, 2 h 0 min behind the furthest" in text
+    _, text = shown(TOLD | {"slowest": slowest | {"behind_s": 2.0}}, capsys)
+    assert "waits for" not in text
+
+
+def test_changes_are_not_among_the_rows_that_were_judged(capsys):
+    _, text = shown(TOLD | {"not_events": 3}, capsys)
+    assert "of 400 rows  7 late, 1 without time\n" in text
+    assert "3 rows passed over: changes and deletes, no events" in text
+
+
 def test_nothing_is_told_that_is_not_known(capsys):
     _, text = shown({"state_rows": 0, "state_bytes": 0, "watermark_us": None}, capsys)
     assert "watermark" not in text

@@ -17,7 +17,13 @@ from headwater.pipelines.operators.building import Built
 from headwater.pipelines.operators.contract import FAULT, OFFSET, ORIGIN, TIME, WATERMARK, Input
 from headwater.pipelines.operators.lateness import CAUSES, EVENTS, admit, lateness_of
 from headwater.pipelines.operators.state import FileState, begin
-from headwater.pipelines.operators.state_told import Told, told_of, told_of_all
+from headwater.pipelines.operators.state_told import (
+    Slowest,
+    Told,
+    slowest_of,
+    told_of,
+    told_of_all,
+)
 from headwater.pipelines.operators.times import NEVER_US
 from headwater.settings import ClientSettings
 from headwater.sinks import noted_transactions
@@ -230,3 +236,15 @@ def test_time_that_has_not_begun_is_not_told(directory):
     assert told_of(directory / OPERATOR.name, BUCKETS, 0) == Told()
     gone = Built("gone-1", BUCKETS, (), ())
     assert list(told_of_all(directory, (OPERATOR, gone), 0)) == ["tumbling-1"]
+
+
+def test_the_slowest_partition_and_producer_are_told():
+    time = {"partitions": [["a", 0, 90, None], ["a", 1, 20, None], ["a", 2, 3, 1]], "now": 10}
+    assert slowest_of({"time": time, "watermark_us": 10}) == Slowest("partition 1 of a", 70)
+    alone = {"partitions": [["a", 0, 90, None]], "now": 80}
+    assert slowest_of({"time": alone}) is None
+    other = {"watermarks": {"partitions": [["b", 0, 95, None]], "now": 80}, "closed": 80}
+    assert slowest_of({"l": {"watermarks": alone}, "r": other}) == Slowest("partition 0 of a", 5)
+    producers = {"topic": "a", "partition": 0, "producers": ["x", "y"], "watermarks": [7, 5]}
+    told = slowest_of({"time": {"members": [producers], "now": 5}})
+    assert told == Slowest("producer y in partition 0 of a", 2)

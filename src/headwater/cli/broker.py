@@ -81,8 +81,9 @@ def _run(args: argparse.Namespace) -> int:
     flags = {f"broker.{each.name}": getattr(args, each.name) for each in _flags()}
     flags |= {f"broker.topic_defaults.{name}": value for name, value in args.topic_defaults}
     settings = config.load(flags, path=args.config)
+    own = settings.broker.advertise or settings.broker.listen
     for setting in settings.settings:
-        if setting.name == "broker.bootstrap" and setting.value is not None:
+        if setting.name == "broker.bootstrap" and setting.value not in (None, own):
             note(
                 f"broker.bootstrap is {setting.value} ({setting.source}):"
                 " commands talk to that, not to this broker"

@@ -25,7 +25,8 @@ from headwater.cli.parser import Command, Parser
 from headwater.cli.pipeline_state import NEW, RUNNING, Known, KnownWrite, known_pipelines, wanted
 
 _STYLES = {RUNNING: "green", NEW: "dim"}
-_MISSED = ("late", "future", "without_time", "not_events")
+_MISSED = ("late", "future", "without_time")
+_SLOW_S = 10  # who is behind by less does not keep people waiting
 _NONE = "no pipelines yet; a section [pipeline.NAME] in headwater.toml makes one"
 
 
@@ -129,15 +130,23 @@ def _show_write(known: Known, write: KnownWrite) -> None:
 def _show_operator(name: str, told: Mapping[str, Any]) -> None:
     """Its counts are exact: they are part of the state that the last batch left."""
     say(f"    {name}")
-    say(f"      state  {count(told['state_rows'])} rows, {size(told['state_bytes'])}")
+    say(f"      state  {plural(told['state_rows'], 'row')}, {size(told['state_bytes'])}")
     behind_s = told.get("watermark_gap_s")
     if behind_s is not None:
         gap = f"{duration(behind_s)} behind" if behind_s >= 0 else f"{duration(-behind_s)} ahead"
         say(f"      watermark  {_at(told['watermark_us'])} ({gap})")
+    slowest = told.get("slowest")
+    if behind_s is not None and slowest and slowest["behind_s"] >= _SLOW_S:
+        behind = duration(slowest["behind_s"])
+        say(f"      waits for  {slowest['name']}, {behind} behind the furthest")
     missed = {each.replace("_", " "): told.get(each, 0) for each in _MISSED}
     shown = ", ".join(f"{count(number)} {what}" for what, number in missed.items() if number)
     if shown:
         say(f"      of {plural(told.get('events', 0), 'row')}  {shown}")
+    if told.get("not_events"):
+        say(
+            f"      {plural(told['not_events'], 'row')} passed over: changes and deletes, no events"
+        )
     if told.get("late_alert"):
         share = f"{100 * told['late_share']:.2g} %"
         say(styled(f"      {share} of the last ten minutes' rows were not taken in", "bold yellow"))

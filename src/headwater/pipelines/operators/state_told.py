@@ -15,6 +15,17 @@ from headwater.pipelines.operators.times import NEVER_US
 
 
 @dataclass(frozen=True, slots=True)
+class Slowest:
+    """Whom time waits for: a partition, or a producer in one."""
+
+    name: str
+    behind_us: int  # the furthest of the same operator
+
+    def as_json(self) -> dict[str, Any]:
+        return {"name": self.name, "behind_s": self.behind_us / 1e6}
+
+
+@dataclass(frozen=True, slots=True)
 class Told:
     """Of one operator after a batch, over all its buckets."""
 
@@ -22,12 +33,14 @@ class Told:
     bytes: int = 0
     watermark_us: int | None = None
     counters: dict[str, int] = field(default_factory=dict)  # since its state was begun
+    slowest: Slowest | None = None  # if there are several
 
     def as_json(self) -> dict[str, Any]:
         return {
             "state_rows": self.rows,
             "state_bytes": self.bytes,
             "watermark_us": self.watermark_us,
+            "slowest": self.slowest.as_json() if self.slowest else None,
             **self.counters,
         }
 
@@ -55,7 +68,29 @@ def told_of(operator: Path, buckets: int, batch: int) -> Told:
         sum(each.bytes for each in places),
         min((each for each in watermarks if each not in (None, NEVER_US)), default=None),
         counters,
+        slowest_of(next((one["document"] for one in manifests if one.get("document")), {})),
     )
+
+
+def slowest_of(document: dict[str, Any]) -> Slowest | None:
+    """By what operators keep of `Watermarks.to_json()`, one for each input. Who is behind the time
+    of its input is idle, and nobody waits for it.
+    """
+    times: dict[str, int] = {}
+    inputs = [each for each in document.values() if isinstance(each, dict)]
+    for kept in [each.get("watermarks", each) for each in inputs]:
+        for topic, partition, seen_us, _ in kept.get("partitions", ()):
+            if seen_us >= kept["now"]:
+                times[f"partition {partition} of {topic}"] = seen_us
+        for each in kept.get("members", ()):
+            place = f"partition {each['partition']} of {each['topic']}"
+            for name, watermark_us in zip(each["producers"], each["watermarks"], strict=True):
+                if watermark_us >= kept["now"]:
+                    times[f"producer {name} in {place}"] = watermark_us
+    if len(times) < 2:
+        return None
+    name = min(times, key=lambda each: times[each])
+    return Slowest(name, max(times.values()) - times[name])
 
 
 def told_of_all(directory: Path, operators: tuple[Built, ...], batch: int) -> dict[str, Told]:
