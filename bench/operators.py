@@ -26,6 +26,11 @@ from bench.peers import headwater
 from bench.peers import spark as sparks
 from bench.peers.provision import WORK
 from bench.rounds import BROKERS, Figures, Measured, alternate, data_directory
+from headwater.pipelines.flow import Flow
+from headwater.pipelines.reading import LiveReader
+from headwater.pipelines.settings import PipelineSettings
+from headwater.settings import ClientSettings
+from headwater.sinks.contract import Log
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,8 +49,13 @@ class Topics:
     address: str
 
     def stream(self, topic: str, schema: str = SCHEMA) -> "DataFrame":
-        limits = {"max_rows": str(BATCH_ROWS), "max_bytes": str(1 << 30)}
-        return self._read(self.spark.readStream.options(**limits), topic, schema)
+        return self.flow.changes(topic, schema)
+
+    @property
+    def flow(self) -> Flow:
+        settings = PipelineSettings("bench", file="", batch_rows=BATCH_ROWS, batch_bytes=1 << 30)
+        reader = LiveReader(self.spark, Log(self.address, ClientSettings()), settings)
+        return Flow(self.spark, "bench", reader, {})
 
     def bounded(self, topic: str, schema: str) -> "DataFrame":
         return self._read(self.spark.read, topic, schema)
@@ -195,9 +205,7 @@ def _parts(topics: Topics, rows: int) -> dict[str, tuple[Any, Any, int]]:
             rows * 2,
         ),
         "stream–table join": (
-            lambda: hw.enrich(
-                events(), clicks().withColumnRenamed("v", "click").drop("at"), on="k", key="k"
-            ),
+            lambda: _enriched(topics.flow),
             None,
             rows * 2,
         ),
@@ -213,6 +221,11 @@ def _parts(topics: Topics, rows: int) -> dict[str, tuple[Any, Any, int]]:
             rows * 2,
         ),
     }
+
+
+def _enriched(flow: Flow) -> "DataFrame":
+    table = flow.table("clicks", SCHEMA, key="k")
+    return hw.enrich(flow.changes("events", SCHEMA), table, "k", columns={"v": "click"})
 
 
 def nexmark(events: int, figures: Figures) -> None:
