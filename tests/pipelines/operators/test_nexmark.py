@@ -53,7 +53,7 @@ def rounded(row):
     return tuple(float(f"{each:.9g}") if isinstance(each, float) else each for each in row)
 
 
-@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize("query", ["q4", "q5", "q6"])
 def test_of_what_is_there(spark, address, tables, query):
     result = QUERIES[query](frames(spark.read, address)).toArrow()
     assert not differing(in_order(result), query, tables)
