@@ -14,6 +14,7 @@ from operator_driver import ADDED, Driver, Source
 
 from headwater.pipelines.operators import keyed_table
 from headwater.pipelines.operators.as_of_join import AsOfJoin
+from headwater.pipelines.operators.enrich import ValidFrom
 from headwater.pipelines.operators.times import EventTime
 from headwater.pipelines.source.progress import READ_TO_END, READ_TO_HERE
 
@@ -38,7 +39,7 @@ def at(second: float) -> datetime:
     return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=second)
 
 
-def operator(*, is_inner=False, as_of=None, valid_from=False, is_stream=True, keep_us=0):
+def operator(*, is_inner=False, as_of=None, valid_from=None, is_stream=True, keep_us=0):
     names = ("id", "customer", "_op")
     schema = pa.schema([*EVENTS, *ADDED])
     output = pa.schema([*(schema.field(name) for name in names), pa.field("city", pa.string())])
@@ -52,7 +53,7 @@ def operator(*, is_inner=False, as_of=None, valid_from=False, is_stream=True, ke
         is_inner=is_inner,
         time=as_of or EventTime("_at", 0),
         is_log_time=as_of is None,
-        has_valid_from=valid_from,
+        valid_from=valid_from,
         keep_us=keep_us,
         is_stream=is_stream,
     )
@@ -60,7 +61,7 @@ def operator(*, is_inner=False, as_of=None, valid_from=False, is_stream=True, ke
 
 def driver(directory: Path | None, **how) -> Driver:
     made = operator(**how, is_stream=directory is not None)
-    since = EventTime("since", 0) if made.has_valid_from else EventTime("_at", 0)
+    since = ValidFrom("since", 0) if made.valid_from else EventTime("_at", 0)
     return Driver(
         made,
         [
@@ -68,7 +69,7 @@ def driver(directory: Path | None, **how) -> Driver:
             Source(
                 TABLE,
                 ("name",),
-                ("name", "city", "_op", "_at"),
+                ("name", "city", "since", "_op", "_at"),
                 since,
                 lambda row: row["_op"] in EVERYWHERE,
             ),
@@ -325,7 +326,7 @@ def test_an_event_too_old_for_the_versions_that_are_kept_finds_nothing(tmp_path)
 
 
 def test_versions_are_valid_from_what_a_column_says(tmp_path):
-    join = driver(tmp_path, **by_time(valid_from=True))
+    join = driver(tmp_path, **by_time(valid_from="since"))
     rows = [
         change("a", "Rome", 100, since=None),
         change("a", "Oslo", 101, since=at(20)),
@@ -335,6 +336,17 @@ def test_versions_are_valid_from_what_a_column_says(tmp_path):
     join.batch({}, {T0: rows})
     events = [dated(1, "a", 1, 1), dated(2, "a", 2, 20), dated(3, "a", 3, 50)]
     assert cities(join.batch({E0: events}, {})) == {1: "Rome", 2: "Oslo", 3: "Oslo"}
+
+
+def test_a_row_published_ahead_does_not_mean_that_others_have_come(tmp_path):
+    """Catching up: the price of next year stands before one that is valid from the day it came."""
+    join = driver(tmp_path, **by_time(valid_from="since"))
+    rows = [change("a", "Rome", 1, since=at(1)), change("b", "Oslo", 2, since=at(9999)), HERE]
+    assert join.batch({E0: [dated(1, "a", 10, 10)]}, {T0: rows}) == []
+    assert join.batch({}, {T0: [change("a", "Lima", 5, since=at(5)), HERE]}) == []
+    found = join.batch({}, {T0: [change("a", "Bonn", 11, since=at(11)), HERE]})
+    assert cities(found) == {1: "Lima"}
+    assert cities(join.batch({E0: [dated(2, "b", 9999, 9999)]}, {T0: [END]})) == {2: "Oslo"}
 
 
 def as_of(events: dict, table: dict, keep_s: float, delay_s: float) -> dict[int, str | None]:

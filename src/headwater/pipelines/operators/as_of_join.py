@@ -27,6 +27,8 @@ from headwater.pipelines.operators.contract import (
     State,
 )
 from headwater.pipelines.operators.keyed_table import GONE, VALID, KeyedTable
+from headwater.pipelines.operators.layouts import check_settings
+from headwater.pipelines.operators.stamping import epoch_us
 from headwater.pipelines.operators.times import EventTime
 from headwater.pipelines.operators.waiting_rows import WAITS, WaitingRows
 from headwater.pipelines.operators.watermarks import NEVER_US
@@ -52,12 +54,16 @@ class AsOfJoin:
     is_inner: bool
     time: EventTime  # of events
     is_log_time: bool  # events ask for the time at which they came into the log, else for their own
-    has_valid_from: bool  # the stamps of changes are a column of theirs, else their time in the log
+    valid_from: str | None  # the column that says so of a change; None: its time in the log
     keep_us: int  # how far behind its partition's time an event's own may be
     is_stream: bool
+    chosen: tuple[str, ...] = ()  # columns of the table, by who wrote the pipeline
 
     def step(self, state: State, inputs: tuple[Input, ...]) -> pa.Table:
         events, changes = inputs
+        settings = f"{self.event_key} to {self.table_key}, {self.chosen or 'all'} columns, "
+        settings += "by log" if self.is_log_time else f"as of, by {self.valid_from or _AT}"
+        check_settings(state, "an enrichment", f"{settings}, kept {self.keep_us} us")
         table = KeyedTable(state, self.table_key, self.table)
         reached = _Reached(state.document.setdefault("table", []))
         self._take_in(table, changes, reached)
@@ -65,7 +71,7 @@ class AsOfJoin:
         asking = self._asking(state, events, watermarks.of_rows(events) + self.time.delay_us)
         watermarks.advance(events.progress, events.now_us)
         state.document["events"] = watermarks.to_json()
-        waiting = WaitingRows(state)
+        waiting = WaitingRows(state, self.event_key)
         before_us = reached.before_us() if self.is_stream else FOREVER_US
         ready = waiting.release(asking, before_us, AS_OF)
         result = self._joined(state, table, ready)
@@ -107,13 +113,13 @@ class AsOfJoin:
         """Changes of a partition are valid in their order. With a column that says from when on,
         they are valid from then; what has no row to say so (a delete) is by its time in the log.
         """
-        if not self.has_valid_from:
+        if self.valid_from is None:
             return reached.of_rows(changes)
         rows = changes.rows
-        at = rows[_AT].cast(pa.int64())
+        at, told = (epoch_us(rows[name].combine_chunks()) for name in (_AT, self.valid_from))
         op = rows[OP].combine_chunks().fill_null("")
         is_by_log = pc.is_in(op, pa.array([DELETE, TRUNCATE]))
-        valid = pc.if_else(is_by_log, at, rows[TIME])
+        valid = pc.if_else(is_by_log, at, told)
         found: npt.NDArray[np.int64] = valid.fill_null(NEVER_US).to_numpy()
         return found
 

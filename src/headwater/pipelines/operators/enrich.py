@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headwater.errors import PipelineError
 from headwater.pipelines.flow import AT, POSITION, TopicRead, read_of
 from headwater.pipelines.operators.as_of_join import AsOfJoin
 from headwater.pipelines.operators.durations import Duration, microseconds
 from headwater.pipelines.operators.stages import Side, run_operator
+from headwater.pipelines.operators.stamping import epoch_us
 from headwater.pipelines.operators.times import EventTime, time_of
 from headwater.pipelines.source.progress import READ_TO_END, READ_TO_HERE
 from headwater.sinks.contract import OP, TRUNCATE
@@ -85,10 +87,12 @@ def enrich(
         is_inner=how == "inner",
         time=times.events,
         is_log_time=as_of is None,
-        has_valid_from=valid_from is not None,
+        valid_from=valid_from,
         keep_us=times.keep_us,
         is_stream=events.isStreaming,
+        chosen=() if columns is None else tuple(wanted),
     )
+    read_columns = tuple(dict.fromkeys((*names, *([valid_from] if valid_from else ()), OP, AT)))
     return run_operator(
         _KIND,
         operator,
@@ -96,7 +100,7 @@ def enrich(
             # Spark plans sources in this order: what the table had when the events were planned is
             # in the same batch or before.
             Side(events, operator.event_key, operator.events, times.events),
-            Side(changes, operator.table_key, (*names, OP, AT), times.table, _EVERYWHERE),
+            Side(changes, operator.table_key, read_columns, times.table, _EVERYWHERE),
         ],
     )
 
@@ -216,6 +220,20 @@ def _wanted(
 
 
 @dataclass(frozen=True)
+class ValidFrom(EventTime):
+    """How far a table has come whose rows say themselves from when on they are valid: not by one
+    that is published ahead, which says nothing of when others come.
+    """
+
+    def time(self, rows: pa.RecordBatch) -> pa.Array:
+        times = super().time(rows), epoch_us(rows.column(AT))
+        return pc.min_element_wise(*times, skip_nulls=False)
+
+    def _timestamps(self) -> tuple[str, ...]:
+        return (self.column, AT)
+
+
+@dataclass(frozen=True)
 class _Times:
     events: EventTime
     table: EventTime
@@ -234,7 +252,7 @@ def _times(
         return _Times(EventTime(AT, 0, idle_us=_IDLE_US), EventTime(AT, 0), 0)
     return _Times(
         time_of(as_of),
-        EventTime(valid_from or AT, 0),
+        EventTime(AT, 0) if valid_from is None else ValidFrom(valid_from, 0),
         microseconds(keep_versions or _KEEP_VERSIONS, "keep_versions"),
     )
 

@@ -24,6 +24,7 @@ from headwater.pipelines.operators.contract import OFFSET, ORIGIN, TIME, WATERMA
 from headwater.pipelines.operators.interval_matching import matching
 from headwater.pipelines.operators.kept_rows import KeptRows, Run, sorted_run
 from headwater.pipelines.operators.lateness import LATE, OF_SIDE, Lateness, admit
+from headwater.pipelines.operators.layouts import check_settings
 from headwater.pipelines.operators.times import NEVER_US, EventTime, Watermarks
 from headwater.sinks.contract import OP
 
@@ -47,6 +48,12 @@ class JoinSide:
     def is_hash_exact(self) -> bool:
         return self.key == (self.hash_column,)
 
+    @property
+    def kept(self) -> str:
+        """What of it is kept, and how long."""
+        which = "outer" if self.is_outer else "inner"
+        return f"{which} {self.name} {self.key} within {self.back_us} and {self.ahead_us} us"
+
 
 @dataclass(frozen=True)
 class IntervalJoin:
@@ -56,6 +63,7 @@ class IntervalJoin:
     output: pa.Schema
 
     def step(self, state: State, inputs: tuple[Input, ...]) -> pa.Table:
+        check_settings(state, "a join", f"{self.left.kept}; {self.right.kept}")
         left = _Arrived(state, self.left, inputs[0], self.lateness)
         right = _Arrived(state, self.right, inputs[1], self.lateness)
         _put_aside(state, left)
@@ -96,8 +104,9 @@ class IntervalJoin:
         for name in (_PLACE, OFFSET):
             columns[name] = pc.if_else(is_right, of_right[name], of_left[name])
         if AT in columns:
-            is_later = pc.greater(of_left[AT], of_right[AT])
-            columns[AT] = pc.if_else(is_later, of_left[AT], of_right[AT])
+            left_at, right_at = of_left[AT], of_right[AT]
+            later = pc.if_else(pc.greater(left_at, right_at), left_at, right_at)
+            columns[AT] = pc.coalesce(later, left_at, right_at)  # one may be null
         yield pa.table(columns)
 
     def _of_equal_keys(
@@ -157,13 +166,6 @@ class _Arrived:
         kept = self._document.get(side.name, {})
         self.watermarks = side.time.watermarks(kept.get("watermarks"))
         self._closed_us: int = kept.get("closed", NEVER_US)
-        self.kept = KeptRows(
-            state,
-            side.name,
-            side.hash_column,
-            side.back_us + side.ahead_us,
-            is_outer=side.is_outer,
-        )
         times = given.rows[TIME].combine_chunks().fill_null(0).to_numpy()
         aside = _Aside(state)
         is_taken = admit(
@@ -176,6 +178,15 @@ class _Arrived:
         )
         self.aside = aside.rows
         rows = self._placed(given.rows.filter(pa.array(is_taken)))
+        self.kept = KeptRows(
+            state,
+            side.name,
+            rows.schema,
+            side.key,
+            side.hash_column,
+            side.back_us + side.ahead_us,
+            is_outer=side.is_outer,
+        )
         has_key = np.ones(len(rows), np.bool_)
         for name in side.key:
             has_key &= rows[name].is_valid().to_numpy()

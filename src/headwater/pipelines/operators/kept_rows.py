@@ -10,7 +10,7 @@ join, so that what has expired goes by whole files. Which rows have found a part
                           "least": …, "last": …}], "made": 9}         times in microseconds
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headwater.pipelines.operators.contract import TIME, State
+from headwater.pipelines.operators.kept_columns import with_columns_of
 
 _STRETCHES: Final = 8  # that the interval of a join is divided into
 _LEAST_STRETCH_US: Final = 1_000_000
@@ -67,10 +68,21 @@ class KeptRows:
     """Of one side, before and after one batch."""
 
     def __init__(
-        self, state: State, side: str, hash_column: str, interval_us: int, *, is_outer: bool
+        self,
+        state: State,
+        side: str,
+        schema: pa.Schema,
+        key: Collection[str],
+        hash_column: str,
+        interval_us: int,
+        *,
+        is_outer: bool,
     ) -> None:
+        """`schema`: of rows that are added."""
         self._state = state
         self._side = side
+        self._schema = schema
+        self._key = key
         self._hash_column = hash_column
         self._stretch_us = max(interval_us // _STRETCHES, _LEAST_STRETCH_US)
         self._is_outer = is_outer
@@ -178,6 +190,7 @@ class KeptRows:
         if name not in self._loaded:
             rows = self._state.table(name)
             assert rows is not None
+            rows = with_columns_of(self._schema, rows, self._key)
             matched = None
             if self._is_outer:
                 bits = np.frombuffer(self._bits[name], np.uint8)

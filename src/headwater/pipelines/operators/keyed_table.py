@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 
 from headwater.compiled import kernel
 from headwater.pipelines.operators.contract import OFFSET, ORIGIN, State
+from headwater.pipelines.operators.kept_columns import with_columns_of
 from headwater.pipelines.operators.row_hashes import hashes_of
 
 HASH: Final = "__hash"
@@ -132,7 +133,9 @@ class KeyedTable:
 
     def _kept(self, name: str) -> pa.Table:
         kept = self._state.table(name)
-        return self._schema.empty_table() if kept is None else kept
+        if kept is None:
+            return self._schema.empty_table()
+        return with_columns_of(self._schema, kept, self._key)
 
     def _find_in(
         self,

@@ -19,3 +19,15 @@ def check_layout(state: State, what: str, layout: str, kept_us: int) -> None:
             hint="rebuild the pipeline: only the log can tell what these would hold",
         )
     known["kept_us"] = kept_us
+
+
+def check_settings(state: State, what: str, settings: str) -> None:
+    """`settings`: all that decides what of its inputs an operator keeps. Raises StateLost if the
+    batches before had others.
+    """
+    if state.document.setdefault("settings", settings) != settings:
+        raise StateLost(
+            f"the state of {what} is that of another one",
+            detail=f"it was {state.document['settings']}, and is {settings}",
+            hint="rebuild the pipeline: only the log can tell what this one would hold",
+        )

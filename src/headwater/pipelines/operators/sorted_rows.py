@@ -11,14 +11,15 @@ A hash has two words, by which rows that belong together are found (`group`), or
 a row is told from others of its group (row_hashes.py).
 """
 
+from collections.abc import Collection
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headwater.errors import StateLost
 from headwater.pipelines.operators.contract import State
+from headwater.pipelines.operators.kept_columns import with_columns_of
 from headwater.pipelines.operators.row_hashes import WORDS, Hashes
 from headwater.pipelines.operators.row_kernels import bounds, expanded, merged
 
@@ -31,8 +32,12 @@ _NUMBER: Final = "number"
 class SortedRows:
     """Before the batch, until `change`; nothing is to be asked after it."""
 
-    def __init__(self, state: State, name: str, schema: pa.Schema, *, words: int) -> None:
+    def __init__(
+        self, state: State, name: str, schema: pa.Schema, key: Collection[str], *, words: int
+    ) -> None:
+        """`key`: columns that the hashes are of."""
         self._state = state
+        self._key = key
         self._name = name
         self._words = words
         self._schema = schema
@@ -150,30 +155,11 @@ class SortedRows:
             return self._schema.empty_table(), np.empty((0, self._words), np.uint64)
         hashes = table[_HASH].combine_chunks()
         lines = np.frombuffer(hashes.buffers()[1], np.uint64).reshape(-1, self._words)
-        return _aligned(table, self._schema), lines[hashes.offset : hashes.offset + len(hashes)]
+        rows = with_columns_of(self._schema, table.drop_columns([_HASH]), self._key)
+        return rows, lines[hashes.offset : hashes.offset + len(hashes)]
 
     def _put(self, suffix: str, rows: pa.Table, hashes: Hashes) -> None:
         self._state.put(self._name + suffix, rows.append_column(_HASH, as_binary(hashes)))
-
-
-def _aligned(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """A column that the table got since is null in older rows, as it is in the log."""
-    if table.schema.names[:-1] == schema.names and table.schema.types[:-1] == schema.types:
-        return table.drop_columns([_HASH])
-    columns = []
-    for field in schema:
-        if field.name not in table.column_names:
-            columns.append(pa.nulls(len(table), field.type))
-            continue
-        try:
-            columns.append(table[field.name].cast(field.type))
-        except pa.ArrowException as error:
-            raise StateLost(
-                f"the column {field.name} has another type since its rows were joined",
-                detail=str(error),
-                hint="rebuild the pipeline",
-            ) from error
-    return pa.table(columns, schema=schema)
 
 
 def as_binary(hashes: Hashes) -> pa.Array:

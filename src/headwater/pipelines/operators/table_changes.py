@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from headwater.errors import PipelineError
 from headwater.pipelines.flow import POSITION
 from headwater.pipelines.operators.contract import OFFSET, ORIGIN, Input, State
+from headwater.pipelines.operators.layouts import check_settings
 from headwater.pipelines.operators.row_hashes import WORDS, Hashes, hashes_of
 from headwater.pipelines.operators.sorted_rows import SortedRows, as_binary, sorted_order
 from headwater.sinks.contract import DELETE, OP, TRUNCATE
@@ -49,8 +50,9 @@ class TableChanges:
         return pa.schema([*self.columns, (OP, pa.string()), (POSITION, PLACE)])
 
     def step(self, state: State, inputs: tuple[Input, ...]) -> pa.Table:
+        check_settings(state, "a table join", f"key {self.key}, on {self.on}")
         rows, truncate = self._since_truncate(state, in_order(inputs[0]))
-        kept = SortedRows(state, "rows", self._kept, words=WORDS)
+        kept = SortedRows(state, "rows", self._kept, (*self.key, *self.on), words=WORDS)
         hashes = hashes_of([rows[name] for name in self.key])
         last = _last_of_each(hashes)
         rows, hashes = rows.take(pa.array(last)), hashes[last]

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from headwater.errors import StateLost
 from headwater.pipelines.flow import POSITION
 from headwater.pipelines.operators.contract import Input, State
+from headwater.pipelines.operators.layouts import check_settings
 from headwater.pipelines.operators.row_hashes import WORDS, Hashes, hashes_of
 from headwater.pipelines.operators.row_kernels import bounds, expanded
 from headwater.pipelines.operators.sorted_rows import SortedRows, sorted_order
@@ -65,6 +66,10 @@ class TableJoin:
     is_last: bool  # all changes of a row of the result come from one bucket
 
     def step(self, state: State, inputs: tuple[Input, ...]) -> pa.Table:
+        settings = "; ".join(
+            f"{each.name} key {each.key}, on {each.on}" for each in (self.left, self.right)
+        )
+        check_settings(state, "a table join", settings)
         left, right = (
             _Side(state, table, given)
             for table, given in zip((self.left, self.right), inputs, strict=True)
@@ -162,7 +167,7 @@ class _Side:
         self.gone = np.flatnonzero((self.op == _GONE) & has_key)
         self.new = np.flatnonzero((self.op == _NEW) & has_key)
         self.there = np.flatnonzero((self.op != _GONE) & has_key)
-        self.kept = SortedRows(state, table.name, table.columns, words=2 * WORDS)
+        self.kept = SortedRows(state, table.name, table.columns, table.keys, words=2 * WORDS)
         self.is_gone = self._flagged(self.gone)
         self.is_changed = self._flagged(np.flatnonzero((self.op != _NEW) & has_key))
 

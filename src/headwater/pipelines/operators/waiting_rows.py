@@ -2,12 +2,14 @@
 batch writes only its own, and looks only into those that have rows whose time has come.
 """
 
+from collections.abc import Collection
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.pipelines.operators.contract import State
+from headwater.pipelines.operators.kept_columns import with_columns_of
 
 WAITS: Final = "__waits"  # int64: until the time in question is later than this
 _NAME: Final = "waiting"
@@ -16,8 +18,9 @@ _NAME: Final = "waiting"
 class WaitingRows:
     """Of one bucket, in one batch. In the document: [number, least WAITS, rows, least asked]."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, key: Collection[str]) -> None:
         self._state = state
+        self._key = key
         self._segments: list[list[int]] = state.document.get(_NAME, [])
 
     def release(self, new: pa.Table, before_us: int, asked: str) -> pa.Table:
@@ -32,6 +35,7 @@ class WaitingRows:
             name = f"{_NAME}-{number}"
             segment = self._state.table(name)
             assert segment is not None
+            segment = with_columns_of(new.schema, segment, self._key)
             is_ready = pc.less(segment[WAITS], before_us)
             released.append(segment.filter(is_ready))
             left = segment.filter(pc.invert(is_ready))
