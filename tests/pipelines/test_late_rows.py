@@ -15,7 +15,17 @@ from headwater.pipelines import published_once
 from headwater.pipelines.late_rows import LateRows, late_counts
 from headwater.pipelines.operators.building import Built
 from headwater.pipelines.operators.contract import FAULT, OFFSET, ORIGIN, TIME, WATERMARK, Input
-from headwater.pipelines.operators.lateness import CAUSES, EVENTS, admit, lateness_of
+from headwater.pipelines.operators.lateness import (
+    CAUSE,
+    CAUSES,
+    EVENTS,
+    LATE,
+    OF_SIDE,
+    PARTITION,
+    TOPIC,
+    admit,
+    lateness_of,
+)
 from headwater.pipelines.operators.state import FileState, begin
 from headwater.pipelines.operators.state_told import (
     Slowest,
@@ -248,3 +258,32 @@ def test_the_slowest_partition_and_producer_are_told():
     producers = {"topic": "a", "partition": 0, "producers": ["x", "y"], "watermarks": [7, 5]}
     told = slowest_of({"time": {"members": [producers], "now": 5}})
     assert told == Slowest("producer y in partition 0 of a", 2)
+
+
+def aside(directory, number, side, columns, offset):
+    """What a batch of a join puts aside of one input, of a topic that is both of them."""
+    state = FileState(directory / JOIN.name, 0, number, buckets=1, is_begun=True)
+    about = {TOPIC: "events", PARTITION: 0, OFFSET: offset, CAUSE: "late", OF_SIDE: side}
+    state.side(LATE, pa.Table.from_pylist([{**columns, **about}]))
+    state.commit()
+
+
+JOIN = Built("join-1", 1, (("id",), ("of",)), (("at",), ("at",)))
+
+
+def test_a_row_that_is_late_on_both_sides_of_a_join_is_told_by_each(broker, log, tmp_path):
+    """Though one side is read faster. Its key is that of its side, whatever columns it has."""
+    begin(tmp_path / JOIN.name, 1)
+    late = LateRows(log, "both", (JOIN,), tmp_path)
+    aside(tmp_path, 0, "left", {"id": 1}, 5)
+    assert late.publish(0) == 1
+    aside(tmp_path, 1, "right", {"id": 2, "of": 1}, 5)
+    assert late.publish(1) == 1
+    assert late.publish(1) == 0
+    late.close()
+    found = published(broker, "both")
+    assert [(about(each)["side"], orjson.loads(each.key())) for each in found] == [
+        ("left", {"id": 1}),
+        ("right", {"of": 1}),
+    ]
+    assert late_counts(read_notes(log), "both") == {"join-1": 2}

@@ -4,6 +4,8 @@
     transactional id    <pipeline>.late.<operator>.<topic>.<partition>
     key of the note     /late/<pipeline>/<operator>/<topic>/<partition>
 
+(of a join <operator>.<side> and <operator>/<side>: both inputs may be of one topic).
+
 A batch leaves them in files beside its state; the driver publishes them when the batch is computed,
 before the store gets the result. Whoever dies in between, the batch runs again, puts the same rows
 aside, and the note tells that they are written. A row is known by its operator and the place of its
@@ -25,7 +27,7 @@ import pyarrow as pa
 from headwater.errors import Fenced, StoreUnreachable
 from headwater.pipelines.operators.building import Built
 from headwater.pipelines.operators.contract import OFFSET
-from headwater.pipelines.operators.lateness import CAUSE, LATE, OF_SIDE, PARTITION, TOPIC
+from headwater.pipelines.operators.lateness import CAUSE, LATE, OF_SIDE, PARTITION, RIGHT, TOPIC
 from headwater.pipelines.operators.state_told import sides_of
 from headwater.pipelines.published_once import PublishedOnce, Record, Stream, count_in
 from headwater.sinks import json_text
@@ -55,19 +57,21 @@ class LateRows:
         """
         written = 0
         for operator in self._operators:
-            records: dict[tuple[str, int], list[Record]] = {}
+            records: dict[tuple[str, str, int], list[Record]] = {}
             for rows in sides_of(self._directory / operator.name, operator.buckets, batch, LATE):
-                for topic, partition, record in self._records(operator, rows):
-                    records.setdefault((topic, partition), []).append(record)
-            for (topic, partition), each in records.items():
+                side = rows[OF_SIDE][0].as_py() if OF_SIDE in rows.column_names else ""
+                for topic, partition, record in self._records(operator, side, rows):
+                    records.setdefault((side, topic, partition), []).append(record)
+            for (side, topic, partition), each in records.items():
                 each.sort(key=lambda record: record.offset)
-                written += self._write(operator, topic, partition, each)
+                by = (operator.name, side) if side else (operator.name,)
+                written += self._write(by, topic, partition, each)
         return written
 
-    def _write(self, operator: Built, topic: str, partition: int, records: list[Record]) -> int:
+    def _write(self, by: tuple[str, ...], topic: str, partition: int, records: list[Record]) -> int:
         stream = Stream(
-            f"{self._pipeline}{SUFFIX}.{operator.name}.{topic}.{partition}",
-            _key(self._pipeline, f"{operator.name}/{topic}/{partition}"),
+            f"{self._pipeline}{SUFFIX}.{'.'.join(by)}.{topic}.{partition}",
+            _key(self._pipeline, f"{'/'.join(by)}/{topic}/{partition}"),
             topic,
             partition,
             self._pipeline + SUFFIX,
@@ -79,16 +83,17 @@ class LateRows:
                 f"another process publishes late rows of {self._pipeline}", detail=str(error)
             ) from error
 
-    def _records(self, operator: Built, rows: pa.Table) -> Iterator[tuple[str, int, Record]]:
+    def _records(
+        self, operator: Built, side: str, rows: pa.Table
+    ) -> Iterator[tuple[str, int, Record]]:
         values = _as_json(rows, [each for each in rows.column_names if not each.startswith("__")])
-        key = next((each for each in operator.keys if set(each) <= set(rows.column_names)), ())
+        named = operator.keys[::-1] if side == RIGHT else operator.keys
+        key = next((each for each in named if set(each) <= set(rows.column_names)), ())
         keys = _as_json(rows, list(key)) if key else [None] * len(rows)
         now_ms = int(time.time() * 1000)
         about = [rows[name].to_pylist() for name in (CAUSE, TOPIC, PARTITION, OFFSET)]
-        has_sides = OF_SIDE in rows.column_names
-        sides = rows[OF_SIDE].to_pylist() if has_sides else [None] * len(rows)
-        for value, of_row, side, cause, topic, partition, offset in zip(
-            values, keys, sides, *about, strict=True
+        for value, of_row, cause, topic, partition, offset in zip(
+            values, keys, *about, strict=True
         ):
             told = {
                 "cause": cause,

@@ -4,6 +4,7 @@ gives the same."""
 import pytest
 from project import Project
 
+import headwater as hw
 from headwater.pipelines.verifying import verify
 
 PIPELINE = """
@@ -51,3 +52,29 @@ def test_state_goes_from_batch_to_batch_and_over_restarts(spark, project):
             project.wait_until_at_end(spark, "amounts", "sums")
     assert dict(project.rows("SELECT name, total FROM sums")) == expected
     assert verify(project.pipelines(spark, "sums")[0], "cache/sums").is_equal
+
+
+ROWS = """
+    SELECT id AS n, 'c' AS _op, struct('t' AS topic, CAST(id % 2 AS INT) AS partition, id AS offset)
+        AS _position, timestamp_seconds(1767225600 + id - IF(id % 7 = 0, 20, 0)) AS at
+    FROM range(0, 400, 1, 2)
+"""
+
+
+def windows(rows):
+    time = hw.event_time("at", delay="5 seconds", future=None)
+    return hw.tumbling(rows, time, "10 seconds").agg(n=hw.agg.count(), total=hw.agg.sum("n"))
+
+
+def test_rows_that_spark_has_moved_are_late_by_their_place_in_the_log(spark):
+    rows = spark.sql(ROWS)
+    expected = sorted(windows(rows.coalesce(1)).collect())
+    moved = rows.repartition(5, "n").join(spark.range(400).withColumnRenamed("id", "n"), "n")
+    assert sorted(windows(moved).collect()) == expected
+    total = sum(row.n for row in expected)
+    assert 300 < total < 400, "some are late, and some windows are open"
+
+
+def test_rows_of_a_source_are_shuffled_once(spark):
+    rows = spark.createDataFrame([], spark.sql(ROWS).schema).where("n > 1").select("*")
+    assert windows(rows)._jdf.queryExecution().executedPlan().toString().count("Exchange") == 1

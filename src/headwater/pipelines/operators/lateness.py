@@ -24,6 +24,7 @@ CAUSE: Final = "__cause"
 TOPIC: Final = "__topic"
 PARTITION: Final = "__partition"
 OF_SIDE: Final = "__side"  # of an operator with two inputs: "left" or "right"
+RIGHT: Final = "right"
 _DEFAULT_LATENESS: Final = "1 day"
 _EVENTS: Final = ("c", "r")  # a row that is changed or deleted later is no second event
 

@@ -9,7 +9,9 @@ by the number of the micro-batch, which Spark fixes together with its offsets be
 batch that runs again finds the state that it found the first time, and gives the same.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -54,6 +56,7 @@ _BUCKETS_CONF: Final = "spark.headwater.state.buckets"
 _BUCKETS: Final = 8
 _BOUNDED_BUCKETS: Final = 64  # of a run over everything, which has the rows of a bucket in memory
 _ORDER: Final = ("bucket", "side", "task", "number")
+_COMMITS: Final = 4  # at once, of one task
 _BATCH_ID: Final = "streaming.sql.batchId"
 _QUERY_ID: Final = "sql.streaming.queryId"
 
@@ -171,17 +174,20 @@ class Running:
         rows: Iterable[_Packet] = (row for batch in batches for row in _rows(batch))
         if self.is_stream:
             rows = sorted(rows, key=lambda row: (row.bucket, row.side, row.task, row.number))
-        for bucket, packets in groupby(rows, key=lambda row: row.bucket):
-            yield from self._step(bucket, packets)
+        # A commit is mostly waiting for the disk, which does several at once.
+        with ThreadPoolExecutor(_COMMITS) as pool:
+            commits: deque[Future[None]] = deque()
+            for bucket, packets in groupby(rows, key=lambda row: row.bucket):
+                state = self._state(bucket)
+                result = self.operator.step(state, unpacked(packets, self.schemas))
+                if len(commits) == _COMMITS:  # no more of them in memory
+                    commits.popleft().result()
+                if isinstance(state, FileState):
+                    commits.append(pool.submit(state.commit))
+                yield from result.cast(self.operator.output).combine_chunks().to_batches()
+            for each in commits:
+                each.result()
         settle()
-
-    def _step(self, bucket: int, packets: "Iterator[_Packet]") -> Iterator[pa.RecordBatch]:
-        inputs = unpacked(packets, self.schemas)
-        state = self._state(bucket)
-        result = self.operator.step(state, inputs)
-        if isinstance(state, FileState):
-            state.commit()
-        yield from result.cast(self.operator.output).combine_chunks().to_batches()
 
     def _state(self, bucket: int) -> FileState | MemoryState:
         from pyspark import TaskContext
