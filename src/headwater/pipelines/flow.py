@@ -265,6 +265,12 @@ def has_events(frame: DataFrame) -> bool:
     return bool(values) and all(each not in (None, "debezium") for each in values)
 
 
+def reads_twice(frame: DataFrame) -> bool:
+    """Whether a topic is read in several places of the plan, as by a union with itself."""
+    read = [options.get("topic") or options.get("pattern") for _, options in _sources(frame)]
+    return len(set(read)) < len(read)
+
+
 def _sources(frame: DataFrame) -> list[tuple[str, Any]]:
     """What the plan reads, and with which options."""
     leaves = frame._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001

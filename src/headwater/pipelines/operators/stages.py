@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.errors import PipelineError
-from headwater.pipelines.flow import has_events, plan_of
+from headwater.pipelines.flow import has_events, plan_of, reads_twice
 from headwater.pipelines.operators.building import Built, current, moves_rows, name_operator
 from headwater.pipelines.operators.contract import (
     OFFSET,
@@ -96,7 +96,8 @@ def run_operator(kind: str, operator: Operator, sides: Sequence[Side]) -> "DataF
             bucket.alias(BUCKET),
             F.current_timestamp().alias(NOW),
         )
-        if stamping is not None and moves_rows(plan_of(side.frame)):
+        is_moved = moves_rows(plan_of(side.frame)) or reads_twice(side.frame)
+        if stamping is not None and is_moved:
             chosen = _in_log_order(chosen, is_stream=is_stream)
         packing = Packing(number, buckets, stamping, side.columns)
         of_side = chosen.mapInArrow(packing, from_arrow_schema(PACKETS))
@@ -124,7 +125,7 @@ def run_operator(kind: str, operator: Operator, sides: Sequence[Side]) -> "DataF
 
 def _in_log_order(rows: "DataFrame", *, is_stream: bool) -> "DataFrame":
     """What an operator gives comes by buckets, and a partition's rows from several tasks, as behind
-    a join or a repartition of Spark's. Time is told by a partition's rows in their order, so they
+    a join or a repartition of Spark's, or a union of a topic with itself. Time is told by a partition's rows in their order, so they
     go into one task again.
     """
     from pyspark.sql import functions as F  # noqa: N812
