@@ -59,6 +59,7 @@ def _ranges_at_once(bound: Bound, rows: pa.Table) -> int:
 def _accumulated(bound: Bound, rows: pa.Table, low: Places, high: Places) -> list[pa.Array]:
     length = high - low
     block = bound.accumulate(rows, np.arange(len(rows)), len(rows))
+    reach = high[np.searchsorted(low, np.arange(len(rows)), "right") - 1]
     at = low.copy()
     ranges, parts = [], []  # from the first rows of each range to its last
     width = 1
@@ -69,14 +70,18 @@ def _accumulated(bound: Bound, rows: pa.Table, low: Places, high: Places) -> lis
         at[which] += width
         if int(length.max()) < 2 * width:
             break
-        block = _doubled(bound, block, width)
+        block = _doubled(bound, block, width, reach)
         width *= 2
     joined = [pa.concat_arrays(columns) for columns in zip(*parts, strict=True)]
     return bound.merge(joined, np.concatenate(ranges), len(low))
 
 
-def _doubled(bound: Bound, block: list[pa.Array], width: int) -> list[pa.Array]:
-    """Of blocks of this width, those of twice the width."""
+def _doubled(bound: Bound, block: list[pa.Array], width: int, reach: Places) -> list[pa.Array]:
+    """Of blocks of this width, those of twice the width. What is beyond the `reach` of all ranges
+    that have a row is not added to it: no range has both, and they may be too much together.
+    """
     count = len(block[0]) - width
-    halves = [pa.concat_arrays([each.slice(0, count), each.slice(width)]) for each in block]
-    return bound.merge(halves, np.tile(np.arange(count), 2), count)
+    within = np.flatnonzero(np.arange(count) + 2 * width <= reach[:count])
+    later = pa.array(within + width)
+    halves = [pa.concat_arrays([each.slice(0, count), each.take(later)]) for each in block]
+    return bound.merge(halves, np.concatenate([np.arange(count), within]), count)
