@@ -19,6 +19,8 @@ from headwater.pipelines.operators.bloom import _test
 from headwater.pipelines.operators.fixed_windows import FixedWindows
 from headwater.pipelines.operators.lateness import Lateness
 from headwater.pipelines.operators.named_aggregates import NamedAggregates
+from headwater.pipelines.operators.sessions import Sessions
+from headwater.pipelines.operators.sliding import Sliding
 from headwater.pipelines.operators.times import EventTime
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -155,3 +157,38 @@ def test_windows_are_what_plain_python_makes_of_them(one, other, size):
         answers = _test(pa.array([seen] * len(asked)), asked).to_pylist()
         assert answers == [True] * len(names) + [False]
         assert isinstance(found[start]["paid"], Decimal | None)
+
+
+@settings(max_examples=25, deadline=None)
+@given(drawn=ROWS, size=st.integers(1, 12))
+def test_sessions_and_sliding_windows_take_them_too(drawn, size):
+    rows = [{**row, "offset": offset} for offset, row in enumerate(log(drawn))]
+    sessions: list[list[dict]] = []
+    for row in rows[:-1]:
+        if sessions and row["at"] - sessions[-1][-1]["at"] <= timedelta(seconds=1):
+            sessions[-1].append(row)
+        else:
+            sessions.append([row])
+    intervals = [
+        [each for each in rows if 0 <= (row["at"] - each["at"]).total_seconds() < SIZE_S]
+        for row in rows[:-1]
+    ]
+    aggregates, time = operator().aggregates, EventTime("at", 0)
+    for made, groups in [
+        (Sessions((), S, time, Lateness("drop", 0), False, aggregates), sessions),
+        (Sliding((), (), SIZE_S * S, time, Lateness("drop", 0), False, aggregates), intervals),
+    ]:
+        with TemporaryDirectory() as directory:
+            source = Source(SCHEMA, (), (*SCHEMA.names, "_op"), time)
+            run = Driver(made, [source], Path(directory), buckets=1)
+            plain = [{name: row[name] for name in SCHEMA.names} for row in rows]
+            parts = [plain[at : at + size] for at in range(0, len(plain), size)]
+            found = [each for part in parts for each in run.batch({("t", 0): part})]
+        assert len(found) == len(groups)
+        for window, members in zip(found, groups, strict=True):
+            told = expected(members) | {"rate": window["rate"]}  # by another length
+            assert {name: window[name] for name in told} == told
+            names = [row["name"] for row in members if row["name"] is not None]
+            asked = pa.array([*names, "another"])
+            answers = _test(pa.array([window["seen"]] * len(asked)), asked).to_pylist()
+            assert answers == [True] * len(names) + [False]

@@ -20,6 +20,7 @@ _UNITS_US: Final = {
     "day": 86_400_000_000,
     "week": 604_800_000_000,
 }
+_MOST_US: Final = 2**58  # 9,000 years; times and some of these add up to less than 64 bits have
 _DURATION: Final = re.compile(r"(\d+)\s*([a-z]+)")
 
 Duration = str | timedelta
@@ -33,6 +34,8 @@ def microseconds(duration: Duration, what: str, *, at_least_us: int = 0) -> int:
             f"{what}={duration!r} is no duration",
             hint='"10 seconds", "1 minute", "2 hours", "1 day", "1 week"; months differ in length',
         )
+    if found > _MOST_US:
+        raise PipelineError(f"{what}={duration!r} is too long")
     if found < at_least_us:
         raise PipelineError(f"{what}={duration!r} is too short")
     return found

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headwater.errors import StateLost
 from headwater.pipelines.operators.contract import TIME, WATERMARK, Input, State
-from headwater.pipelines.operators.grouping import first_rows, number
+from headwater.pipelines.operators.grouping import first_rows, keys_of, number
 from headwater.pipelines.operators.lateness import Lateness, admit
+from headwater.pipelines.operators.layouts import check_layout
 from headwater.pipelines.operators.named_aggregates import NamedAggregates
 from headwater.pipelines.operators.pane_state import FIRST, LAST, PaneState
 from headwater.pipelines.operators.times import NEVER_US, EventTime
@@ -53,7 +53,8 @@ class FixedWindows:
 
     def step(self, state: State, inputs: tuple[Input, ...]) -> pa.Table:
         (given,) = inputs
-        self._check_layout(state)
+        layout = f"{self.hop_us} {self.panes} {self.by} {self.aggregates.layout(self.by)}"
+        check_layout(state, "fixed", layout, self._kept_us)
         clock = self.time.watermarks(state.document.get("time"))
         own_us, before_us = clock.of_rows(given), clock.now_us
         clock.advance(given.progress, given.now_us)
@@ -112,23 +113,9 @@ class FixedWindows:
             state.counters[_LATE_IN_PART] = state.counters.get(_LATE_IN_PART, 0) + late
         rows = given.rows if taken.all() else given.rows.filter(pa.array(taken))
         windows = [first, pane + (self.panes - 1)]
-        keys = [rows[name].combine_chunks() for name in self.by]
+        keys = keys_of(rows, self.by)
         group, groups = number([*keys, *windows[-min(self.panes, 2) :]], len(rows))
         found = pa.array(first_rows(group, groups))
         columns = [each.take(found) for each in (*keys, *map(pa.array, windows))]
         accumulated = self.aggregates.accumulate(rows, group, groups)
         return pa.Table.from_arrays([*columns, *accumulated], schema=self._entries)
-
-    def _check_layout(self, state: State) -> None:
-        known = state.document
-        layout = f"{self.hop_us} {self.panes} {self.by} {self.aggregates.aggregates}"
-        is_same = known.setdefault("layout", layout) == layout
-        if not is_same or known.setdefault("kept_us", self._kept_us) < self._kept_us:
-            raise StateLost(
-                "the state of windows is that of others",
-                detail="size, hop, by or aggregates were changed"
-                if not is_same
-                else "allowed_lateness, or how long ago they are compared with, was made longer",
-                hint="rebuild the pipeline: only the log can tell what these would hold",
-            )
-        known["kept_us"] = self._kept_us

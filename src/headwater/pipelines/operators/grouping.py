@@ -10,12 +10,18 @@ import pyarrow.compute as pc
 
 from headwater.errors import PipelineError
 from headwater.pipelines.operators.aggregate import Groups
+from headwater.pipelines.operators.extremes import alike
 from headwater.pipelines.operators.grouping_kernels import number_codes
 
 # Of integers as numpy has them, or of anything as Arrow has it.
 Column: TypeAlias = pa.Array | pa.ChunkedArray | npt.NDArray[np.int64]
 
 _ROOM: Final = 8  # numbers below so many times the rows are looked up and not hashed
+
+
+def keys_of(rows: pa.Table, by: Sequence[str]) -> list[pa.Array]:
+    """What rows are grouped by. What is equal in SQL has the same bits, and is one key."""
+    return [alike(rows[name].combine_chunks()) for name in by]
 
 
 def number(columns: Sequence[Column], rows: int) -> tuple[Groups, int]:

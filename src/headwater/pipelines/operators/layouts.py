@@ -13,9 +13,9 @@ def check_layout(state: State, what: str, layout: str, kept_us: int) -> None:
     if not is_same or known.setdefault("kept_us", kept_us) < kept_us:
         raise StateLost(
             f"the state of {what} windows is that of others",
-            detail="their settings or aggregates were changed"
+            detail="their settings, aggregates, or the types of their columns were changed"
             if not is_same
-            else "allowed_lateness was made longer",
+            else "allowed_lateness, or how long ago they are compared with, was made longer",
             hint="rebuild the pipeline: only the log can tell what these would hold",
         )
     known["kept_us"] = kept_us

@@ -52,6 +52,12 @@ class NamedAggregates:
         types = [kind for _, each in self.bound for kind in each.accumulators]
         return pa.schema([(f"a{at}", kind) for at, kind in enumerate(types)])
 
+    def layout(self, others: Sequence[str] = ()) -> str:
+        """All that accumulators depend on, and the types of other columns that are kept."""
+        names = dict.fromkeys((*others, *self.columns))
+        kinds = [f"{name} {self.schema.field(name).type}" for name in names]
+        return f"{self.aggregates} of {', '.join(kinds)}"
+
     def accumulate(self, rows: pa.Table, group: Groups, groups: int) -> list[pa.Array]:
         """Columns of accumulators_schema, of each group. Rows are in log order."""
         return [column for _, each in self.bound for column in each.accumulate(rows, group, groups)]

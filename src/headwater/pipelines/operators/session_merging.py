@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headwater.compiled import kernel
-from headwater.pipelines.operators.grouping import may_be_among, number
+from headwater.pipelines.operators.grouping import keys_of, may_be_among, number
 from headwater.pipelines.operators.named_aggregates import NamedAggregates
 from headwater.pipelines.operators.time_order import by_key_and_time
 
@@ -62,7 +62,8 @@ class Merging:
         """Of rows alone, in log order."""
         if not len(rows):
             return self.schema.empty_table()
-        key, _ = number([rows[name] for name in self.by], len(rows))
+        keys = pa.Table.from_arrays(keys_of(rows, self.by), self.keys)
+        key, _ = number(keys.columns, len(rows))
         order = by_key_and_time(key, time_us)
         in_order = time_us[order]
         session = _numbered(key[order], in_order, in_order, self.gap_us)
@@ -71,7 +72,7 @@ class Merging:
         group = np.empty(len(rows), np.intp)
         group[order] = session
         return self._table(
-            rows.select(self.by).take(pa.array(order[starts])),
+            keys.take(pa.array(order[starts])),
             in_order[starts],
             in_order[ends],
             self.aggregates.accumulate(rows, group, len(starts)),

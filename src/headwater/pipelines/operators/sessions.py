@@ -82,7 +82,7 @@ class Sessions:
 
     def step(self, state: State, inputs: tuple[Input, ...]) -> pa.Table:
         (given,) = inputs
-        layout = f"{self.gap_us} {self.by} {self.aggregates.aggregates}"
+        layout = f"{self.gap_us} {self.by} {self.aggregates.layout(self.by)}"
         check_layout(state, "session", layout, self._lifetime_us)
         watermarks = self.time.watermarks(state.document.get("time"))
         before_us = watermarks.now_us

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from headwater.compiled import kernel
 from headwater.pipelines.operators.contract import OFFSET, ORIGIN, TIME, WATERMARK, Input, State
+from headwater.pipelines.operators.grouping import keys_of
 from headwater.pipelines.operators.lateness import Lateness, admit
 from headwater.pipelines.operators.layouts import check_layout
 from headwater.pipelines.operators.named_aggregates import NamedAggregates
@@ -101,7 +102,8 @@ class Sliding:
     def step(self, state: State, inputs: tuple[Input, ...]) -> pa.Table:
         (given,) = inputs
         retention_us = self.size_us + self.lateness.allowed_us
-        settings = self.size_us, self.by, self.keep, self.early, self.aggregates.aggregates
+        columns = self.aggregates.layout((*self.by, *self.keep))
+        settings = self.size_us, self.by, self.keep, self.early, columns
         check_layout(state, "sliding", str(settings), retention_us)
         watermarks = self.time.watermarks(state.document.get("time"))
         before_us = watermarks.now_us
@@ -137,7 +139,7 @@ class Sliding:
         rows = given.rows.filter(pa.array(taken))
         time_us = ints(rows, TIME)
         columns = {
-            KEY: pa.array(keys.numbered([rows[name] for name in self.by], time_us)),
+            KEY: pa.array(keys.numbered(keys_of(rows, self.by), time_us)),
             TIME: rows[TIME],
             ORIGIN: pa.array(places.codes(given.origins)[ints(rows, ORIGIN)]),
             OFFSET: rows[OFFSET],

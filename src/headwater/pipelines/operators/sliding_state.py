@@ -47,7 +47,7 @@ class Keys:
         self._known = self._schema.empty_table() if known is None else known
         self._is_changed = False
 
-    def numbered(self, columns: Sequence[pa.ChunkedArray], time_us: Ints) -> Ints:
+    def numbered(self, columns: Sequence[pa.Array], time_us: Ints) -> Ints:
         """Of rows, and notes when they were."""
         if not len(time_us):
             return np.empty(0, np.int64)
