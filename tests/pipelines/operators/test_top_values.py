@@ -48,6 +48,14 @@ def test_any_cut_and_order_gives_what_a_counter_gives(kind, data, random, most):
         assert found == expected(values, most)
 
 
+@pytest.mark.parametrize("far", [2**63 - 1, 2**62 + 5])
+def test_values_that_are_further_apart_than_64_bits_can_tell(far):
+    table = pa.table({"x": [-far, far, far] * 20})
+    top = hw.agg.top("x", 2)
+    found = result(top, table, at_once(top, table, [0] * 60, 1))
+    assert found == [[{"value": far, "count": 40}, {"value": -far, "count": 20}]]
+
+
 @pytest.mark.parametrize("spread", [1, 1_000_003])  # keys near each other, and far apart
 def test_many_values(spread):
     random = np.random.default_rng(3)

@@ -125,8 +125,8 @@ def run_operator(kind: str, operator: Operator, sides: Sequence[Side]) -> "DataF
 
 def _in_log_order(rows: "DataFrame", *, is_stream: bool) -> "DataFrame":
     """What an operator gives comes by buckets, and a partition's rows from several tasks, as behind
-    a join or a repartition of Spark's, or a union of a topic with itself. Time is told by a partition's rows in their order, so they
-    go into one task again.
+    a join or a repartition of Spark's, or a union of a topic with itself. Time is told by a
+    partition's rows in their order, so they go into one task again.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
