@@ -240,6 +240,7 @@ def test_deletes_are_not_lost_by_a_projection(project, orders, spark):
     [
         ("flow.write(1 / 0, to='cache', table='t')", r"wrong.py:6: ZeroDivisionError"),
         ("flow.changes('x', 'id bigint')", "writes nothing"),
+        ("flow.write(object(), to='cache', table='t')", "what is written to t is no DataFrame"),
         (
             "flow.write(flow.changes('x', 'id bigint'), to='cach', table='t')",
             "a sink that does not exist: cach",

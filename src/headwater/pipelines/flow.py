@@ -172,6 +172,12 @@ class Flow:
         those with `_op` "d" are deleted; without `key` all rows are added. `_at` and `_position`
         are not stored, unless under another name.
         """
+        if not isinstance(frame, DataFrame):
+            raise PipelineError(
+                f"pipeline {self.name}: what is written to {table} is no DataFrame",
+                detail=f"it is {type(frame).__name__}",
+                hint="windows become one by .agg(…)",
+            )
         columns, keys = frame.columns, _names(key)
         self._check_sink(to)
         twice = sorted({name for name in columns if columns.count(name) > 1})

@@ -72,6 +72,7 @@ PLACE = "_position struct<topic: string, partition: int, offset: bigint>"
     [
         (lambda rows: hw.tumbling(rows, "at", "0 s").agg(n=hw.agg.count()), "too short"),
         (lambda rows: hw.tumbling(rows, "at", "soon").agg(n=hw.agg.count()), "no duration"),
+        (lambda rows: hw.tumbling(rows, "at", 60).agg(n=hw.agg.count()), "no duration"),
         (lambda rows: hw.tumbling(rows, "when", "1 s").agg(n=hw.agg.count()), "no column when"),
         (lambda rows: hw.tumbling(rows, "paid", "1 s").agg(n=hw.agg.count()), "no timestamp"),
         (lambda rows: hw.tumbling(rows, "at", "1 s", by="no").agg(n=hw.agg.count()), "column no"),
@@ -79,6 +80,7 @@ PLACE = "_position struct<topic: string, partition: int, offset: bigint>"
         (lambda rows: hw.tumbling(rows, "at", "1 s", by=["shop"] * 2).agg(n=hw.agg.count()), "twi"),
         (lambda rows: hw.tumbling(rows, "at", "1 s").agg(), "no aggregates"),
         (lambda rows: hw.tumbling(rows, "at", "1 s").agg(n=3), "no aggregate"),
+        (lambda rows: hw.tumbling(rows, "at", "1 s").agg(n=rows["paid"]), "no aggregate"),
         (lambda rows: hw.tumbling(rows, "at", "1 s").agg(n=hw.agg.sum("no")), "no column no"),
         (lambda rows: hw.tumbling(rows, "at", "1 s").agg(n=hw.agg.sum("shop")), "sum of shop"),
         (lambda rows: hw.tumbling(rows, "at", "1 s").agg(window_end=hw.agg.count()), "the name"),
@@ -100,13 +102,19 @@ PLACE = "_position struct<topic: string, partition: int, offset: bigint>"
             lambda rows: hw.tumbling(rows.drop("_position"), "at", "1 s").agg(n=hw.agg.count()),
             "no column _position",
         ),
+        (
+            lambda rows: hw.session(
+                hw.tumbling(rows, "at", "1 s").agg(n=hw.agg.count()), "window_end", "1 hour"
+            ).agg(n=hw.agg.sum("n")),
+            "write them to a topic",
+        ),
     ],
 )
 def test_mistakes_are_told_when_the_pipeline_is_built(spark, described, what):
     rows = spark.createDataFrame([], f"{ROWS}, {PLACE}")
     with pytest.raises(PipelineError) as raised:
         described(rows)
-    assert what in str(raised.value)
+    assert what in f"{raised.value} {raised.value.hint}"
 
 
 def test_the_columns_of_a_result(spark):

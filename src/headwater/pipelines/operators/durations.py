@@ -44,7 +44,7 @@ def microseconds(duration: Duration, what: str, *, at_least_us: int = 0) -> int:
 def _parsed(duration: Duration) -> int | None:
     if isinstance(duration, timedelta):
         return duration // timedelta(microseconds=1)
-    match = _DURATION.fullmatch(duration.strip().lower())
+    match = _DURATION.fullmatch(duration.strip().lower()) if isinstance(duration, str) else None
     if match is None:
         return None
     number, unit = int(match[1]), match[2]

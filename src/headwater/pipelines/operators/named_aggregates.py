@@ -101,9 +101,10 @@ def check_names(kind: str, named: Mapping[str, object], taken: Sequence[str]) ->
                 f"{kind}: no aggregate can have the name {name}",
                 detail=f"columns of the result are {', '.join(taken)}",
             )
-        if not isinstance(each, Previous) and not hasattr(each, "bound"):
+        if not isinstance(each, Previous) and not hasattr(type(each), "bound"):  # a Column has all
             raise PipelineError(
-                f"{kind}: {name}={each!r} is no aggregate", hint="hw.agg has all that there are"
+                f"{kind}: {name}={each!r} is no aggregate",
+                hint="hw.agg has all that there are: hw.agg.count()",
             )
 
 

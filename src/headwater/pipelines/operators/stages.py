@@ -352,10 +352,14 @@ def _check_place_of_late_rows(kind: str, operator: Operator) -> None:
 def _check(kind: str, side: Side) -> None:
     columns = side.frame.columns
     if POSITION not in columns:
+        is_of_windows = "window_start" in columns
         raise PipelineError(
             f"{kind}: its input has no column {POSITION}",
             detail="columns are " + ", ".join(columns),
-            hint=f'it tells where a row stands in the log: select "{POSITION}", too',
+            hint="results of windows stand at no place in the log: write them to a topic"
+            ' (flow.write(…, to="topic", …)), and go on from there'
+            if is_of_windows
+            else f'it tells where a row stands in the log: select "{POSITION}", too',
         )
     if side.stamping is not None:
         side.stamping.check(kind, side.frame.schema)
