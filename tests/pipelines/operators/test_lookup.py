@@ -187,3 +187,14 @@ def test_a_row_of_postgresql(postgres, postgres_server):
 def test_a_row_of_mariadb(mariadb_server, shop):
     mariadb_server.execute(*MAKE, database=shop)
     check(mariadb_server.url(shop))
+
+
+def test_lookups_with_other_times_to_keep_rows_do_not_share_them(file):
+    look, now = looking_up(file, cache_s=3600.0), looking_up(file, cache_s=0.0)
+    assert rows(look, (1, "ann", 1)) == rows(now, (1, "ann", 1)) == [(1, "NO", 5)]
+    connection = sqlite3.connect(file)
+    connection.execute("UPDATE customers SET country = 'DK'")
+    connection.commit()
+    connection.close()
+    assert rows(look, (1, "ann", 1)) == [(1, "NO", 5)]
+    assert rows(now, (1, "ann", 1)) == [(1, "DK", 5)]

@@ -11,6 +11,7 @@ from headwater.errors import PipelineError
 from headwater.pipelines.flow import AT, POSITION, TopicRead, read_of
 from headwater.pipelines.operators.as_of_join import AsOfJoin
 from headwater.pipelines.operators.durations import Duration, microseconds
+from headwater.pipelines.operators.join_columns import On, pairs_of
 from headwater.pipelines.operators.stages import Side, run_operator
 from headwater.pipelines.operators.stamping import epoch_us
 from headwater.pipelines.operators.times import EventTime, time_of
@@ -27,7 +28,6 @@ _EVERYWHERE: Final = f"{OP} in ('{TRUNCATE}', '{READ_TO_END}', '{READ_TO_HERE}')
 _IDLE_US: Final = 600_000_000  # a partition of events that is silent so long holds no versions back
 _KEEP_VERSIONS: Final = "7 days"
 
-On = str | Sequence[str | tuple[str, str]]
 Columns = Sequence[str] | Mapping[str, str] | None
 
 
@@ -152,15 +152,10 @@ def _pairs(
     on: On, columns: Sequence[str], key: tuple[str, ...], topic: str
 ) -> tuple[tuple[str, str], ...]:
     """(the event's column, the table's)."""
-    given = [on] if isinstance(on, str) else list(on)
-    pairs = []
-    for each in given:
-        if not isinstance(each, str):
-            pairs.append((each[0], each[1]))
-        elif each not in columns and len(given) == len(key) == 1:
-            pairs.append((each, key[0]))
-        else:
-            pairs.append((each, each))
+    pairs = pairs_of(_KIND, on)
+    one, other = pairs[0]
+    if one == other and one not in columns and len(pairs) == len(key) == 1:
+        pairs = [(one, key[0])]
     if sorted(other for _, other in pairs) != sorted(key):
         raise PipelineError(
             f"{_KIND}: the key of {topic} is {', '.join(key)}",

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from headwater.errors import PipelineError
 from headwater.pipelines.flow import AT, POSITION
+from headwater.pipelines.operators.join_columns import On, pairs_of
 from headwater.pipelines.operators.stages import Side, run_operator
 from headwater.pipelines.operators.table_changes import PLACE, TableChanges
 from headwater.pipelines.operators.table_join import (
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 How = Literal["inner", "left", "right", "full"]
-On = str | Sequence[str | tuple[str, str]]
 
 _HOWS: Final = ("inner", "left", "right", "full")
 _KIND: Final = "join_tables"
@@ -57,7 +57,7 @@ def join_tables(
     """
     if how not in _HOWS:
         raise PipelineError(f"{_KIND}: how={how!r}", hint="it is " + ", ".join(_HOWS))
-    pairs = _pairs(on)
+    pairs = pairs_of(_KIND, on)
     keys = [_names(key, name) for key, name in ((left_key, "left_key"), (right_key, "right_key"))]
     for side, frame, named in (
         ("left", left, [*keys[0], *(one for one, _ in pairs)]),
@@ -113,13 +113,6 @@ def _moves(table: JoinedTable, frame: "DataFrame") -> Side:
         [Side(frame, table.key, (*names, OP), everywhere=f"{OP} = '{TRUNCATE}'")],
     )
     return Side(changes, table.on, (*names, OP))
-
-
-def _pairs(on: On) -> list[tuple[str, str]]:
-    given = [on] if isinstance(on, str) else list(on)
-    if not given:
-        raise PipelineError(f"{_KIND}: on={on!r} has no column", hint='on="id", on=[("a", "b")]')
-    return [(each, each) if isinstance(each, str) else (each[0], each[1]) for each in given]
 
 
 def _names(key: str | Sequence[str], what: str) -> tuple[str, ...]:

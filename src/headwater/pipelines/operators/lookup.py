@@ -13,6 +13,7 @@ import pyarrow as pa
 from headwater.errors import PipelineError, SinkError, StoreUnreachable
 from headwater.pipelines.operators.building import depends_on_when
 from headwater.pipelines.operators.durations import Duration, microseconds
+from headwater.pipelines.operators.join_columns import On, pairs_of
 from headwater.pipelines.operators.lookup_queries import (
     MOST_KEYS,
     Database,
@@ -38,7 +39,7 @@ def lookup(
     *,
     url: str,
     table: str,
-    on: str | Sequence[str | tuple[str, str]],
+    on: On,
     columns: "str | StructType",
     how: str = "left",
     cache: Duration = "1 minute",
@@ -54,8 +55,7 @@ def lookup(
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
     from pyspark.sql.types import StructType
 
-    given = [on] if isinstance(on, str) else list(on)
-    pairs = [(each, each) if isinstance(each, str) else (each[0], each[1]) for each in given]
+    pairs = pairs_of(_KIND, on)
     for name, _ in pairs:
         if name not in events.columns:
             raise PipelineError(
@@ -152,11 +152,12 @@ class CachedRows:
         rows = self._with_patience(keys)
         width = len(self._settings.key)
         answered: dict[Key, Row | None] = dict.fromkeys(keys)
-        by_text = {tuple(map(str, key)): key for key in keys}  # a driver may have its own types
-        for row in rows:
-            key = by_text.get(tuple(map(str, row[:width])))
-            if key is not None:
-                answered[key] = row[width:]
+        for key, row in zip(self._keys_of(rows), rows, strict=True):
+            # char(n) comes with blanks behind it
+            trimmed = tuple(each.rstrip(" ") if isinstance(each, str) else each for each in key)
+            which = key if key in answered else trimmed
+            if which in answered:
+                answered[which] = row[width:]
         now_s = time.monotonic()
         for key, answer in answered.items():
             self._kept.pop(key, None)
@@ -164,6 +165,14 @@ class CachedRows:
         while len(self._kept) > _MOST_CACHED:
             self._kept.popitem(last=False)
         return answered
+
+    def _keys_of(self, rows: Sequence[Row]) -> list[Key]:
+        """By the types of the events: a driver may have its own."""
+        columns = [
+            _typed([row[place] for row in rows], self._settings.output.field(name)).to_pylist()
+            for place, name in enumerate(self._settings.event_key)
+        ]
+        return list(zip(*columns, strict=True))
 
     def _with_patience(self, keys: Sequence[Key]) -> list[Row]:
         for attempt in range(1, _ATTEMPTS + 1):
@@ -196,7 +205,9 @@ _processes: dict[tuple[Any, ...], CachedRows] = {}
 
 
 def _rows_of(settings: LookingUp) -> CachedRows:
-    what = (settings.url, settings.table, settings.key, tuple(settings.fields.names))
+    kinds = tuple(str(settings.output.field(name).type) for name in settings.event_key)
+    names = tuple(settings.fields.names)
+    what = (settings.url, settings.table, settings.key, kinds, names, settings.cache_s)
     if what not in _processes:
         _processes[what] = CachedRows(settings)
     return _processes[what]
@@ -214,14 +225,22 @@ def _distinct(columns: Sequence[pa.Array]) -> tuple[list[Key], npt.NDArray[np.in
 
 
 def _typed(values: list[Any], field: pa.Field) -> pa.Array:
-    try:
-        return pa.array(values, field.type)
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
-        pass
-    try:  # drivers have types of their own
-        texts = [None if value is None else str(value) for value in values]
-        return pa.array(texts, pa.string()).cast(field.type)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-        raise PipelineError(
-            f"{_KIND}: {field.name} is not of the type that was said", detail=str(error)
-        ) from error
+    """Drivers have types of their own, or give texts."""
+    why = ""
+    for read in (pa.array, _from_texts, _from_texts_in_utc):
+        try:
+            return read(values, field.type)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+            why = str(error)
+    raise PipelineError(f"{_KIND}: {field.name} is not of the type that was said", detail=why)
+
+
+def _from_texts(values: list[Any], kind: pa.DataType) -> pa.Array:
+    texts = [None if value is None else str(value) for value in values]
+    return pa.array(texts, pa.string()).cast(kind)
+
+
+def _from_texts_in_utc(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """Of times that say no zone."""
+    is_time = pa.types.is_timestamp(kind)
+    return _from_texts(values, pa.timestamp("us") if is_time else kind).cast(kind)

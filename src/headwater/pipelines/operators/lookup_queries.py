@@ -61,17 +61,21 @@ class _Postgres:
         from headwater.sinks.postgres.connection import Session
 
         self._session = Session(url, _APPLICATION)
-        self._is_single = len(key) == 1
-        asked = f"{quoted(key[0])} = ANY(" if self._is_single else f"({names(key)}) IN "
-        start = _statement(table, key, columns, asked).replace("%", "%%")
-        self._statement = f"{start}%(keys)s" + (")" if self._is_single else "")
+        # Not by an array, which has a type: a text would not be taken for a uuid.
+        start = _statement(table, key, columns, f"({names(key)}) IN ")
+        self._statement = start.replace("%", "%%") + "%(keys)s"
 
     def rows(self, keys: Sequence[Key]) -> list[Row]:
-        given: Any = [each[0] for each in keys] if self._is_single else tuple(keys)
-        return self._session.run(self._statement, {"keys": given})
+        given = tuple(key for key in keys if not any(_has_nul(each) for each in key))
+        return self._session.run(self._statement, {"keys": given}) if given else []
 
     def close(self) -> None:
         self._session.connection.close()
+
+
+def _has_nul(value: Any) -> bool:
+    """No text in PostgreSQL does, and the driver refuses to ask for one."""
+    return isinstance(value, str) and "\0" in value
 
 
 class _Mysql:

@@ -11,6 +11,7 @@ from headwater.errors import PipelineError
 from headwater.pipelines.flow import AT, POSITION
 from headwater.pipelines.operators.durations import Duration, microseconds
 from headwater.pipelines.operators.interval_join import IntervalJoin, JoinSide, result_schema
+from headwater.pipelines.operators.join_columns import On, pairs_of
 from headwater.pipelines.operators.lateness import CORRECT, DROP, lateness_of
 from headwater.pipelines.operators.stages import Side, run_operator
 from headwater.pipelines.operators.times import EventTime, time_of
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 How = Literal["inner", "left", "right", "full"]
-On = str | Sequence[str | tuple[str, str]]
 Time = str | EventTime
 
 _HOWS: Final = ("inner", "left", "right", "full")
@@ -97,10 +97,7 @@ def join(
 
 
 def _keys(left: "DataFrame", right: "DataFrame", on: On) -> list[tuple[str, str]]:
-    given = [on] if isinstance(on, str) else list(on)
-    keys = [(each, each) if isinstance(each, str) else (each[0], each[1]) for each in given]
-    if not keys:
-        raise PipelineError(f"{_KIND}: on={on!r} has no column", hint='on="id", on=["a", "b"]')
+    keys = pairs_of(_KIND, on)
     for pair in [(POSITION, POSITION), *keys]:
         for side, frame, name in zip(("left", "right"), (left, right), pair, strict=True):
             if name not in frame.columns:
@@ -139,7 +136,10 @@ def _with_equal_types(
 
 
 def _interval(within: Duration | tuple[Duration, Duration]) -> tuple[int, int]:
-    before, after = within if isinstance(within, tuple) else (within, within)
+    both = within if isinstance(within, tuple) else (within, within)
+    if len(both) != 2:
+        raise PipelineError(f"{_KIND}: within={within!r}", hint='(before, after), or "1 hour"')
+    before, after = both
     return microseconds(before, "within"), microseconds(after, "within")
 
 
@@ -150,6 +150,10 @@ def _names(
     suffixes: tuple[str, str] | None,
 ) -> list[tuple[tuple[str, str], ...]]:
     """For each side its columns, and what they are called in the result."""
+    if suffixes is not None and (isinstance(suffixes, str) or len(suffixes) != len((left, right))):
+        raise PipelineError(
+            f"{_KIND}: suffixes={suffixes!r}", hint='one for each side: ("_left", "_right")'
+        )
     shared = [one for one, other in keys if one == other]
     columns = [[name for name in frame.columns if name not in _OURS] for frame in (left, right)]
     twice = [name for name in columns[0] if name in columns[1] and name not in shared]
