@@ -117,15 +117,17 @@ def merged(events: dict, table: dict) -> dict[int, str | None]:
         steps += [(time, 1, offset, place, row) for time, offset, row in with_log_time(rows)]
     current: dict[str, tuple] = {}
     found = {}
-    for _, is_event, _, place, row in sorted(steps, key=lambda step: step[:4]):
+    for time, is_event, _, place, row in sorted(steps, key=lambda step: step[:4]):
         if is_event:
             found[row["id"]] = current.get(row["customer"], (None, None))[1]
         elif row["_op"] == "t":
-            current = {name: each for name, each in current.items() if each[0] != place}
+            current = {
+                name: each for name, each in current.items() if each[0] != place and each[2] >= time
+            }
         elif row["_op"] == "d":
             current.pop(row["name"], None)
         else:
-            current[row["name"]] = place, row["city"]
+            current[row["name"]] = place, row["city"], time
     return found
 
 
@@ -267,6 +269,17 @@ def test_an_event_is_not_given_a_later_row(tmp_path):
     assert cities(join.batch({E0: [event(4, "a", 250)]}, {})) == {4: None}
 
 
+def test_a_truncate_is_of_all_partitions_also_of_one_that_lags(tmp_path):
+    join = driver(tmp_path)
+    gone = change(None, None, 50, "t")
+    rows = {T0: [change("a", "Rome", 1), gone, END], T1: [change("c", "Oslo", 1), HERE]}
+    join.batch({E0: [event(1, "c", 100)]}, rows)
+    late = {T1: [change("c", "Lima", 20), change("d", "Bonn", 60), HERE]}
+    assert join.batch({E1: [event(2, "c", 100), event(3, "d", 101)]}, late) == []
+    found = join.batch({E0: [event(4, "a", 110)]}, {T1: [END]})
+    assert cities(found) == {1: None, 2: None, 3: "Bonn", 4: None}
+
+
 def test_a_row_that_changes_its_key(tmp_path):
     join = driver(tmp_path)
     rows = [change("a", "Rome", 1), change("a", None, 10, "d"), change("b", "Rome", 10), END]
@@ -368,9 +381,8 @@ def as_of(events: dict, table: dict, keep_s: float, delay_s: float) -> dict[int,
                 and row_["name"] == row["customer"]
                 and not any(
                     other["_op"] == "t"
-                    and other_place == place
                     and other_time <= created
-                    and other_offset > offset
+                    and (other_offset > offset if other_place == place else other_time > time)
                     for other_time, other_offset, other_place, other in versions
                 )
             )

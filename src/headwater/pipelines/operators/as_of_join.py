@@ -77,7 +77,7 @@ class AsOfJoin:
         result = self._joined(state, table, ready)
         needed_us = watermarks.now_us - self.keep_us
         oldest_us = waiting.oldest_us()
-        table.save(needed_us if oldest_us is None else min(needed_us, oldest_us))
+        table.save(needed_us if oldest_us is None else min(needed_us, oldest_us), before_us)
         state.counters["waiting"] = len(waiting)
         state.counters["versions"] = len(table)
         return result

@@ -44,11 +44,25 @@ Hashes = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """From `valid_us` on, no row of a partition that stands before `offset` is there."""
+    """From `valid_us` on, no row is there that came before: in its own partition by offset, in
+    others, which it does not stand in, by time.
+    """
 
     origin: int
     offset: int
     valid_us: int
+
+    def removes(
+        self,
+        origins: npt.NDArray[np.int32],
+        offsets: npt.NDArray[np.int64],
+        valid: npt.NDArray[np.int64],
+    ) -> npt.NDArray[np.bool_]:
+        """Which versions."""
+        before: npt.NDArray[np.bool_] = np.where(
+            origins == self.origin, offsets < self.offset, valid < self.valid_us
+        )
+        return before
 
 
 class KeyedTable:
@@ -102,13 +116,15 @@ class KeyedTable:
             found[part.is_gone(found)] = -1
         return Found(self._base.rows, in_base, self._delta.rows, in_delta)
 
-    def save(self, oldest_us: int) -> None:
-        """Nobody will ask for a time before `oldest_us`."""
+    def save(self, oldest_us: int, read_us: int) -> None:
+        """Nobody will ask for a time before `oldest_us`; versions that are valid before `read_us`
+        have all been added.
+        """
         state = self._state
-        is_due = any(each.valid_us <= oldest_us for each in self._truncations)
-        if is_due or len(self._delta.rows) > max(_LEAST_ROWS, len(self._base.rows) // 4):
+        due = [e for e in self._truncations if e.valid_us <= oldest_us and e.valid_us < read_us]
+        if due or len(self._delta.rows) > max(_LEAST_ROWS, len(self._base.rows) // 4):
             both = _ordered(pa.concat_tables([self._base.rows, self._delta.rows]))
-            self._merged(both, oldest_us)
+            self._merged(both, oldest_us, due)
             state.put("base", self._base.rows)
             state.put("delta", None)
         elif self._has_changed:
@@ -117,15 +133,13 @@ class KeyedTable:
             [each.origin, each.offset, each.valid_us] for each in self._truncations
         ]
 
-    def _merged(self, both: pa.Table, oldest_us: int) -> None:
+    def _merged(self, both: pa.Table, oldest_us: int, due: Sequence[Truncation]) -> None:
         """What is left of both is the base; truncations that everybody knows of are done with."""
-        due = [each for each in self._truncations if each.valid_us <= oldest_us]
         if due and len(both):
             dead = np.zeros(len(both), np.bool_)
+            places = [_numbers(both, name) for name in (ORIGIN, OFFSET, VALID)]
             for each in due:
-                dead |= (_numbers(both, ORIGIN) == each.origin) & (
-                    _numbers(both, OFFSET) < each.offset
-                )
+                dead |= each.removes(*places)
             both = both.filter(pa.array(~dead))
         self._truncations = [each for each in self._truncations if each not in due]
         self._base = _Part(_without_superseded(both, self._key, oldest_us), self._key)
@@ -168,11 +182,9 @@ class KeyedTable:
     ) -> npt.NDArray[np.bool_]:
         is_dead = np.zeros(len(places), np.bool_)
         if self._truncations:
-            origin, offset = part.origins[places], part.offsets[places]
+            which = part.origins[places], part.offsets[places], part.valid[places]
             for each in self._truncations:
-                is_dead |= (
-                    (origin == each.origin) & (offset < each.offset) & (each.valid_us <= at_us)
-                )
+                is_dead |= each.removes(*which) & (each.valid_us <= at_us)
         return is_dead
 
 
