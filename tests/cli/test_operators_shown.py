@@ -58,6 +58,17 @@ def test_changes_are_not_among_the_rows_that_were_judged(capsys):
     assert "3 rows passed over: changes and deletes, no events" in text
 
 
+def test_events_that_wait_for_a_table_or_find_no_row(capsys):
+    told = {"state_rows": 9, "state_bytes": 9, "waiting": 4, "unmatched": 2, "without_time": 1}
+    _, text = shown(told, capsys)
+    assert [line.strip() for line in text.splitlines()] == [
+        "tumbling-1",
+        "state  9 rows, 9 B",
+        "1 without time",
+        "events  4 waiting for the table, 2 without a row",
+    ]
+
+
 def test_nothing_is_told_that_is_not_known(capsys):
     _, text = shown({"state_rows": 0, "state_bytes": 0, "watermark_us": None}, capsys)
     assert "watermark" not in text

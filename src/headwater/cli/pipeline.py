@@ -26,6 +26,7 @@ from headwater.cli.pipeline_state import NEW, RUNNING, Known, KnownWrite, known_
 
 _STYLES = {RUNNING: "green", NEW: "dim"}
 _MISSED = ("late", "future", "without_time")
+_JOINED = {"waiting": "waiting for the table", "unmatched": "without a row", "too_old": "too old"}
 _SLOW_S = 10  # who is behind by less does not keep people waiting
 _NONE = "no pipelines yet; a section [pipeline.NAME] in headwater.toml makes one"
 
@@ -142,7 +143,13 @@ def _show_operator(name: str, told: Mapping[str, Any]) -> None:
     missed = {each.replace("_", " "): told.get(each, 0) for each in _MISSED}
     shown = ", ".join(f"{count(number)} {what}" for what, number in missed.items() if number)
     if shown:
-        say(f"      of {plural(told.get('events', 0), 'row')}  {shown}")
+        judged = f"of {plural(told['events'], 'row')}  " if "events" in told else ""
+        say(f"      {judged}{shown}")
+    shown = ", ".join(
+        f"{count(told[each])} {what}" for each, what in _JOINED.items() if told.get(each)
+    )
+    if shown:
+        say(f"      events  {shown}")
     if told.get("not_events"):
         say(
             f"      {plural(told['not_events'], 'row')} passed over: changes and deletes, no events"
