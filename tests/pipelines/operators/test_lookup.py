@@ -5,8 +5,9 @@ import sqlite3
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
-from headwater.errors import PipelineError, StoreUnreachable
+from headwater.errors import HeadwaterError, PipelineError, StoreUnreachable
 from headwater.pipelines.operators import lookup as module
 from headwater.pipelines.operators.lookup import CachedRows, LookingUp
 from headwater.pipelines.operators.lookup_queries import check_url, connect
@@ -198,3 +199,19 @@ def test_lookups_with_other_times_to_keep_rows_do_not_share_them(file):
     connection.close()
     assert rows(look, (1, "ann", 1)) == [(1, "NO", 5)]
     assert rows(now, (1, "ann", 1)) == [(1, "DK", 5)]
+
+
+@pytest.mark.parametrize(
+    "url", [None, "", "sqlite:///", "oracle://u:s3cret@h/x", "mysql://u:s3cret@h:99999/x",
+            "mysql://u:s3cret@h/x?foo=1"],
+)  # fmt: skip
+def test_an_address_that_cannot_be_right_is_refused_when_the_pipeline_is_built(url):
+    with pytest.raises(HeadwaterError) as error:
+        check_url(Secret(url))
+    assert "s3cret" not in f"{error.value!r} {error.value.detail} {error.value.hint}"
+
+
+@pytest.mark.parametrize("columns", [5, None, StructType([])])
+def test_columns_that_are_none_are_refused(columns):
+    with pytest.raises(PipelineError, match="does not name columns and their types"):
+        module._kinds(columns)

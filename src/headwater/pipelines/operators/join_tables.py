@@ -116,7 +116,7 @@ def _moves(table: JoinedTable, frame: "DataFrame") -> Side:
 
 
 def _names(key: str | Sequence[str], what: str) -> tuple[str, ...]:
-    names = (key,) if isinstance(key, str) else tuple(key)
+    names = (key,) if isinstance(key, str) else tuple(key or ())
     if not names:
         raise PipelineError(
             f"{_KIND}: {what} is empty", hint="it names the columns of the table's primary key"
@@ -139,6 +139,9 @@ def _check_columns(side: str, frame: "DataFrame", named: Sequence[str]) -> None:
                 detail="columns are " + ", ".join(frame.columns),
                 hint='columns of different names are given as pairs: on=[("id", "order_id")]',
             )
+        kind = frame.schema[name].dataType.simpleString()
+        if "map<" in kind or "variant" in kind:
+            raise PipelineError(f"{_KIND}: {name} is {kind}, which is no type for a key")
 
 
 def _check_names(left: "DataFrame", right: "DataFrame", pairs: list[tuple[str, str]]) -> None:

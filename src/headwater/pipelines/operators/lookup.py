@@ -4,7 +4,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -53,7 +53,6 @@ def lookup(
     `how`       left: an event without a row has nulls; inner: it is left out
     """
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-    from pyspark.sql.types import StructType
 
     pairs = pairs_of(_KIND, on)
     for name, _ in pairs:
@@ -64,8 +63,9 @@ def lookup(
             )
     if how not in ("left", "inner"):
         raise PipelineError(f"how={how!r}", hint="it is left or inner")
-    kinds = cast("StructType", StructType.fromDDL(columns)) if isinstance(columns, str) else columns
-    fields = to_arrow_schema(kinds, timezone="UTC")
+    if not isinstance(table, str) or not all(table.split(".")):
+        raise PipelineError(f"{_KIND}: table={table!r}", hint='"customers", "public.customers"')
+    fields = to_arrow_schema(_kinds(columns), timezone="UTC")
     for name in fields.names:
         if name in events.columns:
             raise PipelineError(
@@ -86,6 +86,24 @@ def lookup(
     )
     depends_on_when("hw.lookup")
     return events.mapInArrow(looking_up, from_arrow_schema(output))
+
+
+def _kinds(columns: "str | StructType") -> "StructType":
+    from pyspark.errors import ParseException
+    from pyspark.sql.types import StructType
+
+    why = ""
+    try:
+        kinds = StructType.fromDDL(columns) if isinstance(columns, str) else columns
+        if isinstance(kinds, StructType) and kinds.names:
+            return kinds
+    except ParseException as error:
+        why = str(error).strip().partition("\n")[0]
+    raise PipelineError(
+        f"{_KIND}: columns={columns!r} does not name columns and their types",
+        detail=why,
+        hint='columns="country string, rating int"',
+    )
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import unquote
 
-from headwater.errors import ConfigError, PipelineError
+from headwater.errors import PipelineError
 from headwater.settings import Secret
 from headwater.sinks.sql import names, quoted
 
@@ -33,10 +33,17 @@ class Database(Protocol):
 
 
 def check_url(url: Secret) -> None:
-    if not url.reveal().startswith(
-        ("postgresql://", "postgres://", "mysql://", "mariadb://", "sqlite:///")
-    ):
+    """When the frame is built. Raises PipelineError, ConfigError."""
+    text = url.reveal()
+    known = ("postgresql://", "postgres://", "mysql://", "mariadb://", "sqlite:///")
+    if not isinstance(text, str) or not text.startswith(known):
         raise PipelineError("lookup: the url is of no database that is known", hint=_HINT)
+    if text == "sqlite:///":
+        raise PipelineError("lookup: the url names no file", hint=_HINT)
+    if text.startswith(("mysql", "mariadb")):
+        from headwater.capture.mysql.connection import Address
+
+        Address.parse(text)
 
 
 def connect(url: Secret, table: str, key: Sequence[str], columns: Sequence[str]) -> Database:
@@ -99,8 +106,6 @@ class _Sqlite:
         from headwater.sinks.sqlite.database import Database as File
 
         path = unquote(url.reveal().removeprefix("sqlite:///"))
-        if not path:
-            raise ConfigError("lookup: the url names no file", hint=_HINT)
         self._file = File(path)
         self._connection: sqlite3.Connection = self._file.connect("ro")
         self._start = _statement(table, key, columns, f"({names(key)}) IN (VALUES ")
