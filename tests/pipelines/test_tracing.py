@@ -1,13 +1,15 @@
 """The records behind a row, whatever its key is made of."""
 
 import uuid
+from datetime import UTC, datetime
 
 import pytest
 from project import Project
 
 from headwater.errors import UsageError
+from headwater.pipelines.operators.building import Built
 from headwater.pipelines.rebuilding import rebuild
-from headwater.pipelines.tracing import why
+from headwater.pipelines.tracing import _taken_together, why
 from headwater.pipelines.verifying import verify
 
 NAME = 'it\'s "so" \\ ä'
@@ -48,3 +50,24 @@ def test_keys_of_any_type_and_rows_that_are_gone(tmp_path, broker_address, spark
     with pytest.raises(UsageError, match="'someday' is no date, as day is"):
         why(pipeline, "days", {**key, "day": "someday"})
     assert verify(pipeline, "days").is_equal
+
+
+def test_a_window_over_joined_rows_is_traced_by_its_time(spark):
+    orders = spark.sql(
+        "select id, timestamp_seconds(60 * id) at, 'a' shop, 'c' _op, timestamp_seconds(0) _at,"
+        " struct('orders' topic, 0 partition, id offset) _position from range(5)"
+    )
+    window = {
+        "window_start": datetime.fromtimestamp(60, UTC),
+        "window_end": datetime.fromtimestamp(180, UTC),
+        "country": "de",  # that comes from a table
+    }
+
+    def traced(row, *by):
+        built = Built("tumbling-1", 8, (by,), (("at",),))
+        found = _taken_together(orders, [built], row)
+        return found and sorted(each._position.offset for each in found.collect())
+
+    assert traced(window, "country") == [1, 2]
+    assert traced({**window, "shop": "b"}, "country", "shop") == []
+    assert traced({"country": "de"}, "country") is None

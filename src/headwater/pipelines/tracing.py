@@ -163,16 +163,18 @@ def _taken_together(
     frame: DataFrame, operators: Sequence[Built], row: Mapping[str, Any] | None
 ) -> DataFrame | None:
     """Records that an operator groups with those of the row, if the row and the topic have its
-    columns. None if nothing can be told so.
+    columns; in a window by its time at least, where others come from a join. None if nothing can be
+    told so.
     """
     if row is None:
         return None
     for each in operators:
         for by, times in zip(each.keys, each.time_columns, strict=True):
             is_in_window = bool(times) and WINDOW_START in row and times[0] in frame.columns
-            if not (by or is_in_window) or not set(by) <= set(row) & set(frame.columns):
+            known = [name for name in by if name in row and name in frame.columns]
+            if not is_in_window and (not by or len(known) < len(by)):
                 continue
-            for name in by:
+            for name in known:
                 frame = frame.where(F.col(name).eqNullSafe(F.lit(row[name])))
             if is_in_window:
                 at = F.col(times[0])
