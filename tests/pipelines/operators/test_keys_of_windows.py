@@ -3,7 +3,7 @@ jumps."""
 
 import math
 import struct
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import count
 
@@ -15,7 +15,7 @@ from headwater.errors import PipelineError, StateLost
 from headwater.pipelines.operators import aggregates as agg
 from headwater.pipelines.operators.durations import microseconds
 from headwater.pipelines.operators.fixed_windows import FixedWindows
-from headwater.pipelines.operators.lateness import Lateness
+from headwater.pipelines.operators.lateness import Lateness, lateness_of
 from headwater.pipelines.operators.named_aggregates import NamedAggregates
 from headwater.pipelines.operators.sessions import Sessions
 from headwater.pipelines.operators.sliding import Sliding
@@ -117,3 +117,8 @@ def test_durations_that_no_time_has_room_for():
     assert microseconds("9000 weeks", "size") == 9000 * 7 * 86_400 * S
     with pytest.raises(PipelineError, match="too long"):
         microseconds("999999999 weeks", "size")
+
+
+def test_no_lateness_is_not_the_default_one():
+    assert lateness_of("correct", timedelta(0)) == Lateness("correct", 0)
+    assert lateness_of("correct", None) == Lateness("correct", 86_400 * S)

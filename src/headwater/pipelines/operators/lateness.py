@@ -49,7 +49,8 @@ def lateness_of(late: str, allowed_lateness: Duration | None) -> Lateness:
                 hint="how far rows may be out of order is the delay of hw.event_time",
             )
         return Lateness(late, 0)
-    return Lateness(late, microseconds(allowed_lateness or _DEFAULT_LATENESS, "allowed_lateness"))
+    allowed = _DEFAULT_LATENESS if allowed_lateness is None else allowed_lateness
+    return Lateness(late, microseconds(allowed, "allowed_lateness"))
 
 
 def admit(
