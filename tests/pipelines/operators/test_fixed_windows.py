@@ -179,7 +179,7 @@ operators_drawn = st.builds(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data(), operator=operators_drawn)
 def test_any_cut_gives_what_the_log_says(data, operator, tmp_path_factory):
     logs = {
@@ -187,7 +187,7 @@ def test_any_cut_gives_what_the_log_says(data, operator, tmp_path_factory):
     }
     held, closed, counters = reference(operator, logs)
     net, aside = Net(), 0
-    streamed = driver(operator, tmp_path_factory.mktemp("state"))
+    streamed = driver(operator, tmp_path_factory.mktemp("state"), buckets=2)
     todo = {place: list(rows) for place, rows in logs.items()}
     for number in count():
         if not any(todo.values()):
