@@ -1,14 +1,17 @@
 """What a pipeline's process tells of itself, and who may tell."""
 
+import dataclasses
 import errno
 import multiprocessing
 import os
 
 import pytest
 
-from headwater.errors import PipelineError
+from headwater import config
+from headwater.errors import NotReady, PipelineError
 from headwater.pipelines import status
 from headwater.pipelines.checkpoint import Checkpoint
+from headwater.pipelines.waiting import wait
 
 WRITES = {"cache/orders": {"state": "running", "sink": "cache"}}
 
@@ -78,3 +81,14 @@ def test_a_place_that_takes_no_file_stops_nothing(tmp_path, caplog):
     status.write(tmp_path, "orders", {"cache/orders": {"state": "failed"}})
     assert caplog.text.count("cannot be written") == 1  # and not every second
     assert not status.read(tmp_path, "orders").is_running
+
+
+def test_waiting_for_a_pipeline_that_starts_for_the_first_time(tmp_path):
+    loaded = config.load({"spark.state_dir": str(tmp_path)})
+    loaded = dataclasses.replace(loaded, pipelines={"new": None})
+    status.starting(tmp_path, "new")
+    with pytest.raises(NotReady, match="is starting"):
+        wait("new", timeout_s=0.1, loaded=loaded)
+    status.ended(tmp_path, "new")
+    with pytest.raises(NotReady, match="has never run"):
+        wait("new", timeout_s=30, loaded=loaded)

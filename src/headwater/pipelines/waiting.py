@@ -66,7 +66,7 @@ def wait(
     loaded = loaded or config.load()
     ends_s = time.monotonic() + timeout_s
     pipeline, _, only = name.partition("/")
-    writes = _writes(loaded, pipeline, only)
+    writes = _writes(loaded, pipeline, only, ends_s)
     if token is not None:
         wanted = {write: offsets_of(token) for write in writes}
         _check_topics(pipeline, writes, wanted)
@@ -81,24 +81,39 @@ def wait(
     }
 
 
-def _writes(loaded: config.Config, pipeline: str, only: str) -> dict[str, dict[str, Any]]:
+def _writes(
+    loaded: config.Config, pipeline: str, only: str, ends_s: float
+) -> dict[str, dict[str, Any]]:
+    """A pipeline that starts for the first time tells in a while what it writes."""
     if pipeline not in loaded.pipelines:
         meant = config.nearest(pipeline, list(loaded.pipelines))
         raise UsageError(
             f"there is no pipeline {pipeline}", hint=f"did you mean {meant}?" if meant else ""
         )
-    told = status.read(place_of(loaded), pipeline).writes
+    told = status.read(place_of(loaded), pipeline)
+    while _is_starting(told) and time.monotonic() < ends_s:
+        time.sleep(_POLL_S)
+        told = status.read(place_of(loaded), pipeline)
     writes = {
         write: dict(each)
-        for write, each in told.items()
+        for write, each in told.writes.items()
         if "sink" in each and only in ("", write, each["table"])
     }
+    if not writes and _is_starting(told):
+        raise NotReady(f"pipeline {pipeline} is starting", hint="--timeout waits longer")
     if not writes:
         raise NotReady(
             f"{pipeline}/{only} has never run" if only else f"pipeline {pipeline} has never run",
             hint=f"`headwater pipeline run {pipeline}` starts it",
         )
     return writes
+
+
+def _is_starting(told: status.Status) -> bool:
+    is_known = any("sink" in each for each in told.writes.values())
+    return (
+        told.is_running and not is_known and told.writes.get("", {}).get("state") == status.STARTING
+    )
 
 
 def _check_topics(
