@@ -420,3 +420,18 @@ def test_what_a_batch_closes_or_corrects_is_read_from_tables_that_it_does_not_ch
     compared.batch({("t", 0): [row("a", 1), row("a", 11), row("a", 21)]})
     late = compared.batch({("t", 0): [row("a", 12)]})
     assert [(each["rows"], each["before"]) for each in late] == [(1, 1), (2, 1)]
+
+
+def test_early_results_corrections_and_windows_compared_with_go_together(tmp_path):
+    previous = (("before", "rows", 1),)
+    operator = windows(10, late="correct", allowed_s=100, early=True, previous=previous)
+    run = driver(operator, tmp_path)
+    run.batch({("t", 0): [row("a", 1), row("a", 11), row("a", 25)]})
+    found = run.batch({("t", 0): [row("a", 2)]})
+    assert told(found) == [
+        ("d", "correction", "a", 0, 1),
+        ("d", "correction", "a", 10, 1),
+        ("c", "correction", "a", 0, 2),
+        ("c", "correction", "a", 10, 1),
+    ]
+    assert [each["before"] for each in found] == [None, 1, None, 2]
