@@ -248,7 +248,7 @@ def _times(
     return _Times(
         time_of(as_of),
         EventTime(AT, 0) if valid_from is None else ValidFrom(valid_from, 0),
-        microseconds(keep_versions or _KEEP_VERSIONS, "keep_versions"),
+        microseconds(_KEEP_VERSIONS if keep_versions is None else keep_versions, "keep_versions"),
     )
 
 
