@@ -2,6 +2,7 @@
 
 import dataclasses
 import random
+import re
 from contextlib import closing
 from uuid import uuid4
 
@@ -11,8 +12,12 @@ import pytest
 from sink_contract import ID, ID_N, Place, SinkContract, Unfit
 from sink_rows import batch, position, rows_of, table
 from topic_places import REAL_KAFKA, read_records, write_foreign
+from wire import wait_until
 
+from headwater.capture import positions
+from headwater.client.fetching import LATEST, Fetcher
 from headwater.errors import StoreRefused, StoreUnreachable
+from headwater.settings import ClientSettings
 from headwater.sinks import topic
 from headwater.sinks.contract import Log, Store, Target
 from headwater.sinks.settings import SinkSettings
@@ -65,6 +70,38 @@ class Topics(Place):
         return [Unfit(fields, {"v": large}, {"v": b"small"}, "")]
 
 
+class KafkaTopics(Topics):
+    """Apache Kafka answers a commit before readers see it: whoever looks right afterwards waits."""
+
+    def store(self, target: Target) -> Store:
+        store = super().store(target)
+        for name in ("read", "versions"):
+            setattr(store, name, self._settled(getattr(store, name)))
+        return store
+
+    def _settled(self, look):
+        def wait_and_look(*args):
+            with closing(
+                Fetcher(self._address, ClientSettings(), isolation="read_uncommitted")
+            ) as written:
+                patterns = (re.escape(positions.TOPIC), self._prefix + ".*")
+                found = [written.topics_like(re.compile(each)) for each in patterns]
+                topics = [name for names in found for name in names]
+                places = [(name, n) for name in topics for n in range(written.partitions(name))]
+                ends = written.offsets(places, LATEST)
+            with closing(Fetcher(self._address, ClientSettings())) as committed:
+                wait_until(
+                    lambda: all(
+                        end >= ends[place]
+                        for place, end in committed.offsets(places, LATEST).items()
+                    ),
+                    10,
+                )
+            return look(*args)
+
+        return wait_and_look
+
+
 # How rows become records is the same whoever keeps them: asked of our broker only.
 OF_RECORDS = (
     "test_a_key_of_any_type", "test_a_large_batch", "test_keys_that_nobody_can_read_are_refused",
@@ -77,7 +114,8 @@ OF_RECORDS = (
 def place(request: pytest.FixtureRequest) -> Topics:
     if request.param == "kafka" and request.node.originalname in OF_RECORDS:
         pytest.skip("the same as with our broker")
-    return Topics(request.getfixturevalue(f"topic_{request.param}"))
+    kind = KafkaTopics if request.param == "kafka" else Topics
+    return kind(request.getfixturevalue(f"topic_{request.param}"))
 
 
 class TestTopicContract(SinkContract):

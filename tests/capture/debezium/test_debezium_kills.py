@@ -51,7 +51,7 @@ def test_kills_lose_and_repeat_nothing(postgres: Database, tmp_path: Path) -> No
     made = clients.made
     assert len(made) > 100
     with _reader(tmp_path, postgres):
-        wait_until(lambda: store.count() >= ACCOUNTS + sum(made.values()), 60, "all changes")
+        wait_until(lambda: store.count() >= ACCOUNTS + sum(made.values()), 150, "all changes")
         postgres.run("INSERT INTO entry VALUES (0, 0, 'behind them all')")
         made[0] = 1
         wait_until(lambda: store.count() >= ACCOUNTS + sum(made.values()), 60, "the last change")

@@ -12,7 +12,7 @@ SCHEMA = (
     " _position struct<topic: string, partition: int, offset: bigint>"
 )
 UNION = """
-    rows = flow.changes("events", "name string, at timestamp")
+    rows = flow.changes("shuffled", "name string, at timestamp")
     both = rows.where("name = 'a'").union(rows.where("name = 'b'"))
     counts = hw.tumbling(both, hw.event_time("at", future=None), "1 minute").agg(
         rows=hw.agg.count()
@@ -40,11 +40,11 @@ def test_rows_that_were_shuffled_are_judged_at_their_place_in_the_log(spark):
 
 def test_a_union_of_a_topic_with_itself_is_one_partition_still(spark, tmp_path, broker_address):
     project = Project(tmp_path, broker_address)
-    project.topic("events", 1)
+    project.topic("shuffled", 1)
     project.pipeline("counts", UNION)
     rows = [{"name": name, "at": at.isoformat()} for name, at in _log()]
-    project.produce("events", *rows, key="name")
+    project.produce("shuffled", *rows, key="name")
     with project.running(spark, "counts"):
-        project.wait_until_at_end(spark, "events", "counts")
+        project.wait_until_at_end(spark, "shuffled", "counts")
     found = project.rows("SELECT rows FROM counts ORDER BY window_start")
     assert [each[0] for each in found] == [6] * (MINUTES - 1)

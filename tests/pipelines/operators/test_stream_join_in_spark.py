@@ -53,7 +53,7 @@ def test_integers_of_different_sizes_become_the_larger(frames):
     ("given", "said"),
     [
         ({"on": "nope"}, "has no column nope"),
-        ({"on": []}, "has no column"),
+        ({"on": []}, "does not name columns"),
         ({"right": "id string, clicked_at timestamp"}, "keys of different types"),
         (
             {

@@ -15,7 +15,7 @@ PIPELINE = """
 
     time = time_of(TIME)
     rows = flow.changes(
-        "events",
+        "timed",
         "name string, at timestamp_ntz, device string, done timestamp",
     )
     found = run_operator("judging", Judging(time), [Side(rows, ("name",), ("name", "_op"), time)])
@@ -37,7 +37,7 @@ def project(tmp_path, broker_address):
 
 
 def test_producers_tell_the_time_batch_by_batch_and_in_a_bounded_run(spark, project):
-    project.topic("events", 2)
+    project.topic("timed", 2)
     project.pipeline("judged", PIPELINE.replace("TIME", BY_PRODUCERS))
     told = [
         ("a1", "10:00", "a", "10:00"),
@@ -52,9 +52,9 @@ def test_producers_tell_the_time_batch_by_batch_and_in_a_bounded_run(spark, proj
         for name, at, device, done in batch:
             row = {"name": name, "device": device, "at": at and f"2020-01-01T{at}:00"}
             row["done"] = done and f"2020-01-01T{done}:00Z"
-            project.produce("events", row, key="device")
+            project.produce("timed", row, key="device")
         with project.running(spark, "judged"):
-            project.wait_until_at_end(spark, "events", "judged")
+            project.wait_until_at_end(spark, "timed", "judged")
     found = dict(project.rows("SELECT name, is_taken FROM judged"))
     refused = {name for name, is_taken in found.items() if not is_taken}
     assert set(found) == {name for name, *_ in told}

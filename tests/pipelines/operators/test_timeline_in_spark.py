@@ -72,7 +72,7 @@ PLACE = "_op string, _position struct<topic: string, partition: int, offset: big
         ({"right_key": "nobody"}, "no column nobody"),
         ({"on": "nobody"}, "no column nobody"),
         ({"right_key": []}, "right_key is empty"),
-        ({"on": []}, "has no column"),
+        ({"on": []}, "does not name columns"),
         ({"on": [("follow", "post")]}, "both tables have a column author"),
         ({"on": ["author", ("follow", "text")]}, "different types"),
         ({"how": "outer"}, "how='outer'"),

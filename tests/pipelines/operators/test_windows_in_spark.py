@@ -10,7 +10,7 @@ from headwater.errors import PipelineError
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 PIPELINE = """
-    clicks = flow.changes("clicks", "shop string, at timestamp, paid bigint")
+    clicks = flow.changes("paid-clicks", "shop string, at timestamp, paid bigint")
     time = hw.event_time("at", delay="5 seconds", future=None)
     minutes = hw.tumbling(
         clicks, time, "1 minute", by="shop", late="correct", allowed_lateness="1 hour"
@@ -27,7 +27,7 @@ def project(tmp_path, broker_address):
 
 
 def test_windows_go_on_over_restarts_and_are_corrected(spark, project):
-    project.topic("clicks")
+    project.topic("paid-clicks")
     project.pipeline("counts", PIPELINE)
     # A click each 10 seconds, two shops; then one that is 4 minutes late.
     clicks = [(f"shop {n % 2}", START + timedelta(seconds=10 * n), n) for n in range(60)]
@@ -37,9 +37,9 @@ def test_windows_go_on_over_restarts_and_are_corrected(spark, project):
             {"shop": shop, "at": at.isoformat(), "paid": paid}
             for shop, at, paid in clicks[start : start + 40]
         ]
-        project.produce("clicks", *rows, key="shop")
+        project.produce("paid-clicks", *rows, key="shop")
         with project.running(spark, "counts"):
-            project.wait_until_at_end(spark, "clicks", "counts")
+            project.wait_until_at_end(spark, "paid-clicks", "counts")
     expected, moving = {}, {}
     for number, (shop, at, paid) in enumerate(clicks):
         minute = (at - START) // timedelta(minutes=1)

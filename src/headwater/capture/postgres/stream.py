@@ -375,7 +375,9 @@ class ChangeStream:
     def _wait(self) -> bool:
         try:
             wait_s = _AWAITED_S if self._is_awaited() else IDLE_S
-            return bool(select.select([self._cursor], [], [], wait_s)[0])
+            waiting = select.poll()  # select() takes no file beyond the first 1,024 of a process
+            waiting.register(self._cursor, select.POLLIN)
+            return bool(waiting.poll(wait_s * 1000))
         except (OSError, ValueError, psycopg2.Error):
             raise SourceUnreachable("the connection to PostgreSQL is closed") from None
 
