@@ -19,7 +19,10 @@ WAIT_S = 60
 
 def new_topic(address: str, partitions: int = 1, **configs: str) -> str:
     name = f"topic-{uuid4().hex[:8]}"
-    given = {key.replace("_", "."): value for key, value in configs.items()}
+    # Kept for ever: some records here are of years ago, and a broker would delete them at once when
+    # it looks (every five minutes).
+    given = {"retention.ms": "-1"}
+    given |= {key.replace("_", "."): value for key, value in configs.items()}
     ensure_topics(address, NOBODY, [NewTopic(name, partitions, given)])
     return name
 

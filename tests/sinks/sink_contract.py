@@ -552,19 +552,26 @@ class SinkContract:
         problems: list[BaseException] = []
 
         def write(store: Store) -> None:
+            refused: BaseException | None = None
             try:
                 for attempt in range(300):
-                    with suppress(Fenced, StoreUnreachable), store.writer(1, ID) as writer:
-                        while True:
-                            done = -1 if writer.position is None else writer.position.batch
-                            if done == len(batches) - 1:
-                                return
-                            writer.apply(batches[done + 1])
-                            if random.random() < 0.3:
-                                break
-                    # Longer each time, or they only ever fence each other.
-                    time.sleep(random.random() * min(0.005 * (attempt + 1), 0.5))
-                raise AssertionError("it never came to an end")
+                    began_s = time.monotonic()
+                    try:
+                        with store.writer(1, ID) as writer:
+                            while True:
+                                done = -1 if writer.position is None else writer.position.batch
+                                if done == len(batches) - 1:
+                                    return
+                                writer.apply(batches[done + 1])
+                                if random.random() < 0.3:
+                                    break
+                    except (Fenced, StoreUnreachable) as error:
+                        refused = error
+                    # Longer each time, and longer than a write takes here and now, or they only
+                    # ever fence each other.
+                    took_s = time.monotonic() - began_s
+                    time.sleep(random.random() * min(0.005 + took_s, 1) * min(attempt + 1, 20))
+                raise AssertionError("it never came to an end") from refused
             except BaseException as error:
                 problems.append(error)
 
