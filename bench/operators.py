@@ -160,7 +160,7 @@ def _parts(topics: Topics, rows: int) -> dict[str, tuple[Any, Any, int]]:
 
     def joined() -> "DataFrame":
         left = watermarked().select("k", "at", "v")
-        right = watermarked("clicks").selectExpr("k", "at AS clicked", "v AS click")
+        right = events("clicks").selectExpr("k", "at AS clicked", "v AS click")
         right = right.withWatermark("clicked", "1 second")
         near = "clicked BETWEEN at - INTERVAL 2 SECONDS AND at + INTERVAL 2 SECONDS"
         return left.join(right, (left["k"] == right["k"]) & F.expr(near))
