@@ -7,6 +7,7 @@ import pytest
 
 from headwater import config, settings
 from headwater.capture.settings import CaptureSettings
+from headwater.console.settings import ConsoleSettings
 from headwater.errors import ConfigError
 from headwater.pipelines.settings import PipelineSettings, SparkSettings
 from headwater.sinks.settings import SinkSettings
@@ -168,9 +169,37 @@ def test_a_file_that_is_not_utf8_is_a_mistake(tmp_path):
 
 
 def test_sections_of_other_parts_are_accepted_as_they_stand(tmp_path):
-    text = '[console]\nlisten = "127.0.0.1:1"\n[view.a]\nkey = ["b"]\n'
-    loaded = config.load(environ={"HEADWATER_CONSOLE__LISTEN": "x"}, cwd=write(tmp_path, text))
+    text = '[view.a]\nkey = ["b"]\n'
+    loaded = config.load(environ={"HEADWATER_VIEW__A__INTO": "x"}, cwd=write(tmp_path, text))
     assert loaded.sections["view"]["a"] == {"key": ["b"]}
+
+
+def test_a_section_named_almost_right_is_told_what_it_should_be_called(tmp_path):
+    text = (
+        '[pipelines.a]\nfile = "a.py"\n[pipelines.b]\nfile = "b.py"\n[sinks]\n[consol]\n[xyz.q]\n'
+    )
+    first, second, sinks, console, other = mistakes_of(text, tmp_path)
+    assert first == "headwater.toml:1: unknown section [pipelines.a]; expected [pipeline.a]"
+    assert second == "headwater.toml:3: unknown section [pipelines.b]; expected [pipeline.b]"
+    assert sinks == "headwater.toml:5: unknown section [sinks]; expected [sink] (the nearest name)"
+    assert console.endswith("[consol]; expected [console] (the nearest name)")
+    assert other.startswith("headwater.toml:7: unknown section [xyz]; expected one of [broker], ")
+
+
+def test_the_console_listens_on_loopback_or_not_at_all(tmp_path):
+    assert config.load(environ={}, cwd=str(tmp_path)).console.listen == "127.0.0.1:8080"
+    for written in ('"off"', "false"):
+        cwd = write(tmp_path, f"[console]\nlisten = {written}")
+        assert not config.load(environ={}, cwd=cwd).console.is_on
+    text = "[console]\nlisten = 8080\nlissen = 1"
+    unknown, wrong = mistakes_of(text, tmp_path)
+    assert unknown.endswith(
+        "unknown setting in [console]: lissen; expected listen (the nearest name)"
+    )
+    assert wrong == (
+        "headwater.toml:2: console.listen = 8080; expected an address such as"
+        ' "127.0.0.1:9092", or "off"'
+    )
 
 
 def test_sinks_and_pipelines(tmp_path):
@@ -317,6 +346,7 @@ SECTIONS = {
     "client": settings.ClientSettings,
     "capture.NAME": CaptureSettings,
     "spark": SparkSettings,
+    "console": ConsoleSettings,
     "sink.NAME": SinkSettings,
     "pipeline.NAME": PipelineSettings,
 }

@@ -11,10 +11,10 @@ The file is the one that --config names, else HEADWATER_CONFIG, else ./headwater
 one. Nothing is guessed and nothing ignored: an unknown name is a mistake, and all mistakes are
 reported together, each with its place.
 
-[broker], [client] and [spark] are there once; of [capture.NAME], [sink.NAME] and [pipeline.NAME]
-there may be several, whose names stand in the environment in capitals with "_" for "-"
-(HEADWATER_CAPTURE__SHOP__SOURCE). The other sections belong to the parts that will read them, and
-are kept as they stand.
+[broker], [client], [spark] and [console] are there once; of [capture.NAME], [sink.NAME] and
+[pipeline.NAME] there may be several, whose names stand in the environment in capitals with "_" for
+"-" (HEADWATER_CAPTURE__SHOP__SOURCE). The other sections belong to the parts that will read them,
+and are kept as they stand.
 
 This module is imported before the broker starts, so it stays light: no third-party imports.
 """
@@ -30,6 +30,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from headwater import toml_file
 from headwater.capture.settings import CaptureSettings
+from headwater.console.settings import ConsoleSettings
 from headwater.errors import ConfigError
 from headwater.pipelines.settings import PipelineSettings, SparkSettings
 from headwater.settings import BrokerSettings, ClientSettings, Secret, SecretKind
@@ -44,6 +45,7 @@ _SINGLE: Final[Mapping[str, Schema]] = {
     "broker": BrokerSettings,
     "client": ClientSettings,
     "spark": SparkSettings,
+    "console": ConsoleSettings,
 }
 _NAMED: Final[Mapping[str, Schema]] = {
     "capture": CaptureSettings,
@@ -87,6 +89,7 @@ class Config:
     broker: BrokerSettings
     client: ClientSettings
     spark: SparkSettings
+    console: ConsoleSettings
     captures: Mapping[str, CaptureSettings]
     sinks: Mapping[str, SinkSettings]
     pipelines: Mapping[str, PipelineSettings]
@@ -195,6 +198,7 @@ def read(
         made["broker"],
         made["client"],
         made["spark"],
+        made["console"],
         _of_kind("capture", made),
         _of_kind("sink", made),
         _of_kind("pipeline", made),
@@ -336,8 +340,7 @@ def _read_file(file: Path, reading: _Reading) -> Mapping[str, Any]:
 
     for kind, content in sections.items():
         if kind not in SECTIONS:
-            known = tuple(f"[{name}]" for name in SECTIONS)
-            reading.mistakes.append(_unknown(where(kind), "section", f"[{kind}]", known))
+            _unknown_sections(kind, content, where, reading)
         elif not isinstance(content, Mapping):
             reading.mistakes.append(Mistake(where(kind), f"{kind} = {content!r}", f"[{kind}]"))
         elif kind in _SINGLE:
@@ -350,6 +353,26 @@ def _read_file(file: Path, reading: _Reading) -> Mapping[str, Any]:
             elif section := reading.add_named(kind, name, place):
                 _read_section(section, named, where, reading)
     return sections
+
+
+def _unknown_sections(
+    kind: str, content: Any, where: Callable[..., str], reading: _Reading
+) -> None:
+    """[pipelines.a] and [pipelines.b] are two mistakes, each with its line and what was meant."""
+    meant = nearest(kind, SECTIONS)
+    named = [
+        name
+        for name, each in (content.items() if isinstance(content, Mapping) else ())
+        if isinstance(each, Mapping)
+    ]
+    if meant in _NAMED and named:
+        reading.mistakes += [
+            Mistake(where(kind, name), f"unknown section [{kind}.{name}]", f"[{meant}.{name}]")
+            for name in named
+        ]
+        return
+    known = tuple(f"[{name}]" for name in SECTIONS)
+    reading.mistakes.append(_unknown(where(kind), "section", f"[{kind}]", known))
 
 
 def _read_section(

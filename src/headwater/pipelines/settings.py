@@ -7,6 +7,7 @@ from dataclasses import MISSING, dataclass
 from typing import Any
 
 from headwater.settings import (
+    boolean,
     integer,
     list_of,
     one_of,
@@ -101,4 +102,9 @@ class PipelineSettings:
         "From which share of rows that come too late (or with no usable time) on"
         " `headwater pipeline status` calls the pipeline not well, e.g. `0.01`; of the rows of an"
         " operator within ten minutes. Default: it only counts them.",
+    )
+    isolated: bool = setting(
+        False,
+        boolean,
+        "Give it a Spark of its own under `headwater up`, so that others cannot slow or end it.",
     )

@@ -1,0 +1,16 @@
+"""The web pages: what flows where, topics and their records, groups, captures, pipelines, stores.
+
+    server      one process: binds the address, runs the app until it is told to stop
+    app         the routes, and what a failed request looks like
+    ├── security    Host, content policy, cross-site requests, sessions and sign-in
+    ├── rendering   a page, or the same data as JSON
+    ├── live        server-sent events
+    └── access      a user's way to the broker
+        └── readings    what the broker tells, read once for all who look
+    pages/      one module per page: routes and the data behind them
+    templates/, static/    what they look like
+
+Every page works from the Kafka protocol and from files that other commands write, so it shows
+Apache Kafka as it shows our own broker. The console holds no state that matters: it can be ended
+and started at any time. It never runs Spark in its own process.
+"""

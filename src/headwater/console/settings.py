@@ -1,0 +1,44 @@
+"""What can be set in [console]. Imported with the configuration, so it stays light."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headwater.settings import address, boolean, list_of, setting, text
+
+OFF: Final = "off"
+
+
+def _address_or_off(value: Any) -> str:
+    if value is False or value == OFF:
+        return OFF
+    try:
+        return address(value)
+    except ValueError as error:
+        raise ValueError(f'{error}, or "off"') from error
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleSettings:
+    """The [console] section."""
+
+    listen: str = setting(
+        "127.0.0.1:8080",
+        _address_or_off,
+        "Address the console binds; port 0 takes a free one. `off`: `headwater up` starts none.",
+    )
+    allowed_hosts: tuple[str, ...] = setting(
+        (),
+        list_of(",", text),
+        "Names by which browsers may ask for the console, besides `localhost`, IP addresses and the"
+        " host of `listen`. Outside the file: with `,` between them.",
+    )
+    allow_insecure_network: bool = setting(
+        False,
+        boolean,
+        "Listen on a network although anybody there can read and change everything, or read"
+        " passwords on the way.",
+    )
+
+    @property
+    def is_on(self) -> bool:
+        return self.listen != OFF
