@@ -19,6 +19,7 @@ from headwater.errors import HeadwaterError, UsageError
 # name: (its module in this package, what it is for)
 COMMANDS: Final = {
     "demo": ("demo", "start a broker, write a stream of orders and watch it"),
+    "up": ("up", "run everything that headwater.toml asks for"),
     "broker": ("broker", "run the broker"),
     "topic": ("topic", "create, list, describe, alter and delete topics"),
     "produce": ("produce", "write records from stdin to a topic"),

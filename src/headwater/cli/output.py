@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, TextIO
 
 _STYLES: Final = {
-    "bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36",
+    "bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34",
+    "magenta": "35", "cyan": "36",
 }  # fmt: skip
 
 

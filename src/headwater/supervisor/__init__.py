@@ -1,0 +1,15 @@
+"""`headwater up`: the processes that a configuration asks for, kept running, and ended together.
+
+    plan        which children there are, in which order
+    supervisor  starts them when what they need is ready, stops them in order
+    ├── child       one of them: started, watched, started again with growing pauses
+    │   ├── readiness   how each kind says that it is ready
+    │   └── lines       what it writes, line by line
+    ├── lock        one supervisor per data directory
+    ├── told        <data_dir>/up.json: what it knows, for `status` and the console
+    └── guard       ends them when the supervisor itself was killed
+    merged      the lines of all, one after the other
+
+A child is a command that a user could run by hand. Nothing of a child is kept here: whoever is
+killed, supervisor or child, goes on from what is stored.
+"""

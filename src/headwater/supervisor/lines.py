@@ -1,0 +1,67 @@
+"""What a child writes, as lines.
+
+Children are asked for JSON, so that the supervisor can tell a log line from a reason and an
+address from both; what user code prints in between is taken as it stands.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+MAX_LINE_BYTES: Final = 16 << 10  # a longer line comes in pieces
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a child's output."""
+
+    text: str
+    level: str = ""  # of the log: info, warning, error …; "" for what is no log line
+    at: float | None = None
+    announced: dict[str, Any] | None = None  # what a command says of itself when it has started
+    error: dict[str, str] | None = None  # what a command says when it fails
+
+
+class Splitter:
+    """Bytes in, whole lines out. Holds at most one line of MAX_LINE_BYTES."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def lines(self, data: bytes) -> Iterator[Line]:
+        *whole, rest = (self._rest + data).split(b"\n")
+        for each in whole:
+            yield from (_line(piece) for piece in _pieces(each))
+        *full, self._rest = _pieces(rest)
+        yield from (_line(piece) for piece in full)
+
+    def last(self) -> Iterator[Line]:
+        """What has no end of line, for nothing comes any more."""
+        rest, self._rest = self._rest, b""
+        if rest:
+            yield _line(rest)
+
+
+def _pieces(line: bytes) -> list[bytes]:
+    return [
+        line[start : start + MAX_LINE_BYTES] for start in range(0, len(line), MAX_LINE_BYTES)
+    ] or [b""]
+
+
+def _line(data: bytes) -> Line:
+    text = data.decode("utf-8", "replace").rstrip("\r")
+    if text.startswith("{"):
+        try:
+            fields = json.loads(text)
+        except ValueError:
+            fields = {}
+        if "message" in fields and "level" in fields:
+            message = "\n".join(filter(None, (fields["message"], fields.get("traceback", ""))))
+            return Line(message, str(fields["level"]), fields.get("at"))
+        if "error" in fields:
+            parts = (fields["error"], fields.get("detail", ""))
+            return Line(": ".join(filter(None, parts)), "error", error=fields)
+        if "pid" in fields:
+            return Line(text, announced=fields)
+    return Line(text)

@@ -1,0 +1,108 @@
+"""One supervisor per data directory.
+
+    <data_dir>/up.lock     locked while a supervisor, or what it left behind, runs; has its pid
+
+The lock goes with the open file, which the guard inherits: it is free when the last process of a
+supervisor that was killed has ended, not before.
+"""
+
+import fcntl
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+from headwater.errors import DataDirectoryInUse, HeadwaterError, NotReady
+
+FILE_NAME: Final = "up.lock"
+_LOOK_S: Final = 0.05
+
+
+class Lock:
+    """Held from `take` on, until this process has ended and nothing that it started is left."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    @classmethod
+    def take(cls, data_dir: Path, *, wait_s: float) -> "Lock":
+        """Waits for what a supervisor has left behind that was killed. Raises DataDirectoryInUse
+        if one is at work.
+        """
+        try:
+            data_dir.mkdir(parents=True, exist_ok=True)
+            fd = os.open(data_dir / FILE_NAME, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise HeadwaterError(
+                "the data directory cannot be used",
+                detail=f"{data_dir}: {(error.strerror or str(error)).lower()}",
+                hint="broker.data_dir names another one; `headwater doctor` looks at it",
+            ) from error
+        until_s = time.monotonic() + wait_s
+        while not _try(fd, fcntl.LOCK_EX):
+            pid = _pid_in(fd)
+            if pid is not None and _is_alive(pid):
+                os.close(fd)
+                raise DataDirectoryInUse(
+                    "`headwater up` runs already",
+                    detail=f"process {pid} supervises {data_dir}",
+                    hint=f"`headwater status` shows what it does; `kill {pid}` stops it",
+                )
+            if time.monotonic() > until_s:
+                os.close(fd)
+                raise NotReady(
+                    "an earlier `headwater up` was killed, and its processes have not ended yet",
+                    detail=f"they use {data_dir}",
+                    hint="try again in a moment",
+                )
+            time.sleep(_LOOK_S)
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        return cls(fd)
+
+    def release(self) -> None:
+        os.close(self.fd)
+
+
+def is_held(data_dir: Path) -> bool:
+    """Whether a supervisor (or what a killed one left behind) is at work there."""
+    try:
+        fd = os.open(data_dir / FILE_NAME, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        return not _try(fd, fcntl.LOCK_SH)
+    finally:
+        os.close(fd)
+
+
+def _try(fd: int, how: int) -> bool:
+    try:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _pid_in(fd: int) -> int | None:
+    text = os.pread(fd, 32, 0).strip()
+    return int(text) if text.isdigit() else None
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return not _is_zombie(pid)
+
+
+def _is_zombie(pid: int) -> bool:
+    """Dead, but its parent has not asked yet."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] == "Z"

@@ -1,0 +1,79 @@
+"""How each kind of child says that it is ready: each function returns why it is not, or None.
+
+They ask over a socket or read a file, and may block for some seconds: called in threads.
+"""
+
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from headwater.cli import wire
+from headwater.client import login
+from headwater.config import Config
+from headwater.errors import AuthenticationFailed, HeadwaterError
+from headwater.pipelines import status
+from headwater.pipelines.stores_told import place_of
+from headwater.supervisor.plan import BROKER, CAPTURE, CONSOLE, ChildPlan
+
+_TIMEOUT_S: Final = 3.0
+
+
+def not_ready_because(
+    plan: ChildPlan, config: Config, announced: Mapping[str, Any] | None
+) -> str | None:
+    """`announced` is what the child has said of itself; None if it has not yet."""
+    if announced is None:
+        return "it is starting"
+    if plan.kind == BROKER:
+        return _broker(config, announced["listen"])
+    if plan.kind == CAPTURE:
+        return _http(announced["metrics_listen"])
+    if plan.kind == CONSOLE:
+        return _http(announced["listen"])
+    return _pipelines(place_of(config), plan.pipelines)
+
+
+def address_of(plan: ChildPlan, config: Config, announced: Mapping[str, Any]) -> str | None:
+    """Where others reach it."""
+    if plan.kind == BROKER:
+        return config.broker.reached_at(announced["listen"])
+    address = announced.get("metrics_listen" if plan.kind == CAPTURE else "listen")
+    return None if address is None else str(address)
+
+
+def _broker(config: Config, listen: str) -> str | None:
+    """Whoever refuses our login answers, too: the children that cannot log in will say why."""
+    address = config.broker.reached_at(listen)
+    try:
+        wire.supported_versions(address, _TIMEOUT_S, login.properties_of(config.client))
+    except AuthenticationFailed:
+        return None
+    except HeadwaterError as error:
+        return str(error)
+    return None
+
+
+def _http(address: str) -> str | None:
+    try:
+        with urllib.request.urlopen(f"http://{address}/ready", timeout=_TIMEOUT_S):
+            return None
+    except urllib.error.HTTPError as error:
+        with error:
+            said = error.read(1000).decode("utf-8", "replace")
+        return said.strip().removeprefix("not ready: ")
+    except (OSError, ValueError) as error:
+        return f"{address} does not answer: {error}"
+
+
+def _pipelines(state_dir: Path, names: tuple[str, ...]) -> str | None:
+    """One that waits (for another version of itself, say) is at work."""
+    for name in names:
+        told = status.read(state_dir, name)
+        if not told.is_running:
+            return f"{name} is starting"
+        for each in told.writes.values():
+            if each.get("state") not in ("running", "waiting"):
+                return f"{name}: {each.get('error') or each.get('state')}"
+    return None

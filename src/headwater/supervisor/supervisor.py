@@ -1,0 +1,198 @@
+"""The children of one configuration, from the first start to the last end.
+
+1. take the lock of the data directory, end what a killed supervisor has left behind;
+2. start the guard, then the broker, and when it is ready all others at once;
+3. watch them, tell what happens (up.json, and whoever shows it);
+4. on SIGINT, SIGTERM, SIGHUP: stop captures, pipelines, console, broker, one kind after the other.
+   A second signal kills all of them at once.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+from headwater.config import Config
+from headwater.supervisor import guard, told
+from headwater.supervisor.child import Child, Surroundings
+from headwater.supervisor.lines import Line
+from headwater.supervisor.lock import Lock
+from headwater.supervisor.plan import (
+    BROKER,
+    GRACE_S,
+    STOP_ORDER,
+    base_of,
+    children_of,
+    data_dir_of,
+    environment_of,
+)
+
+_GUARD_GRACE_S: Final = 20.0
+_LOCK_WAIT_S: Final = _GUARD_GRACE_S + 10.0
+_TICK_S: Final = 0.5
+
+
+class View(Protocol):
+    """Whoever shows what happens. Called on the event loop: must not block."""
+
+    def line(self, name: str, line: Line) -> None: ...
+
+    def changed(self, child: Child, before: str) -> None: ...
+
+    def tick(self, children: list[Child]) -> None:
+        """Twice a second until all are ready for the first time."""
+
+    def all_ready(self, children: list[Child]) -> None: ...
+
+    def stopping(self, *, at_once: bool) -> None: ...
+
+    def said(self, text: str) -> None: ...
+
+
+class Supervisor:
+    def __init__(self, config: Config, view: View, secrets: Mapping[str, str]) -> None:
+        """`secrets` go into the environment of children: what was asked for at the terminal."""
+        self._config = config
+        self._view = view
+        self._secrets = secrets
+        self._data_dir = data_dir_of(config)
+        self._stop = asyncio.Event()
+        self._broker_ready = asyncio.Event()
+        self._all_ready = asyncio.Event()
+        self._began_at = time.time()
+        self._cannot_tell = False
+        around = Surroundings(
+            config,
+            base_of(config),
+            self._data_dir,
+            self._environment,
+            lambda child, line: view.line(child.plan.name, line),
+            self._changed,
+        )
+        self.children = [Child(plan, around) for plan in children_of(config)]
+
+    async def run(self) -> None:
+        """Returns when all have ended. Raises DataDirectoryInUse."""
+        lock = Lock.take(self._data_dir, wait_s=_LOCK_WAIT_S)
+        left = guard.end(str(self._data_dir), grace_s=0.0)
+        if left:
+            self._view.said(f"ended {len(left)} processes that an earlier `up` has left behind")
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self.stop)
+        self._guard = self._start_guard(lock)
+        loop.add_signal_handler(signal.SIGCHLD, self._look, lock)
+        try:
+            await self._supervise()
+        finally:
+            loop.remove_signal_handler(signal.SIGCHLD)
+            assert self._guard.stdin is not None
+            self._guard.stdin.close()
+            self._guard.wait()
+            (self._data_dir / told.FILE_NAME).unlink(missing_ok=True)
+            lock.release()
+
+    def stop(self) -> None:
+        """In order; at once if called a second time."""
+        at_once = self._stop.is_set()
+        self._view.stopping(at_once=at_once)
+        self._stop.set()
+        if at_once:
+            for each in self.children:
+                each.kill()
+
+    async def _supervise(self) -> None:
+        self._tell()
+        lives = {}
+        tasks = [asyncio.create_task(self._tick())]
+        for child in self.children:
+            lives[child.plan.name] = asyncio.create_task(self._run(child))
+        await self._stop.wait()
+        self._tell()
+        for kind in STOP_ORDER:
+            of_kind = [each for each in self.children if each.plan.kind == kind]
+            was_killed = await asyncio.gather(*(each.stop(GRACE_S[kind]) for each in of_kind))
+            for child, killed in zip(of_kind, was_killed, strict=True):
+                if killed:
+                    self._view.said(f"{child.plan.name} was killed: it did not end in time")
+            await asyncio.gather(*(lives[each.plan.name] for each in of_kind))
+        for each in tasks:
+            each.cancel()
+
+    async def _run(self, child: Child) -> None:
+        """A child whose supervision fails ends all: it would never be started again."""
+        try:
+            if child.plan.kind != BROKER and self._has_broker():
+                ready = asyncio.create_task(self._broker_ready.wait())
+                stop = asyncio.create_task(self._stop.wait())
+                await asyncio.wait((ready, stop), return_when=asyncio.FIRST_COMPLETED)
+                ready.cancel()
+                stop.cancel()
+            await child.run()
+        except BaseException:
+            self._stop.set()
+            raise
+
+    def _has_broker(self) -> bool:
+        return any(each.plan.kind == BROKER for each in self.children)
+
+    def _environment(self) -> Mapping[str, str]:
+        address = next(
+            (each.told.address for each in self.children if each.plan.kind == BROKER), None
+        )
+        return {**environment_of(self._config, address), **self._secrets}
+
+    async def _tick(self) -> None:
+        while not self._all_ready.is_set():
+            self._view.tick(self.children)
+            await asyncio.sleep(_TICK_S)
+
+    def _changed(self, child: Child, before: str) -> None:
+        self._tell()  # first: whoever is shown it may read it there
+        self._view.changed(child, before)
+        if child.plan.kind == BROKER and child.told.state == told.READY:
+            self._broker_ready.set()
+        is_ready = all(each.told.state == told.READY for each in self.children)
+        if is_ready and not self._all_ready.is_set() and not self._stop.is_set():
+            self._all_ready.set()
+            self._view.all_ready(self.children)
+
+    def _tell(self) -> None:
+        """A disk that takes no file is no reason to stop."""
+        children = [each.told for each in self.children]
+        known = told.Told(os.getpid(), self._began_at, self._stop.is_set(), children)
+        try:
+            told.write(self._data_dir, known)
+            self._cannot_tell = False
+        except OSError as error:
+            if not self._cannot_tell:
+                self._view.said(f"{told.FILE_NAME} cannot be written: {error}")
+            self._cannot_tell = True
+
+    def _look(self, lock: Lock) -> None:
+        for each in self.children:
+            each.look()
+        if self._guard.poll() is not None:
+            assert self._guard.stdin is not None
+            self._guard.stdin.close()
+            self._guard = self._start_guard(lock)
+
+    def _start_guard(self, lock: Lock) -> "subprocess.Popen[bytes]":
+        marks = (guard.MARK, guard.MARK_CHILD)
+        return subprocess.Popen(
+            [
+                *(sys.executable, "-I", "-S", guard.__file__),
+                *(str(self._data_dir), str(_GUARD_GRACE_S)),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={name: value for name, value in os.environ.items() if name not in marks},
+            pass_fds=(lock.fd,),
+            start_new_session=True,  # Ctrl-C is not meant for it
+            cwd="/",
+        )
