@@ -19,6 +19,7 @@ from headwater.errors import HeadwaterError, UsageError
 # name: (its module in this package, what it is for)
 COMMANDS: Final = {
     "demo": ("demo", "start a broker, write a stream of orders and watch it"),
+    "init": ("init", "write a small project that runs as it is"),
     "up": ("up", "run everything that headwater.toml asks for"),
     "broker": ("broker", "run the broker"),
     "topic": ("topic", "create, list, describe, alter and delete topics"),
@@ -39,7 +40,7 @@ COMMANDS: Final = {
     "verify": ("verify", "prove that a derived store equals what the log says"),
     "wait": ("wait", "wait until a derived store has what was written"),
     "why": ("why", "the records of the log behind a derived row"),
-    "status": ("status", "the state of the broker on one screen"),
+    "status": ("status", "the state of all of it on one screen"),
     "doctor": ("doctor", "what is wrong with this machine or configuration"),
 }
 

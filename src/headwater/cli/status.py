@@ -1,4 +1,6 @@
-"""`headwater status`: one screen about the broker. Exit code 3 if it is not there or not well."""
+"""`headwater status`: one screen about all of it: the processes of `headwater up`, the broker, the
+captures and pipelines of the configuration. Exit code 3 if one of them is not there or not well.
+"""
 
 import argparse
 import re
@@ -12,6 +14,16 @@ from headwater.cli.cluster import Cluster, Partition, address_of, all_partitions
 from headwater.cli.group import listed
 from headwater.cli.output import count, duration, plural, print_json, say, size, styled, table
 from headwater.cli.parser import Command, Parser, client_options
+from headwater.cli.status_flow import (
+    broker_address_of,
+    captures_state,
+    pipelines_state,
+    show_captures,
+    show_pipelines,
+    show_supervisor,
+    supervisor_of,
+    supervisor_state,
+)
 from headwater.errors import BrokerUnreachable, HeadwaterError, NotReady
 
 _SHOWN_GROUPS: Final = 10
@@ -29,20 +41,31 @@ def _configure(parser: Parser) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
+    loaded = config.load({"broker.bootstrap": args.bootstrap}, path=args.config)
+    supervisor = supervisor_of(loaded)
+    if loaded.broker.bootstrap is None:
+        args.bootstrap = broker_address_of(supervisor)
+        loaded = config.load({"broker.bootstrap": args.bootstrap}, path=args.config)
+    up = supervisor_state(supervisor)
     try:
-        state = _state(args)
+        state = _state(args, loaded, up)
     except BrokerUnreachable as error:
-        raise NotReady(error.what, detail=error.detail, hint=error.hint) from error
+        if up is None:
+            raise NotReady(error.what, detail=error.detail, hint=error.hint) from error
+        state = {"ready": False, "up": up, "broker_error": str(error)}
     if args.json:
         print_json(state)
     else:
+        show_supervisor(up)
         _show(state)
     return 0 if state["ready"] else 3
 
 
-def _state(args: argparse.Namespace) -> dict[str, Any]:
+def _state(
+    args: argparse.Namespace, loaded: config.Config, up: dict[str, Any] | None
+) -> dict[str, Any]:
     cluster = Cluster.of(args)
-    settings = config.load(path=args.config).broker
+    settings = loaded.broker
     metadata = cluster.metadata()
     brokers = [address_of(each) for each in metadata.brokers.values()]
     topics = {name: each for name, each in metadata.topics.items() if not name.startswith("__")}
@@ -59,8 +82,16 @@ def _state(args: argparse.Namespace) -> dict[str, Any]:
     ]
     failed = int(metrics.get("headwater_storage_failed_partitions", 0))
     disk = _disk(cluster, brokers, metrics)
+    captures, pipelines = captures_state(loaded), pipelines_state(loaded)
+    is_broker_ready = not without_leader and not failed and disk["free_bytes"] != 0
     return {
-        "ready": not without_leader and not failed and disk["free_bytes"] != 0,
+        "ready": is_broker_ready
+        and (up is None or up["ready"])
+        and all(each["ready"] for each in (*captures, *pipelines)),
+        "broker_ready": is_broker_ready,
+        "up": up,
+        "captures": captures,
+        "pipelines": pipelines,
         "bootstrap": cluster.bootstrap,
         "brokers": brokers,
         "cluster_id": metadata.cluster_id,
@@ -181,7 +212,11 @@ def _finite(number: float | None) -> float | None:
 
 
 def _show(state: dict[str, Any]) -> None:
-    ready = styled("ready", "bold green") if state["ready"] else styled("not ready", "bold red")
+    if "broker_error" in state:
+        say(f"broker  {styled('not ready', 'bold red')}  {state['broker_error']}")
+        return
+    is_ready = state["broker_ready"]
+    ready = styled("ready", "bold green") if is_ready else styled("not ready", "bold red")
     say(
         f"broker  {state['bootstrap']}  {ready}  cluster {state['cluster_id']},"
         f" {plural(len(state['brokers']), 'broker')}"
@@ -218,6 +253,8 @@ def _show(state: dict[str, Any]) -> None:
         say("\n" + table(("group", "state", ">members", ">lag"), rows))
     if len(groups) > _SHOWN_GROUPS:
         say(f"… and {len(groups) - _SHOWN_GROUPS} with less lag; `headwater group list` shows all")
+    show_captures(state["captures"])
+    show_pipelines(state["pipelines"])
 
 
 def _archive(metrics: dict[str, float]) -> dict[str, Any] | None:
@@ -276,7 +313,7 @@ def _disk_line(disk: dict[str, Any]) -> str:
 
 COMMANDS = {
     "": Command(
-        "the state of the broker on one screen",
+        "the state of all of it on one screen",
         _configure,
         _run,
         "  headwater status\n  headwater status --json | jq .ready",

@@ -1,0 +1,17 @@
+"""Orders with what each of them costs, kept in step with the table `orders` of shop.db."""
+
+from pyspark.sql.functions import col
+
+import headwater as hw
+
+
+@hw.pipeline
+def orders(flow: hw.Flow) -> None:
+    # Every insert, update and delete, in order. The columns are those of the captured table.
+    changes = flow.changes("shop.main.orders")
+
+    # Any operation of Spark goes here.
+    priced = changes.withColumn("total_cents", col("price_cents") * col("quantity"))
+
+    # A change is applied exactly once; a row that is deleted there is deleted here.
+    flow.write(priced, to="reports", table="orders", key="id")
