@@ -5,17 +5,19 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
+VENDOR := src/headwater/console/static/vendor
+
 .PHONY: run test test-fast lint bench docs lock messages system clean
 .DEFAULT_GOAL := run
 
-run: $(VENV)/.run  ## the demo
+run: $(VENV)/.run $(VENDOR)/htmx.min.js  ## the demo
 	@$(BIN)/headwater demo
 
 # In two processes: most tests wait for a disk, a client or a child more than they compute.
 # What holds the broker to a time under load comes afterwards, by itself.
 TIMED := tests/broker/test_backpressure.py
 
-test: system $(VENV)/.dev lint  ## everything
+test: system $(VENV)/.dev $(VENDOR)/htmx.min.js lint  ## everything
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(TIMED:%=--ignore=%)
 	$(BIN)/python -m pytest $(TIMED)
 
@@ -49,7 +51,7 @@ messages: $(VENV)/.dev  ## src/headwater/protocol/messages from Kafka's own sche
 		.work/kafka/libs/kafka-{group,transaction,share}-coordinator-[0-9]*.jar
 	$(BIN)/ruff format --quiet src/headwater/protocol/messages
 
-system:  ## kcat, Java and Maven, for the tests with those clients
+system:  ## kcat, Java, Maven, Chromium …, for the tests with those
 	@bash tools/install_system_packages.sh
 
 $(VENV)/.run: requirements.txt pyproject.toml
@@ -64,5 +66,8 @@ $(VENV)/.dev: requirements-dev.txt $(VENV)/.run
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	@touch $@
 
+$(VENDOR)/htmx.min.js: package-lock.json tools/install_console_assets.sh $(VENV)/.run
+	@bash tools/install_console_assets.sh $(BIN)
+
 clean:
-	rm -rf $(VENV) .work .headwater .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) node_modules $(VENDOR) .work .headwater .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what the wire tests need and this machine lacks. Needs Debian and root; otherwise it says
+# Installs what the wire and browser tests need and this machine lacks. Needs Debian and root; otherwise it says
 # which tests will be skipped and how to get them.
 set -euo pipefail
 
@@ -13,6 +13,7 @@ PATH="$PATH:/usr/sbin" command -v mariadbd >/dev/null ||
 # The server's binary without its service: redis-check-rdb is the same file (tests/sinks).
 command -v redis-server >/dev/null || command -v redis-check-rdb >/dev/null ||
   missing+=(redis-tools)
+command -v chromium >/dev/null || missing+=(chromium)
 [ ${#missing[@]} -eq 0 ] && exit 0
 
 if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then

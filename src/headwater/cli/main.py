@@ -40,6 +40,7 @@ COMMANDS: Final = {
     "verify": ("verify", "prove that a derived store equals what the log says"),
     "wait": ("wait", "wait until a derived store has what was written"),
     "why": ("why", "the records of the log behind a derived row"),
+    "console": ("console", "run the console: web pages about everything"),
     "status": ("status", "the state of all of it on one screen"),
     "doctor": ("doctor", "what is wrong with this machine or configuration"),
 }

@@ -32,6 +32,10 @@ class ConsoleSettings:
         "Names by which browsers may ask for the console, besides `localhost`, IP addresses and the"
         " host of `listen`. Outside the file: with `,` between them.",
     )
+    tls_cert: str | None = setting(
+        None, text, "File with the console's certificate chain (PEM). Set: it speaks HTTPS."
+    )
+    tls_key: str | None = setting(None, text, "File with the key of `tls_cert` (PEM).")
     allow_insecure_network: bool = setting(
         False,
         boolean,

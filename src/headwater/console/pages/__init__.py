@@ -1,0 +1,12 @@
+"""One module per page. Each has ROUTES; those in the navigation have a PLACE there."""
+
+from typing import Final
+
+from starlette.routing import BaseRoute
+
+from headwater.console.pages import topics
+
+_MODULES: Final = (topics,)
+
+NAVIGATION: Final = tuple(module.PLACE for module in _MODULES)
+ROUTES: Final[list[BaseRoute]] = [route for module in _MODULES for route in module.ROUTES]

@@ -1,0 +1,132 @@
+"""The console's process: binds its address and serves until it is told to stop."""
+
+import contextlib
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Final
+
+import uvicorn
+
+from headwater.config import Config
+from headwater.console import rendering
+from headwater.console.app import create
+from headwater.console.security import is_loopback
+from headwater.errors import ConfigError, HeadwaterError, UsageError
+from headwater.settings import join_address, split_address
+
+_STOPPING_LIMIT_S: Final = 3
+
+
+class _Server(uvicorn.Server):
+    """Ends with 0 when it is asked to; uvicorn's would end by the signal it was sent."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        def ask(number: int, frame: FrameType | None) -> None:
+            self.config.app.state.console.is_stopping = True  # type: ignore[union-attr]
+            self.handle_exit(number, frame)
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, ask)
+        yield
+
+
+def run(config: Config, ready: Callable[[str], None]) -> None:
+    """Serves until SIGINT or SIGTERM; `ready` is told the address when it can be asked. Raises
+    ConfigError and HeadwaterError for what keeps it from that.
+    """
+    settings = config.console
+    if not settings.is_on:
+        raise UsageError("console.listen is off", hint="--listen 127.0.0.1:8080 serves it")
+    check_assets()
+    app = create(config)
+    console = app.state.console
+    check_network(config, needs_sign_in=console.needs_sign_in)
+    listening = bind(settings.listen)
+    host, port = listening.getsockname()[:2]
+    address = join_address(host, port)
+    console.listening_on(address)
+    server = _Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            lifespan="off",
+            ws="none",
+            timeout_graceful_shutdown=_STOPPING_LIMIT_S,
+            timeout_keep_alive=30,
+            limit_concurrency=1000,
+            h11_max_incomplete_event_size=64 << 10,
+            ssl_certfile=settings.tls_cert,
+            ssl_keyfile=settings.tls_key,
+        )
+    )
+    try:
+        scheme = "https" if settings.tls_cert else "http"
+        listening.listen(2048)
+        ready(f"{scheme}://{address}")
+        server.run(sockets=[listening])
+    finally:
+        console.close()
+        listening.close()
+
+
+def check_assets() -> None:
+    missing = rendering.missing_assets()
+    if missing:
+        raise HeadwaterError(
+            "the console lacks files that its pages load",
+            detail=f"not in {rendering.VENDOR}: {', '.join(missing)}",
+            hint="`make run` fetches them (tools/install_console_assets.sh); a wheel has them",
+        )
+
+
+def check_network(config: Config, *, needs_sign_in: bool) -> None:
+    """Raises ConfigError if a network could read and change everything."""
+    settings = config.console
+    host, _ = split_address(settings.listen)
+    if is_loopback(host) or settings.allow_insecure_network:
+        return
+    if not needs_sign_in:
+        reason = "anybody there could read and change everything: the broker knows no users"
+        hint = 'broker.authentication = "sasl" (docs/security.md), or listen on 127.0.0.1'
+    elif settings.tls_cert is None:
+        reason = "passwords could be read on the way"
+        hint = "set console.tls_cert and console.tls_key, or listen on 127.0.0.1 behind a proxy"
+    else:
+        return
+    raise ConfigError(
+        f"the console does not listen on {settings.listen}",
+        detail=reason,
+        hint=f"{hint}; console.allow_insecure_network = true does it all the same",
+    )
+
+
+def bind(listen: str) -> socket.socket:
+    """Raises HeadwaterError if the address cannot be had."""
+    host, port = split_address(listen)
+    try:
+        family, kind, number, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, number)
+    except OSError as error:
+        raise _cannot_listen(listen, error) from error
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        raise _cannot_listen(listen, error) from error
+    return bound
+
+
+def _cannot_listen(listen: str, error: OSError) -> HeadwaterError:
+    return HeadwaterError(
+        "the console cannot listen",
+        detail=f"{listen}: {(error.strerror or str(error)).lower()}",
+        hint="--listen takes another address, for example 127.0.0.1:8081",
+    )

@@ -1,0 +1,117 @@
+"""Who is looking: a signed cookie for each browser, and the login behind it.
+
+The cookie holds a random id and its signature by a key of this process. A login stays in memory and
+nowhere else, so whoever was signed in signs in again after a restart.
+"""
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final
+
+from headwater.settings import ClientSettings
+
+IDLE_S: Final = 8 * 3600.0
+_MOST_SESSIONS: Final = 1000
+_ATTEMPTS: Final = 5
+_ATTEMPTS_OF_ALL: Final = 100
+_ATTEMPTS_WITHIN_S: Final = 60.0
+_MOST_REMEMBERED: Final = 10_000
+
+
+@dataclass(slots=True)
+class SignedIn:
+    user: str
+    login: ClientSettings
+    seen_s: float
+
+
+class Sessions:
+    """Ids of browsers, and which of them have signed in."""
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+        self._signed_in: OrderedDict[str, SignedIn] = OrderedDict()
+
+    def new(self) -> str:
+        return secrets.token_urlsafe(24)
+
+    def cookie(self, session: str) -> str:
+        return f"{session}.{self._signature('session', session)}"
+
+    def opened(self, cookie: str) -> str | None:
+        """The session that we once gave this cookie for; None if it is not from us."""
+        session, _, signature = cookie.rpartition(".")
+        if session and hmac.compare_digest(signature, self._signature("session", session)):
+            return session
+        return None
+
+    def token(self, session: str) -> str:
+        """What a form of this session must carry: no other site can know it."""
+        return self._signature("form", session)
+
+    def is_token(self, session: str, token: str) -> bool:
+        return hmac.compare_digest(token.encode(), self.token(session).encode())
+
+    def sign_in(self, user: str, login: ClientSettings) -> str:
+        """A new session: one that somebody else may have planted gains nothing."""
+        session = self.new()
+        self._signed_in[session] = SignedIn(user, login, time.monotonic())
+        while len(self._signed_in) > _MOST_SESSIONS:
+            self._signed_in.popitem(last=False)
+        return session
+
+    def sign_out(self, session: str) -> None:
+        self._signed_in.pop(session, None)
+
+    def who(self, session: str) -> SignedIn | None:
+        found = self._signed_in.get(session)
+        if found is None:
+            return None
+        now_s = time.monotonic()
+        if now_s - found.seen_s > IDLE_S:
+            del self._signed_in[session]
+            return None
+        found.seen_s = now_s
+        self._signed_in.move_to_end(session)
+        return found
+
+    def _signature(self, purpose: str, text: str) -> str:
+        return hmac.new(self._key, f"{purpose}\0{text}".encode(), hashlib.sha256).hexdigest()
+
+
+class Attempts:
+    """How often signing in has failed lately, by address and by name: guessing takes for ever."""
+
+    def __init__(self) -> None:
+        self._failed: OrderedDict[str, list[float]] = OrderedDict()
+
+    def wait_s(self, *names: str) -> float:
+        """How long the next attempt has to wait; 0: it may be made."""
+        now_s = time.monotonic()
+        waits = [0.0]
+        for name, most in [*((each, _ATTEMPTS) for each in names), ("", _ATTEMPTS_OF_ALL)]:
+            recent = self._recent(name, now_s)
+            if len(recent) >= most:
+                waits.append(recent[-most] + _ATTEMPTS_WITHIN_S - now_s)
+        return max(waits)
+
+    def begin(self, *names: str) -> None:
+        """Counts as failed until it has succeeded: several at the same time are several."""
+        now_s = time.monotonic()
+        for name in (*names, ""):
+            self._failed[name] = [*self._recent(name, now_s), now_s]
+            self._failed.move_to_end(name)
+        while len(self._failed) > _MOST_REMEMBERED:
+            self._failed.popitem(last=False)
+
+    def succeeded(self, *names: str) -> None:
+        for name in (*names, ""):
+            if self._failed.get(name):
+                self._failed[name].pop()
+
+    def _recent(self, name: str, now_s: float) -> list[float]:
+        return [at_s for at_s in self._failed.get(name, ()) if now_s - at_s < _ATTEMPTS_WITHIN_S]

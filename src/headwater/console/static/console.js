@@ -1,0 +1,153 @@
+// The little that the pages cannot do without a script. No library but htmx, idiomorph and uPlot.
+"use strict";
+
+// Theme: what the system prefers, unless the switch says otherwise. First of all, so that no page
+// flashes in the other colours.
+const THEMES = ["auto", "dark", "light"];
+
+function theme() {
+  try {
+    return THEMES.includes(localStorage.theme) ? localStorage.theme : "auto";
+  } catch {
+    return "auto";
+  }
+}
+
+function showTheme() {
+  const wanted = theme();
+  if (wanted === "auto") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = wanted;
+  const button = document.getElementById("theme");
+  if (button) {
+    button.hidden = false;
+    button.textContent = `Theme: ${wanted}`;
+  }
+}
+
+showTheme();
+
+function nextTheme() {
+  try {
+    localStorage.theme = THEMES[(THEMES.indexOf(theme()) + 1) % THEMES.length];
+  } catch {
+    return; // a browser that keeps nothing
+  }
+  showTheme();
+  drawCharts(document.body, true);
+}
+
+// Live parts renew themselves at every tick. A tab that nobody sees does not ask.
+function startTicking() {
+  const tick = () => {
+    if (!document.hidden) document.body.dispatchEvent(new Event("tick"));
+  };
+  setInterval(tick, Number(document.body.dataset.interval) * 1000);
+  document.addEventListener("visibilitychange", tick);
+}
+
+function watchConnection() {
+  const silence = (isSilent) => {
+    const notice = document.getElementById("silence");
+    if (notice) notice.hidden = !isSilent;
+  };
+  document.body.addEventListener("htmx:sendError", () => silence(true));
+  document.body.addEventListener("htmx:timeout", () => silence(true));
+  document.body.addEventListener("htmx:afterRequest", (event) => {
+    if (event.detail.xhr && event.detail.xhr.status) silence(false);
+  });
+  document.body.addEventListener("htmx:configRequest", (event) => {
+    const token = document.querySelector('meta[name="csrf"]');
+    if (event.detail.verb !== "get" && token) event.detail.headers["X-CSRF-Token"] = token.content;
+  });
+}
+
+// What a renewed part must not take from its reader: what is unfolded stays so, what is being
+// typed too, and a chart is told its new numbers instead of being drawn anew.
+function keepState() {
+  if (!window.Idiomorph) return;
+  const defaults = window.Idiomorph.defaults;
+  defaults.ignoreActiveValue = true;
+  defaults.callbacks.beforeAttributeUpdated = (name, node) =>
+    !(name === "open" && node.tagName === "DETAILS");
+  defaults.callbacks.beforeNodeMorphed = (before, after) => {
+    if (!(before instanceof HTMLElement) || !before.dataset.chart || !after.dataset) return true;
+    before.dataset.chart = after.dataset.chart || "";
+    drawChart(before);
+    return false;
+  };
+}
+
+// Charts
+const plots = new WeakMap();
+
+function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+function drawChart(element, again = false) {
+  if (!window.uPlot || !element.dataset.chart) return;
+  const { x, series } = JSON.parse(element.dataset.chart);
+  const data = [x, ...series.map((each) => each.y)];
+  const known = plots.get(element);
+  const labels = series.map((each) => each.label).join("\n");
+  if (known && known.labels === labels && !again) {
+    known.plot.setData(data);
+    return;
+  }
+  if (known) known.plot.destroy();
+  const colours = ["--accent", "--warn", "--good", "--bad", "--muted"].map(colour);
+  const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line") } };
+  const options = {
+    width: element.clientWidth || 300,
+    height: element.clientHeight || 192,
+    legend: { show: series.length > 1 },
+    cursor: { y: false },
+    axes: [axis, { ...axis, size: 64 }],
+    scales: { y: { range: (plot, low, high) => [Math.min(0, low), high > 0 ? high * 1.1 : 1] } },
+    series: [
+      {},
+      ...series.map((each, index) => ({
+        label: each.label,
+        stroke: colours[index % colours.length],
+        width: 1.75,
+        points: { show: false },
+      })),
+    ],
+  };
+  plots.set(element, { plot: new window.uPlot(options, data, element), labels });
+}
+
+function drawCharts(root, again = false) {
+  for (const element of root.querySelectorAll("[data-chart]")) drawChart(element, again);
+}
+
+// Copying a command
+async function copy(button) {
+  const label = button.textContent;
+  try {
+    await navigator.clipboard.writeText(button.dataset.copy);
+    button.textContent = "Copied";
+  } catch {
+    button.textContent = "Select it and copy";
+  }
+  setTimeout(() => {
+    button.textContent = label;
+  }, 1500);
+}
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("button");
+  if (!button) return;
+  if (button.id === "theme") nextTheme();
+  if (button.dataset.copy !== undefined) copy(button);
+});
+
+document.addEventListener("DOMContentLoaded", () => {
+  showTheme();
+  startTicking();
+  watchConnection();
+  keepState();
+  drawCharts(document.body);
+  document.body.addEventListener("htmx:load", (event) => drawCharts(event.detail.elt));
+  window.addEventListener("resize", () => drawCharts(document.body, true));
+});

@@ -1,0 +1,49 @@
+"""What a topic is set to, and which of it differs from the default."""
+
+from typing import Any, Final
+
+from headwater.client.cluster import Cluster, error_name
+from headwater.errors import RequestRefused
+from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsRequestDescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+
+_TOPIC: Final = 2  # kind of resource
+_SOURCES: Final = {
+    1: "topic", 2: "broker, for the time being", 3: "all brokers, for the time being", 4: "broker",
+    5: "default", 6: "broker's logger", 7: "client metrics", 8: "group",
+}  # fmt: skip
+
+
+def read_configs(cluster: Cluster, topic: str) -> list[dict[str, Any]] | None:
+    """By name; None if the user may not know them. Raises RequestRefused."""
+    resource = DescribeConfigsRequestDescribeConfigsResource(
+        resource_type=_TOPIC, resource_name=topic, configuration_keys=None
+    )
+    answer = cluster.ask_any(
+        DescribeConfigsRequest(resources=[resource], include_documentation=True),
+        DescribeConfigsResponse,
+        cluster.patience(f"the settings of topic {topic} are not told"),
+        first=1,
+        last=4,
+    )
+    (result,) = answer.results
+    if result.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        return None
+    if result.error_code:
+        raise RequestRefused(
+            f"the settings of topic {topic} are not told", detail=error_name(result.error_code)
+        )
+    return [
+        {
+            "name": each.name,
+            "value": None if each.is_sensitive else each.value,
+            "source": _SOURCES.get(each.config_source, "unknown"),
+            "is_changed": each.config_source == 1,
+            "documentation": getattr(each, "documentation", None),
+        }
+        for each in sorted(result.configs, key=lambda each: each.name)
+    ]

@@ -1,0 +1,138 @@
+"""What stands between the pages and whoever asks for them."""
+
+import pytest
+from serving import serving
+
+from headwater import config
+from headwater.console.security import host_is_ours
+from headwater.console.server import check_network
+from headwater.console.signing_in import is_needed
+from headwater.errors import ConfigError
+
+PATHS = ["/topics", "/topics.json", "/nowhere", "/ready", "/static/console.css", "/sign-in"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_answer_has_the_headers_that_protect_it(browser, path):
+    headers = browser.get(path).headers
+    policy = headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "script-src 'self';" in policy
+    assert "style-src 'self';" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+    assert headers["x-frame-options"] == "DENY"
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "same-origin"
+    assert path.startswith("/static/") or headers["cache-control"] == "no-store"
+
+
+def test_no_page_has_scripts_or_styles_of_its_own(browser):
+    page = browser.get("/topics").text
+    assert "<style" not in page
+    assert " style=" not in page
+    assert "<script>" not in page
+    assert " onclick" not in page
+
+
+@pytest.mark.parametrize(
+    ("host", "is_ours"),
+    [
+        ("127.0.0.1:8080", True),
+        ("127.0.0.1", True),
+        ("[::1]:8080", True),
+        ("[::1]", True),
+        ("10.1.2.3:8080", True),
+        ("localhost:8080", True),
+        ("LOCALHOST.", True),
+        ("console.example.org", True),
+        ("evil.example.org", False),
+        ("localhost.evil.example", False),
+        ("127.0.0.1.evil.example:8080", False),
+        ("", False),
+        ("a b", False),
+    ],
+)
+def test_the_console_answers_to_addresses_and_to_its_own_names(host, is_ours):
+    assert host_is_ours(host, frozenset({"localhost", "console.example.org"})) is is_ours
+
+
+def test_another_name_is_not_answered(browser):
+    answer = browser.get("/topics.json", Host="evil.example.org")
+    assert answer.status == 421
+    assert b"topics" not in answer.body
+
+
+def test_a_form_without_its_token_changes_nothing(browser):
+    assert browser.post("/sign-out", token=False).status == 403
+    assert browser.post("/sign-out", {"csrf": "0" * 64}).status == 403
+    assert browser.post("/sign-out").status == 303
+
+
+def test_the_token_of_another_browser_is_not_good(console, browser):
+    browser.get("/topics")
+    other = console.browser().token()
+    assert browser.post("/sign-out", {"csrf": other}).status == 403
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example.org"},
+        {"Origin": "null"},
+        {"Sec_Fetch_Site": "cross-site"},
+        {"Sec_Fetch_Site": "same-site"},
+    ],
+)
+def test_a_form_of_another_site_is_not_answered(browser, headers):
+    assert browser.post("/sign-out", **headers).status == 403
+
+
+def test_only_forms_are_taken(browser):
+    assert browser.post("/sign-out", Content_Type="application/json").status == 415
+    assert browser._request("DELETE", "/topics", None, {}).status == 405
+
+
+def test_the_cookie_is_out_of_reach_of_scripts_and_other_sites(browser):
+    cookie = browser.get("/topics").headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+
+
+def test_a_cookie_that_is_not_ours_opens_no_session(browser):
+    browser.get("/topics")
+    ((name, value),) = browser.cookies.items()
+    browser.cookies[name] = value[:-1] + ("0" if value[-1] != "0" else "1")
+    assert browser.get("/topics").headers["set-cookie"]
+
+
+@pytest.mark.parametrize(
+    ("listen", "more", "reason"),
+    [
+        ("127.0.0.1:0", {}, None),
+        ("[::1]:0", {}, None),
+        ("localhost:0", {}, None),
+        ("0.0.0.0:0", {}, "knows no users"),
+        ("192.168.1.2:0", {"broker.authentication": "sasl"}, "passwords"),
+        ("0.0.0.0:0", {"broker.authentication": "sasl", "console.tls_cert": "c"}, None),
+        ("0.0.0.0:0", {"console.allow_insecure_network": True}, None),
+    ],
+)
+def test_a_network_is_not_served_by_accident(tmp_path, listen, more, reason):
+    loaded = config.load({"console.listen": listen, **more}, environ={}, cwd=str(tmp_path))
+    if reason is None:
+        check_network(loaded, needs_sign_in=is_needed(loaded))
+        return
+    with pytest.raises(ConfigError) as caught:
+        check_network(loaded, needs_sign_in=is_needed(loaded))
+    assert reason in caught.value.detail
+
+
+def test_a_broker_that_does_not_answer_is_told_on_every_page(tmp_path):
+    with serving(tmp_path, broker__bootstrap="127.0.0.1:1") as served:
+        browser = served.browser()
+        answer = browser.get("/topics")
+        assert answer.status == 503
+        assert "The broker does not answer" in answer.text
+        assert browser.get("/topics.json").json["error"] == "the broker does not answer"
+        assert browser.get("/ready").status == 200
