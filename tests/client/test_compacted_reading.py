@@ -9,7 +9,7 @@ from wire import wait_until as eventually
 from written import NOBODY, batch, messages, new_topic, producer
 
 from headwater.client.batches import BatchBuilder
-from headwater.client.compacted import read_committed_latest
+from headwater.client.compacted import CommittedLatest, read_committed_latest
 from headwater.client.topics import NewTopic, ensure_topics
 from headwater.client.transactions import TransactionalProducer
 from headwater.testing import InProcessBroker
@@ -40,6 +40,28 @@ def test_the_latest_of_each_key(address: str) -> None:
         writer.send({(topic, 1): [entries((b"d", b"still open"))]})
         latest = read_committed_latest(address, NOBODY, topic)
     assert latest == {b"a": b"2", b"c": b"1", b"d": b"2"}
+
+
+def test_reading_on_gives_what_reading_anew_gives(address: str) -> None:
+    topic = new_topic(address, 2)
+    followed = CommittedLatest(address, NOBODY, topic)
+    try:
+        with producer(address) as writer, producer(address) as other:
+            assert followed.read() == {}
+            writer.send({(topic, 0): [entries((b"a", b"1"), (b"b", b"1"))]})
+            writer.commit()
+            assert followed.read() == {b"a": b"1", b"b": b"1"}
+            other.send({(topic, 0): [entries((b"other", b"open"), (b"a", b"open"))]})
+            writer.send({(topic, 0): [entries((b"b", None))], (topic, 1): [entries((b"c", b"2"))]})
+            writer.commit()
+            assert followed.read() == {b"a": b"1", b"c": b"2"}
+            other.abort()
+            writer.send({(topic, 0): [entries((b"a", b"3"))]})
+            writer.commit()
+            assert followed.read() == {b"a": b"3", b"c": b"2"}
+            assert followed.read() == read_committed_latest(address, NOBODY, topic)
+    finally:
+        followed.close()
 
 
 def test_what_is_committed_behind_an_open_transaction_of_another(address: str) -> None:

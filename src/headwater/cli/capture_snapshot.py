@@ -31,7 +31,7 @@ from headwater.cli.cluster import REQUEST_TIMEOUT_S, Cluster, refused
 from headwater.cli.interrupt import Interrupt
 from headwater.cli.output import note, plural, print_json, say
 from headwater.cli.parser import Command, Parser
-from headwater.cli.progress import Progress
+from headwater.cli.progress import Progress, is_told
 from headwater.errors import HeadwaterError, NotReady, UsageError
 
 _POLL_S: Final = 0.5
@@ -68,7 +68,7 @@ def _run(args: argparse.Namespace) -> int:
             f" `headwater capture run {settings.name}`"
         )
     if args.wait:
-        return _wait(loaded, settings.name, args.tables, offset, as_json=args.json)
+        return _wait(loaded, settings.name, args.tables, offset, args)
     if args.json:
         print_json({"capture": settings.name, "tables": args.tables, "signal_offset": offset})
     else:
@@ -121,10 +121,10 @@ def _send(cluster: Cluster, name: str, tables: list[str]) -> int:
 
 
 def _wait(
-    loaded: config.Config, name: str, tables: list[str], offset: int, *, as_json: bool
+    loaded: config.Config, name: str, tables: list[str], offset: int, args: argparse.Namespace
 ) -> int:
     interrupted = Interrupt()
-    progress = Progress(f"copying {', '.join(tables)}", quiet=as_json)
+    progress = Progress(f"copying {', '.join(tables)}", quiet=not is_told(args))
     try:
         while True:
             stored = stored_of(name, loaded.bootstrap(), loaded.client)
@@ -140,7 +140,7 @@ def _wait(
             time.sleep(_POLL_S)
     finally:
         progress.close()
-    if as_json:
+    if args.json:
         print_json({"capture": name, "tables": tables, "rows": rows})
     else:
         say(f"copied {plural(rows, 'row')} of {', '.join(tables)}")

@@ -4,11 +4,11 @@ import argparse
 from typing import TYPE_CHECKING
 
 from headwater.cli.capture_state import client_options
-from headwater.cli.output import duration, print_json, say
+from headwater.cli.output import duration, note, print_json, say
 from headwater.cli.parser import Command, Parser, whole_number
 from headwater.cli.pipeline_run import STOP_S
 from headwater.cli.pipeline_state import started
-from headwater.cli.progress import Progress
+from headwater.cli.progress import Progress, is_told
 from headwater.cli.stopping import stop_on_signals
 
 if TYPE_CHECKING:
@@ -32,10 +32,12 @@ def _configure_rebuild(parser: Parser) -> None:
 
 
 def _rebuild(args: argparse.Namespace) -> int:
+    if is_told(args):
+        note("starting Spark …")
     _, pipeline = started(args, args.name)
     from headwater.pipelines import rebuilding
 
-    shown = _Shown("rebuilding", quiet=args.json)
+    shown = _Shown("rebuilding", quiet=not is_told(args))
     try:
         versions = rebuilding.rebuild(
             pipeline,
@@ -71,10 +73,12 @@ def _configure_promote(parser: Parser) -> None:
 
 
 def _promote(args: argparse.Namespace) -> int:
+    if is_told(args):
+        note("starting Spark …")
     _, pipeline = started(args, args.name)
     from headwater.pipelines import rebuilding
 
-    shown = _Shown("catching up", quiet=args.json)
+    shown = _Shown("catching up", quiet=not is_told(args))
     try:
         promoted = rebuilding.promote(
             pipeline,

@@ -4,8 +4,8 @@ what their stores say of themselves, and how far the log is ahead.
 
 import argparse
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from headwater import config
@@ -132,16 +132,37 @@ class Known:
 
 
 def known_pipelines(loaded: config.Config, names: list[str]) -> list[Known]:
+    from headwater.pipelines.offsets import ends_of
     from headwater.sinks.contract import Log
     from headwater.sinks.noted_transactions import read_notes
 
     place = place_of(loaded)
-    notes = read_notes(Log(loaded.bootstrap(), loaded.client)) if names else {}
-    return [_known(loaded, place, loaded.pipelines[name], notes) for name in names]
+    log = Log(loaded.bootstrap(), loaded.client)
+    notes = read_notes(log) if names else {}
+    found = []
+    for name in names:
+        told = status.read(place, name)
+        writes = [
+            known_write(
+                name, each, about, asked_store(loaded, name, about), ends_of(log, topics), notes
+            )
+            for each, about in writes_told(told).items()
+            for topics in [about.get("topics", [])]
+        ]
+        found.append(known(loaded.pipelines[name], told, notes, writes))
+    return found
 
 
-def _known(
-    loaded: config.Config, state_dir: Path, settings: PipelineSettings, notes: dict[bytes, bytes]
+def writes_told(told: status.Status) -> dict[str, dict[str, Any]]:
+    """The writes whose stores are known."""
+    return {name: dict(each) for name, each in told.writes.items() if name and "sink" in each}
+
+
+def known(
+    settings: PipelineSettings,
+    told: status.Status,
+    notes: Mapping[bytes, bytes],
+    writes: list[KnownWrite],
 ) -> Known:
     from headwater.pipelines.dead_letters import counts_in
     from headwater.pipelines.late_rows import late_counts
@@ -149,13 +170,7 @@ def _known(
     letters: dict[str, int] = {}
     for (topic, _), number in counts_in(notes, settings.name).items():
         letters[topic] = letters.get(topic, 0) + number
-    told = status.read(state_dir, settings.name)
     unbuilt = told.writes.get("", {}) if told.is_running else {}
-    writes = [
-        _known_write(loaded, settings.name, name, dict(each), notes)
-        for name, each in told.writes.items()
-        if name and "sink" in each
-    ]
     return Known(
         settings.name,
         settings.file,
@@ -169,27 +184,38 @@ def _known(
     )
 
 
-def _known_write(
-    loaded: config.Config, pipeline: str, name: str, told: dict[str, Any], notes: dict[bytes, bytes]
-) -> KnownWrite:
-    from headwater.pipelines.offsets import ends_of
-    from headwater.pipelines.refused_rows import refused_count
-    from headwater.sinks.contract import Log
+@dataclass(frozen=True, slots=True)
+class AskedStore:
+    """What a store says of a write's versions, or why it does not."""
 
-    versions: list[Version] = []
-    error = None
+    versions: "list[Version]"
+    error: str | None = None
+
+
+def asked_store(loaded: config.Config, pipeline: str, told: dict[str, Any]) -> AskedStore:
     try:
         store = store_told(loaded, pipeline, told)
         try:
-            versions = store.versions()
+            return AskedStore(store.versions())
         finally:
             store.close()
     except HeadwaterError as failed:
-        error = str(failed)
-    ends = ends_of(Log(loaded.bootstrap(), loaded.client), told.get("topics", []))
-    live = next((each.number for each in versions if each.is_live), 1)
+        return AskedStore([], str(failed))
+
+
+def known_write(
+    pipeline: str,
+    name: str,
+    told: dict[str, Any],
+    store: AskedStore,
+    ends: "Offsets",
+    notes: Mapping[bytes, bytes],
+) -> KnownWrite:
+    from headwater.pipelines.refused_rows import refused_count
+
+    live = next((each.number for each in store.versions if each.is_live), 1)
     refused = refused_count(notes, f"{pipeline}/{name}", live)
-    return KnownWrite(name, told, versions, error, ends, refused)
+    return KnownWrite(name, told, store.versions, store.error, ends, refused)
 
 
 def wanted(loaded: config.Config, names: list[str]) -> list[str]:

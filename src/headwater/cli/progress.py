@@ -1,5 +1,7 @@
 """How far a command has come: a bar on a terminal, a line now and then elsewhere, on stderr."""
 
+import argparse
+import os
 import sys
 import time
 from typing import Any, Final
@@ -9,6 +11,13 @@ from headwater.cli.output import count, note
 _BAR_AFTER_S: Final = 0.5  # most commands are done before a bar is worth its import
 _BAR_EVERY_S: Final = 0.1
 _LINE_EVERY_S: Final = 5.0
+_TOLD_EVERY_S: Final = 1.0  # to who has asked for it
+_ASKED: Final = "HEADWATER_PROGRESS"  # set by who runs a command with --json and shows its progress
+
+
+def is_told(args: argparse.Namespace) -> bool:
+    """Whether stderr is to say what goes on: with --json only if somebody asks for it."""
+    return not args.json or _ASKED in os.environ
 
 
 class Progress:
@@ -19,8 +28,9 @@ class Progress:
         self._total = total
         self._quiet = quiet
         self._terminal = sys.stderr.isatty()
+        self._line_every_s = _TOLD_EVERY_S if _ASKED in os.environ else _LINE_EVERY_S
         self._began_s = time.monotonic()
-        self._next_s = self._began_s + (_BAR_AFTER_S if self._terminal else _LINE_EVERY_S)
+        self._next_s = self._began_s + (_BAR_AFTER_S if self._terminal else self._line_every_s)
         self._bar: Any = None
         self._task: Any = None
 
@@ -31,7 +41,7 @@ class Progress:
         rate = records / (now_s - self._began_s)
         text = f"{count(records)} records, {count(round(rate))}/s{more}"
         if not self._terminal:
-            self._next_s = now_s + _LINE_EVERY_S
+            self._next_s = now_s + self._line_every_s
             share = f" ({done / self._total:.0%})" if self._total else ""
             note(f"{self._doing}: {text}{share}")
             return

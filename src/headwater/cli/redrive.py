@@ -23,7 +23,7 @@ from headwater.cli.cluster import Cluster, Partition, refused
 from headwater.cli.interrupt import Interrupt
 from headwater.cli.output import count, note, plural, print_json, say, table
 from headwater.cli.parser import Command, Parser, client_options, whole_number
-from headwater.cli.progress import Progress
+from headwater.cli.progress import Progress, is_told
 from headwater.cli.share_groups import (
     DEAD_LETTERS_SUFFIX,
     REDRIVE_GROUP_PREFIX,
@@ -141,7 +141,7 @@ class _Redrive:
         self._group: str | None = args.group
         self._cause: str | None = args.cause
         self._max: int | None = args.max
-        self._quiet = args.json
+        self._quiet = not is_told(args)
         self._interrupted = interrupted
         self._consumer: Consumer = cluster.consumer(
             {

@@ -10,6 +10,7 @@ from headwater.cli.capture_state import client_options, connected, load
 from headwater.cli.output import count, note, plural, print_json, say, styled
 from headwater.cli.parser import Command, Parser
 from headwater.cli.pipeline_state import spark_of, started, wanted
+from headwater.cli.progress import is_told
 
 if TYPE_CHECKING:
     from headwater.pipelines.verifying import Difference, Verdict
@@ -30,7 +31,7 @@ def _verify(args: argparse.Namespace) -> int:
         return _verify_captured(args, loaded)
     name, _, write = args.name.partition("/")
     wanted(loaded, [name])
-    if not args.json:
+    if is_told(args):
         note("starting Spark …")
     _, pipeline = started(args, name)
     from headwater.pipelines.verifying import is_readable, verify
@@ -41,7 +42,7 @@ def _verify(args: argparse.Namespace) -> int:
         if not write and not is_readable(pipeline, each):
             note(f"{each} cannot be read back; what was sent was sent")
             continue
-        if not args.json:
+        if is_told(args):
             note(f"deriving {each} from the log …")
         verdicts.append(verify(pipeline, each))
     return _told(args, verdicts)
@@ -49,12 +50,12 @@ def _verify(args: argparse.Namespace) -> int:
 
 def _verify_captured(args: argparse.Namespace, loaded: config.Config) -> int:
     connected(loaded)
-    if not args.json:
+    if is_told(args):
         note("starting Spark …")
     spark = spark_of(loaded, f"headwater {args.name}")
     from headwater.pipelines.verifying_capture import verify_captured
 
-    if not args.json:
+    if is_told(args):
         note(f"reading the table of {args.name} …")
     return _told(args, [verify_captured(loaded, spark, args.name)])
 

@@ -7,6 +7,7 @@ from headwater.cli.capture_state import client_options
 from headwater.cli.output import count, note, print_json, say, styled, table
 from headwater.cli.parser import Command, Parser, whole_number
 from headwater.cli.pipeline_state import started
+from headwater.cli.progress import is_told
 from headwater.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def _configure(parser: Parser) -> None:
 
 def _why(args: argparse.Namespace) -> int:
     name, _, write_name = args.name.partition("/")
-    if not args.json:
+    if is_told(args):
         note("starting Spark …")
     _, pipeline = started(args, name)
     from headwater.pipelines.tracing import why

@@ -236,12 +236,22 @@ class Cluster:
         found = self._look([topic], self.patience(f"no metadata from {self._bootstrap}"))
         return len(self._leaders[topic]) if found.get(topic) is None else None
 
+    def find_all_partitions(self, topics: list[str]) -> dict[str, int]:
+        """How many partitions each of those has that exist, by one request."""
+        missing = self._look(topics, self.patience(f"no metadata from {self._bootstrap}"))
+        return {topic: len(self._leaders[topic]) for topic in topics if topic not in missing}
+
     def topics(self) -> list[str]:
         """The names of all that we may see."""
         patience = self.patience(f"no metadata from {self._bootstrap}")
         request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
         answer = self.ask_any(request, MetadataResponse, patience, first=4, last=12)
         return sorted(each.name for each in answer.topics if each.name and not each.error_code)
+
+    def brokers(self) -> list[str]:
+        """The addresses of all, as they are known now."""
+        self._look([], self.patience(f"no metadata from {self._bootstrap}"))
+        return sorted(self._addresses.values())
 
     def leader(self, topic: str, partition: int) -> str | None:
         """The address of who leads it; None: nobody does, or it is not known by now."""

@@ -45,15 +45,43 @@ def read_committed_latest(
     """All that was committed when this was called. Nothing if the topic does not exist. A
     tombstone removes its key; records without a key do not count.
     """
-    cluster = Cluster(bootstrap, login, patience_s=patience_s)
-    latest: dict[bytes, bytes] = {}
+    followed = CommittedLatest(bootstrap, login, topic, patience_s=patience_s)
     try:
-        for partition in range(cluster.find_partitions(topic) or 0):
-            found = _Partition(cluster, topic, partition).read()
-            latest |= {key: value for key, (_, value) in found.items() if value is not None}
+        return followed.read()
     finally:
-        cluster.close()
-    return latest
+        followed.close()
+
+
+class CommittedLatest:
+    """The same, asked for again and again: each `read` fetches what is new since the last one. To
+    be used by one thread.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        login: ClientSettings,
+        topic: str,
+        *,
+        patience_s: float = DEFAULT_PATIENCE_S,
+    ) -> None:
+        self._topic = topic
+        self._cluster = Cluster(bootstrap, login, patience_s=patience_s)
+        self._partitions: list[_Partition] = []
+
+    def close(self) -> None:
+        self._cluster.close()
+
+    def read(self) -> dict[bytes, bytes]:
+        """All that was committed when this was called."""
+        number = self._cluster.find_partitions(self._topic) or 0
+        known = self._partitions[:number]
+        known += [_Partition(self._cluster, self._topic, n) for n in range(len(known), number)]
+        self._partitions = known
+        latest: dict[bytes, bytes] = {}
+        for each in known:
+            latest |= {key: value for key, (_, value) in each.read().items() if value is not None}
+        return latest
 
 
 class _Partition:
@@ -61,6 +89,8 @@ class _Partition:
         self._cluster = cluster
         self._topic = topic
         self._partition = partition
+        self._at = 0
+        self._stable: _Found = {}  # up to `_at`
         self._found: _Found = {}
         self._pending: dict[int, _Found] = {}  # of transactions without a marker, by producer id
 
@@ -68,8 +98,13 @@ class _Partition:
         start = self._offset(EARLIEST, COMMITTED)
         stable = self._offset(LATEST, COMMITTED)
         end = self._offset(LATEST, UNCOMMITTED)
-        at = self._read(start, stable, COMMITTED)
-        self._read(at, end, UNCOMMITTED)
+        if stable < self._at:  # the topic was deleted and made anew
+            self._at, self._stable = 0, {}
+        self._found = self._stable
+        self._at = self._read(max(start, self._at), stable, COMMITTED)
+        # What lies behind may be told otherwise next time: a transaction is open.
+        self._found, self._pending = dict(self._stable), {}
+        self._read(self._at, end, UNCOMMITTED)
         return self._found
 
     def _read(self, at: int, end: int, isolation: int) -> int:

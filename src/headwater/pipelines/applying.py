@@ -9,6 +9,7 @@ writer.apply     ──▶  rows and position in one transaction (again and agai
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -66,6 +67,7 @@ class Applying:
         self.error: Exception | None = None
         self.waits_for: str | None = None  # why the store does not take the batch just now
         self.position: Position | None = None
+        self.store_ms: int | None = None  # how long the store took for the last batch
 
     def open(self) -> None:
         """Fences whoever wrote before. Raises what the store says, StoreUnreachable too."""
@@ -151,7 +153,9 @@ class Applying:
         if self._writer is None:
             self._check_alone(batch)
             self._writer = self._store.writer(self._version, self._fields)
+        began_s = time.monotonic()
         self._writer.apply(batch, self._refuse(batch) if self._refuse else None)
+        self.store_ms = round((time.monotonic() - began_s) * 1000)
 
     def _check_alone(self, batch: Batch) -> None:
         """Before a writer takes over again. Some stores end the connection of a writer that they

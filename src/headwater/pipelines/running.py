@@ -179,6 +179,7 @@ class _Kept:
     next_s: float = 0.0  # when it is tried again
     started_s: float = 0.0
     looked_s: float = 0.0  # at the versions
+    has_told_plan: bool = False
     about: dict[str, Any] = field(default_factory=dict)  # what it writes, as the status tells it
     operators: dict[str, Any] = field(default_factory=dict)  # as the last run left them
 
@@ -289,6 +290,7 @@ class Runner:
         run.start()
         kept.run = run
         kept.error = None
+        kept.has_told_plan = False
         kept.started_s = kept.looked_s = time.monotonic()
 
     def _follow(self, kept: _Kept) -> None:
@@ -342,6 +344,16 @@ class Runner:
                 pipeline.name,
                 {each.name or "": _told(each) for each in of_it},
             )
+            for each in of_it:
+                _tell_plan(each)
+
+
+def _tell_plan(kept: _Kept) -> None:
+    """Once for each run: asking Spark takes a while, and the plan stays."""
+    plan = kept.run.plan() if kept.run is not None and not kept.has_told_plan else None
+    if plan is not None and kept.name is not None:
+        kept.has_told_plan = True
+        status.write_plan(kept.pipeline.place.state_dir, kept.pipeline.name, kept.name, plan)
 
 
 def _hint(error: HeadwaterError) -> str:

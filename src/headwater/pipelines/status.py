@@ -1,11 +1,13 @@
 """What the process that runs a pipeline tells about it, in files beside the checkpoints.
 
     <state_dir>/<pipeline>/status.json   replaced, never changed in place, at most once a second
+    <state_dir>/<pipeline>/plans.json    Spark's plan of each write, once it has had a batch
     <state_dir>/<pipeline>/running       locked by that process for as long as it lives
 
 Who has the lock tells; a second process that tries to run the pipeline says nothing here.
 """
 
+import contextlib
 import fcntl
 import logging
 import os
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 STARTING: Final = "starting"
 _EVERY_S: Final = 1.0
+_PLAN: Final = 100_000  # characters of a plan
 _log = logging.getLogger(__name__)
 _written: dict[Path, tuple[float, bytes]] = {}
 _locks: dict[Path, int] = {}  # those that this process has
@@ -70,6 +73,23 @@ def write(state_dir: Path, pipeline: str, writes: Mapping[str, Mapping[str, Any]
         _untold.add(path)
 
 
+def write_plan(state_dir: Path, pipeline: str, write: str, plan: str) -> None:
+    """For people who look; a disk that does not take it is told of by `write`."""
+    path = state_dir / pipeline / "plans.json"
+    if path.parent in _locks:
+        with contextlib.suppress(OSError):
+            _put(path, orjson.dumps({**read_plans(state_dir, pipeline), write: plan[:_PLAN]}))
+
+
+def read_plans(state_dir: Path, pipeline: str) -> dict[str, str]:
+    """By write."""
+    try:
+        plans: dict[str, str] = orjson.loads((state_dir / pipeline / "plans.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return plans
+
+
 def ended(state_dir: Path, pipeline: str) -> None:
     """From now on nobody runs it, or another process."""
     lock = _locks.pop(state_dir / pipeline, None)
@@ -98,6 +118,10 @@ def _merged(
 
 def _replace(path: Path, told: Mapping[str, Mapping[str, Any]]) -> None:
     content = orjson.dumps({"pid": os.getpid(), "at": time.time(), "writes": told})
+    _put(path, content)
+
+
+def _put(path: Path, content: bytes) -> None:
     temporary = path.with_suffix(".tmp")
     temporary.write_bytes(content)
     temporary.replace(path)

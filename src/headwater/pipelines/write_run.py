@@ -308,11 +308,20 @@ class WriteRun:
             "batch": last["batchId"],
             "rows": last["numInputRows"],
             "rows_per_s": last["processedRowsPerSecond"],
+            "input_rows_per_s": last["inputRowsPerSecond"],
             "batch_ms": last["batchDuration"],
+            "store_ms": self._applying.store_ms,
             "at": last["timestamp"],
             "state_rows": sum(each["numRowsTotal"] for each in operators),
             "state_bytes": sum(each["memoryUsedBytes"] for each in operators),
         }
+
+    def plan(self) -> str | None:
+        """Spark's plan of the last batch, as it tells it; None before there was one."""
+        if self.query is None or self._last is None:
+            return None
+        plan: str = self.query._jsq.explainInternal(False)  # noqa: SLF001
+        return plan
 
     def _on_applied(self, position: Position) -> None:
         self._overtake()

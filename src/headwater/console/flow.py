@@ -1,0 +1,461 @@
+"""The flow as a graph: sources, topics, pipelines, stores and groups; how much flows, who is
+behind, and who is to blame for it.
+
+Pure: from readings to a picture's contents. `flow_layout` says where everything lies.
+
+The cause of backpressure. A write that is behind has its cause where its batch's time goes:
+
+    its store does not answer, or takes most of the batch's time      the store
+    it does not run, has failed, is starting; Spark takes the time     the pipeline
+    a capture that is behind its database, stopped, or has failed      the source
+    a group with lag and without members, or slower than its topics    the group
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+from urllib.parse import quote
+
+from headwater.capture.plan import topic_name
+from headwater.cli.capture_state import FOLLOWING
+from headwater.cli.capture_state import Known as KnownCapture
+from headwater.cli.output import count, duration, plural, size
+from headwater.cli.pipeline_state import Known as KnownPipeline
+from headwater.cli.pipeline_state import KnownWrite
+from headwater.console.group_lags import GroupLag
+
+SOURCE, TOPIC, PIPELINE, STORE, GROUP = "source", "topic", "pipeline", "store", "group"
+WELL, BEHIND, BROKEN, IDLE = "well", "behind", "broken", "idle"
+_WORST: Final = (BROKEN, BEHIND, WELL, IDLE)
+BEHIND_S: Final = 10.0  # who is less behind than that keeps up
+_BEHIND_BYTES: Final = 16 << 20  # of a source's log
+_OWN_GROUPS: Final = "headwater."  # groups of pipelines and of redrives: shown by what they are
+MOST_NODES: Final = 60  # then those that stand alike are shown as one
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """`cause` is why things wait for it, if they do."""
+
+    id: str
+    kind: str
+    name: str
+    href: str
+    state: str = WELL
+    notes: tuple[str, ...] = ()
+    per_s: float | None = None
+    lag: int | None = None
+    cause: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "kind": self.kind,
+            "name": self.name,
+            "href": self.href,
+            "state": self.state,
+            "notes": list(self.notes),
+            "records_per_s": self.per_s,
+            "lag": self.lag,
+            "cause": self.cause,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    source: str
+    target: str
+    per_s: float | None = None
+    lag: int | None = None
+    is_behind: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "from": self.source,
+            "to": self.target,
+            "records_per_s": self.per_s,
+            "lag": self.lag,
+            "is_behind": self.is_behind,
+        }
+
+
+@dataclass(slots=True)
+class Graph:
+    nodes: dict[str, Node] = field(default_factory=dict)
+    edges: dict[tuple[str, str], Edge] = field(default_factory=dict)
+
+    def add(self, node: Node) -> None:
+        self.nodes[node.id] = node
+
+    def join(self, edge: Edge) -> None:
+        self.edges[edge.source, edge.target] = edge
+
+    @property
+    def causes(self) -> list[Node]:
+        return [each for each in self.nodes.values() if each.cause is not None]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "nodes": [each.as_json() for each in self.nodes.values()],
+            "edges": [each.as_json() for each in self.edges.values()],
+            "causes": [{"id": each.id, "cause": each.cause} for each in self.causes],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFlow:
+    """What the graph needs to know of a topic."""
+
+    records: int | None
+    per_s: float | None
+
+
+def graph_of(
+    captures: Iterable[KnownCapture],
+    pipelines: Iterable[KnownPipeline],
+    topics: Mapping[str, TopicFlow],
+    groups: Iterable[GroupLag] = (),
+    lag_s: Mapping[str, float] | None = None,
+    read_per_s: Mapping[str, float] | None = None,
+) -> Graph:
+    """`lag_s` and `read_per_s` are of writes, by <pipeline>/<sink>/<table>: how long ago the log
+    was where the store is now, and how many records it takes in a second.
+    """
+    graph = Graph()
+    for capture in captures:
+        _add_capture(graph, capture, topics)
+    for pipeline in pipelines:
+        _add_pipeline(graph, pipeline, topics, lag_s or {}, read_per_s or {})
+    shown = [each for each in groups if not each.name.startswith(_OWN_GROUPS)]
+    for group in sorted(shown, key=lambda each: (-(each.lag or 0), each.name)):
+        _add_group(graph, group, topics)
+    for name in topics:
+        if not any(_topic_id(name) in ends for ends in graph.edges):
+            _add_topic(graph, name, topics)
+    return grouped(graph)
+
+
+def _topic_id(name: str) -> str:
+    return f"topic:{name}"
+
+
+def _add_topic(graph: Graph, name: str, topics: Mapping[str, TopicFlow]) -> None:
+    if _topic_id(name) in graph.nodes:
+        return
+    known = topics.get(name)
+    if known is None:
+        graph.add(
+            Node(_topic_id(name), TOPIC, name, _href("topics", name), IDLE, ("not there yet",))
+        )
+        return
+    notes = [f"{count(known.records)} records"] if known.records is not None else []
+    graph.add(
+        Node(
+            _topic_id(name),
+            TOPIC,
+            name,
+            _href("topics", name),
+            WELL if known.per_s else IDLE,
+            (*([_rate(known.per_s)] if known.per_s else []), *notes),
+            known.per_s,
+        )
+    )
+
+
+def _add_capture(graph: Graph, known: KnownCapture, topics: Mapping[str, TopicFlow]) -> None:
+    node_id = f"source:{known.name}"
+    names = [topic_name(known.name, each.table) for each in known.stored.tables.values()]
+    per_s = [topics[each].per_s or 0.0 for each in names if each in topics]
+    state, notes, cause = WELL, [], None
+    lag_bytes = known.stored.capture.lag.size_bytes if known.stored.capture else None
+    if known.state != FOLLOWING:
+        state, cause = BROKEN, known.not_ready or f"the capture {_does_not_run(known.state)}"
+        notes.append(known.state)
+    elif known.failed:
+        state = BROKEN
+        cause = f"{plural(len(known.failed), 'table')} not followed: {', '.join(known.failed)}"
+        notes.append(f"{plural(len(known.failed), 'table')} failed")
+    elif (known.lag_s or 0) > BEHIND_S or (lag_bytes or 0) > _BEHIND_BYTES:
+        state = BEHIND
+        cause = f"the capture is behind its database by {_shown_lag(lag_bytes, known.lag_s)}"
+        notes.append(f"{_shown_lag(lag_bytes, known.lag_s)} behind")
+    else:
+        copying = sum(
+            each.snapshot is not None and not each.snapshot.is_done
+            for each in known.stored.tables.values()
+        )
+        notes.append(f"copies {plural(copying, 'table')}" if copying else "follows")
+    total = sum(per_s)
+    notes += [_rate(total)] if total else []
+    href = _href("captures", known.name)
+    graph.add(Node(node_id, SOURCE, known.name, href, state, tuple(notes), total, None, cause))
+    for name in names:
+        _add_topic(graph, name, topics)
+        rate = topics[name].per_s if name in topics else None
+        graph.join(Edge(node_id, _topic_id(name), rate, is_behind=state == BEHIND))
+
+
+def _does_not_run(state: str) -> str:
+    return {"never ran": "has never run", "stopped": "does not run"}.get(state, f"is {state}")
+
+
+def _shown_lag(lag_bytes: int | None, lag_s: float | None) -> str:
+    parts = [size(lag_bytes)] if lag_bytes else []
+    parts += [duration(lag_s)] if lag_s else []
+    return ", ".join(parts)
+
+
+def _add_pipeline(
+    graph: Graph,
+    known: KnownPipeline,
+    topics: Mapping[str, TopicFlow],
+    lag_s: Mapping[str, float],
+    read_per_s: Mapping[str, float],
+) -> None:
+    node_id = f"pipeline:{known.name}"
+    rates = [read_per_s[name] for each in known.writes if (name := f"{known.name}/{each.name}") in
+             read_per_s]  # fmt: skip
+    lags = [each.lag for each in known.writes if each.lag is not None]
+    state, cause = _pipeline_state(known)
+    notes = [known.state] if known.state != "running" else []
+    blamed: list[str] = [cause] if cause else []
+    for write in known.writes:
+        write_lag_s = lag_s.get(f"{known.name}/{write.name}")
+        store_id, (store_state, store_cause), (why, is_behind) = _write_states(
+            known, write, write_lag_s
+        )
+        if is_behind and state == WELL:
+            state = BEHIND
+        if why and why not in blamed:
+            blamed.append(why)
+        per_s = read_per_s.get(f"{known.name}/{write.name}")
+        if store_id.startswith("topic:"):
+            _add_topic(graph, write.told["table"], topics)
+            if store_cause:
+                graph.add(replace(graph.nodes[store_id], state=store_state, cause=store_cause))
+        else:
+            _add_store(graph, store_id, known, write, store_state, store_cause, write_lag_s)
+        graph.join(Edge(node_id, store_id, per_s, write.lag, is_behind))
+        for topic in write.told.get("topics", ()):
+            _add_topic(graph, topic, topics)
+            before = graph.edges.get((_topic_id(topic), node_id))
+            behind = is_behind or (before is not None and before.is_behind)
+            lag = max(write.lag or 0, (before.lag or 0) if before else 0)
+            rate = topics[topic].per_s if topic in topics else None
+            graph.join(Edge(_topic_id(topic), node_id, rate, lag, behind))
+    total = max(rates, default=None)
+    notes += [_rate(total)] if total else []
+    batches = [ms for each in known.writes if (ms := each.told.get("batch_ms")) is not None]
+    notes += [f"batch {duration(max(batches) / 1000)}"] if batches and known.is_running else []
+    graph.add(
+        Node(
+            node_id,
+            PIPELINE,
+            known.name,
+            _href("pipelines", known.name),
+            state,
+            tuple(notes),
+            total,
+            max(lags, default=None),
+            "; ".join(blamed) or None,
+        )
+    )
+
+
+def _pipeline_state(known: KnownPipeline) -> tuple[str, str | None]:
+    """Of the pipeline as a whole."""
+    match known.state:
+        case "stopped":
+            return BROKEN, "the pipeline does not run"
+        case "never ran":
+            return IDLE, None
+        case "failed":
+            told = [known.error, *(each.told.get("error") for each in known.writes)]
+            error = next((each for each in told if each), "it fails")
+            return BROKEN, error
+        case "starting":
+            return IDLE, None
+    return WELL, None
+
+
+def _write_states(
+    known: KnownPipeline, write: KnownWrite, lag_s: float | None
+) -> tuple[str, tuple[str, str | None], tuple[str | None, bool]]:
+    """The store's id, its state and its blame, and the pipeline's blame and whether the write is
+    behind.
+    """
+    told = write.told
+    is_topic = told["sink"] == "topics"
+    store_id = _topic_id(told["table"]) if is_topic else f"store:{known.name}/{write.name}"
+    is_behind = bool(write.lag) and (
+        not known.is_running or (lag_s is not None and lag_s >= BEHIND_S)
+    )
+    if told.get("state") == "waiting" and known.is_running:
+        return store_id, (BROKEN, f"it does not take rows: {told.get('error')}"), (None, True)
+    if write.error is not None:
+        return store_id, (BROKEN, f"it cannot be asked: {write.error}"), (None, is_behind)
+    if not is_behind:
+        return store_id, (WELL, None), (None, False)
+    if not known.is_running or told.get("state") != "running":
+        return store_id, (BEHIND, None), (None, True)  # the pipeline as a whole has its cause
+    batch_ms, store_ms = told.get("batch_ms"), told.get("store_ms")
+    if batch_ms and store_ms is not None and store_ms > batch_ms / 2:
+        share = f"{100 * store_ms / batch_ms:.0f} %"
+        return store_id, (BEHIND, f"it takes {share} of the batch's time"), (None, True)
+    spent = f" ({duration(batch_ms / 1000)} a batch)" if batch_ms else ""
+    return store_id, (BEHIND, None), (f"Spark does not keep up{spent}", True)
+
+
+def _add_store(
+    graph: Graph,
+    store_id: str,
+    known: KnownPipeline,
+    write: KnownWrite,
+    state: str,
+    cause: str | None,
+    lag_s: float | None,
+) -> None:
+    if write.lag is None:
+        notes: tuple[str, ...] = ("does not answer",) if write.error else ()
+    elif write.lag == 0:
+        notes = ("in step",)
+    else:
+        since = f", {duration(lag_s)}" if lag_s is not None and lag_s >= 1 else ""
+        notes = (f"{plural(write.lag, 'record')} behind{since}",)
+    if write.refused:
+        notes += (f"{plural(write.refused, 'row')} refused",)
+    name = f"{write.told['sink']}/{write.told['table']}"
+    href = _href("stores", known.name, write.told["sink"], write.told["table"])
+    graph.add(Node(store_id, STORE, name, href, state, notes, None, write.lag, cause))
+
+
+def _add_group(graph: Graph, group: GroupLag, topics: Mapping[str, TopicFlow]) -> None:
+    read = [each for each in group.topics if each in topics]
+    if not read:
+        return
+    per_s = sum(topics[each].per_s or 0.0 for each in read)
+    lag = group.lag or 0
+    state, cause = WELL, None
+    if lag and group.state in ("empty", "dead"):
+        state, cause = BEHIND, f"{count(lag)} records wait, and the group has no members"
+    elif lag > BEHIND_S * max(per_s, 1.0):
+        state = BEHIND
+        cause = f"the group is {plural(lag, 'record')} behind"
+    elif group.state in ("empty", "dead"):
+        state = IDLE
+    notes = (f"{plural(lag, 'record')} behind" if lag else "in step", group.state)
+    node_id = f"group:{group.name}"
+    href = _href("groups", group.name)
+    graph.add(Node(node_id, GROUP, group.name, href, state, notes, None, group.lag, cause))
+    for topic in read:
+        _add_topic(graph, topic, topics)
+        graph.join(Edge(_topic_id(topic), node_id, topics[topic].per_s, lag, state == BEHIND))
+
+
+def _href(*parts: str) -> str:
+    return "/" + "/".join(quote(each, safe="") for each in parts)
+
+
+def _rate(per_s: float | None) -> str:
+    per_s = per_s or 0.0
+    return f"{count(round(per_s))}/s" if per_s >= 10 else f"{per_s:.1f}/s"
+
+
+# More than can be read at once
+
+
+def grouped(graph: Graph, most: int = MOST_NODES) -> Graph:
+    """At most so many nodes, if need be by showing several of one kind as one: first those that
+    hang on the same others, then those whose names begin alike, at last all of a kind.
+    """
+    for rule in (_by_neighbours, _by_prefix, _by_kind):
+        if len(graph.nodes) <= most:
+            break
+        graph = _merged(graph, rule(graph), most)
+    return graph
+
+
+def _by_neighbours(graph: Graph) -> dict[str, Any]:
+    before: dict[str, set[str]] = {each: set() for each in graph.nodes}
+    after: dict[str, set[str]] = {each: set() for each in graph.nodes}
+    for source, target in graph.edges:
+        after[source].add(target)
+        before[target].add(source)
+    return {
+        name: (node.kind, frozenset(before[name]), frozenset(after[name]))
+        for name, node in graph.nodes.items()
+    }
+
+
+def _by_prefix(graph: Graph) -> dict[str, Any]:
+    return {name: (node.kind, node.name.split(".")[0]) for name, node in graph.nodes.items()}
+
+
+def _by_kind(graph: Graph) -> dict[str, Any]:
+    return {name: node.kind for name, node in graph.nodes.items()}
+
+
+def _merged(graph: Graph, classes: Mapping[str, Any], most: int) -> Graph:
+    """The largest classes first, as few as it takes."""
+    members: dict[Any, list[Node]] = {}
+    for name, node in graph.nodes.items():
+        members.setdefault(classes[name], []).append(node)
+    place: dict[str, str] = {name: name for name in graph.nodes}
+    nodes = dict(graph.nodes)
+    for some in sorted(members.values(), key=lambda each: (-len(each), each[0].id)):
+        if len(nodes) <= most or len(some) < 2:
+            break
+        one = _as_one(some)
+        for each in some:
+            del nodes[each.id]
+            place[each.id] = one.id
+        nodes[one.id] = one
+    merged = Graph(nodes)
+    for edge in graph.edges.values():
+        source, target = place[edge.source], place[edge.target]
+        known = merged.edges.get((source, target))
+        if source == target:
+            continue
+        merged.join(
+            Edge(
+                source,
+                target,
+                _sum((known.per_s if known else None, edge.per_s)),
+                _sum((known.lag if known else None, edge.lag)),
+                edge.is_behind or (known is not None and known.is_behind),
+            )
+        )
+    return merged
+
+
+def _as_one(some: Sequence[Node]) -> Node:
+    kind = some[0].kind
+    nodes = sum(_number_in(each) for each in some)
+    blamed = [f"{each.name}: {each.cause}" for each in some if each.cause]
+    more = f" … and {len(blamed) - 3} more" if len(blamed) > 3 else ""
+    per_s = _sum([each.per_s for each in some])
+    lag = _sum([each.lag for each in some])
+    notes = [_rate(per_s)] if per_s else []
+    notes += [f"{plural(int(lag), 'record')} behind"] if lag else []
+    page = {SOURCE: "captures"}.get(kind, f"{kind}s")
+    return Node(
+        f"{some[0].id}+{nodes - 1}",
+        kind,
+        f"{nodes} {page}",
+        f"/{page}",
+        min((each.state for each in some), key=_WORST.index),
+        tuple(notes),
+        per_s,
+        None if lag is None else int(lag),
+        "; ".join(blamed[:3]) + more if blamed else None,
+    )
+
+
+def _number_in(node: Node) -> int:
+    head, plus, more = node.id.rpartition("+")
+    return int(more) + 1 if plus and head and more.isdigit() else 1
+
+
+def _sum(numbers: Iterable[float | None]) -> Any:
+    known = [each for each in numbers if each is not None]
+    return sum(known) if known else None

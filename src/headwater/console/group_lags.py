@@ -1,0 +1,98 @@
+"""Every group with its lag, from a handful of requests; and how the lag of some was over time."""
+
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from headwater.client.cluster import Cluster
+from headwater.client.groups import SHARE, ListedGroup, committed_offsets, list_groups
+from headwater.client.sending import TopicPartition
+
+_SAMPLES: Final = 360  # of each group
+_TRACKED: Final = 100  # groups whose lag is kept
+_WATCHED_S: Final = 900.0  # for how long one stays watched that nobody looks at
+_MOST: Final = 25  # of those that lag most are kept, too
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLag:
+    """One group. `lag` is None for a share group (its backlog is told by its page)."""
+
+    name: str
+    state: str
+    kind: str
+    topics: tuple[str, ...]
+    lag: int | None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "group": self.name,
+            "state": self.state,
+            "type": self.kind,
+            "topics": list(self.topics),
+            "lag": self.lag,
+        }
+
+
+def read_groups(cluster: Cluster, ends: Mapping[TopicPartition, int]) -> list[GroupLag]:
+    """All groups by name. `ends` are those of all partitions: a group may outlive its topics.
+    Raises BrokerUnreachable, RequestRefused.
+    """
+    listed = list_groups(cluster)
+    committed = committed_offsets(cluster, listed)
+    return [_group(each, committed.get(each.name, {}), ends) for each in listed]
+
+
+def _group(
+    listed: ListedGroup, offsets: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> GroupLag:
+    lags = [max(0, ends[place] - offset) for place, offset in offsets.items() if place in ends]
+    return GroupLag(
+        listed.name,
+        listed.state or "?",
+        listed.kind or "classic",
+        tuple(sorted({topic for topic, _ in offsets})),
+        None if listed.kind == SHARE else sum(lags),
+    )
+
+
+@dataclass(slots=True)
+class LagHistory:
+    """Lags over time, of the groups that were looked at lately and of those that lag most. Of a
+    bounded number of groups, so many samples of each.
+    """
+
+    _samples: dict[str, deque[tuple[float, int]]] = field(default_factory=dict)
+    _watched: dict[str, float] = field(default_factory=dict)  # when last looked at, monotonic
+
+    def watch(self, name: str) -> None:
+        self._watched.pop(name, None)
+        self._watched[name] = time.monotonic()
+
+    def add(self, groups: Iterable[GroupLag], at: float) -> None:
+        """`at` is of time.time()."""
+        lagging = {each.name: each.lag for each in groups if each.lag is not None}
+        since_s = time.monotonic() - _WATCHED_S
+        self._watched = {
+            name: seen_s
+            for name, seen_s in list(self._watched.items())[-_TRACKED:]
+            if seen_s >= since_s
+        }
+        most = sorted((n for n, lag in lagging.items() if lag), key=lambda n: -lagging[n])[:_MOST]
+        tracked = list(dict.fromkeys([*self._watched, *most]))
+        # One that no longer lags most keeps what it has, as long as there is room.
+        tracked += [name for name in self._samples if name not in tracked]
+        kept = tracked[:_TRACKED]
+        self._samples = {
+            name: self._samples.get(name, deque(maxlen=_SAMPLES))
+            for name in kept
+            if name in lagging or name in self._samples
+        }
+        for name, samples in self._samples.items():
+            if name in lagging and (not samples or samples[-1][0] < at):
+                samples.append((at, lagging[name]))
+
+    def of(self, name: str) -> list[tuple[float, int]]:
+        return list(self._samples.get(name, ()))

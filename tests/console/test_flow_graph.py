@@ -1,0 +1,160 @@
+"""Who is joined to whom, and who is to blame when something is behind."""
+
+import time
+
+from headwater.capture.contract import Column, Lag, Table
+from headwater.capture.contract import Position as SourcePosition
+from headwater.capture.positions import CapturePosition, Failure, Stored, TableState
+from headwater.cli.capture_state import Known as KnownCapture
+from headwater.cli.pipeline_state import Known as KnownPipeline
+from headwater.cli.pipeline_state import KnownWrite
+from headwater.console.flow import (
+    BEHIND,
+    BROKEN,
+    IDLE,
+    WELL,
+    TopicFlow,
+    graph_of,
+    grouped,
+)
+from headwater.console.group_lags import GroupLag
+from headwater.sinks.contract import Position, Version
+
+TOPIC = "shop.public.orders"
+TOPICS = {TOPIC: TopicFlow(1000, 25.0), "other": TopicFlow(3, None)}
+
+
+def capture(lag_bytes=0, *, failed=False, has_ended=False):
+    table = Table("public", "orders", (Column("id", "int", False),), ("id",))
+    failure = Failure("no key", hint="give it one") if failed else None
+    stored = CapturePosition(
+        SourcePosition({"lsn": 1}, None),
+        ts_ms=0,
+        written_ms=int(time.time() * 1000),
+        has_ended=has_ended,
+        lag=Lag(lag_bytes),
+    )
+    tables = {"public.orders": TableState(table, None, failure)}
+    return KnownCapture("shop", None, Stored(stored, tables))
+
+
+def write(read=1000, end=1000, *, sink="cache", table="orders", error=None, **told):
+    about = {"sink": sink, "table": table, "topics": [TOPIC], "state": "running", **told}
+    versions = [Version(1, True, Position("q", 1, {TOPIC: {0: read}}), None)]
+    return KnownWrite(
+        f"{sink}/{table}", about, [] if error else versions, error, {TOPIC: {0: end}}, 0
+    )
+
+
+def pipeline(*writes, is_running=True, name="revenue", error=None):
+    return KnownPipeline(name, "r.py", is_running, False, error, "", {}, {}, list(writes))
+
+
+def causes(graph):
+    return {each.id: each.cause for each in graph.causes}
+
+
+def test_from_source_to_store():
+    graph = graph_of([capture()], [pipeline(write())], TOPICS)
+    assert set(graph.edges) == {
+        ("source:shop", f"topic:{TOPIC}"),
+        (f"topic:{TOPIC}", "pipeline:revenue"),
+        ("pipeline:revenue", "store:revenue/cache/orders"),
+    }
+    assert graph.nodes[f"topic:{TOPIC}"].per_s == 25.0
+    assert graph.nodes["store:revenue/cache/orders"].notes == ("in step",)
+    assert graph.nodes["topic:other"].state == IDLE
+    assert not graph.causes
+
+
+def test_what_is_written_to_a_topic_goes_on_from_there():
+    graph = graph_of([], [pipeline(write(sink="topics", table="other"))], TOPICS)
+    assert ("pipeline:revenue", "topic:other") in graph.edges
+    assert not any(each.kind == "store" for each in graph.nodes.values())
+
+
+def test_a_store_that_takes_most_of_the_time_is_the_cause():
+    slow = write(read=0, batch_ms=1000, store_ms=900)
+    graph = graph_of([], [pipeline(slow)], TOPICS, lag_s={"revenue/cache/orders": 30.0})
+    assert causes(graph) == {"store:revenue/cache/orders": "it takes 90 % of the batch's time"}
+    assert graph.nodes["pipeline:revenue"].state == BEHIND
+    assert graph.edges["pipeline:revenue", "store:revenue/cache/orders"].is_behind
+
+
+def test_spark_is_the_cause_if_the_store_is_quick():
+    slow = write(read=0, batch_ms=4000, store_ms=100)
+    graph = graph_of([], [pipeline(slow)], TOPICS, lag_s={"revenue/cache/orders": 30.0})
+    assert causes(graph) == {"pipeline:revenue": "Spark does not keep up (4 s a batch)"}
+
+
+def test_a_lag_of_a_moment_is_no_backpressure():
+    graph = graph_of([], [pipeline(write(read=990))], TOPICS, lag_s={"revenue/cache/orders": 2.0})
+    assert not graph.causes
+    assert graph.nodes["pipeline:revenue"].state == WELL
+
+
+def test_a_store_that_does_not_answer():
+    waiting = write(read=0, state="waiting")
+    waiting.told["error"] = "connection refused"
+    graph = graph_of([], [pipeline(waiting)], TOPICS)
+    assert causes(graph) == {
+        "store:revenue/cache/orders": "it does not take rows: connection refused"
+    }
+    graph = graph_of([], [pipeline(write(error="no route"))], TOPICS)
+    assert graph.nodes["store:revenue/cache/orders"].state == BROKEN
+
+
+def test_a_pipeline_that_does_not_run_or_fails():
+    graph = graph_of([], [pipeline(write(read=0), is_running=False)], TOPICS)
+    assert causes(graph) == {"pipeline:revenue": "the pipeline does not run"}
+    failed = write(state="failed")
+    failed.told["error"] = "no such column"
+    assert causes(graph_of([], [pipeline(failed)], TOPICS)) == {
+        "pipeline:revenue": "no such column"
+    }
+
+
+def test_a_source_that_is_behind_stopped_or_has_failed_tables():
+    behind = graph_of([capture(64 << 20)], [], TOPICS)
+    assert behind.nodes["source:shop"].state == BEHIND
+    assert "64.0 MiB" in causes(behind)["source:shop"]
+    stopped = graph_of([capture(has_ended=True)], [], TOPICS)
+    assert causes(stopped) == {"source:shop": "the capture does not run"}
+    failed = graph_of([capture(failed=True)], [], TOPICS)
+    assert "public.orders" in causes(failed)["source:shop"]
+
+
+def test_groups_that_read():
+    groups = [
+        GroupLag("slow", "stable", "consumer", ("other",), 5_000),
+        GroupLag("gone", "empty", "classic", (TOPIC,), 7),
+        GroupLag("well", "stable", "classic", (TOPIC,), 20),
+        GroupLag("headwater.revenue.cache.orders", "empty", "classic", (TOPIC,), 9),
+        GroupLag("of-deleted", "empty", "classic", ("gone",), 0),
+    ]
+    graph = graph_of([], [], TOPICS, groups)
+    assert set(causes(graph)) == {"group:slow", "group:gone"}
+    assert graph.nodes["group:well"].state == WELL
+    assert "group:of-deleted" not in graph.nodes
+    assert not any("headwater." in each for each in graph.nodes)
+
+
+def test_many_are_shown_as_one_and_none_is_lost():
+    topics = {f"t{n}": TopicFlow(n, 1.0) for n in range(300)}
+    groups = [
+        GroupLag(f"g{n}", "stable" if n else "empty", "classic", (f"t{n}",), n + 1)
+        for n in range(300)
+    ]
+    graph = graph_of([], [], topics, groups)
+    assert len(graph.nodes) <= 60
+    names = " ".join(each.name for each in graph.nodes.values())
+    assert "300 topics" in names
+    assert "300 groups" in names
+    (merged,) = [each for each in graph.nodes.values() if each.kind == "group"]
+    assert merged.state == BEHIND
+    assert merged.lag == sum(range(1, 301))
+    assert merged.cause is not None
+    assert "more" in merged.cause
+    assert len(graph.edges) == 1
+    small = graph_of([], [], {f"t{n}": TopicFlow(n, 1.0) for n in range(60)})
+    assert grouped(small) is small

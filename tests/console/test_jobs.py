@@ -1,0 +1,173 @@
+"""Commands that a page has set off."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from headwater.console import jobs as module
+from headwater.console.jobs import CANCELLED, DIFFERS, DONE, FAILED, RUNNING, WAITING, Jobs
+from headwater.errors import RequestRefused
+
+TIMEOUT_S = 60
+
+
+def script(monkeypatch, source):
+    """What stands for the command: Python that is given its arguments."""
+    monkeypatch.setattr(module, "_COMMAND", (sys.executable, "-c", "import sys, time\n" + source))
+
+
+async def until(condition):
+    async with asyncio.timeout(TIMEOUT_S):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def run(test):
+    async def whole():
+        jobs = Jobs(("--config", "x.toml"))
+        try:
+            return await test(jobs)
+        finally:
+            await jobs.close()
+
+    return asyncio.run(whole())
+
+
+def test_progress_and_result(monkeypatch, tmp_path):
+    gate = tmp_path / "gate"
+    script(
+        monkeypatch,
+        "sys.stderr.write('deriving …\\n'); sys.stderr.flush()\n"
+        f"import pathlib\nwhile not pathlib.Path({str(gate)!r}).exists(): time.sleep(0.01)\n"
+        "import json; print(json.dumps(sys.argv[1:]))",
+    )
+
+    async def test(jobs):
+        job = jobs.start("verify", "Verify it", ("verify", "revenue"), about="/stores")
+        await until(lambda: job.progress == "deriving …")
+        assert job.state == RUNNING
+        assert not job.has_ended
+        gate.touch()
+        await until(lambda: job.has_ended)
+        assert job.state == DONE
+        assert job.result == ["verify", "revenue", "--config", "x.toml", "--json"]
+        assert job.command == "headwater verify revenue"
+        assert jobs.about("/stores", "verify") == [job]
+        assert jobs.about("/stores", "why") == []
+
+    run(test)
+
+
+def test_not_equal_and_failed(monkeypatch):
+    script(
+        monkeypatch,
+        "if sys.argv[1] == 'differs': print('[]'); sys.exit(3)\n"
+        'sys.stderr.write(\'some log\\n{"error": "no such pipeline", "hint": "look"}\\n\')\n'
+        "sys.exit(1)",
+    )
+
+    async def test(jobs):
+        differs = jobs.start("verify", "a", ("differs",), about="/")
+        failed = jobs.start("verify", "b", ("fails",), about="/")
+        await until(lambda: differs.has_ended and failed.has_ended)
+        assert (differs.state, differs.result) == (DIFFERS, [])
+        assert failed.state == FAILED
+        assert failed.error == {"error": "no such pipeline", "hint": "look"}
+
+    run(test)
+
+
+def test_cancelling_ends_the_whole_process_group(monkeypatch, tmp_path):
+    told = tmp_path / "told"
+    script(
+        monkeypatch,
+        "import subprocess\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        f"open({str(told)!r}, 'w').write(f'{{child.pid}}\\n')\n"
+        "time.sleep(600)",
+    )
+
+    async def test(jobs):
+        job = jobs.start("rebuild", "a", ("rebuild",), about="/")
+        await until(lambda: told.exists() and told.read_text().endswith("\n"))
+        await jobs.cancel(job)
+        assert job.state == CANCELLED
+        await until(lambda: not _lives(int(told.read_text())))
+
+    run(test)
+
+
+def _lives(pid):
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def test_closing_ends_what_runs_and_what_waits(monkeypatch):
+    script(monkeypatch, "time.sleep(600)")
+
+    async def test(jobs):
+        started = [jobs.start("verify", "x", (str(n),), about="/") for n in range(4)]
+        await until(lambda: sum(each.state == RUNNING for each in started) == 2)
+        assert sum(each.state == WAITING for each in started) == 2
+        await jobs.close()
+        assert {each.state for each in started} == {CANCELLED}
+
+    run(test)
+
+
+def test_not_twice_and_not_without_end(monkeypatch):
+    script(monkeypatch, "time.sleep(600)")
+
+    async def test(jobs):
+        jobs.start("verify", "it", ("a",), about="/")
+        with pytest.raises(RequestRefused, match="under way"):
+            jobs.start("verify", "it", ("a",), about="/")
+        with pytest.raises(RequestRefused, match="too many"):
+            for number in range(100):
+                jobs.start("verify", "it", (str(number),), about="/")
+        assert len(jobs.all()) == 10
+
+    run(test)
+
+
+def test_what_is_kept_is_bounded(monkeypatch):
+    monkeypatch.setattr(module, "_RESULT_BYTES", 1000)
+    monkeypatch.setattr(module, "_SAID_BYTES", 500)
+    monkeypatch.setattr(module, "_KEPT", 3)
+    script(
+        monkeypatch,
+        "print('[' + '1,' * int(sys.argv[1]) + '1]')\nsys.stderr.write('x' * 100_000)",
+    )
+
+    async def test(jobs):
+        for number in (1, 2, 3, 4, 5):
+            job = jobs.start("verify", "it", (str(number),), about="/")
+            await until(lambda job=job: job.has_ended)
+            assert job.state == DONE
+            assert len(job.said) == 500
+        large = jobs.start("verify", "it", ("100000",), about="/")
+        assert len(jobs.all()) <= 4
+        await until(lambda: large.has_ended)
+        assert large.state == FAILED
+        assert large.result is None
+        assert "more than" in large.error["error"]
+
+    run(test)
+
+
+def test_the_environment_of_one_job(monkeypatch):
+    script(monkeypatch, "import json, os; print(json.dumps(os.environ.get('ONE')))")
+
+    async def test(jobs):
+        job = jobs.start("verify", "it", ("a",), about="/", environment={"ONE": "1"})
+        await until(lambda: job.has_ended)
+        assert job.result == "1"
+        assert "ONE" not in os.environ
+
+    run(test)
