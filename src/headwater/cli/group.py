@@ -1,110 +1,28 @@
 """`headwater group list | describe | seek | delete`."""
 
 import argparse
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka import KafkaException
 
-from headwater.cli.cluster import (
-    Cluster,
-    Partition,
-    address_of,
-    all_partitions,
-    refused,
-    settled,
+from headwater.cli.cluster import Cluster, refused
+from headwater.cli.group_state import (
+    alter_offsets,
+    committed,
+    described,
+    group_as_json,
+    listed,
+    name_of,
+    planned_seek,
 )
 from headwater.cli.output import count, note, plural, print_json, say, styled, table
 from headwater.cli.parser import Command, Parser, client_options
-from headwater.cli.positions import Position, Range, parse_range, resolve
+from headwater.cli.positions import parse_range
 from headwater.cli.share_groups import share_groups
 from headwater.cli.topic import confirmed
-from headwater.errors import HeadwaterError, NotReady, RequestRefused, UsageError
+from headwater.errors import HeadwaterError, RequestRefused, UsageError
 
-
-class Commit(NamedTuple):
-    """How far a group is in one partition. `end` and `lag` are None if it cannot be asked."""
-
-    partition: Partition
-    offset: int | None
-    end: int | None
-
-    @property
-    def lag(self) -> int | None:
-        if self.offset is None or self.end is None:
-            return None
-        return max(0, self.end - self.offset)
-
-
-def committed(cluster: Cluster, groups: Iterable[str]) -> dict[str, list[Commit]]:
-    """What each group has committed, beside the ends of those partitions."""
-    requests = {
-        group: cluster.admin.list_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group)], request_timeout=15
-        )[group]
-        for group in groups
-    }
-    offsets = {
-        group: {
-            Partition(each.topic, each.partition): each.offset
-            for each in answer.topic_partitions
-            if each.offset >= 0
-        }
-        for group, answer in settled(requests, "read the offsets of").items()
-    }
-    bounds = cluster.bounds({each for partitions in offsets.values() for each in partitions})
-    return {
-        group: [
-            Commit(partition, offset, bounds.get(partition, (None, None))[1])
-            for partition, offset in sorted(partitions.items())
-        ]
-        for group, partitions in offsets.items()
-    }
-
-
-def total_lag(commits: Iterable[Commit]) -> int:
-    return sum(each.lag or 0 for each in commits)
-
-
-def listed(cluster: Cluster) -> list[dict[str, Any]]:
-    """Every consumer and share group with its state, members and lag, in the order of their names.
-
-    The lag of a share group is its backlog: what is with its consumers is part of it.
-    """
-    try:
-        answer = cluster.admin.list_consumer_groups(request_timeout=15).result()
-    except KafkaException as error:
-        raise refused(error, "cannot list groups") from error
-    if answer.errors:
-        raise refused(answer.errors[0], "cannot list groups")
-    shared = share_groups(cluster)
-    names = sorted({group.group_id for group in answer.valid} - {each.name for each in shared})
-    kinds = {group.group_id: _name(group.type) for group in answer.valid}
-    described = _described(cluster, names)
-    commits = committed(cluster, names)
-    rows = [
-        {
-            "group": name,
-            "state": _name(described[name].state),
-            "type": kinds[name],
-            "members": len(described[name].members),
-            "topics": len({each.partition.topic for each in commits[name]}),
-            "lag": total_lag(commits[name]),
-        }
-        for name in names
-    ]
-    rows += [
-        {
-            "group": each.name,
-            "state": each.state,
-            "type": "share",
-            "members": len(each.members),
-            "topics": len(each.topics),
-            "lag": each.total("backlog") or 0,
-        }
-        for each in shared
-    ]
-    return sorted(rows, key=lambda row: str(row["group"]))
+__all__ = ["COMMANDS", "listed"]
 
 
 def _configure_list(parser: Parser) -> None:
@@ -134,16 +52,16 @@ def _describe(args: argparse.Namespace) -> int:
         raise RequestRefused(
             f"{shared.name} is a share group", hint=f"`headwater queue describe {shared.name}`"
         )
-    described = _described(cluster, args.groups)
+    details = described(cluster, args.groups)
     commits = committed(cluster, args.groups)
     groups = []
     for name in args.groups:
-        group = described[name]
-        if not commits[name] and not group.members and _name(group.state) == "dead":
+        group = details[name]
+        if not commits[name] and not group.members and name_of(group.state) == "dead":
             raise RequestRefused(
                 f"there is no group {name}", hint="`headwater group list` shows the groups"
             )
-        groups.append(_group(cluster, name, group, commits[name]))
+        groups.append(group_as_json(cluster, name, group, commits[name]))
     if args.json:
         print_json(groups)
         return 0
@@ -152,51 +70,6 @@ def _describe(args: argparse.Namespace) -> int:
             say()
         _show(each)
     return 0
-
-
-def _group(cluster: Cluster, name: str, group: Any, commits: list[Commit]) -> dict[str, Any]:
-    owners = {
-        Partition(each.topic, each.partition): member.member_id
-        for member in group.members
-        for each in member.assignment.topic_partitions
-    }
-    known = {each.partition: each for each in commits}
-    for partition, (_, end) in cluster.bounds(owners.keys() - known.keys()).items():
-        known[partition] = Commit(partition, None, end)
-    partitions = [known[partition] for partition in sorted(known)]
-    topics: dict[str, int] = {}
-    for each in partitions:
-        topics[each.partition.topic] = topics.get(each.partition.topic, 0) + (each.lag or 0)
-    return {
-        "group": name,
-        "state": _name(group.state),
-        "type": _name(group.type),
-        "assignor": group.partition_assignor,
-        "coordinator": address_of(group.coordinator),
-        "lag": total_lag(partitions),
-        "topics": [{"topic": topic, "lag": lag} for topic, lag in topics.items()],
-        "partitions": [
-            {
-                "topic": each.partition.topic,
-                "partition": each.partition.number,
-                "committed": each.offset,
-                "end_offset": each.end,
-                "lag": each.lag,
-                "member": owners.get(each.partition),
-            }
-            for each in partitions
-        ],
-        "members": [
-            {
-                "member": member.member_id,
-                "client": member.client_id,
-                "host": member.host,
-                "static_id": member.group_instance_id,
-                "partitions": len(member.assignment.topic_partitions),
-            }
-            for member in group.members
-        ],
-    }
 
 
 def _show(group: dict[str, Any]) -> None:
@@ -245,29 +118,11 @@ def _seek(args: argparse.Namespace) -> int:
     if wanted.last is not None:
         raise UsageError(f"--to {args.to} is a range", hint="one position is needed")
     cluster = Cluster.of(args)
-    group = _described(cluster, [args.group])[args.group]
-    state = _name(group.state)
-    if group.members and not args.dry_run:
-        raise RequestRefused(
-            f"group {args.group} is active",
-            detail=f"it is {state} with {plural(len(group.members), 'member')},"
-            " which would overwrite the offsets",
-            hint="stop its members first; --dry-run shows what would change",
-        )
-    before = {each.partition: each.offset for each in committed(cluster, [args.group])[args.group]}
-    partitions = _wanted_partitions(cluster, args, list(before))
-    after = _targets(wanted.first, cluster, partitions, before)
-    changes = [
-        {
-            "topic": partition.topic,
-            "partition": partition.number,
-            "before": before.get(partition),
-            "after": after[partition],
-        }
-        for partition in partitions
-    ]
+    seek = planned_seek(cluster, args.group, wanted.first, args.topics)
     if not args.dry_run:
-        _alter_offsets(cluster, args.group, after)
+        seek.require_idle()
+        alter_offsets(cluster, args.group, {each: at for each, (_, at) in seek.changes.items()})
+    changes = seek.as_json()
     if args.json:
         print_json({"group": args.group, "dry_run": args.dry_run, "partitions": changes})
         return 0
@@ -276,67 +131,6 @@ def _seek(args: argparse.Namespace) -> int:
     if args.dry_run:
         note("nothing was changed (--dry-run)")
     return 0
-
-
-def _wanted_partitions(
-    cluster: Cluster, args: argparse.Namespace, present: list[Partition]
-) -> list[Partition]:
-    if not args.topics:
-        if not present:
-            raise RequestRefused(
-                f"group {args.group} has committed nothing", hint="name a topic with --topic"
-            )
-        return present
-    partitions: list[Partition] = []
-    for text in args.topics:
-        topic, _, number = text.partition(":")  # a topic's name has no colon
-        of_topic = all_partitions(cluster.existing([topic]))
-        if number:
-            of_topic = [each for each in of_topic if str(each.number) == number]
-            if not of_topic:
-                raise RequestRefused(
-                    f"there is no partition {text}",
-                    hint=f"`headwater topic describe {topic}` lists the partitions",
-                )
-        partitions += of_topic
-    return sorted(set(partitions))
-
-
-def _targets(
-    position: Position,
-    cluster: Cluster,
-    partitions: list[Partition],
-    before: Mapping[Partition, int | None],
-) -> dict[Partition, int]:
-    """The new offset of each partition, within the bounds that it has now."""
-    relative = {"plus": 1, "minus": -1}.get(position.kind)
-    spans = resolve(Range(position), cluster, partitions)
-    targets = {}
-    for partition in partitions:
-        if partition not in spans:
-            raise NotReady(f"{partition} cannot be asked", detail="it has no leader at the moment")
-        span = spans[partition]
-        target = span.first
-        if relative is not None:
-            present = before.get(partition)
-            if present is None:
-                raise RequestRefused(
-                    f"the group has committed nothing in {partition}",
-                    hint="+n and -n are relative to a commit; use start, end, N or @TIME",
-                )
-            target = present + relative * position.number
-        targets[partition] = min(max(target, span.low), span.high)
-    return targets
-
-
-def _alter_offsets(cluster: Cluster, group: str, offsets: dict[Partition, int]) -> None:
-    wanted = [TopicPartition(each.topic, each.number, at) for each, at in offsets.items()]
-    request = ConsumerGroupTopicPartitions(group, wanted)
-    futures = cluster.admin.alter_consumer_group_offsets([request], request_timeout=15)
-    answer = settled(futures, "move group")[group]
-    for each in answer.topic_partitions:
-        if each.error:
-            raise refused(each.error, f"cannot move group {group} in {each.topic}:{each.partition}")
 
 
 def _configure_delete(parser: Parser) -> None:
@@ -368,18 +162,6 @@ def _delete(args: argparse.Namespace) -> int:
     if failure:
         raise failure
     return 0
-
-
-def _described(cluster: Cluster, groups: list[str]) -> dict[str, Any]:
-    if not groups:
-        return {}
-    futures = cluster.admin.describe_consumer_groups(groups, request_timeout=15)
-    return settled(futures, "describe group")
-
-
-def _name(enumerated: Any) -> str:
-    """Of a ConsumerGroupState or ConsumerGroupType: "preparing rebalance"."""
-    return str(enumerated.name).lower().replace("_", " ")
 
 
 COMMANDS = {

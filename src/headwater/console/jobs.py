@@ -24,7 +24,7 @@ _KEPT: Final = 30  # ended ones, the oldest are forgotten
 _RESULT_BYTES: Final = 8 << 20
 _SAID_BYTES: Final = 64 << 10
 _READ_BYTES: Final = 64 << 10
-_STOP_S: Final = 30.0  # then it is killed
+_STOP_S: Final = 8.0  # then it is killed
 _TELL: Final = {"HEADWATER_PROGRESS": "1"}  # also with --json (cli/progress.py)
 _COMMAND: Final = (sys.executable, "-m", "headwater.cli.main")
 
