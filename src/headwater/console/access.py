@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from headwater.client.cluster import Cluster
 from headwater.console.readings import DEFAULT_AGE_S, Shared
@@ -15,7 +15,13 @@ from headwater.console.topic_reading import Rates, Reading, read_topics
 from headwater.errors import BrokerUnreachable
 from headwater.settings import ClientSettings, split_address
 
+
+class _Part(Protocol):
+    def close(self) -> None: ...
+
+
 _T = TypeVar("_T")
+_P = TypeVar("_P", bound=_Part)
 
 PATIENCE_S: Final = 10.0
 _CONNECT_TIMEOUT_S: Final = 2.0
@@ -37,9 +43,20 @@ class Access:
         self._cluster = Cluster(bootstrap, login, patience_s=PATIENCE_S)
         self._lock = threading.Lock()  # the cluster is for one thread at a time
         self._rates = Rates()
+        self._parts: dict[type[_Part], _Part] = {}
 
     def close(self) -> None:
         self._cluster.close()
+        for each in self._parts.values():
+            each.close()
+
+    def part(self, kind: type[_P], make: Callable[[], _P]) -> _P:
+        """What some pages keep for this user: made when it is first asked for, closed with it."""
+        if kind not in self._parts:
+            self._parts[kind] = make()
+        found = self._parts[kind]
+        assert isinstance(found, kind)
+        return found
 
     async def call(self, function: Callable[..., _T], *args: Any) -> _T:
         """`function(*args)` in a thread."""

@@ -16,6 +16,7 @@ from headwater import prometheus_text
 from headwater.config import Config
 from headwater.console import rendering, signing_in
 from headwater.console.access import Access
+from headwater.console.jobs import Jobs, options_of
 from headwater.console.not_found import NoSuchThing
 from headwater.console.pages import NAVIGATION, ROUTES
 from headwater.console.security import Guard
@@ -43,6 +44,7 @@ class Console:
         self.threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="console")
         self.is_stopping = False  # what streams for ever ends
         self.requests: dict[int, int] = {}  # by status
+        self.jobs = Jobs(options_of(config))
         self._accesses: dict[str, Access] = {}  # by user
         self.listening_on(config.console.listen)
 
@@ -83,6 +85,7 @@ class Console:
 
     def close(self) -> None:
         self.is_stopping = True
+        self.jobs.kill()
         for access in self._accesses.values():
             access.close()
         self.threads.shutdown(wait=False, cancel_futures=True)

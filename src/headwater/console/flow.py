@@ -353,7 +353,7 @@ def _add_group(graph: Graph, group: GroupLag, topics: Mapping[str, TopicFlow]) -
 
 
 def _href(*parts: str) -> str:
-    return "/" + "/".join(quote(each, safe="") for each in parts)
+    return "/" + "/".join(quote(each, safe="") for each in parts) + "/"
 
 
 def _rate(per_s: float | None) -> str:

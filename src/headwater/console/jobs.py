@@ -11,12 +11,14 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 import orjson
 
+from headwater.config import Config
 from headwater.errors import RequestRefused
+from headwater.settings import ClientSettings, Secret
 
 _RUNNING: Final = 2  # at once; each may be a Spark
 _WAITING: Final = 8
@@ -39,6 +41,25 @@ WAITING, RUNNING, DONE, DIFFERS, FAILED, CANCELLED = (
 _ENDED: Final = (DONE, DIFFERS, FAILED, CANCELLED)
 
 
+def options_of(config: Config) -> tuple[str, ...]:
+    """By which a command reads the same configuration, and talks to the same broker."""
+    file = ("--config", str(config.path.resolve())) if config.path else ()
+    return (*file, "--bootstrap", config.bootstrap())
+
+
+def environment_of(login: ClientSettings) -> dict[str, str]:
+    """By which a command logs in as this user does."""
+    found = {}
+    for each in fields(login):
+        value = getattr(login, each.name)
+        if value is not None:
+            text = value.reveal() if isinstance(value, Secret) else value
+            found[f"HEADWATER_CLIENT__{each.name.upper()}"] = (
+                str(text).lower() if isinstance(text, bool) else str(text)
+            )
+    return found
+
+
 @dataclass(slots=True)
 class Job:
     """One command. `about` is the page's path that it belongs to; `result` the JSON that it wrote
@@ -57,6 +78,7 @@ class Job:
     said: str = ""  # the end of stderr
     result: Any = None
     error: dict[str, str] = field(default_factory=dict)  # error, detail, hint
+    pid: int | None = None  # while it runs
     task: "asyncio.Task[None] | None" = None
 
     @property
@@ -78,7 +100,7 @@ class Job:
         """As a person would type it."""
         import shlex
 
-        return shlex.join(("headwater", *self.arguments))
+        return shlex.join(("headwater", *(each for each in self.arguments if each != "--")))
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -160,6 +182,13 @@ class Jobs:
     async def close(self) -> None:
         await asyncio.gather(*(self.cancel(each) for each in self.all()))
 
+    def kill(self) -> None:
+        """At once, and without an event loop: what a console that ends has not ended in order."""
+        for each in self._jobs.values():
+            if each.pid is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(each.pid, signal.SIGKILL)
+
     def _forget_old(self) -> None:
         ended = [each for each in self._jobs.values() if each.has_ended]
         for each in ended[: max(0, len(ended) - _KEPT)]:
@@ -178,23 +207,28 @@ class Jobs:
             job.ended_at = time.time()
 
     async def _child(self, job: Job, environment: Mapping[str, str]) -> None:
+        end = job.arguments.index("--") if "--" in job.arguments else len(job.arguments)
         process = await asyncio.create_subprocess_exec(
             *_COMMAND,
-            *job.arguments,
+            *job.arguments[:end],
             *self._options,
             "--json",
+            *job.arguments[end:],
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env=environment,
             start_new_session=True,  # a Ctrl-C at the console is ours to pass on
         )
+        job.pid = process.pid
         try:
             written, _ = await asyncio.gather(_result_of(process), _listen(process, job))
             code = await process.wait()
         except asyncio.CancelledError:
             await _stop(process)
             raise
+        finally:
+            job.pid = None
         if written is not None:
             with contextlib.suppress(orjson.JSONDecodeError):
                 job.result = orjson.loads(written)

@@ -7,6 +7,8 @@ import contextlib
 import time
 from typing import Any, Final
 
+from starlette.requests import Request
+
 from headwater.cli.cluster import Cluster as KafkaCluster
 from headwater.cli.group_state import committed, described, group_as_json, name_of
 from headwater.cli.share_groups import ShareGroup, dead_letters, share_groups
@@ -54,8 +56,7 @@ class Overview:
     async def project(self) -> ProjectState:
         """Raises BrokerUnreachable, RequestRefused."""
         self._look()
-        state = await self._read_project()
-        return state
+        return await self._read_project()
 
     async def groups(self) -> list[GroupLag]:
         self._look()
@@ -183,6 +184,13 @@ def _topic_flows(
         for each in shown
         if each.name not in left_out
     }
+
+
+def overview_of(request: Request) -> Overview:
+    """Of whoever asks."""
+    console = request.app.state.console
+    access: Access = console.access(request)
+    return access.part(Overview, lambda: Overview(access, console.config))
 
 
 def no_such(kind: str, name: str, known: list[str]) -> NoSuchThing:

@@ -1,0 +1,62 @@
+"""The last changes of tables that a capture has written into `<capture>.schema`."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import orjson
+
+from headwater.client.fetching import EARLIEST, LATEST, Fetcher
+from headwater.errors import RequestRefused
+from headwater.settings import ClientSettings
+
+_PATIENCE_S: Final = 10.0
+_OFFSETS_PER_CHANGE: Final = 4  # a transaction's marker has an offset, too
+
+
+def read_changes(
+    bootstrap: str, login: ClientSettings, capture: str, most: int = 20
+) -> list[dict[str, Any]]:
+    """The newest first: when, which table, what kind, the statement if it is known, and the columns
+    since then. [] if the capture has written none.
+    """
+    topic = f"{capture}.schema"
+    with Fetcher(bootstrap, login, patience_s=_PATIENCE_S) as fetcher:
+        try:
+            place = (topic, 0)
+            end = fetcher.offsets([place], LATEST)[place]
+            first = fetcher.offsets([place], EARLIEST)[place]
+        except RequestRefused:
+            return []  # no topic yet, or none of ours
+        start = max(first, end - most * _OFFSETS_PER_CHANGE)
+        found = [
+            change
+            for batch in fetcher.read(topic, 0, start, end, columns=("value", "timestamp"))
+            for value in batch.column("value").to_pylist()
+            for change in _changes(value)
+        ]
+    return found[::-1][:most]
+
+
+def _changes(value: bytes | None) -> Iterator[dict[str, Any]]:
+    try:
+        record = orjson.loads(value or b"")
+        record = record.get("payload", record)  # with its schema beside it, if one is asked for
+        for each in record["tableChanges"]:
+            table = each["table"]
+            yield {
+                "at_ms": record["ts_ms"],
+                "table": each["id"].replace('"', ""),
+                "type": each["type"].lower(),
+                "ddl": record.get("ddl"),
+                "key": table["primaryKeyColumnNames"] if table else [],
+                "columns": [
+                    {
+                        "name": one["name"],
+                        "type": one["typeExpression"],
+                        "optional": one["optional"],
+                    }
+                    for one in (table["columns"] if table else ())
+                ],
+            }
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return  # written by somebody else

@@ -1,0 +1,138 @@
+"""/groups: all groups with their lag; /groups/NAME/: one, its members, partitions, lag over time,
+and moving it elsewhere.
+"""
+
+import time
+from typing import Any, Final
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from headwater.cli.group_state import Seek, alter_offsets, planned_seek
+from headwater.cli.positions import Position, parse_position
+from headwater.console.navigation import Place
+from headwater.console.overview import Overview, overview_of
+from headwater.console.paging import page_of
+from headwater.console.rendering import both, confirmed, part, seen, shown
+from headwater.errors import UsageError
+
+PLACE: Final = Place("Groups", "/groups")
+
+_COLUMNS: Final = {
+    "group": lambda each: each.name,
+    "state": lambda each: each.state,
+    "type": lambda each: each.kind,
+    "topics": lambda each: len(each.topics),
+    "lag": lambda each: each.lag,
+}
+_MOST_PARTITIONS: Final = 500  # on a page; all are in the JSON
+
+
+async def _groups(request: Request) -> Response:
+    groups = [each for each in await overview_of(request).groups() if each.kind != "share"]
+    page = page_of(
+        request, groups, columns=_COLUMNS, default_sort="-lag", text=lambda each: each.name
+    )
+    data: dict[str, Any] = {**page.as_json(), "groups": [each.as_json() for each in page.rows]}
+    return shown(request, "groups.html", data, listing=page)
+
+
+async def _group(request: Request) -> Response:
+    overview = overview_of(request)
+    name = request.path_params["group"]
+    group = await overview.group(name)
+    await overview.groups()  # a sample for the chart
+    samples = overview.lags.of(name)
+    chart = {
+        "x": [at for at, _ in samples],
+        "series": [{"label": "records behind", "y": [lag for _, lag in samples]}],
+    }
+    data = {**group, "lag_over_time": chart}
+    return shown(
+        request,
+        "group.html",
+        data,
+        address=_address(name),
+        shown_partitions=group["partitions"][:_MOST_PARTITIONS],
+    )
+
+
+async def _seek(request: Request) -> Response:
+    """Shows what would change; the form that it shows does it."""
+    overview = overview_of(request)
+    name = request.path_params["group"]
+    form = request.state.form
+    to = _position(str(form.get("to", "")), str(form.get("value", "")).strip())
+    topic = str(form.get("topic", ""))
+    topics = [topic] if topic else []
+    is_confirmed = confirmed(request)
+    seek = await overview.access.call(_sought, overview, name, to, topics, is_confirmed)
+    if is_confirmed:
+        overview.forget(("group", name), "groups")
+        return seen(_address(name))
+    data = {
+        "group": name,
+        "changes": seek.as_json(),
+        "is_active": seek.members > 0,
+        "members": seek.members,
+        "state": seek.state,
+        "address": _address(name),
+        # A time is frozen: what is confirmed is what was shown.
+        "fields": {"to": "text", "value": _text(to), "topic": topic},
+        "command": f"headwater group seek {name} --to {_text(to)}"
+        + (f" --topic {topic}" if topic else ""),
+    }
+    return part(request, "seek.html", data)
+
+
+def _sought(
+    overview: Overview, name: str, to: Position, topics: list[str], is_confirmed: bool
+) -> Seek:
+    seek = planned_seek(overview.kafka, name, to, topics)
+    if is_confirmed:
+        seek.require_idle()
+        alter_offsets(overview.kafka, name, {each: at for each, (_, at) in seek.changes.items()})
+    return seek
+
+
+def _position(to: str, value: str) -> Position:
+    """Raises UsageError."""
+    text = {"start": "start", "end": "end", "offset": value, "time": f"@{value}", "text": value}
+    position = parse_position(text.get(to, ""), time.time_ns() // 1_000_000)
+    if position is None:
+        expected = {
+            "offset": "an offset is a number from 0 on",
+            "time": "2026-11-15T10:00, epoch milliseconds, or back from now: -1h",
+        }
+        raise UsageError(
+            f"not a position: {value or to or 'nothing was given'}", detail=expected.get(to, "")
+        )
+    return position
+
+
+def _text(position: Position) -> str:
+    """As `headwater group seek --to` reads it."""
+    match position.kind:
+        case "time":
+            return f"@{position.number}"
+        case "plus":
+            return f"+{position.number}"
+        case "minus":
+            return f"-{position.number}"
+        case "offset":
+            return str(position.number)
+        case kind:
+            return kind
+
+
+def _address(name: str) -> str:
+    return f"/groups/{quote(name, safe='')}/"
+
+
+ROUTES: Final = [
+    *both("/groups", _groups),
+    Route("/groups/{group:path}/seek", _seek, methods=["POST"]),
+    *both("/groups/{group:path}/", _group),
+]

@@ -1,0 +1,128 @@
+"""/queues: share groups with their backlog; /queues/NAME/: one, and its topics' dead letters, which
+can be moved back to where they came from.
+"""
+
+from typing import Any, Final
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from headwater.cli.share_groups import ShareGroup
+from headwater.console.navigation import Place
+from headwater.console.overview import no_such, overview_of
+from headwater.console.pages import jobs
+from headwater.console.paging import page_of
+from headwater.console.rendering import Question, ask, both, confirmed, shown
+from headwater.errors import UsageError
+
+PLACE: Final = Place("Queues", "/queues")
+
+_COLUMNS: Final = {
+    "queue": lambda each: each["queue"],
+    "state": lambda each: each["state"],
+    "members": lambda each: each["members"],
+    "backlog": lambda each: each["backlog"],
+    "in_flight": lambda each: each["in_flight"],
+    "dead_letters": lambda each: each["dead_letters"],
+}
+
+
+async def _queues(request: Request) -> Response:
+    groups, letters = await overview_of(request).queues()
+    rows = [_row(each, letters) for each in groups]
+    page = page_of(
+        request,
+        rows,
+        columns=_COLUMNS,
+        default_sort="-backlog",
+        text=lambda each: f"{each['queue']} {' '.join(each['topics'])}",
+    )
+    return shown(request, "queues.html", {**page.as_json(), "queues": page.rows}, listing=page)
+
+
+async def _queue(request: Request) -> Response:
+    groups, letters = await overview_of(request).queues()
+    group = _existing(groups, request.path_params["queue"])
+    data = {
+        **_row(group, letters),
+        "members": group.members,
+        "partitions": [
+            {
+                "topic": each.partition.topic,
+                "partition": each.partition.number,
+                "start_offset": each.start,
+                "backlog": each.backlog,
+                "in_flight": each.in_flight,
+                "oldest_lock_s": each.oldest_lock_s,
+            }
+            for each in group.progress
+        ],
+        "dead_letters_by_topic": {each: letters[each] for each in group.topics if each in letters},
+    }
+    recent = request.app.state.console.jobs.about(address_of(group.name))
+    return shown(request, "queue.html", data, address=address_of(group.name), recent=recent[:5])
+
+
+async def _redrive(request: Request) -> Response:
+    """First it is counted by what they died of, then, confirmed, they are moved."""
+    groups, _ = await overview_of(request).queues()
+    group = _existing(groups, request.path_params["queue"])
+    form = request.state.form
+    topic, cause = str(form.get("topic", "")), str(form.get("cause", "")).strip()
+    if topic not in group.topics:
+        raise UsageError(f"queue {group.name} does not read a topic {topic}")
+    about = address_of(group.name)
+    # What begins with "-" must not be taken for an option.
+    arguments = ["queue", "redrive", f"--group={group.name}"]
+    arguments += [f"--cause={cause}"] if cause else []
+    if form.get("dry_run"):
+        title = f"Count the dead letters of {topic}"
+        return await jobs.start(
+            request, "count", title, [*arguments, "--dry-run", "--", topic], about=about
+        )
+    if not confirmed(request):
+        which = f" whose cause has “{cause}”" if cause else ""
+        return ask(
+            request,
+            Question(
+                f"Move dead letters back to {topic}?",
+                "Move them",
+                f"All letters of queue {group.name}{which} go back to {topic}, exactly once, and"
+                " are delivered again.",
+                back=about,
+            ),
+        )
+    title = f"Redrive the dead letters of {topic}"
+    return await jobs.start(request, "redrive", title, [*arguments, "--", topic], about=about)
+
+
+def _existing(groups: list[ShareGroup], name: str) -> ShareGroup:
+    found = next((each for each in groups if each.name == name), None)
+    if found is None:
+        raise no_such("queue", name, [each.name for each in groups[:1000]])
+    return found
+
+
+def _row(group: ShareGroup, letters: dict[str, int]) -> dict[str, Any]:
+    return {
+        "queue": group.name,
+        "state": group.state,
+        "members": len(group.members),
+        "topics": group.topics,
+        "backlog": group.total("backlog"),
+        "in_flight": group.total("in_flight"),
+        "dead_letters": sum(letters.get(each, 0) for each in group.topics),
+    }
+
+
+def address_of(name: str) -> str:
+    return f"/queues/{quote(name, safe='')}/"
+
+
+ROUTES: Final = [
+    *both("/queues", _queues),
+    Route("/queues/{queue:path}/redrive", _redrive, methods=["POST"]),
+    *both("/queues/{queue:path}/", _queue),
+]
