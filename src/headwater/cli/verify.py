@@ -1,5 +1,5 @@
-"""`headwater verify NAME`: whether a store is what its pipeline derives from the log, or a captured
-topic what its table is.
+"""`headwater verify [NAME …]`: whether stores are what their pipelines derive from the log, and
+captured topics what their tables are. All in one Spark.
 """
 
 import argparse
@@ -9,64 +9,89 @@ from headwater import config
 from headwater.cli.capture_state import client_options, connected, load
 from headwater.cli.output import count, note, plural, print_json, say, styled
 from headwater.cli.parser import Command, Parser
-from headwater.cli.pipeline_state import spark_of, started, wanted
+from headwater.cli.pipeline_state import spark_of, wanted
 from headwater.cli.progress import is_told
+from headwater.errors import UsageError
 
 if TYPE_CHECKING:
+    from headwater.pipelines.running import Pipeline
     from headwater.pipelines.verifying import Difference, Verdict
 
 
 def _configure(parser: Parser) -> None:
     parser.add_argument(
-        "name",
+        "names",
         metavar="NAME",
-        help="pipeline, pipeline/sink/table, or the topic of a captured table",
+        nargs="*",
+        help="pipelines, pipeline/sink/table, topics of captured tables (all pipelines)",
     )
     client_options(parser)
 
 
 def _verify(args: argparse.Namespace) -> int:
     loaded = load(args)
-    if args.name not in loaded.pipelines and args.name.split(".")[0] in loaded.captures:
-        return _verify_captured(args, loaded)
-    name, _, write = args.name.partition("/")
-    wanted(loaded, [name])
+    names = args.names or list(loaded.pipelines)
+    captured = [name for name in names if _is_captured(loaded, name)]
+    writes = [name.partition("/") for name in names if name not in captured]
+    wanted(loaded, [pipeline for pipeline, _, _ in writes])
+    if not names:
+        raise UsageError(
+            "there is nothing to verify",
+            hint="a section [pipeline.NAME] in headwater.toml makes a pipeline",
+        )
+    connected(loaded)
     if is_told(args):
         note("starting Spark …")
-    _, pipeline = started(args, name)
+    from headwater.pipelines.running import pipelines_of
+    from headwater.pipelines.verifying_capture import verify_captured
+
+    pipelines = {
+        each.name: each
+        for each in pipelines_of(
+            loaded,
+            lambda: spark_of(loaded, "headwater verify"),
+            list(dict.fromkeys(pipeline for pipeline, _, _ in writes)),
+        )
+    }
+    verdicts = []
+    for pipeline, _, write in writes:
+        verdicts += _verified(args, pipelines[pipeline], write)
+    for topic in captured:
+        if is_told(args):
+            note(f"reading the table of {topic} …")
+        spark = spark_of(loaded, "headwater verify")
+        verdicts.append((topic, verify_captured(loaded, spark, topic)))
+    return _told(args, verdicts)
+
+
+def _is_captured(loaded: config.Config, name: str) -> bool:
+    return name not in loaded.pipelines and name.split(".", maxsplit=1)[0] in loaded.captures
+
+
+def _verified(
+    args: argparse.Namespace, pipeline: "Pipeline", write: str
+) -> "list[tuple[str, Verdict]]":
+    """One write of the pipeline, or all that can be read back."""
     from headwater.pipelines.verifying import is_readable, verify
 
-    names = [write] if write else [each.name for each in pipeline.flow().writes]
     verdicts = []
-    for each in names:
+    for each in [write] if write else [each.name for each in pipeline.flow().writes]:
         if not write and not is_readable(pipeline, each):
             note(f"{each} cannot be read back; what was sent was sent")
             continue
         if is_told(args):
             note(f"deriving {each} from the log …")
-        verdicts.append(verify(pipeline, each))
-    return _told(args, verdicts)
+        verdicts.append((pipeline.name, verify(pipeline, each)))
+    return verdicts
 
 
-def _verify_captured(args: argparse.Namespace, loaded: config.Config) -> int:
-    connected(loaded)
-    if is_told(args):
-        note("starting Spark …")
-    spark = spark_of(loaded, f"headwater {args.name}")
-    from headwater.pipelines.verifying_capture import verify_captured
-
-    if is_told(args):
-        note(f"reading the table of {args.name} …")
-    return _told(args, [verify_captured(loaded, spark, args.name)])
-
-
-def _told(args: argparse.Namespace, verdicts: "list[Verdict]") -> int:
+def _told(args: argparse.Namespace, verdicts: "list[tuple[str, Verdict]]") -> int:
     if args.json:
-        print_json([_as_json(each) for each in verdicts])
+        print_json([{"name": name, **_as_json(each)} for name, each in verdicts])
     else:
-        for verdict in verdicts:
+        for _, verdict in verdicts:
             _show(verdict)
-    return 0 if all(each.is_equal for each in verdicts) else 3
+    return 0 if all(each.is_equal for _, each in verdicts) else 3
 
 
 def _show(verdict: "Verdict") -> None:
@@ -130,6 +155,7 @@ COMMANDS = {
         "prove that a store equals what the log says; exit code 3 if it does not",
         _configure,
         _verify,
-        "  headwater verify revenue\n  headwater verify revenue/warehouse/revenue --json",
+        "  headwater verify\n  headwater verify revenue\n"
+        "  headwater verify revenue/warehouse/revenue --json",
     )
 }
