@@ -1,122 +1,194 @@
-"""`headwater demo`."""
+"""`headwater demo`: whole, with real Spark. The parts of it have their tests in tests/demo."""
 
-import itertools
+import json
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
+import tempfile
+import time
+from pathlib import Path
 
 import pytest
 
-from headwater.cli.orders import orders
+from headwater.demo import project
 
-from .conftest import COMMAND, read_line, wait_until
+from .conftest import COMMAND, environment, read_line, wait_until
 
-
-def alive(pid):
-    """Whether it runs; one that has ended but is not yet waited for does not."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+LONG = pytest.mark.skipif("HEADWATER_LONG" not in os.environ, reason="HEADWATER_LONG=1 runs it")
+START_S = 240.0  # on a busy machine
 
 
-def test_orders_are_the_same_in_every_run():
-    first, second = (list(itertools.islice(orders(), 100)) for _ in range(2))
-    assert first == second
-    assert [order["order_id"] for order in first] == list(range(1001, 1101))
-    for order in first:
-        assert order["total_cents"] == sum(
-            item["quantity"] * item["price_cents"] for item in order["items"]
+@pytest.fixture
+def directory():
+    """One that `nobody` can reach, as pytest's own cannot be. Nothing of it runs at the end."""
+    path = Path(tempfile.mkdtemp(prefix="headwater-demo-test-"))
+    path.chmod(0o711)
+    yield path
+    left = processes(path)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(path, ignore_errors=True)
+    assert not left
+
+
+def processes(directory):
+    """Those that have to do with the directory: by their arguments, environment or place."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            told = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            place = os.readlink(entry / "cwd").encode()
+        except OSError:
+            continue
+        if str(directory).encode() in told + place:
+            found.append(int(entry.name))
+    return found
+
+
+class Demo:
+    """A demo in a pipe, whose lines are read as they come."""
+
+    def __init__(self, directory, *options):
+        self.directory = directory
+        self.process = subprocess.Popen(
+            [*COMMAND, "demo", "--data-dir", str(directory), *options],
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            env=environment(),
         )
+        self.said = ""
+
+    def until(self, pattern):
+        while not re.search(pattern, self.said, re.MULTILINE):
+            line = read_line(self.process, START_S)
+            assert line, f"it has ended: {self.said}"
+            self.said += line
+
+    def children(self):
+        told = json.loads((self.directory / ".headwater" / "up.json").read_text())
+        return {each["kind"]: each["pid"] for each in told["children"]}
+
+    def ended(self):
+        """Its exit code."""
+        rest, _ = self.process.communicate(timeout=START_S)
+        self.said += rest.decode()
+        return self.process.returncode
 
 
-def test_it_ends_by_itself_with_a_summary(offline):
-    summary = offline.json("demo", "--seconds", 1, "--rate", 100)
-    assert 50 <= summary["records"] <= 110
-    assert 0 < summary["p50_ms"] <= summary["p99_ms"]
+@pytest.fixture
+def small(directory):
+    """A shop with one pipeline: Spark has less to do until it is ready."""
+    project.make(directory)
+    path = directory / project.CONFIG
+    text = path.read_text()
+    first = text.index("[pipeline.")
+    path.write_text(text[:first] + '[pipeline.products]\nfile = "pipelines/products.py"\n')
+    return directory
 
 
-def test_lines_for_a_pipe(offline):
-    shown = offline("demo", "--seconds", 1, "--rate", 50)
-    assert re.search(r"^ready at 127\.0\.0\.1:\d+ after \d\.\d\d s$", shown, re.MULTILINE)
-    assert re.search(r"^  headwater consume orders -b \S+ -o start$", shown, re.MULTILINE)
-    assert re.search(r"^ *\d@0  order 1001  ", shown, re.MULTILINE)
-    assert re.search(r"^\d+ orders worth [\d,.]+ € in 1\.\d s", shown, re.MULTILINE)
-    assert shown.endswith("data is removed (--data-dir DIR keeps it)\n")
+def test_it_ends_by_itself_verified_although_the_capture_was_killed(directory):
+    demo = Demo(directory, "--seconds", "15")
+    demo.until("^ready after ")
+    os.kill(demo.children()["capture"], signal.SIGKILL)
+    assert demo.ended() == 0, demo.said
+    assert "verified: every store is what the log says" in demo.said
+    rows = {
+        name: int(count.replace(",", ""))
+        for name, count in re.findall(r"^  (\S+) +([\d,]+) rows  equal$", demo.said, re.MULTILINE)
+    }
+    assert set(rows) == {
+        "orders/cache/orders", "revenue/warehouse/revenue", "clicks/warehouse/search_clicks",
+        "products/search/products", "timeline/cache/timeline", "warehouse/warehouse/customers",
+        "warehouse/warehouse/products", "warehouse/warehouse/orders", "warehouse/warehouse/items",
+    }  # fmt: skip
+    assert min(rows.values()) > 0
+    assert rows["orders/cache/orders"] == rows["warehouse/warehouse/orders"]
+    assert rows["products/search/products"] == rows["warehouse/warehouse/products"]
+    assert re.search(r"[\d,]+ changes in 1\d s of load; .* p50 \S+ m?s, p99 \S+ m?s", demo.said)
 
 
-def test_a_live_view_for_a_terminal(offline):
+@pytest.mark.parametrize("step", ["PostgreSQL", "capture"])
+def test_ctrl_c_while_it_starts_leaves_nothing_running(small, step):
+    demo = Demo(small)
+    demo.until(rf"s  {step}")
+    assert processes(small)
+    demo.process.send_signal(signal.SIGINT)
+    assert demo.ended() == 0
+    assert "ended before it was ready" in demo.said
+    assert not processes(small)
+
+
+def test_ctrl_c_on_a_terminal_leaves_nothing_running_and_the_cursor_back(small):
     ours, theirs = pty.openpty()
-    command = [*COMMAND, "demo", "--seconds", "1", "--rate", "50"]
-    settings = offline.environment | {"TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
-    process = subprocess.Popen(command, stdout=theirs, env=settings, cwd=offline.cwd)
-    os.close(theirs)
-    shown = b""
-    while b"data is removed" not in shown:
-        shown += os.read(ours, 10_000)
-    os.close(ours)
-    assert process.wait(30) == 0
-    text = shown.decode()
-    assert "partition@offset" in text
-    assert "by country:" in text
-    assert "headwater topic describe orders -b 127.0.0.1:" in text
-    assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l")  # the cursor is back
-
-
-def test_data_is_kept_where_it_is_asked_for_and_the_stream_goes_on(offline):
-    kept = offline.cwd / "kept"
-    shown = offline("demo", "--seconds", 2, "--data-dir", kept)
-    assert f"the data is in {kept}" in shown
-    assert any(kept.iterdir())
-    again = offline.json("demo", "--seconds", 2, "--data-dir", kept)
-    assert 0 < again["records"] < 60
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_leaves_nothing_running(offline, number):
-    process = offline.start("demo")
-    directory = re.search(r"data in (\S+) …", read_line(process))[1]
-    while "order 1003" not in read_line(process):
-        pass
-    (broker,) = children(process.pid)
-    process.send_signal(number)
-    rest = process.stdout.read().decode()
-    assert process.wait(30) == 0
-    assert "the broker has stopped and its data is removed" in rest
-    assert not alive(broker)
-    assert not os.path.exists(directory)
-
-
-def test_the_broker_does_not_outlive_a_killed_demo(offline):
-    process = offline.start("demo", "--data-dir", offline.cwd / "data")
-    while "order 1001" not in read_line(process):
-        pass
-    (broker,) = children(process.pid)
-    process.kill()
-    process.wait()
-    wait_until(lambda: not alive(broker))
-
-
-def test_a_broker_that_cannot_start_is_explained(offline):
-    (offline.cwd / "file").write_text("")
-    error = offline.error("demo", "--seconds", 1, "--data-dir", "file", code=3)
-    assert error.startswith(
-        "error: the broker did not start\n  the broker cannot use its data directory: "
+    settings = environment(TERM="xterm", COLUMNS="120", LINES="50")
+    process = subprocess.Popen(
+        [*COMMAND, "demo", "--data-dir", str(small)], stdout=theirs, env=settings
     )
-    assert "hint: --data-dir takes another one" in error
-    error = offline.error("demo", "--seconds", 1, "--listen", "nowhere", code=2)
-    assert "  the configuration is wrong: flag --listen: broker.listen = 'nowhere'" in error
+    os.close(theirs)
+    shown = _read_until(ours, "in step", process)
+    process.send_signal(signal.SIGTERM)
+    shown += _read_until(ours, "everything has stopped", process)
+    os.close(ours)
+    assert process.wait(START_S) == 0
+    assert "headwater verify" in shown
+    assert "products → search/products" in shown
+    assert shown.rfind("\x1b[?25h") > shown.rfind("\x1b[?25l")
+    assert not processes(small)
+
+
+def _read_until(terminal, text, process):
+    shown = ""
+    until_s = time.monotonic() + START_S
+    while text not in shown:
+        assert time.monotonic() < until_s
+        try:
+            shown += os.read(terminal, 100_000).decode(errors="replace")
+        except OSError:
+            raise AssertionError(f"it has ended: {process.wait()}\n{shown}") from None
+    return shown
+
+
+@LONG
+def test_killed_itself_it_takes_everything_along(small):
+    demo = Demo(small)
+    demo.until("^ready after ")
+    demo.process.kill()
+    demo.process.communicate()
+    wait_until(lambda: not processes(small))
+
+
+@LONG
+@pytest.mark.parametrize("victim", ["pipelines", "broker", "postgres", "up", "all"])
+def test_whatever_is_killed_it_ends_verified(directory, victim):
+    demo = Demo(directory, "--seconds", "40")
+    demo.until("^ready after ")
+    time.sleep(5)
+    told = json.loads((directory / ".headwater" / "up.json").read_text())
+    pids = demo.children() | {"up": told["pid"]}
+    pids["postgres"] = int((directory / "postgres/data/postmaster.pid").read_text().split()[0])
+    for name in pids if victim == "all" else [victim]:
+        if name != "up" or victim == "up":
+            os.kill(pids[name], signal.SIGKILL)
+    assert demo.ended() == 0, demo.said
+    assert "verified: every store is what the log says" in demo.said
+
+
+def test_mistakes_are_told(offline):
+    (offline.cwd / "file").write_text("")
+    error = offline.error("demo", "--seconds", 1, "--data-dir", "file", code=2)
+    assert error.startswith("error: the demo cannot use its directory\n")
+    (offline.cwd / "other").mkdir()
+    (offline.cwd / "other" / "headwater.toml").write_text("")
+    error = offline.error("demo", "--data-dir", "other", code=2)
+    assert "other/headwater.toml is of another project" in error
 
 
 @pytest.mark.parametrize("option", ["--rate", "--seconds"])
 @pytest.mark.parametrize("number", ["0", "-1", "x"])
 def test_a_rate_or_time_that_is_none(offline, option, number):
     assert "is no whole number from 1" in offline.error("demo", option, number, code=2)
-
-
-def children(pid):
-    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
-        return [int(child) for child in file.read().split()]

@@ -18,7 +18,7 @@ from headwater.errors import HeadwaterError, UsageError
 
 # name: (its module in this package, what it is for)
 COMMANDS: Final = {
-    "demo": ("demo", "start a broker, write a stream of orders and watch it"),
+    "demo": ("demo", "a shop and everything derived from it, to watch and to try"),
     "init": ("init", "write a small project that runs as it is"),
     "up": ("up", "run everything that headwater.toml asks for"),
     "broker": ("broker", "run the broker"),

@@ -1,0 +1,29 @@
+"""Click-through: each search with the clicks that followed it, or with none.
+
+SELECT query, count(DISTINCT search_id) AS searches, count(click_id) AS clicks
+FROM search_clicks GROUP BY query
+"""
+
+import headwater as hw
+
+
+@hw.pipeline
+def clicks(flow: hw.Flow) -> None:
+    searches = flow.changes(
+        "searches", "search_id bigint, customer_id bigint, query string, searched_at timestamp"
+    )
+    clicks = flow.changes(
+        "clicks", "click_id bigint, search_id bigint, product_id bigint, clicked_at timestamp"
+    )
+    # Whichever comes first. A search that nobody has clicked on comes out when none can follow.
+    joined = hw.join(
+        searches,
+        clicks,
+        on="search_id",
+        within=("2 seconds", "30 seconds"),  # a phone's clock may be ahead of the server's
+        left_time="searched_at",
+        right_time="clicked_at",
+        how="left",
+        late="side",  # what comes too late is in the topic clicks.late
+    )
+    flow.write(joined, to="warehouse", table="search_clicks")

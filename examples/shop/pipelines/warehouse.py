@@ -1,0 +1,16 @@
+"""The warehouse: the tables themselves, for queries that the shop's database should not bear."""
+
+import headwater as hw
+
+KEYS = {
+    "customers": ["id"],
+    "products": ["id"],
+    "orders": ["id"],
+    "items": ["order_id", "line"],
+}
+
+
+@hw.pipeline
+def warehouse(flow: hw.Flow) -> None:
+    for table, key in KEYS.items():
+        flow.write(flow.changes(f"shop.public.{table}"), to="warehouse", table=table, key=key)

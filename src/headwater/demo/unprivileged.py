@@ -1,0 +1,23 @@
+"""Runs a command as another user, asked to end when the process that started it dies.
+
+    python -m headwater.demo.unprivileged UID GID PARENT_PID COMMAND …
+
+Only root can, and the Python that root runs need not be one that the other user may run: so it
+gives its rights up here, and then is the command.
+"""
+
+import os
+import sys
+
+from headwater.supervisor import tether
+
+
+def main(uid: str, gid: str, parent: str, *command: str) -> None:
+    os.setgroups([])
+    os.setgid(int(gid))
+    os.setuid(int(uid))
+    tether.main(int(parent), [*command])  # now: the kernel forgets a tether with the rights
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

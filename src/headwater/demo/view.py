@@ -1,0 +1,283 @@
+"""What a person sees of the demo: its start step by step, then every derived store, live.
+
+On a terminal a screen that is redrawn, elsewhere lines now and then, with --json nothing.
+"""
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from headwater.cli.output import count, path_to_type, say, terminal
+from headwater.demo.summary import Summary, percentile, recent
+from headwater.demo.watching import Store, Watch
+from headwater.supervisor import told
+
+POSTGRES, BROKER, CONSOLE, CAPTURE, SPARK, PIPELINES = (
+    "PostgreSQL", "broker", "console", "capture", "Spark", "pipelines",
+)  # fmt: skip
+STEPS: Final = (POSTGRES, BROKER, CONSOLE, CAPTURE, SPARK, PIPELINES)
+_REDRAW_S: Final = 0.5
+_LINE_EVERY_S: Final = 5.0
+_IN_STEP_S: Final = 5.0  # a store whose newest change is older than this has fallen behind
+_WIDE: Final = 90  # columns
+
+
+class View(Protocol):
+    """Told by running.py, in this order."""
+
+    def progress(self, step: str, text: str) -> None: ...
+
+    def done(self, step: str, at_s: float, detail: str = "") -> None:
+        """Once or more for each step."""
+
+    def tick(self) -> None: ...
+
+    def ready(self, at_s: float, children: Sequence[told.ChildTold]) -> None: ...
+
+    def show(self, watch: Watch, children: Sequence[told.ChildTold]) -> None: ...
+
+    def phase(self, text: str) -> None: ...
+
+    def ending(self) -> None: ...
+
+
+def view_for(directory: Path, steps: Sequence[str], *, quiet: bool) -> View:
+    if quiet:
+        return Silent()
+    return Screen(directory, steps) if terminal() else Lines(directory)
+
+
+def addresses(children: Sequence[told.ChildTold]) -> dict[str, str]:
+    found = {each.kind: each.address for each in children if each.address}
+    shown = {BROKER: found.get("broker", "")}
+    if "console" in found:
+        shown[CONSOLE] = f"http://{found['console']}"
+    return {name: each for name, each in shown.items() if each}
+
+
+def to_try(directory: Path, children: Sequence[told.ChildTold]) -> list[str]:
+    """Three things, for another terminal."""
+    pids = ", ".join(f"{each.pid} ({each.name})" for each in children if each.pid)
+    return [
+        *(f"   {line}" for line in path_to_type()),
+        f"   cd {directory}",
+        "1  change a row, and see it everywhere:",
+        "   ./psql -c \"UPDATE customers SET country = 'IS' WHERE id = 1\"",
+        '   ./psql warehouse -c "SELECT * FROM customers WHERE id = 1"',
+        "2  prove that a store is what the log says:",
+        "   headwater verify orders",
+        "3  kill any process, and watch it catch up:",
+        f"   kill -9 {pids}" if pids else "   kill -9 PID",
+    ]
+
+
+def store_rows(stores: Sequence[Store]) -> list[tuple[str, str, str, str, str, str]]:
+    """Name, kind, rows, behind, p50 and p99 of each."""
+    return [
+        (
+            f"{store.pipeline} → {store.name}",
+            store.kind,
+            "" if store.rows is None else count(store.rows),
+            state_of(store),
+            _ms(percentile(recent([store]), 0.5)),
+            _ms(percentile(recent([store]), 0.99)),
+        )
+        for store in stores
+    ]
+
+
+def state_of(store: Store) -> str:
+    if store.state not in ("running", "waiting"):
+        return store.state
+    return "in step" if store.behind_s < _IN_STEP_S else f"{store.behind_s:.0f} s behind"
+
+
+def headline(watch: Watch) -> str:
+    stores = list(watch.stores.values())
+    in_step = sum(state_of(each) == "in step" for each in stores)
+    latencies = recent(stores)
+    return (
+        f"{watch.changes.per_s(time.monotonic()):.0f} changes/s,"
+        f" {count(watch.changes.count)} so far; {in_step} of {len(stores)} stores in step;"
+        f" from commit to derived row p50 {_ms(percentile(latencies, 0.5)) or '…'},"
+        f" p99 {_ms(percentile(latencies, 0.99)) or '…'}"
+    )
+
+
+def summary_lines(summary: Summary) -> list[str]:
+    """For the end."""
+    told_ = summary.as_json()
+    if summary.ready_s is None:
+        return ["ended before it was ready"]
+    first = (
+        f"{count(summary.changes)} changes in {summary.seconds:.0f} s of load; from the database's"
+        f" commit to the derived row p50 {_ms(told_['p50_ms'])}, p99 {_ms(told_['p99_ms'])}"
+    )
+    lines = [first]
+    for each in told_["stores"]:
+        verdict = {True: "equal", False: f"{each['different']} rows differ", None: ""}
+        rows = "" if each["rows"] is None else f"{count(each['rows'])} rows"
+        lines.append(f"  {each['store']:34} {rows:>12}  {verdict[each['is_equal']]}".rstrip())
+    if summary.verdicts:
+        lines.append(
+            "verified: every store is what the log says"
+            if summary.is_verified
+            else "not verified: see above"
+        )
+    return lines
+
+
+class Silent:
+    def progress(self, step: str, text: str) -> None: ...
+
+    def done(self, step: str, at_s: float, detail: str = "") -> None: ...
+
+    def tick(self) -> None: ...
+
+    def ready(self, at_s: float, children: Sequence[told.ChildTold]) -> None: ...
+
+    def show(self, watch: Watch, children: Sequence[told.ChildTold]) -> None: ...
+
+    def phase(self, text: str) -> None: ...
+
+    def ending(self) -> None: ...
+
+
+class Lines:
+    """For pipes and files."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._done: set[str] = set()
+        self._next_s = 0.0
+
+    def progress(self, step: str, text: str) -> None: ...
+
+    def done(self, step: str, at_s: float, detail: str = "") -> None:
+        if step not in self._done:
+            self._done.add(step)
+            _say(f"{at_s:5.1f} s  {step}{f'  {detail}' if detail else ''}")
+
+    def tick(self) -> None: ...
+
+    def ready(self, at_s: float, children: Sequence[told.ChildTold]) -> None:
+        _say(f"ready after {at_s:.1f} s")
+        for name, address in addresses(children).items():
+            _say(f"{name:8} {address}")
+        _say("\ntry, in another terminal:\n" + "\n".join(to_try(self._directory, children)) + "\n")
+
+    def show(self, watch: Watch, children: Sequence[told.ChildTold]) -> None:
+        if time.monotonic() > self._next_s:
+            self._next_s = time.monotonic() + _LINE_EVERY_S
+            _say(headline(watch))
+
+    def phase(self, text: str) -> None:
+        _say(text)
+
+    def ending(self) -> None:
+        _say("stopping …")
+
+
+class Screen:
+    """For a terminal."""
+
+    def __init__(self, directory: Path, steps: Sequence[str]) -> None:
+        from rich.live import Live
+        from rich.spinner import Spinner
+
+        self._spinner = Spinner("dots")
+        self._directory = directory
+        self._steps: dict[str, str] = dict.fromkeys(steps, "")
+        self._done: dict[str, float] = {}
+        self._live = Live(auto_refresh=False, transient=False)
+        self._next_s = 0.0
+        self._live.start()
+
+    def progress(self, step: str, text: str) -> None:
+        if step not in self._done:
+            self._steps[step] = text
+
+    def done(self, step: str, at_s: float, detail: str = "") -> None:
+        if step not in self._done:
+            self._done[step] = at_s
+            self._steps[step] = detail
+            self.tick()
+
+    def tick(self) -> None:
+        self._live.update(self._start_screen(), refresh=True)
+
+    def ready(self, at_s: float, children: Sequence[told.ChildTold]) -> None:
+        self.tick()
+
+    def show(self, watch: Watch, children: Sequence[told.ChildTold]) -> None:
+        if time.monotonic() > self._next_s:
+            self._next_s = time.monotonic() + _REDRAW_S
+            self._live.update(self._live_screen(watch, children), refresh=True)
+
+    def phase(self, text: str) -> None:
+        self._close()
+        say(text)
+
+    def ending(self) -> None:
+        self._close()
+        say("stopping …")
+
+    def _close(self) -> None:
+        self._live.stop()
+
+    def _start_screen(self) -> Any:
+        from rich.table import Table
+        from rich.text import Text
+
+        screen = Table(box=None, show_header=False, padding=(0, 1))
+        for step, detail in self._steps.items():
+            at_s = self._done.get(step)
+            mark: Any = self._spinner if at_s is None else Text("✓", "green")
+            took = "" if at_s is None else f"{at_s:.1f} s"
+            screen.add_row(mark, Text(step, "bold"), Text(took, "dim"), Text(detail, "dim"))
+        return screen
+
+    def _live_screen(self, watch: Watch, children: Sequence[told.ChildTold]) -> Any:
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        is_wide = self._live.console.width >= _WIDE
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+        table.add_column("derived store", no_wrap=True, overflow="ellipsis")
+        for title in ("kind", "rows", "state", "p50", "p99"):
+            if is_wide or title in ("rows", "state"):
+                table.add_column(
+                    title,
+                    justify="left" if title in ("kind", "state") else "right",
+                    no_wrap=True,
+                )
+        for name, kind, rows, state, p50, p99 in store_rows(list(watch.stores.values())):
+            shown = Text(state, "green" if state == "in step" else "yellow")
+            table.add_row(name, *((kind,) if is_wide else ()), rows, shown,
+                          *((p50, p99) if is_wide else ()))  # fmt: skip
+        where = "   ".join(f"{name} {each}" for name, each in addresses(children).items())
+        return Group(
+            Text(headline(watch), "bold"),
+            "",
+            table,
+            "",
+            Text(where, "cyan"),
+            Text("try, in another terminal:", "dim"),
+            Text("\n".join(to_try(self._directory, children)), no_wrap=True, overflow="ellipsis"),
+            Text("Ctrl-C ends it", "dim"),
+        )
+
+
+def _ms(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.0f} ms" if value < 1000 else f"{value / 1000:.1f} s"
+
+
+def _say(text: str) -> None:
+    """At once: who reads it may be waiting for it."""
+    say(text)
+    sys.stdout.flush()

@@ -1,0 +1,303 @@
+"""How far every derived store is, as the demo sees it: rows, lag, and the time that a change takes.
+
+A captured change says when the database committed it. Each write's consumer group says how far its
+store is: the runner commits it right behind the store's own transaction. So the time between the
+two is that from the database's commit to the derived row, for every change and every store, late
+by at most the time between two looks.
+"""
+
+import sqlite3
+import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+import psycopg2
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+
+from headwater import config
+from headwater.cli.cluster import Cluster
+from headwater.demo.load import CAPTURE
+from headwater.errors import HeadwaterError
+from headwater.pipelines import status
+from headwater.pipelines.stores_told import place_of
+from headwater.sinks.settings import SinkSettings, with_password
+
+LOOK_S: Final = 0.2
+_COUNT_EVERY_S: Final = 2.0
+_RATE_OVER_S: Final = 5
+_MOST_LATENCIES: Final = 100_000
+_MOST_CHANGES: Final = 100_000  # whose time is remembered, in each partition
+_TIMEOUT_S: Final = 2.0
+_CONSUME_S: Final = 0.02
+_MOST_AT_ONCE: Final = 10_000
+_SQLITE: Final = "sqlite:///"
+_STOPPED: Final = "stopped"
+
+Place = tuple[str, int]  # topic, partition
+
+
+@dataclass(slots=True)
+class Store:
+    """One write of a pipeline."""
+
+    pipeline: str
+    sink: str
+    table: str
+    kind: str
+    topics: tuple[str, ...]
+    state: str = status.STARTING
+    rows: int | None = None
+    reached: dict[Place, int] = field(default_factory=dict)
+    lag: int | None = None  # records of the log
+    behind_s: float = 0.0  # how old the oldest change is that it does not have
+    latencies_ms: deque[float] = field(default_factory=lambda: deque(maxlen=_MOST_LATENCIES))
+
+    @property
+    def name(self) -> str:
+        return f"{self.sink}/{self.table}"
+
+    @property
+    def group(self) -> str:
+        return f"headwater.{self.pipeline}.{self.sink}.{self.table}"
+
+
+class Changes:
+    """The captured changes since the demo began to look, and when each was committed. Those of
+    snapshots count, but have no such time.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._offsets: dict[Place, list[int]] = {}
+        self._committed_ms: dict[Place, list[int]] = {}  # of each offset
+        self._seconds: deque[tuple[int, int]] = deque(maxlen=_RATE_OVER_S + 1)  # second, count
+
+    def add(self, place: Place, offset: int, value: bytes | None, now_s: float) -> None:
+        if value is None:
+            return  # the tombstone behind a delete
+        self.count += 1
+        second, before = self._seconds.pop() if self._seconds else (int(now_s), 0)
+        if second != int(now_s):
+            self._seconds.append((second, before))
+            before = 0
+        self._seconds.append((int(now_s), before + 1))
+        change = orjson.loads(value)
+        if change["op"] != "r":
+            self._offsets.setdefault(place, []).append(offset)
+            self._committed_ms.setdefault(place, []).append(change["source"]["ts_ms"])
+            if len(self._offsets[place]) > _MOST_CHANGES:
+                self._drop(place, _MOST_CHANGES // 2)
+
+    def per_s(self, now_s: float) -> float:
+        """Over the last whole seconds."""
+        this = int(now_s)
+        return sum(n for at, n in self._seconds if 0 < this - at <= _RATE_OVER_S) / _RATE_OVER_S
+
+    def between(self, place: Place, start: int, end: int) -> list[int]:
+        """When those at these offsets were committed."""
+        offsets = self._offsets.get(place, [])
+        first, last = bisect_left(offsets, start), bisect_left(offsets, end)
+        return self._committed_ms[place][first:last] if first < last else []
+
+    def next_ms(self, place: Place, offset: int) -> int | None:
+        """When the first one from that offset on was committed."""
+        offsets = self._offsets.get(place, [])
+        index = bisect_left(offsets, offset)
+        return self._committed_ms[place][index] if index < len(offsets) else None
+
+    def forget(self, reached: Mapping[Place, int]) -> None:
+        """What every store has."""
+        for place, offsets in self._offsets.items():
+            self._drop(place, bisect_left(offsets, reached.get(place, 0)))
+
+    def _drop(self, place: Place, count: int) -> None:
+        del self._offsets[place][:count]
+        del self._committed_ms[place][:count]
+
+
+def measure(
+    store: Store,
+    reached: Mapping[Place, int],
+    changes: Changes,
+    ends: Mapping[Place, int],
+    now_s: float,
+) -> None:
+    """The store was seen to have come to `reached`, and the log to `ends`."""
+    waiting_ms = []
+    lag = 0
+    for place, end in ends.items():
+        if place[0] not in store.topics:
+            continue
+        until = reached.get(place, 0)
+        for committed_ms in changes.between(place, store.reached.get(place, 0), until):
+            store.latencies_ms.append(max(0.0, now_s * 1000 - committed_ms))
+        next_ms = changes.next_ms(place, until)
+        waiting_ms += [next_ms] if next_ms is not None else []
+        lag += max(0, end - until)
+    store.behind_s = max(0.0, now_s - min(waiting_ms) / 1000) if waiting_ms else 0.0
+    store.lag = lag
+    store.reached = dict(reached)
+
+
+class Watch:
+    """To be used by one thread. A broker that is away leaves everything as it was seen last."""
+
+    def __init__(self, loaded: config.Config) -> None:
+        self._loaded = loaded
+        self._state_dir = place_of(loaded)
+        self._cluster = Cluster(loaded.bootstrap())
+        self._consumer: Any = self._cluster.consumer(
+            {"group.id": "headwater-demo", "enable.auto.commit": False}
+        )
+        self._assigned: dict[Place, int] = {}
+        self._old: dict[str, Any] = self._cluster.topics()
+        self._counted_s = 0.0
+        self._counters: dict[str, RowCounter] = {}
+        self.stores: dict[str, Store] = {}
+        self.changes = Changes()
+
+    def look(self) -> None:
+        """At what is new."""
+        self._read_status()
+        try:
+            self._read_changes()
+            self._read_groups()
+        except (KafkaException, HeadwaterError):
+            return  # the broker is away
+        now_s = time.monotonic()
+        if now_s - self._counted_s > _COUNT_EVERY_S:
+            self._counted_s = now_s
+            self.count_rows()
+
+    def count_rows(self) -> None:
+        for store in self.stores.values():
+            if store.sink not in self._counters:
+                self._counters[store.sink] = RowCounter(self._loaded.sinks[store.sink])
+            store.rows = self._counters[store.sink].count(store.table)
+
+    def close(self) -> None:
+        self._consumer.close()
+        for counter in self._counters.values():
+            counter.close()
+
+    def _read_status(self) -> None:
+        for pipeline in self._loaded.pipelines:
+            told = status.read(self._state_dir, pipeline)
+            for name, each in told.writes.items():
+                if "sink" not in each:
+                    continue
+                store = self.stores.setdefault(
+                    f"{pipeline}/{name}",
+                    Store(
+                        pipeline,
+                        each["sink"],
+                        each["table"],
+                        self._loaded.sinks[each["sink"]].kind,
+                        tuple(each["topics"]),
+                    ),
+                )
+                store.state = each["state"] if told.is_running else _STOPPED
+
+    def _read_changes(self) -> None:
+        topics = {topic for store in self.stores.values() for topic in store.topics}
+        if new := topics - {topic for topic, _ in self._assigned}:
+            self._assign(new)
+        if not self._assigned:
+            return
+        for message in self._consumer.consume(_MOST_AT_ONCE, timeout=_CONSUME_S):
+            if message.error():
+                continue
+            place = message.topic(), message.partition()
+            self._assigned[place] = message.offset() + 1
+            if place[0].startswith(f"{CAPTURE}."):
+                self.changes.add(place, message.offset(), message.value(), time.monotonic())
+
+    def _assign(self, topics: Iterable[str]) -> None:
+        """A topic that was there before is read from its end on."""
+        for topic, found in self._cluster.existing(topics).items():
+            for partition in found.partitions:
+                low, high = self._consumer.get_watermark_offsets(
+                    TopicPartition(topic, partition), timeout=_TIMEOUT_S
+                )
+                self._assigned[topic, partition] = high if topic in self._old else low
+        self._consumer.assign(
+            [TopicPartition(*place, offset) for place, offset in self._assigned.items()]
+        )
+
+    def _read_groups(self) -> None:
+        asked = {
+            key: self._cluster.admin.list_consumer_group_offsets(
+                [ConsumerGroupTopicPartitions(store.group)]
+            )
+            for key, store in self.stores.items()
+        }
+        for key, futures in asked.items():
+            (future,) = futures.values()
+            reached = {
+                (each.topic, each.partition): each.offset
+                for each in future.result(_TIMEOUT_S).topic_partitions
+                if each.offset >= 0
+            }
+            measure(self.stores[key], reached, self.changes, self._assigned, time.time())
+        self.changes.forget(self._reached_by_all())
+
+    def _reached_by_all(self) -> dict[Place, int]:
+        """What the last of the stores that read a partition has."""
+        return {
+            place: min(
+                store.reached.get(place, 0)
+                for store in self.stores.values()
+                if place[0] in store.topics
+            )
+            for place in self._assigned
+        }
+
+
+class RowCounter:
+    """How many rows the tables of a sink have, for as long as it is asked."""
+
+    def __init__(self, settings: SinkSettings) -> None:
+        self._settings = with_password(settings)
+        self._connection: Any = None
+
+    def count(self, table: str) -> int | None:
+        """None if it cannot be told now."""
+        try:
+            if self._settings.kind == "tantivy":
+                return self._documents(table)
+            return self._rows(table)
+        except (psycopg2.Error, sqlite3.Error, HeadwaterError, OSError, ValueError):
+            self.close()
+            return None
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _rows(self, table: str) -> int:
+        assert self._settings.url is not None
+        url = self._settings.url.reveal()
+        if self._connection is None and self._settings.kind == "sqlite":
+            self._connection = sqlite3.connect(
+                f"file:{url.removeprefix(_SQLITE)}?mode=ro", uri=True
+            )
+        elif self._connection is None:
+            self._connection = psycopg2.connect(url)
+            self._connection.autocommit = True
+        with closing(self._connection.cursor()) as cursor:
+            cursor.execute(f'SELECT count(*) FROM "{table}"')  # noqa: S608 - a name of the shop's
+            return int(cursor.fetchone()[0])
+
+    def _documents(self, table: str) -> int:
+        from headwater.sinks.tantivy_reading import Snapshot
+
+        assert self._settings.url is not None
+        found = Snapshot.of(Path(self._settings.url.reveal(), table))
+        return found.searcher.num_docs - 1  # one of them is the position
