@@ -19,6 +19,7 @@ from headwater.console.access import Access
 from headwater.console.jobs import Jobs, options_of
 from headwater.console.not_found import NoSuchThing
 from headwater.console.pages import NAVIGATION, ROUTES
+from headwater.console.searching import Searches
 from headwater.console.security import Guard
 from headwater.console.sessions import Attempts, Sessions
 from headwater.errors import BrokerUnreachable, HeadwaterError, NotReady, RequestRefused
@@ -42,6 +43,8 @@ class Console:
         self.attempts = Attempts()
         self.needs_sign_in = signing_in.is_needed(config)
         self.threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="console")
+        self.searches = Searches()
+        self.tails = 0  # open ones
         self.is_stopping = False  # what streams for ever ends
         self.requests: dict[int, int] = {}  # by status
         self.jobs = Jobs(options_of(config))
@@ -86,6 +89,7 @@ class Console:
     def close(self) -> None:
         self.is_stopping = True
         self.jobs.kill()
+        self.searches.close()
         for access in self._accesses.values():
             access.close()
         self.threads.shutdown(wait=False, cancel_futures=True)

@@ -1,11 +1,16 @@
 """What can be set in [console]. Imported with the configuration, so it stays light."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from headwater.settings import address, boolean, list_of, setting, text
+from headwater.settings import address, boolean, list_of, setting, table, text
 
 OFF: Final = "off"
+
+
+def _schema_file(topic: str, value: Any) -> str:
+    return text(value)
 
 
 def _address_or_off(value: Any) -> str:
@@ -41,6 +46,11 @@ class ConsoleSettings:
         boolean,
         "Listen on a network although anybody there can read and change everything, or read"
         " passwords on the way.",
+    )
+    avro_schemas: Mapping[str, str] = table(
+        _schema_file,
+        "A table of Avro schemas by topic: the name of a file, or JSON. With them the values of"
+        " these topics are shown decoded.",
     )
 
     @property

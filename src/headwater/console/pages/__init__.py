@@ -11,11 +11,19 @@ from headwater.console.pages import (
     jobs,
     pipelines,
     queues,
+    records,
+    search,
     stores,
+    tail,
+    topic_changes,
     topics,
 )
 
-_MODULES: Final = (flow, topics, groups, queues, captures, pipelines, stores)
+# In the order of the navigation; "/" opens the first.
+_PLACES: Final = (flow, topics, groups, queues, captures, pipelines, stores)
+_WITHIN: Final = (records, search, tail, topic_changes, jobs)  # that others lead to
 
-NAVIGATION: Final = tuple(module.PLACE for module in _MODULES)
-ROUTES: Final[list[BaseRoute]] = [route for module in (*_MODULES, jobs) for route in module.ROUTES]
+NAVIGATION: Final = tuple(module.PLACE for module in _PLACES)
+ROUTES: Final[list[BaseRoute]] = [
+    route for module in (*_PLACES, *_WITHIN) for route in module.ROUTES
+]

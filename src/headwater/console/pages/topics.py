@@ -14,6 +14,7 @@ from headwater.console.paging import page_of
 from headwater.console.rendering import both, shown
 from headwater.console.topic_configs import read_configs
 from headwater.console.topic_reading import Topic
+from headwater.settings import BrokerSettings
 
 PLACE: Final = Place("Topics", "/topics")
 
@@ -62,7 +63,7 @@ async def _topic(request: Request) -> Response:
         "brokers": reading.brokers,
         "configs": configs,
     }
-    return shown(request, "topic.html", data)
+    return shown(request, "topic.html", data, tab="overview")
 
 
 def _configs(cluster: Cluster, topic: str) -> list[dict[str, Any]] | None:
@@ -83,6 +84,12 @@ async def existing(access: Access, name: str) -> Topic:
             f"there is no topic {name}", hint=f"did you mean {meant}?" if meant else ""
         )
     return found
+
+
+def command_for(request: Request, command: str) -> str:
+    """The command with the broker's address, unless it is the one that commands find anyway."""
+    bootstrap = request.app.state.console.config.bootstrap()
+    return command if bootstrap == BrokerSettings().listen else f"{command} -b {bootstrap}"
 
 
 ROUTES: Final = [*both("/topics", _topics), *both("/topics/{topic}/", _topic)]

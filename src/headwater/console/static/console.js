@@ -121,6 +121,73 @@ function drawCharts(root, again = false) {
   for (const element of root.querySelectorAll("[data-chart]")) drawChart(element, again);
 }
 
+// Live tail: what is told goes to the top, and what is too much falls off the bottom. A tab that
+// nobody sees is not told anything; when it is seen again it goes on behind what it had, and is
+// told how much it has missed.
+const MOST_ROWS = 500;
+
+function startTail(list) {
+  const state = document.getElementById("tail-state");
+  const pause = document.getElementById("tail-pause");
+  let source = null;
+  let after = "";
+  let shown = 0;
+  let leftOut = 0;
+  let isPaused = false;
+
+  const tell = (kind, text) => {
+    const left = leftOut ? `; ${leftOut.toLocaleString("en")} came too fast and are not shown` : "";
+    const words = `${text}${left}`;
+    if (state.textContent === words && state.firstElementChild.classList.contains(kind)) return;
+    const status = document.createElement("span");
+    status.className = `status ${kind}`;
+    status.textContent = words;
+    state.replaceChildren(status);
+  };
+  const stop = () => {
+    if (source) source.close();
+    source = null;
+  };
+  const start = () => {
+    if (source || isPaused || document.hidden) return;
+    source = new EventSource(`${list.dataset.tail}&after=${after}`);
+    source.addEventListener("records", (event) => {
+      const news = JSON.parse(event.data);
+      after = news.after;
+      shown += news.records;
+      leftOut += news.left_out;
+      list.insertAdjacentHTML("afterbegin", news.html);
+      for (let index = 0; index < news.records; index += 1) {
+        if (window.htmx && list.children[index]) window.htmx.process(list.children[index]);
+      }
+      while (list.children.length > MOST_ROWS) list.lastElementChild.remove();
+      tell("good", `following, ${shown.toLocaleString("en")} records so far`);
+    });
+    source.addEventListener("trouble", (event) => {
+      tell("bad", `${JSON.parse(event.data).what}; trying again`);
+      stop();
+      setTimeout(start, 2000);
+    });
+    source.addEventListener("error", () => {
+      tell("bad", "nothing is heard; trying again");
+      stop();
+      setTimeout(start, 2000);
+    });
+  };
+  pause.addEventListener("click", () => {
+    isPaused = !isPaused;
+    pause.setAttribute("aria-pressed", String(isPaused));
+    pause.textContent = isPaused ? "Go on" : "Pause";
+    if (isPaused) {
+      stop();
+      tell("idle", "paused");
+    } else start();
+  });
+  document.addEventListener("visibilitychange", () => (document.hidden ? stop() : start()));
+  window.addEventListener("pagehide", stop);
+  start();
+}
+
 // Copying a command
 async function copy(button) {
   const label = button.textContent;
@@ -149,5 +216,7 @@ document.addEventListener("DOMContentLoaded", () => {
   keepState();
   drawCharts(document.body);
   document.body.addEventListener("htmx:load", (event) => drawCharts(event.detail.elt));
+  const tail = document.querySelector("[data-tail]");
+  if (tail) startTail(tail);
   window.addEventListener("resize", () => drawCharts(document.body, true));
 });

@@ -35,13 +35,13 @@ class AvroDecoder(Decoder):
         self._tombstones = Tombstones(schema, options)
         self._rows = PythonRows(list(schema))
         self._by_id = {
-            _id_of(option): _parsed(option, text, self._names)
+            _id_of(option): parsed_schema(option, text, self._names)
             for option, text in options.items()
             if option.startswith(_OF_ID)
         }
         self._writer: Any = None
         if OPTION in options:
-            self._writer = _parsed(OPTION, options[OPTION], self._names)
+            self._writer = parsed_schema(OPTION, options[OPTION], self._names)
         elif not self._by_id:
             raise ConfigError(
                 "Avro needs the schema that the records were written with",
@@ -94,7 +94,10 @@ def _id_of(option: str) -> int:
     return int(text)
 
 
-def _parsed(option: str, text: str, names: list[str]) -> Any:
+def parsed_schema(option: str, text: str, names: list[str]) -> Any:
+    """Of JSON, or of the file of that name; it has these columns. Raises ConfigError, also for
+    schemas of which a few bytes could end the process.
+    """
     try:
         if not text.lstrip().startswith(("{", "[", '"')):
             with open(os.path.expanduser(text), encoding="utf-8") as file:

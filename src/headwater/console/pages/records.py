@@ -1,0 +1,300 @@
+"""/topics/NAME/records: browsing by offset and time; one record; export of many."""
+
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Final
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from headwater.cli.positions import parse_position
+from headwater.cli.record_json import text as json_text
+from headwater.client.fetching import Fetcher
+from headwater.console import decoding, records
+from headwater.console.access import Access
+from headwater.console.not_found import NoSuchThing
+from headwater.console.pages.topics import command_for, existing
+from headwater.console.records import Record, Screen
+from headwater.console.rendering import both, render, shown
+from headwater.console.topic_reading import Topic
+from headwater.errors import UsageError
+
+PLACES: Final = ("newest", "oldest", "offset", "time")
+_ROWS: Final = (25, 50, 100, 200)
+_DEFAULT_ROWS: Final = 50
+
+
+async def _records(request: Request) -> Response:
+    access: Access = request.app.state.console.access(request)
+    topic = await existing(access, request.path_params["topic"])
+    query = request.query_params
+    partitions = chosen_partitions(topic, query.get("partition", ""))
+    place = query.get("at", "newest")
+    place = place if place in PLACES else "newest"
+    given = query.get("value", "").strip()
+    rows = int(query["rows"]) if query.get("rows", "") in map(str, _ROWS) else _DEFAULT_ROWS
+    time_ms = time_ms_of(given) if place == "time" and given else None
+    offset = _offset(given) if place == "offset" else 0
+
+    def read(fetcher: Fetcher) -> Screen:
+        if query.get("before"):
+            before = records.parse_positions(query["before"])
+            return records.newest(fetcher, topic.name, partitions, rows, before)
+        if query.get("from"):
+            at = records.parse_positions(query["from"])
+        elif place == "newest":
+            return records.newest(fetcher, topic.name, partitions, rows, {})
+        elif time_ms is not None:
+            at = dict(records.at_time(fetcher, topic.name, partitions, time_ms))
+        else:
+            at = dict.fromkeys(partitions, offset)
+        return records.following(fetcher, topic.name, partitions, rows, at)
+
+    screen: Screen = await access.call(records.with_fetcher, access, read)
+    data = {
+        "topic": topic.name,
+        "records": [record_json(each) for each in screen.records],
+        "older": records.positions_text(screen.before) if screen.has_older else None,
+        "newer": records.positions_text(screen.behind) if screen.has_newer else None,
+        "starts": screen.starts,
+        "ends": screen.ends,
+    }
+    return shown(
+        request,
+        "records.html",
+        data,
+        rows_shown=[row_of(request, topic.name, each) for each in screen.records],
+        tab="records",
+        partitions=len(topic.partitions),
+        most_together=records.MOST_PARTITIONS,
+        place=place,
+        value=given,
+        partition=partitions[0] if len(partitions) == 1 else None,
+        count_choices=_ROWS,
+        wanted_rows=rows,
+        is_newest_first=screen.is_newest_first,
+        command=_command(request, topic, partitions, place, given, rows),
+    )
+
+
+def chosen_partitions(topic: Topic, text: str) -> list[int]:
+    """All, if they are not too many to be shown together; NoSuchThing."""
+    numbers = [each.number for each in topic.partitions]
+    if text.isascii() and text.isdigit():
+        if int(text) not in numbers:
+            raise NoSuchThing(
+                f"topic {topic.name} has no partition {int(text)}", detail=f"it has {len(numbers)}"
+            )
+        return [int(text)]
+    return numbers if len(numbers) <= records.MOST_PARTITIONS else numbers[:1]
+
+
+def time_ms_of(text: str) -> int:
+    """Raises UsageError."""
+    # A browser's own field for times has no seconds if they are 0, and no zone.
+    position = parse_position(f"@{text}", time.time_ns() // 1_000_000)
+    if position is None or position.kind != "time":
+        raise UsageError(
+            f"no time: {text}", hint="for example 2026-11-16T10:00:00Z, 2026-11-16 10:00 or -1h"
+        )
+    return position.number
+
+
+def _offset(text: str) -> int:
+    if text and not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise UsageError(f"no offset: {text}", hint="a whole number from 0")
+    return int(text or 0)
+
+
+def _command(
+    request: Request, topic: Topic, partitions: list[int], place: str, given: str, rows: int
+) -> str:
+    at = {"newest": f"-{rows}", "oldest": "start"}.get(place)
+    if at is None:
+        at = f"@{given}" if place == "time" else given or "0"
+    words = [f"headwater consume {topic.name} -o '{at}' -e"]
+    if place != "newest":
+        words.append(f"-n {rows}")
+    if len(partitions) < len(topic.partitions):
+        words.append(f"-p {','.join(map(str, partitions))}")
+    return command_for(request, " ".join([*words, "--json"]))
+
+
+def record_json(record: Record) -> dict[str, Any]:
+    """As `headwater consume --json` writes it; what was cut says so."""
+    data: dict[str, Any] = {
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp_ms,
+        "key": json_text(record.key.data),
+        "value": json_text(record.value.data),
+        "headers": [[name, json_text(part.data)] for name, part in record.headers],
+        "size_bytes": size_bytes(record),
+    }
+    if record.value.is_cut or record.key.is_cut:
+        data["is_cut"] = True
+    return data
+
+
+def size_bytes(record: Record) -> int:
+    headers = sum(len(name) + part.size_bytes for name, part in record.headers)
+    return record.key.size_bytes + record.value.size_bytes + headers
+
+
+def row_of(request: Request, topic: str, record: Record) -> dict[str, Any]:
+    """One line of a list."""
+    schema = request.app.state.console.config.console.avro_schemas.get(topic)
+    return {
+        "url": f"/topics/{topic}/records/{record.partition}/{record.offset}/",
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp_ms,
+        "key": None if record.key.data is None else decoding.preview(record.key),
+        "value": None if record.value.data is None else decoding.preview(record.value, schema),
+        "headers": len(record.headers),
+        "size_bytes": size_bytes(record),
+    }
+
+
+async def _record(request: Request) -> Response:
+    access: Access = request.app.state.console.access(request)
+    topic = await existing(access, request.path_params["topic"])
+    record = await _one(request, access, topic)
+    form = request.query_params.get("as", "auto")
+    form = form if form in decoding.FORMS else "auto"
+    schema = request.app.state.console.config.console.avro_schemas.get(topic.name)
+    value = decoding.shown(record.value, form, avro_schema=schema)
+    key = decoding.shown(record.key)
+    headers = [(name, decoding.shown(part)) for name, part in record.headers]
+    data = {
+        "topic": topic.name,
+        **record_json(record),
+        "shown": {"key": key.as_json(), "value": value.as_json()},
+    }
+    more: dict[str, Any] = {
+        "record": record,
+        "value_shown": value,
+        "key_shown": key,
+        "headers_shown": headers,
+        "form": form,
+        "forms": decoding.FORMS,
+        "bounds": topic.partitions[record.partition],
+        "size": size_bytes(record),
+        "tab": "records",
+        "command": command_for(
+            request,
+            f"headwater consume {topic.name} -p {record.partition} -o {record.offset}:+1 -e --json",
+        ),
+        "is_part": bool(request.headers.get("hx-request")),
+    }
+    if more["is_part"]:
+        return Response(render(request, "_record.html", {**data, **more}), media_type="text/html")
+    return shown(request, "record.html", data, **more)
+
+
+async def _value(request: Request) -> Response:
+    """The bytes themselves, to be kept, never to be shown by the browser."""
+    access: Access = request.app.state.console.access(request)
+    topic = await existing(access, request.path_params["topic"])
+    record = await _one(request, access, topic)
+    name = f"{topic.name}-{record.partition}-{record.offset}.bin"
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(record.value.data or b"", 200, headers, "application/octet-stream")
+
+
+async def _one(request: Request, access: Access, topic: Topic) -> Record:
+    partition, offset = request.path_params["partition"], request.path_params["offset"]
+    chosen_partitions(topic, str(partition))
+
+    def read(fetcher: Fetcher) -> Record | None:
+        return records.one(fetcher, topic.name, partition, offset)
+
+    record: Record | None = await access.call(records.with_fetcher, access, read)
+    if record is None:
+        raise NoSuchThing(
+            f"there is no record at offset {offset} of {topic.name}-{partition}",
+            hint="retention or compaction may have removed it, or it is none that counts (a marker"
+            " of a transaction, or aborted)",
+        )
+    return record
+
+
+# Export
+
+
+async def _export(request: Request) -> Response:
+    console = request.app.state.console
+    access: Access = console.access(request)
+    topic = await existing(access, request.path_params["topic"])
+    query = request.query_params
+    numbers = [each.number for each in topic.partitions]
+    partitions = chosen_partitions(topic, query["partition"]) if query.get("partition") else numbers
+    is_raw = query.get("format") == "raw"
+    given = query.get("since", "").strip()
+    since_ms = time_ms_of(given) if given else None
+    fetcher = await access.call(records.opened, access)
+    lines = _lines(fetcher, topic.name, partitions, since_ms, is_raw=is_raw)
+    name = f"{topic.name}.{'bin' if is_raw else 'jsonl'}"
+    return StreamingResponse(
+        _in_threads(access, fetcher, lines),
+        media_type="application/octet-stream" if is_raw else "application/x-ndjson",
+        headers={"Content-Disposition": f'attachment; filename="{name}"'},
+    )
+
+
+async def _in_threads(
+    access: Access, fetcher: Fetcher, chunks: Iterator[bytes]
+) -> AsyncIterator[bytes]:
+    """Each chunk is made when the last one has been sent: memory holds one."""
+    try:
+        while (chunk := await access.call(next, chunks, None)) is not None:
+            yield chunk
+    finally:
+        fetcher.close()
+
+
+def _lines(
+    fetcher: Fetcher, topic: str, partitions: list[int], since_ms: int | None, *, is_raw: bool
+) -> Iterator[bytes]:
+    starts, ends = records.bounds(fetcher, topic, partitions)
+    if since_ms is not None:
+        starts = records.at_time(fetcher, topic, partitions, since_ms)
+    columns = ["value"] if is_raw else list(records.COLUMNS)
+    for partition in partitions:
+        stretch = fetcher.read(
+            topic, partition, starts[partition], ends[partition], columns=columns
+        )
+        for batch in stretch:
+            if is_raw:
+                values = batch.column("value").to_pylist()
+                yield b"".join((value or b"") + b"\n" for value in values)
+            else:
+                yield b"".join(_line(topic, partition, each) for each in batch.to_pylist())
+
+
+def _line(topic: str, partition: int, row: dict[str, Any]) -> bytes:
+    at = row["timestamp"]
+    return orjson.dumps(
+        {
+            "topic": topic,
+            "partition": partition,
+            "offset": row["offset"],
+            "timestamp": None if at is None else round(at.timestamp() * 1000),
+            "key": json_text(row["key"]),
+            "value": json_text(row["value"]),
+            "headers": [[each["name"], json_text(each["value"])] for each in row["headers"]],
+        },
+        option=orjson.OPT_APPEND_NEWLINE,
+    )
+
+
+_ONE: Final = "/topics/{topic}/records/{partition:int}/{offset:int}/"
+
+ROUTES: Final = [
+    *both("/topics/{topic}/records", _records),
+    *both(_ONE, _record),
+    Route(f"{_ONE}value", _value, methods=["GET"]),
+    Route("/topics/{topic}/export", _export, methods=["GET"]),
+]

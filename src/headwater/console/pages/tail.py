@@ -1,0 +1,99 @@
+"""/topics/NAME/tail: records as they are written."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from headwater.console import live
+from headwater.console.access import Access
+from headwater.console.pages.records import chosen_partitions, row_of
+from headwater.console.pages.topics import command_for, existing
+from headwater.console.records import parse_positions, positions_text
+from headwater.console.rendering import both, render, shown
+from headwater.console.tailing import Tail
+from headwater.errors import HeadwaterError, NotReady
+
+_PAUSE_S: Final = 0.4
+_HEARTBEAT_S: Final = 10.0
+_MOST_TAILS: Final = 32
+
+
+async def _page(request: Request) -> Response:
+    access: Access = request.app.state.console.access(request)
+    topic = await existing(access, request.path_params["topic"])
+    query = request.query_params
+    partitions = chosen_partitions(topic, query.get("partition", ""))
+    only = f" -p {partitions[0]}" if len(partitions) == 1 and len(topic.partitions) > 1 else ""
+    data = {"topic": topic.name, "partitions": len(topic.partitions)}
+    return shown(
+        request,
+        "tail.html",
+        data,
+        contains=query.get("contains", ""),
+        partition=partitions[0] if len(partitions) == 1 else None,
+        tab="tail",
+        command=command_for(request, f"headwater consume {topic.name} -o end{only}"),
+    )
+
+
+async def _events(request: Request) -> Response:
+    console = request.app.state.console
+    access: Access = console.access(request)
+    topic = await existing(access, request.path_params["topic"])
+    query = request.query_params
+    if console.tails >= _MOST_TAILS:
+        raise NotReady(f"{_MOST_TAILS} live tails are open", hint="close one")
+    tail = await access.call(
+        Tail,
+        access,
+        topic.name,
+        chosen_partitions(topic, query.get("partition", "")),
+        query.get("contains", ""),
+        parse_positions(query.get("after", "")),
+    )
+    return live.events(_told(request, access, topic.name, tail))
+
+
+async def _told(request: Request, access: Access, topic: str, tail: Tail) -> AsyncIterator[bytes]:
+    console = request.app.state.console
+    console.tails += 1
+    told_s = time.monotonic()
+    is_first = True
+    try:
+        while not console.is_stopping:
+            try:
+                news = await access.call(tail.news)
+            except HeadwaterError as error:
+                yield live.event("trouble", {"what": error.what, "detail": error.detail})
+                return  # the browser comes again
+            if news.records or news.left_out or is_first:
+                yield live.event("records", _news(request, topic, news))
+                told_s, is_first = time.monotonic(), False
+            elif time.monotonic() - told_s > _HEARTBEAT_S:
+                yield live.HEARTBEAT
+                told_s = time.monotonic()
+            await asyncio.sleep(_PAUSE_S)
+    finally:
+        console.tails -= 1
+        tail.close()
+
+
+def _news(request: Request, topic: str, news: Any) -> dict[str, Any]:
+    rows = [row_of(request, topic, each) for each in reversed(news.records)]
+    return {
+        "html": render(request, "_rows.html", {"rows_shown": rows}),
+        "records": len(rows),
+        "left_out": news.left_out,
+        "after": positions_text(news.positions),
+    }
+
+
+ROUTES: Final = [
+    *both("/topics/{topic}/tail", _page),
+    Route("/topics/{topic}/tail/events", _events, methods=["GET"]),
+]
