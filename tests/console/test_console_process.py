@@ -1,0 +1,76 @@
+"""`headwater console` as a process."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headwater.console import rendering
+from headwater.console.server import check_assets
+from headwater.errors import HeadwaterError
+
+COMMAND = [sys.executable, "-m", "headwater.cli.main", "console"]
+TIMEOUT_S = 60.0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_says_where_it_is_and_ends_when_it_is_told_to(tmp_path, console_broker, number):
+    command = [*COMMAND, "--listen", "127.0.0.1:0", "-b", console_broker, "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path) as process:
+        ready = json.loads(process.stdout.readline())
+        assert ready["pid"] == process.pid
+        with urllib.request.urlopen(f"{ready['url']}/ready", timeout=TIMEOUT_S) as answer:
+            assert answer.read() == b"ready\n"
+        process.send_signal(number)
+        assert process.wait(TIMEOUT_S) == 0
+
+
+def test_a_live_tail_does_not_keep_it_from_ending(tmp_path, console_broker):
+    topic = "tailed-to-the-end"
+    admin = AdminClient({"bootstrap.servers": console_broker})
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(TIMEOUT_S)
+    command = [*COMMAND, "--listen", "127.0.0.1:0", "-b", console_broker, "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path) as process:
+        url = json.loads(process.stdout.readline())["url"]
+        with urllib.request.urlopen(f"{url}/topics/{topic}/tail/events", timeout=TIMEOUT_S) as tail:
+            assert tail.readline() == b"event: records\n"
+            process.terminate()
+            assert process.wait(TIMEOUT_S) == 0
+
+
+def test_an_address_that_is_taken(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        ended = subprocess.run(
+            [*COMMAND, "--listen", address], capture_output=True, cwd=tmp_path, check=False
+        )
+    assert ended.returncode == 1
+    assert b"the console cannot listen" in ended.stderr
+    assert b"Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--listen", "0.0.0.0:0"], b"knows no users"),
+        (["--listen", "off"], b"console.listen is off"),
+    ],
+)
+def test_what_it_refuses(tmp_path, arguments, words):
+    ended = subprocess.run([*COMMAND, *arguments], capture_output=True, cwd=tmp_path, check=False)
+    assert ended.returncode == 2
+    assert words in ended.stderr
+
+
+def test_files_that_are_missing_are_told_with_what_fetches_them(tmp_path, monkeypatch):
+    check_assets()
+    monkeypatch.setattr(rendering, "VENDOR", tmp_path)
+    with pytest.raises(HeadwaterError) as caught:
+        check_assets()
+    assert "htmx.min.js" in caught.value.detail
+    assert "make run" in caught.value.hint

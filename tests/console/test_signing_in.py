@@ -1,0 +1,151 @@
+"""Users of the broker sign in, and see what the broker lets them see."""
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+from secured import PASSWORD, USER, add_user, secured_broker
+from serving import serving
+
+from headwater.console.sessions import Attempts, Sessions
+from headwater.settings import ClientSettings
+
+TIMEOUT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def secured_console(tmp_path_factory):
+    """`alice` may do everything, `bob` may read the topic `open`."""
+    with secured_broker(tmp_path_factory.mktemp("secured")) as broker:
+        add_user(broker, "bob", "builder")
+        admin = AdminClient(
+            {
+                "bootstrap.servers": broker.bootstrap,
+                "security.protocol": "sasl_plaintext",
+                "sasl.mechanism": "SCRAM-SHA-256",
+                "sasl.username": USER,
+                "sasl.password": PASSWORD,
+            }
+        )
+        for future in admin.create_topics([NewTopic("open", 1), NewTopic("closed", 1)]).values():
+            future.result(TIMEOUT_S)
+        may_read = AclBinding(
+            ResourceType.TOPIC, "open", ResourcePatternType.LITERAL, "User:bob", "*",
+            AclOperation.READ, AclPermissionType.ALLOW,
+        )  # fmt: skip
+        for future in admin.create_acls([may_read]).values():
+            future.result(TIMEOUT_S)
+        with serving(
+            tmp_path_factory.mktemp("c"),
+            broker__listen=broker.bootstrap,
+            broker__authentication="sasl",
+        ) as served:
+            yield served
+
+
+def signed_in(served, name, password):
+    browser = served.browser()
+    answer = browser.post("/sign-in", {"name": name, "password": password, "next": "/topics"})
+    assert (answer.status, answer.headers["location"]) == (303, "/topics")
+    return browser
+
+
+def test_nothing_is_shown_to_strangers(secured_console):
+    browser = secured_console.browser()
+    answer = browser.get("/topics?search=a")
+    assert (answer.status, answer.headers["location"]) == (
+        303,
+        "/sign-in?next=/topics%3Fsearch%3Da",
+    )
+    assert browser.get("/topics.json").status == 401
+    assert browser.get("/topics", HX_Request="true").headers["hx-redirect"] == "/sign-in"
+    assert browser.post("/topics/open/delete").headers["location"] == "/sign-in"
+    assert browser.get("/metrics").status == 303
+    assert browser.get("/ready").status == 200
+
+
+def test_users_see_what_the_broker_shows_them(secured_console):
+    alice = signed_in(secured_console, USER, PASSWORD)
+    assert alice.get("/topics.json").json["total"] == 2
+    bob = signed_in(secured_console, "bob", "builder")
+    assert [each["topic"] for each in bob.get("/topics.json").json["topics"]] == ["open"]
+    assert bob.get("/topics/open/records.json").status == 200
+    assert bob.get("/topics/closed/records.json").status == 404
+    assert "bob" in bob.get("/topics").text
+
+
+def test_what_the_broker_refuses_is_shown_as_refused(secured_console):
+    bob = signed_in(secured_console, "bob", "builder")
+    answer = bob.post("/topics/open/delete", {"confirmed": "yes", "typed": "open"})
+    assert answer.status == 403
+    assert "AUTHORIZATION" in answer.text
+    answer = bob.post("/topics/open/produce", {"value": "x", "confirmed": "yes"})
+    assert answer.status == 403
+    assert bob.get("/topics/open.json").json["configs"] is None
+    alice = signed_in(secured_console, USER, PASSWORD)
+    assert alice.get("/topics/open/records.json").json["records"] == []
+
+
+def test_signing_out_ends_the_session_for_good(secured_console):
+    browser = signed_in(secured_console, USER, PASSWORD)
+    kept = dict(browser.cookies)
+    assert browser.post("/sign-out").status == 303
+    assert browser.get("/topics.json").status == 401
+    browser.cookies = kept
+    assert browser.get("/topics.json").status == 401
+
+
+def test_a_session_from_before_signing_in_is_no_use_afterwards(secured_console):
+    browser = secured_console.browser()
+    browser.get("/sign-in")
+    before = dict(browser.cookies)
+    browser.post("/sign-in", {"name": USER, "password": PASSWORD})
+    assert browser.get("/topics.json").status == 200
+    planted = secured_console.browser()
+    planted.cookies = before
+    assert planted.get("/topics.json").status == 401
+
+
+@pytest.mark.parametrize("after", ["//evil.example", "https://evil.example", "/\\evil", "x"])
+def test_signing_in_leads_nowhere_else(secured_console, after):
+    browser = secured_console.browser()
+    answer = browser.post("/sign-in", {"name": USER, "password": PASSWORD, "next": after})
+    assert answer.headers["location"] == "/"
+
+
+def test_guessing_passwords_takes_for_ever(secured_console):
+    browser = secured_console.browser()
+    statuses = [
+        browser.post("/sign-in", {"name": "bob", "password": f"guess {number}"}).status
+        for number in range(6)
+    ]
+    assert statuses == [403] * 5 + [429]
+    answer = browser.post("/sign-in", {"name": "bob", "password": "builder"})
+    assert answer.status == 429
+    assert 0 < int(answer.headers["retry-after"]) <= 61
+    secured_console.console.attempts = Attempts()  # for the tests that come
+
+
+def test_attempts_at_the_same_time_are_several():
+    attempts = Attempts()
+    for _ in range(5):
+        assert attempts.wait_s("name a") == 0
+        attempts.begin("name a")
+    assert attempts.wait_s("name a") > 0
+    assert attempts.wait_s("name b") == 0
+    attempts.succeeded("name a")
+    assert attempts.wait_s("name a") == 0
+
+
+def test_sessions_are_bounded():
+    sessions = Sessions()
+    first = sessions.sign_in("a", ClientSettings())
+    for _ in range(1000):
+        sessions.sign_in("b", ClientSettings())
+    assert sessions.who(first) is None

@@ -1,0 +1,257 @@
+"""Pages of topics without a browser: lists, records, exports, and their JSON."""
+
+import json
+import re
+import time
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from serving import serving
+
+from bench.peers.kafka import kafka
+from bench.peers.provision import missing_tools
+from headwater.console.access import Access
+from headwater.console.topic_reading import Partition, Reading, Topic
+
+TIMEOUT_S = 60.0
+COUNT = 60
+
+REAL_KAFKA = pytest.param(
+    "kafka",
+    marks=[
+        pytest.mark.java,
+        pytest.mark.skipif(
+            bool(missing_tools("java", "mvn")), reason="needs java and mvn on the PATH"
+        ),
+    ],
+)
+
+
+@pytest.fixture(scope="module", params=["headwater", REAL_KAFKA])
+def looking(request, tmp_path_factory):
+    """A browser on a console for our broker, and for Apache Kafka; both have the same topic."""
+    if request.param == "headwater":
+        address = request.getfixturevalue("console_broker")
+        prepare(address)
+        with serving(tmp_path_factory.mktemp("c"), broker__bootstrap=address) as served:
+            yield served.browser()
+        return
+    with kafka(tmp_path_factory.mktemp("console-kafka")) as broker:
+        prepare(broker.address)
+        with serving(tmp_path_factory.mktemp("c"), broker__bootstrap=broker.address) as served:
+            yield served.browser()
+
+
+def prepare(address):
+    admin = AdminClient({"bootstrap.servers": address})
+    topic = NewTopic("browsed", 3, config={"retention.ms": "-1"})
+    admin.create_topics([topic])["browsed"].result(TIMEOUT_S)
+    producer = Producer({"bootstrap.servers": address, "compression.type": "lz4"})
+    for number in range(COUNT):
+        producer.produce(
+            "browsed",
+            f"value {number}",
+            f"key {number}",
+            partition=number % 3,
+            timestamp=1_700_000_000_000 + number * 1000,
+            headers={"n": str(number)},
+        )
+    assert producer.flush(TIMEOUT_S) == 0
+
+
+def values(answer):
+    return [int(each["value"].split()[1]) for each in answer.json["records"]]
+
+
+def test_a_topic_with_its_partitions_and_configuration(looking):
+    topic = looking.get("/topics/browsed.json").json
+    assert topic["records"] == COUNT
+    assert [(each["start_offset"], each["end_offset"]) for each in topic["partitions"]] == [
+        (0, 20)
+    ] * 3
+    assert all(each["leader"] is not None for each in topic["partitions"])
+    assert topic["size_bytes"] > 0
+    changed = {each["name"]: each["value"] for each in topic["configs"] if each["is_changed"]}
+    assert changed == {"retention.ms": "-1"}
+    (listed,) = [
+        each
+        for each in looking.get("/topics.json?search=browsed").json["topics"]
+        if each["topic"] == "browsed"
+    ]
+    assert (listed["partitions"], listed["records"]) == (3, COUNT)
+
+
+def test_the_newest_records_of_all_partitions_and_the_older_ones(looking):
+    seen = []
+    path = "/topics/browsed/records.json?rows=25"
+    answer = looking.get(path)
+    while True:
+        seen += values(answer)
+        older = answer.json["older"]
+        if older is None:
+            break
+        answer = looking.get(f"{path}&before={older}")
+    assert seen == list(reversed(range(COUNT)))
+
+
+def test_records_from_the_start_on_and_back_again(looking):
+    path = "/topics/browsed/records.json?at=oldest&rows=25"
+    answer = looking.get(path)
+    seen = values(answer)
+    while answer.json["newer"] is not None:
+        answer = looking.get(f"{path}&from={answer.json['newer']}")
+        seen += values(answer)
+    assert seen == list(range(COUNT))
+
+
+@pytest.mark.parametrize(
+    ("query", "first", "count"),
+    [
+        ("at=offset&value=19", 57, 3),
+        ("at=offset&value=10&partition=1", 31, 10),
+        ("at=offset&value=9999", None, 0),
+        ("at=time&value=1700000050000", 50, 10),
+        ("at=time&value=2023-11-14T22:14:10Z", 50, 10),
+        ("at=newest&partition=2", 59, 20),
+    ],
+)
+def test_records_by_offset_and_time(looking, query, first, count):
+    found = values(looking.get(f"/topics/browsed/records.json?{query}"))
+    assert len(found) == count
+    assert (found or [None])[0] == first
+
+
+@pytest.mark.parametrize("query", ["at=offset&value=ten", "at=time&value=soon"])
+def test_what_is_no_place_is_told(looking, query):
+    answer = looking.get(f"/topics/browsed/records.json?{query}")
+    assert answer.status == 400
+    assert answer.json["error"].startswith("no ")
+
+
+def test_one_record_and_its_bytes(looking):
+    record = looking.get("/topics/browsed/records/1/3.json").json
+    assert (record["key"], record["value"]) == ("key 10", "value 10")
+    assert record["headers"] == [["n", "10"]]
+    assert record["shown"]["value"] == {"form": "text", "text": "value 10"}
+    value = looking.get("/topics/browsed/records/1/3/value")
+    assert value.body == b"value 10"
+    assert value.headers["content-disposition"].startswith("attachment")
+    assert looking.get("/topics/browsed/records/1/20.json").status == 404
+    assert looking.get("/topics/browsed/records/7/0.json").status == 404
+    assert looking.get("/topics/nowhere/records.json").status == 404
+
+
+def test_an_export_has_every_record(looking):
+    lines = looking.get("/topics/browsed/export").body.splitlines()
+    records = [json.loads(line) for line in lines]
+    assert len(records) == COUNT
+    assert records[0] == {
+        "topic": "browsed", "partition": 0, "offset": 0, "timestamp": 1_700_000_000_000,
+        "key": "key 0", "value": "value 0", "headers": [["n", "0"]],
+    }  # fmt: skip
+    raw = looking.get("/topics/browsed/export?format=raw&partition=1").body
+    assert raw == b"".join(b"value %d\n" % each for each in range(1, COUNT, 3))
+    since = looking.get("/topics/browsed/export?since=1700000050000").body.splitlines()
+    assert len(since) == 10
+
+
+def test_a_search_by_key(looking):
+    path = looking.post("/topics/browsed/search", {"key": "key 33"}).headers["location"]
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while (search := looking.get(f"{path.rstrip('/')}.json").json)["state"] == "running":
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    assert [each["value"] for each in search["records"]] == ["value 33"]
+
+
+def test_a_live_tail_tells_of_what_is_written(looking):
+    import http.client
+
+    connection = http.client.HTTPConnection(looking.address, timeout=TIMEOUT_S)
+    connection.request("GET", "/topics/browsed/tail/events?after=0:18,1:20,2:20")
+    answer = connection.getresponse()
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.readline() == b"event: records\n"
+    told = json.loads(answer.readline().removeprefix(b"data: "))
+    assert (told["records"], told["left_out"]) == (2, 0)
+    assert "value 57" in told["html"]
+    assert told["after"] == "0:20,1:20,2:20"
+    connection.close()
+
+
+def test_json_by_the_address_and_by_what_is_accepted(looking):
+    by_address = looking.get("/topics.json?search=browsed").json
+    accepted = looking.get("/topics?search=browsed", Accept="application/json").json
+    assert by_address["topics"][0]["topic"] == accepted["topics"][0]["topic"] == "browsed"
+    page = looking.get("/topics", Accept="text/html,application/json;q=0.9")
+    assert page.text.startswith("<!doctype html>")
+
+
+# With a reading that no broker would give
+
+
+def reading_of(names):
+    partition = Partition(0, 1, (1,), (1,), 0, 7, 100)
+    topics = {
+        name: Topic(name, name.startswith("__"), (partition,), number, number, number * 10, None)
+        for number, name in enumerate(sorted(names))
+    }
+    return Reading(time.time(), "c", {1: "127.0.0.1:1"}, topics)
+
+
+@pytest.fixture
+def faked(monkeypatch):
+    def fake(names):
+        reading = reading_of(names)
+
+        async def topics(self):
+            return reading
+
+        monkeypatch.setattr(Access, "topics", topics)
+
+    return fake
+
+
+def test_ten_thousand_topics_come_in_pages(browser, faked):
+    faked([f"topic-{number:05d}" for number in range(10_000)] + ["__internal"])
+    page = browser.get("/topics.json").json
+    assert (page["found"], page["pages"], len(page["topics"])) == (10_000, 200, 50)
+    last = browser.get("/topics.json?page=200").json["topics"]
+    assert last[-1]["topic"] == "topic-09999"
+    assert len(browser.get("/topics").body) < 60_000
+    found = browser.get("/topics.json?search=0123%20topic&sort=-records").json
+    assert [each["topic"] for each in found["topics"]] == [
+        "topic-01239", "topic-01238", "topic-01237", "topic-01236", "topic-01235", "topic-01234",
+        "topic-01233", "topic-01232", "topic-01231", "topic-01230", "topic-00123",
+    ]  # fmt: skip
+    assert browser.get("/topics.json?internal=1").json["found"] == 10_001
+    largest = browser.get("/topics.json?sort=-size&rows=2").json["topics"]
+    assert [each["topic"] for each in largest] == ["topic-09999", "topic-09998"]
+
+
+@pytest.mark.parametrize("query", ["page=0", "page=-1", "page=9999", "page=x", "sort=nothing"])
+def test_wrong_pages_are_the_nearest_right_ones(browser, faked, query):
+    faked(["a", "b"])
+    assert len(browser.get(f"/topics.json?{query}").json["topics"]) == 2
+
+
+def test_markup_in_names_is_shown_as_text(browser, faked):
+    mean = '"><img src=x onerror=alert(1)>'
+    faked([mean])
+    page = browser.get(f"/topics?search={'%3Cscript%3E'}").text
+    assert "<script>" not in page
+    page = browser.get("/topics").text
+    assert mean not in page
+    assert "&lt;img" in page
+    href = re.search(r'href="(/topics/%22[^"]*)"', page)[1]
+    assert "<" not in href
+
+
+def test_all_browsers_share_one_reading(tmp_path, console_broker):
+    with serving(tmp_path, broker__bootstrap=console_broker) as served:
+        for _ in range(5):
+            assert served.browser().get("/topics").status == 200
+        text = served.browser().get("/metrics").text
+        asked = int(re.search(r"headwater_console_readings_total (\d+)", text)[1])
+        assert 1 <= asked <= 2
