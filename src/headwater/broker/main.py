@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from headwater.broker.api import load_all
 from headwater.broker.broker import Broker, BrokerOptions
+from headwater.broker.control import Control
 from headwater.broker.groups import GroupSettings
 from headwater.broker.http import HttpEndpoint
 from headwater.broker.security import rules
@@ -78,6 +79,7 @@ class RunningBroker:
         )
         self.broker.when_users_removed = self.server.end_former_users
         self.http: HttpEndpoint | None = None
+        self._control = Control(self.store)
         self.address = ""
         self.metrics_address: str | None = None
 
@@ -123,6 +125,7 @@ class RunningBroker:
         if self._settings.advertise is not None:
             self.broker.advertised = split_address(self._settings.advertise)
         self.address = join_address(bound_host, bound_port)
+        await self._control.listen()
         await self.server.serve()  # not before: the first client asks for that address
         if self.http is not None:
             self.http.is_ready = True
@@ -131,6 +134,7 @@ class RunningBroker:
         """Ends the connections, commits what was taken in, and closes the log."""
         if self.http is not None:
             self.http.is_ready = False
+        await self._control.close()
         await self.server.close()
         await self.broker.close()
         if self.http is not None:

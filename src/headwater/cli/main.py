@@ -42,6 +42,8 @@ COMMANDS: Final = {
     "why": ("why", "the records of the log behind a derived row"),
     "console": ("console", "run the console: web pages about everything"),
     "status": ("status", "the state of all of it on one screen"),
+    "backup": ("backup", "copy the log and the state of pipelines while everything runs"),
+    "restore": ("restore", "make a data directory of a backup"),
     "doctor": ("doctor", "what is wrong with this machine or configuration"),
 }
 

@@ -18,8 +18,12 @@ TopicPartition = tuple[str, int]
 
 
 def write(files: Files, path: str, offsets: Mapping[TopicPartition, int]) -> None:
+    files.write_atomically(path, encode(offsets))
+
+
+def encode(offsets: Mapping[TopicPartition, int]) -> bytes:
     lines = [f"{topic} {index} {offset}" for (topic, index), offset in offsets.items()]
-    files.write_atomically(path, "\n".join(["0", str(len(lines)), *lines, ""]).encode())
+    return "\n".join(["0", str(len(lines)), *lines, ""]).encode()
 
 
 def read(files: Files, path: str) -> dict[TopicPartition, int]:

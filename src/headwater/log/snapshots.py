@@ -24,6 +24,12 @@ _NAME = re.compile(r"(\d{20})\.snapshot")
 _LEFTOVER = re.compile(r"(\d{20})\.snapshot(?:\.\w+)?\.tmp")
 
 
+def offset_of(name: str) -> int | None:
+    """Of the file of that name; None if it is no snapshot."""
+    found = _NAME.fullmatch(name)
+    return int(found[1]) if found else None
+
+
 def write_at_roll(files: Files, directory: str, offset: int, producers: Producers) -> None:
     """Lasting when it returns. A checkpoint may write the one of the same name meanwhile."""
     if producers.by_id:

@@ -8,6 +8,8 @@
   log-start-offset-checkpoint        where a partition begins inside its first segment
   cleaner-offset-checkpoint          how far each partition is compacted
   archive-cache/                     what was read back from the archive
+  control                            socket for commands on this machine (broker/control.py)
+  backup-….deleted/                  while a backup is made (staging.py)
   orders-0/                          a partition; made with its first record
     00000000000000000000.log/.index/.timeindex/.txnindex, ….snapshot, leader-epoch-checkpoint
 """
@@ -24,7 +26,7 @@ from uuid import uuid4
 
 from headwater.clock import Clock
 from headwater.errors import ConfigError, DataDirectoryInUse
-from headwater.log import checkpoint, progress, recovery
+from headwater.log import checkpoint, progress, recovery, staging
 from headwater.log import segment as segments_on_disk
 from headwater.log.archive import descriptor
 from headwater.log.archive.descriptor import NotCached
@@ -452,6 +454,11 @@ class LogStore:
                 return
             # Only now, so that a stop in between still knows what it has to write.
             self.dirty -= {each.partition for each in partitions if each.is_all}
+
+    async def stage(self) -> str:
+        """A directory with the log as of one moment, which the caller removes (staging.py)."""
+        async with self._catalog_turn, self._checkpoint_turn:
+            return staging.stage(self)
 
     def _checkpoint(self, partitions: list[Progress]) -> None:
         """(worker)"""

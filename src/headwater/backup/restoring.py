@@ -1,0 +1,87 @@
+"""Makes a data directory from a backup.
+
+Everything is copied beside the place, compared with the checksums, and put there at the end: a
+restore that fails or is killed leaves no half directory.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from headwater.backup.copying import Copied, Told, copy, sync, sync_all
+from headwater.backup.taking import FORMAT, MANIFEST, PIPELINES
+from headwater.errors import DataDirectoryInUse, HeadwaterError, UsageError
+from headwater.supervisor import lock
+
+
+def restore(source: Path, data_dir: Path, state_dir: Path, told: Told) -> dict[str, Any]:
+    """Returns the manifest without the files. Raises UsageError if `source` is no backup or
+    something is there already, HeadwaterError if the backup is damaged.
+    """
+    manifest = _manifest(source)
+    for each in (data_dir, state_dir):
+        _check_free(each)
+    files = [Copied(*each) for each in manifest.pop("files")]
+    log = _beside(data_dir)
+    is_inside = state_dir.is_relative_to(data_dir)
+    pipelines = log / state_dir.relative_to(data_dir) if is_inside else _beside(state_dir)
+    made = {log: data_dir} if is_inside else {log: data_dir, pipelines: state_dir}
+    try:
+        for each in made:
+            shutil.rmtree(each, ignore_errors=True)  # of a restore that was killed
+            each.mkdir(parents=True, mode=0o700)
+        for file in files:
+            part, _, place = file.path.partition("/")
+            target = (pipelines if part == PIPELINES else log) / place
+            if copy(source / file.path, target, None, told) != (file.size_bytes, file.crc):
+                raise HeadwaterError("the backup is damaged", detail=str(source / file.path))
+        for each, place_of_it in made.items():
+            sync_all(each)
+            each.replace(place_of_it)
+            sync(place_of_it.parent)
+    except OSError as error:
+        raise HeadwaterError("the backup cannot be restored", detail=str(error)) from error
+    finally:
+        for each in made:
+            shutil.rmtree(each, ignore_errors=True)
+    size_bytes = sum(each.size_bytes for each in files)
+    return {**manifest, "files": len(files), "size_bytes": size_bytes}
+
+
+def _manifest(source: Path) -> dict[str, Any]:
+    try:
+        manifest: dict[str, Any] = json.loads((source / MANIFEST).read_text(encoding="utf-8"))
+        known = manifest["format"]
+    except FileNotFoundError:
+        raise UsageError(
+            f"{source} is no backup, or one that was not completed", detail=f"no {MANIFEST} in it"
+        ) from None
+    except (OSError, ValueError, KeyError) as error:
+        raise HeadwaterError("the backup is damaged", detail=f"{MANIFEST}: {error}") from error
+    if known != FORMAT:
+        raise HeadwaterError(
+            "the backup is of another version",
+            detail=f"format {known}, made by headwater {manifest.get('version')}",
+            hint="restore it with that version, then upgrade",
+        )
+    return manifest
+
+
+def _check_free(directory: Path) -> None:
+    if lock.is_held(directory):
+        raise DataDirectoryInUse(
+            "`headwater up` uses this data directory",
+            detail=str(directory),
+            hint="stop it; then move the directory away",
+        )
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise UsageError(
+            f"{directory} is not empty",
+            hint="a backup is restored into a new data directory: move this one away, or set"
+            " broker.data_dir",
+        )
+
+
+def _beside(directory: Path) -> Path:
+    return directory.with_name(f"{directory.name}.restoring")

@@ -1,0 +1,141 @@
+"""Takes a backup: of a broker that runs, or of a log that nobody uses."""
+
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from headwater import __version__
+from headwater.backup.copying import Copied, Told, copy, sync, sync_all
+from headwater.broker.control import short_path
+from headwater.errors import HeadwaterError, NotReady, UsageError
+from headwater.log.staging import LIST
+
+MANIFEST: Final = "backup.json"
+FORMAT: Final = 1
+LOG, PIPELINES = "log", "pipelines"
+_STAGE_TIMEOUT_S: Final = 60.0
+# Of the data directory, what is nobody's when it is used again.
+_NOT_KEPT: Final = ("lock", "control", "up.lock", "up.json", "archive-cache", "write-probe")
+# Written in this order reversed: whatever is copied of one has its part in those behind it.
+_CHECKPOINT_ORDER: Final = ("commits", "offsets")
+
+
+def take(data_dir: Path, state_dir: Path, target: Path, told: Told) -> dict[str, Any]:
+    """Makes `target` a backup; returns its manifest without the files. Raises UsageError if
+    `target` is there already.
+    """
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UsageError(f"{target} is there already, and not empty")
+    if target.resolve().is_relative_to(data_dir):
+        raise UsageError(f"{target} is inside of the data directory", detail=str(data_dir))
+    if not (data_dir / "catalog.jsonl").exists():
+        raise UsageError("there is no log to back up", detail=str(data_dir))
+    target.mkdir(parents=True, exist_ok=True, mode=0o700)
+    began_at = time.time()
+    files = [
+        *_copied_state(state_dir, target, told),
+        *_copied_log(data_dir, state_dir, target, told),
+    ]
+    about = {"format": FORMAT, "version": __version__, "began_at": began_at, "at": time.time()}
+    sync_all(target)
+    temporary = target / f"{MANIFEST}.tmp"
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump({**about, "files": files}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(target / MANIFEST)
+    sync(target)
+    return {**about, "files": len(files), "size_bytes": sum(each.size_bytes for each in files)}
+
+
+def _copied_state(state_dir: Path, target: Path, told: Told) -> Iterator[Copied]:
+    """A file may be gone before it is copied: Spark removes what is old enough. It never changes
+    one, so whatever is copied is whole.
+    """
+    for source in sorted(_files_below(state_dir), key=_when_written):
+        place = f"{PIPELINES}/{source.relative_to(state_dir)}"
+        try:
+            size_bytes, crc = copy(source, target / place, None, told)
+        except FileNotFoundError:
+            continue
+        yield Copied(place, size_bytes, crc)
+
+
+def _when_written(file: Path) -> tuple[int, str]:
+    parts = file.parts
+    order = next((i for i, each in enumerate(_CHECKPOINT_ORDER) if each in parts), 2)
+    return order, str(file)
+
+
+def _copied_log(data_dir: Path, state_dir: Path, target: Path, told: Told) -> Iterator[Copied]:
+    with _source(data_dir, state_dir) as files:
+        for source, place, size_bytes in files:
+            copied, crc = copy(source, target / LOG / place, size_bytes, told)
+            yield Copied(f"{LOG}/{place}", copied, crc)
+
+
+@contextmanager
+def _source(data_dir: Path, state_dir: Path) -> Iterator[list[tuple[Path, str, int | None]]]:
+    """The files of the log as of one moment, which stay as they are until this is left."""
+    lock = os.open(data_dir / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            with _staged(data_dir) as staged:
+                listed = json.loads((staged / LIST).read_text(encoding="utf-8"))
+                yield [(staged / place, place, size_bytes) for place, size_bytes in listed]
+            return
+        yield [
+            (file, str(file.relative_to(data_dir)), None)
+            for file in _files_below(data_dir)
+            if not file.is_relative_to(state_dir) and _is_kept(file.relative_to(data_dir))
+        ]
+    finally:
+        os.close(lock)
+
+
+def _is_kept(place: Path) -> bool:
+    return place.parts[0] not in _NOT_KEPT and not place.parts[0].endswith((".deleted", ".tmp"))
+
+
+@contextmanager
+def _staged(data_dir: Path) -> Iterator[Path]:
+    """What the broker that runs there gives us; it takes it away when we have left."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(_STAGE_TIMEOUT_S)
+        try:
+            with short_path(str(data_dir)) as address:
+                connection.connect(address)
+            connection.sendall(b'{"stage": true}\n')
+            with connection.makefile("rb") as answers:
+                answer = json.loads(answers.readline() or b"{}")
+        except (OSError, ValueError) as error:
+            raise NotReady(
+                "the broker that uses the data directory does not answer",
+                detail=f"{data_dir}/control: {error}",
+                hint="it may be starting; try again, or stop it: a log that nobody uses can be"
+                " backed up as well",
+            ) from error
+        if "staged" not in answer:
+            reason = answer.get("error", "it has ended")
+            raise HeadwaterError("the broker cannot give a backup", detail=str(reason))
+        yield Path(answer["staged"])
+
+
+def _files_below(directory: Path) -> list[Path]:
+    """Without what is written just now (`….tmp`), and what others hold by its name (`lock`)."""
+    found = []
+    for root, _, names in os.walk(directory):
+        for name in names:
+            file = Path(root, name)
+            with suppress(FileNotFoundError):
+                if file.is_file() and not name.endswith(".tmp") and name not in ("lock", "running"):
+                    found.append(file)
+    return found

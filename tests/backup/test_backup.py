@@ -1,0 +1,271 @@
+"""A backup taken while writers are at work: whole, with all that was acknowledged, no transaction
+half; and what is refused.
+"""
+
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headwater.broker import control
+from headwater.settings import BrokerSettings
+from headwater.testing import InProcessBroker
+
+PLAIN, LEFT, RIGHT, COMPACTED = "plain", "left", "right", "compacted"
+SMALL = {"segment.bytes": "60000"}
+
+
+def headwater(*args, cwd, code=0):
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HEADWATER_")}
+    result = subprocess.run(
+        [sys.executable, "-m", "headwater.cli.main", *args, "--json"],
+        capture_output=True, cwd=cwd, env=kept, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert result.returncode == code, (result.stdout, result.stderr)
+    return json.loads(result.stdout if code == 0 else result.stderr)
+
+
+@contextmanager
+def broker_in(directory: Path):
+    """A broker on directory/data; directory is where commands are run."""
+    (directory / "headwater.toml").write_text('[broker]\ndata_dir = "data"\n')
+    settings = BrokerSettings(listen="127.0.0.1:0", data_dir=str(directory / "data"))
+    with InProcessBroker.serving(str(directory / "data"), settings) as broker:
+        yield broker
+
+
+def wait_until(condition, timeout_s=60.0):
+    until_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
+
+
+class Writers:
+    """Numbers into a plain topic; pairs of the same number into two topics, in one transaction;
+    a few keys again and again into one that is compacted.
+    """
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self.plain: list[int] = []  # acknowledged
+        self.pairs: list[int] = []
+        self._stopped = threading.Event()
+        self._failed: list[BaseException] = []
+        self._threads = [
+            threading.Thread(target=self._guarded, args=(each,), daemon=True)
+            for each in (self._write_plain, self._write_pairs, self._write_keys)
+        ]
+        for each in self._threads:
+            each.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        for each in self._threads:
+            each.join()
+        assert not self._failed
+
+    def _guarded(self, run) -> None:
+        try:
+            run()
+        except BaseException as error:
+            self._failed.append(error)
+            raise
+
+    def _write_plain(self) -> None:
+        producer = Producer({"bootstrap.servers": self._bootstrap, "linger.ms": 0})
+        for number in self._numbers():
+            producer.produce(PLAIN, str(number).ljust(200), on_delivery=self._note(number))
+            producer.poll(0.001)
+        producer.flush()
+
+    def _note(self, number: int):
+        def noted(error, message) -> None:
+            assert error is None
+            self.plain.append(number)
+
+        return noted
+
+    def _write_pairs(self) -> None:
+        producer = Producer(
+            {"bootstrap.servers": self._bootstrap, "transactional.id": "pairs", "linger.ms": 0}
+        )
+        producer.init_transactions()
+        for number in self._numbers():
+            producer.begin_transaction()
+            for topic in (LEFT, RIGHT):
+                producer.produce(topic, str(number).ljust(200))
+            if number % 5 == 4:
+                producer.abort_transaction()
+            else:
+                producer.commit_transaction()
+                self.pairs.append(number)
+
+    def _write_keys(self) -> None:
+        producer = Producer({"bootstrap.servers": self._bootstrap, "linger.ms": 0})
+        dice = random.Random(5)
+        for number in self._numbers():
+            producer.produce(COMPACTED, str(number).ljust(200), key=str(dice.randrange(5)))
+            producer.poll(0.002)
+        producer.flush()
+
+    def _numbers(self):
+        number = 0
+        while not self._stopped.is_set():
+            yield number
+            number += 1
+
+
+def committed(bootstrap: str, *topics: str) -> list[list[int]]:
+    """What each topic has, for a reader of committed records."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "check",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+        }
+    )
+    consumer.assign([TopicPartition(each, 0, OFFSET_BEGINNING) for each in topics])
+    values: dict[str, list[int]] = {each: [] for each in topics}
+    at_end: set[str] = set()
+    while at_end < set(topics):
+        message = consumer.poll(60)
+        assert message is not None
+        if not message.error():
+            values[message.topic()].append(int(message.value()))
+            continue
+        assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+        at_end.add(message.topic())
+    consumer.close()
+    return list(values.values())
+
+
+def test_a_backup_of_writers_at_work_is_whole(tmp_path):
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    new.mkdir()
+    with broker_in(old) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        policies = {COMPACTED: {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}}
+        topics = [
+            NewTopic(each, 1, config=SMALL | policies.get(each, {}))
+            for each in (PLAIN, LEFT, RIGHT, COMPACTED)
+        ]
+        for made in admin.create_topics(topics).values():
+            made.result(60)
+        writers = Writers(broker.bootstrap)
+        backups = []
+        for number in range(2):
+            plain, pairs = len(writers.plain) + 300, len(writers.pairs) + 30
+            wait_until(lambda: len(writers.plain) > plain and len(writers.pairs) > pairs)  # noqa: B023
+            before = set(writers.plain), set(writers.pairs)
+            headwater("backup", f"../backup-{number}", cwd=old)
+            backups.append(before)
+        writers.stop()
+        assert not [each for each in os.listdir(old / "data") if each.startswith("backup-")]
+        assert committed(broker.bootstrap, PLAIN) == [sorted(writers.plain)]
+    (new / "headwater.toml").write_text('[broker]\ndata_dir = "data"\n')
+    for number, (plain, pairs) in enumerate(backups):
+        headwater("restore", f"../backup-{number}", cwd=new)
+        with broker_in(new) as broker:
+            found, left, right, keys = committed(broker.bootstrap, PLAIN, LEFT, RIGHT, COMPACTED)
+            assert found == list(range(len(found)))
+            assert plain <= set(found)
+            assert left == right, "a transaction is there whole or not at all"
+            assert pairs <= set(left)
+            assert not [each for each in left if each % 5 == 4]
+            assert keys == sorted(keys)
+            assert keys
+            producer = Producer({"bootstrap.servers": broker.bootstrap})
+            producer.produce(PLAIN, str(len(found)))
+            assert producer.flush(60) == 0
+            assert committed(broker.bootstrap, PLAIN) == [list(range(len(found) + 1))]
+        os.rename(new / "data", new / f"data-{number}")
+
+
+def test_a_log_that_nobody_uses_is_backed_up_as_well(tmp_path):
+    with broker_in(tmp_path) as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+        producer.produce(PLAIN, "7")
+        assert producer.flush(60) == 0
+    headwater("backup", "saved", cwd=tmp_path)
+    os.rename(tmp_path / "data", tmp_path / "lost")
+    headwater("restore", "saved", cwd=tmp_path)
+    with broker_in(tmp_path) as broker:
+        assert committed(broker.bootstrap, PLAIN) == [[7]]
+
+
+def test_what_is_there_is_never_overwritten(tmp_path):
+    with broker_in(tmp_path):
+        headwater("backup", "saved", cwd=tmp_path)
+        assert "not empty" in headwater("backup", "saved", cwd=tmp_path, code=2)["error"]
+        assert "inside" in headwater("backup", "data/saved", cwd=tmp_path, code=2)["error"]
+        assert "not empty" in headwater("restore", "saved", cwd=tmp_path, code=2)["error"]
+    assert "not empty" in headwater("restore", "saved", cwd=tmp_path, code=2)["error"]
+
+
+@pytest.mark.parametrize("damage", ["flipped", "missing", "shorter", "unfinished"])
+def test_a_damaged_backup_is_refused_and_leaves_nothing(tmp_path, damage):
+    with broker_in(tmp_path) as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+        producer.produce(PLAIN, "1")
+        assert producer.flush(60) == 0
+        headwater("backup", "saved", cwd=tmp_path)
+    (log,) = (tmp_path / "saved" / "log" / f"{PLAIN}-0").glob("*.log")
+    data = bytearray(log.read_bytes())
+    if damage == "flipped":
+        data[-1] ^= 1
+        log.write_bytes(data)
+    elif damage == "missing":
+        log.unlink()
+    elif damage == "shorter":
+        log.write_bytes(data[:-1])
+    else:
+        (tmp_path / "saved" / "backup.json").unlink()
+    os.rename(tmp_path / "data", tmp_path / "away")
+    code = 2 if damage == "unfinished" else 1
+    headwater("restore", "saved", cwd=tmp_path, code=code)
+    assert not (tmp_path / "data").exists()
+    assert not list(tmp_path.glob("*.restoring"))
+
+
+def test_kafka_is_not_ours_to_back_up(tmp_path):
+    (tmp_path / "headwater.toml").write_text('[broker]\nbootstrap = "kafka:9092"\n')
+    assert headwater("backup", "saved", cwd=tmp_path, code=2)["error"] == "the log is not here"
+
+
+def test_a_command_that_is_killed_leaves_nothing_staged(tmp_path):
+    with broker_in(tmp_path):
+        data_dir = str(tmp_path / "data")
+        with socket.socket(socket.AF_UNIX) as connection:
+            with control.short_path(data_dir) as address:
+                connection.connect(address)
+            connection.sendall(b'{"stage": true}\n')
+            with connection.makefile() as answers:
+                staged = Path(json.loads(answers.readline())["staged"])
+            assert (staged / "catalog.jsonl").exists()
+            assert oct(os.stat(tmp_path / "data" / "control").st_mode)[-3:] == "600"
+        wait_until(lambda: not staged.exists())
+
+
+@pytest.mark.parametrize("request_line", [b"\n", b"{}\n", b'{"stage": false}\n', b"\xff\n", b""])
+def test_a_request_that_is_none_is_refused(tmp_path, request_line):
+    with broker_in(tmp_path), socket.socket(socket.AF_UNIX) as connection:
+        with control.short_path(str(tmp_path / "data")) as address:
+            connection.connect(address)
+        connection.sendall(request_line)
+        connection.shutdown(socket.SHUT_WR)
+        with connection.makefile() as answers:
+            assert "error" in json.loads(answers.readline())
