@@ -82,10 +82,14 @@ class Sitting:
         """Writes down what there is so far, so that a sitting that is cut short is not lost."""
         mode = f"{'Short' if self.options.quick else 'Full'} run, {self.rounds} rounds"
         sitting = {"mode": mode, "machine": machine.describe(), "figures": self.figures}
-        if not self.options.quick and not self.options.only:  # those are for the eye
+        if not self.options.quick:  # that is for the eye
             RESULTS.mkdir(exist_ok=True)
-            text = json.dumps(sitting, indent=1, ensure_ascii=False) + "\n"
-            (RESULTS / f"{self.suite}.json").write_text(text)
+            path = RESULTS / f"{self.suite}.json"
+            kept = sitting
+            if self.options.only and path.exists():  # a part that is measured again
+                before = json.loads(path.read_text())
+                kept = {**before, "figures": {**before["figures"], **self.figures}}
+            path.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
             _write_page()
         return report.table(sitting)
 
@@ -192,7 +196,7 @@ def _options() -> argparse.Namespace:
         "suites", nargs="*", metavar="SUITE", help=f"{', '.join(SUITES)}; default: all"
     )
     parser.add_argument("--quick", action="store_true", help="two short rounds, nothing is kept")
-    parser.add_argument("--only", metavar="TEXT", help="parts of pipelines with this in their name")
+    parser.add_argument("--only", metavar="TEXT", help="parts with this in their name")
     parser.add_argument("--rounds", type=int, help="5, or 2 with --quick")
     parser.add_argument("--retained-gb", type=int, default=20, help="how large the large log is")
     parser.add_argument("--report-only", action="store_true", help="the page from the last figures")

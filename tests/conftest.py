@@ -35,6 +35,13 @@ def uses_spark(file: Path) -> bool:
     return bool(re.search(r"def \w+\([^)]*\bspark\b", file.read_text(encoding="utf-8")))
 
 
+def pytest_collection_modifyitems(config, items):
+    """The longest stretch first: what uses Spark takes one of the processes for many minutes, and
+    begun last it would leave the other one idle.
+    """
+    items.sort(key=lambda item: not uses_spark(item.path))
+
+
 def pytest_xdist_make_scheduler(config, log):
     """With `--dist loadfile`: the files that use Spark stay together, as if they were one."""
     if config.getvalue("dist") != "loadfile":

@@ -51,10 +51,11 @@ def q5(frames: Frames) -> Any:
     counted = hot.agg(bids=hw.agg.count())
     both = F.struct("auction", "bids")
     of_window = counted.groupBy("window_start").agg(F.collect_list(both).alias("all"))
-    most = F.array_max(F.col("all.bids"))
-    chosen = of_window.select(
-        "window_start", F.explode(F.filter("all", lambda each: each["bids"] == most)).alias("hot")
-    )
+    # The maximum stands beside the list, not within a condition on its elements: it would be
+    # computed for each of them.
+    most = of_window.select("window_start", "all", F.array_max("all.bids").alias("most"))
+    chosen = most.select("window_start", "most", F.explode("all").alias("hot"))
+    chosen = chosen.where("hot.bids = most")
     return chosen.select("window_start", "hot.auction", "hot.bids")
 
 

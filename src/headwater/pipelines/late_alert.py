@@ -36,5 +36,6 @@ class LateAlert:
 
     @property
     def is_on(self) -> bool:
-        is_told = self._threshold is not None and self.share is not None
-        return is_told and self.share > self._threshold  # type: ignore[operator]
+        if self._threshold is None or self.share is None:
+            return False
+        return self.share > self._threshold

@@ -5,9 +5,24 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 from hypothesis import strategies as st
+from operator_driver import Driver, Source
+
+from headwater.pipelines.operators.times import EventTime
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TOPIC = "events"
+SCHEMA = pa.schema([("name", pa.string()), ("time", pa.timestamp("us", "UTC")), ("id", pa.int64())])
+SECOND = 1_000_000
+
+
+def event_time(delay, idle):
+    """Both in seconds."""
+    return EventTime("time", delay * SECOND, None if idle is None else idle * SECOND)
+
+
+def driven(operator, directory):
+    source = Source(SCHEMA, operator.by, ("name", "id", "_op"), operator.time)
+    return Driver(operator, [source], directory, buckets=2)
 
 
 def at(seconds: int) -> datetime:

@@ -4,13 +4,16 @@ import tempfile
 from itertools import count
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from event_log import (
+    SCHEMA,
+    SECOND,
     Ids,
     Net,
     at,
     cuts,
+    driven,
+    event_time,
     given,
     late_ids,
     logs,
@@ -21,35 +24,21 @@ from event_log import (
 from hypothesis import given as given_by
 from hypothesis import settings
 from hypothesis import strategies as st
-from operator_driver import Driver, Source
 
 from headwater.errors import StateLost
 from headwater.pipelines.operators.aggregate import Count
 from headwater.pipelines.operators.lateness import Lateness
 from headwater.pipelines.operators.named_aggregates import NamedAggregates
 from headwater.pipelines.operators.sessions import Sessions
-from headwater.pipelines.operators.times import EventTime
-
-SCHEMA = pa.schema([("name", pa.string()), ("time", pa.timestamp("us", "UTC")), ("id", pa.int64())])
-SECOND = 1_000_000
 
 
 def driver_of(
     directory, gap=10, delay=0, late="drop", allowed=0, early=False, by=("name",), idle=None
 ):
     aggregates = NamedAggregates((("rows", Count()), ("ids", Ids())), SCHEMA)
-    time = EventTime("time", delay * SECOND, None if idle is None else idle * SECOND)
-    operator = Sessions(
-        by,
-        gap * SECOND,
-        time,
-        Lateness(late, allowed * SECOND),
-        early,
-        aggregates,
-    )
-    columns = ("name", "id", "_op")
-    source = Source(SCHEMA, by, columns, time)
-    return Driver(operator, [source], directory, buckets=2)
+    lateness = Lateness(late, allowed * SECOND)
+    time = event_time(delay, idle)
+    return driven(Sessions(by, gap * SECOND, time, lateness, early, aggregates), directory)
 
 
 def sessions_of(rows, gap):

@@ -9,10 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from event_log import (
+    SCHEMA,
+    SECOND,
     Ids,
     Net,
     at,
     cuts,
+    driven,
+    event_time,
     given,
     late_ids,
     logs,
@@ -33,27 +37,18 @@ from headwater.pipelines.operators.ranges import accumulate_ranges
 from headwater.pipelines.operators.sliding import Sliding
 from headwater.pipelines.operators.times import EventTime
 
-SCHEMA = pa.schema([("name", pa.string()), ("time", pa.timestamp("us", "UTC")), ("id", pa.int64())])
 FLOATS = pa.schema([("id", pa.int64()), ("x", pa.float64()), ("time", pa.timestamp("us", "UTC"))])
-SECOND = 1_000_000
 NAMED = (("rows", agg.count()), ("ids", Ids()), ("total", agg.sum("id")), ("least", agg.min("id")))
 
 
 def driver_of(
     directory, size=10, delay=0, late="drop", allowed=0, early=False, by=("name",), idle=None
 ):
-    time = EventTime("time", delay * SECOND, None if idle is None else idle * SECOND)
-    operator = Sliding(
-        by,
-        ("id",),
-        size * SECOND,
-        time,
-        Lateness(late, allowed * SECOND),
-        early,
-        NamedAggregates(NAMED, SCHEMA),
-    )
-    source = Source(SCHEMA, by, ("name", "id", "_op"), time)
-    return Driver(operator, [source], directory, buckets=2)
+    aggregates = NamedAggregates(NAMED, SCHEMA)
+    lateness = Lateness(late, allowed * SECOND)
+    time = event_time(delay, idle)
+    operator = Sliding(by, ("id",), size * SECOND, time, lateness, early, aggregates)
+    return driven(operator, directory)
 
 
 def results_of(rows, size):

@@ -22,6 +22,7 @@ from headwater.capture.sqlite.catalog import Definition, quoted, read_definition
 from headwater.capture.sqlite.connection import read_transaction, write_transaction
 from headwater.capture.sqlite.triggers import (
     KINDS,
+    MARKS,
     NOW,
     PREFIX,
     Names,
@@ -217,7 +218,8 @@ class ChangeLog:
         before = self.version(connection, old)
         cells = ", ".join(f"c{i}" for i in range(2 * before.width))
         rows = connection.execute(
-            f"SELECT op, {cells} FROM {self.names.log} WHERE id > ? AND t = ? ORDER BY id LIMIT ?",
+            f"SELECT op, {cells} FROM {self.names.log} WHERE id > ? AND t = ? AND op NOT IN {MARKS}"
+            " ORDER BY id LIMIT ?",
             (self.clean_id, old, MOST_REFRESHED + 1),
         ).fetchall()
         if not rows:
@@ -233,7 +235,10 @@ class ChangeLog:
             if op == "u":
                 last_op[tuple(values[i] for i in before.key_at)] = "d"
                 values = values[before.width :]  # noqa: PLW2901
-            key = tuple(values[i] for i in before.key_at)
+            if op == "k":  # of an earlier refresh; only the key, and it was told to be gone
+                key = tuple(values[: len(before.key_at)])
+            else:
+                key = tuple(values[i] for i in before.key_at)
             last_op.pop(key, None)
             last_op[key] = op
         columns = ", ".join(quoted(name) for name, _, _ in definition.columns)
@@ -243,7 +248,7 @@ class ChangeLog:
             row = connection.execute(select, key).fetchone()
             if row is not None:
                 self._mark(connection, new, "r", *row)
-            elif op != "d":
+            elif op not in ("d", "k"):
                 self._mark(connection, new, "k", *key)
 
     def _mark(self, connection: sqlite3.Connection, number: int, op: str, *cells: Any) -> None:

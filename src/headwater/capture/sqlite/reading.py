@@ -17,6 +17,7 @@ from headwater.capture.contract import (
 )
 from headwater.capture.sqlite.changelog import ChangeLog, Version
 from headwater.capture.sqlite.connection import is_busy
+from headwater.capture.sqlite.triggers import MARKS
 from headwater.capture.sqlite.values import (
     is_undecodable,
     json_row,
@@ -26,7 +27,6 @@ from headwater.capture.sqlite.values import (
 )
 from headwater.errors import CaptureError
 
-_MARKS: Final = frozenset("sxfo")
 _CELLS: Final = 3  # where they begin: behind id, t, op
 
 # How many log rows one read takes: as many as keep it this short, so that in rollback-journal mode
@@ -60,7 +60,7 @@ class LogReader:
             make_row = row_maker(rows)
             for row in rows:
                 op = row[2]
-                if op in _MARKS:
+                if op in MARKS:
                     if ordinal >= sent and op != "o":
                         yield self._marked(row)
                     continue

@@ -28,6 +28,7 @@ from headwater.capture.sqlite.catalog import Definition, quoted
 
 PREFIX = "_headwater_"
 NOW = "julianday('now')"
+MARKS = ("s", "x", "f", "o")
 KINDS = ("insert", "update", "delete", "before_insert", "before_update")
 
 

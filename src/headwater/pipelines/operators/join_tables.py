@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from headwater.errors import PipelineError
 from headwater.pipelines.flow import AT, POSITION
-from headwater.pipelines.operators.join_columns import On, pairs_of
+from headwater.pipelines.operators.join_columns import On, pairs_of, with_equal_types
 from headwater.pipelines.operators.stages import Side, run_operator
 from headwater.pipelines.operators.table_changes import PLACE, TableChanges
 from headwater.pipelines.operators.table_join import (
@@ -33,7 +33,6 @@ How = Literal["inner", "left", "right", "full"]
 _HOWS: Final = ("inner", "left", "right", "full")
 _KIND: Final = "join_tables"
 _OURS: Final = (OP, AT, POSITION)
-_INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")  # each fits into the next
 
 
 def join_tables(
@@ -65,7 +64,7 @@ def join_tables(
     ):
         _check_columns(side, frame, named)
     _check_names(left, right, pairs)
-    left, right = _with_equal_types(left, right, pairs)
+    left, right = with_equal_types(_KIND, left, right, pairs)
     tables = joined_tables([_columns(left), _columns(right)], keys, pairs, how)
     join, consolidation = planned(tables, pairs, how)
     moves = [_moves(table, frame) for table, frame in zip(tables, (left, right), strict=True)]
@@ -157,28 +156,6 @@ def _check_names(left: "DataFrame", right: "DataFrame", pairs: list[tuple[str, s
             detail=", ".join(twice),
             hint=f'rename one of them: .withColumnRenamed("{twice[0]}", …)',
         )
-
-
-def _with_equal_types(
-    left: "DataFrame", right: "DataFrame", pairs: list[tuple[str, str]]
-) -> tuple["DataFrame", "DataFrame"]:
-    """Equal join keys must have equal hashes, so integers of different sizes become the larger."""
-    from pyspark.sql import functions as F  # noqa: N812 (as all of PySpark's users write it)
-
-    for one, other in pairs:
-        kinds = [left.schema[one].dataType, right.schema[other].dataType]
-        texts = [each.simpleString() for each in kinds]
-        if texts[0] != texts[1] and all(each in _INTEGERS for each in texts):
-            wider = max(texts, key=_INTEGERS.index)
-            left = left.withColumn(one, F.col(one).cast(wider))
-            right = right.withColumn(other, F.col(other).cast(wider))
-        elif texts[0] != texts[1]:
-            raise PipelineError(
-                f"{_KIND}: join columns of different types are never equal",
-                detail=f"{one} is {texts[0]}, {other} is {texts[1]}",
-                hint=f'cast one of them: .withColumn("{other}", F.col("{other}").cast(…))',
-            )
-    return left, right
 
 
 def _columns(frame: "DataFrame") -> pa.Schema:

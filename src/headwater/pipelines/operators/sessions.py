@@ -14,13 +14,11 @@ until last + 2 * gap + allowed lateness <= watermark.
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headwater.pipelines.operators import window_results
 from headwater.pipelines.operators.contract import TIME, WATERMARK, Input, State
 from headwater.pipelines.operators.lateness import Lateness, admit
 from headwater.pipelines.operators.layouts import check_layout
@@ -40,18 +38,17 @@ from headwater.pipelines.operators.session_merging import (
 from headwater.pipelines.operators.session_state import SessionState
 from headwater.pipelines.operators.times import EventTime
 from headwater.pipelines.operators.window_results import (
-    CHANGED,
-    CORRECTION,
-    NEW,
-    RETRACTED,
+    CHANGED_OP,
+    CORRECTION_MARK,
+    EARLY_MARK,
+    FINAL_MARK,
+    MARKS,
+    NEW_OP,
+    OPS,
+    RETRACTED_OP,
     results_schema,
     results_table,
 )
-
-_MARKS: Final = pa.array([window_results.EARLY, window_results.FINAL, CORRECTION])
-_EARLY, _FINAL, _CORRECTION = range(3)
-_OPS: Final = pa.array([NEW, CHANGED, RETRACTED])
-_NEW, _CHANGED, _RETRACTED = range(3)
 
 Flags = npt.NDArray[np.bool_]
 
@@ -130,7 +127,7 @@ class Sessions:
         is_changed = np.zeros(len(merged), np.bool_)
         is_changed[into[stays]] = True
         is_retracted = (shown != NOT_SHOWN) & ~stays
-        mark = np.where(is_final, np.where(is_corrected, _CORRECTION, _FINAL), _EARLY)
+        mark = np.where(is_final, np.where(is_corrected, CORRECTION_MARK, FINAL_MARK), EARLY_MARK)
 
         untouched = changes.untouched
         waited = ints(untouched, SHOWN)
@@ -140,16 +137,16 @@ class Sessions:
                 self._rows(
                     replaced,
                     is_retracted,
-                    np.where(shown == FINAL, _CORRECTION, _EARLY),
-                    np.full(len(replaced), _RETRACTED),
+                    np.where(shown == FINAL, CORRECTION_MARK, EARLY_MARK),
+                    np.full(len(replaced), RETRACTED_OP),
                 ),
                 self._rows(
                     untouched,
                     ends,
-                    np.full(len(untouched), _FINAL),
-                    np.where(waited == EARLY, _CHANGED, _NEW),
+                    np.full(len(untouched), FINAL_MARK),
+                    np.where(waited == EARLY, CHANGED_OP, NEW_OP),
                 ),
-                self._rows(merged, is_emitted, mark, np.where(is_changed, _CHANGED, _NEW)),
+                self._rows(merged, is_emitted, mark, np.where(is_changed, CHANGED_OP, NEW_OP)),
             ]
         )
         after = pa.concat_tables(
@@ -179,8 +176,8 @@ class Sessions:
             start,
             end,
             self.aggregates.results(sessions, start, end),
-            _MARKS.take(pa.array(mark)),
-            _OPS.take(pa.array(op)),
+            MARKS.take(pa.array(mark)),
+            OPS.take(pa.array(op)),
         )
 
 

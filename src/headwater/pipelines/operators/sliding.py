@@ -38,13 +38,15 @@ from headwater.pipelines.operators.sliding_state import (
 from headwater.pipelines.operators.time_order import by_key_time_and_place
 from headwater.pipelines.operators.times import EventTime
 from headwater.pipelines.operators.window_results import (
-    CHANGED,
-    CORRECTION,
-    EARLY,
-    FINAL,
+    CHANGED_OP,
+    CORRECTION_MARK,
+    EARLY_MARK,
+    FINAL_MARK,
     MARK,
-    NEW,
-    RETRACTED,
+    MARKS,
+    NEW_OP,
+    OPS,
+    RETRACTED_OP,
 )
 from headwater.sinks.contract import OP
 
@@ -55,10 +57,6 @@ PLACE: Final = pa.struct(
 )
 _IS_NEW: Final = "__new"
 _TIMESTAMP: Final = pa.timestamp("us", "UTC")
-_MARKS: Final = pa.array([EARLY, FINAL, CORRECTION])
-_EARLY, _FINAL, _CORRECTION = range(3)
-_OPS: Final = pa.array([NEW, CHANGED, RETRACTED])
-_NEW, _CHANGED, _RETRACTED = range(3)
 
 Flags = npt.NDArray[np.bool_]
 
@@ -182,8 +180,8 @@ class Sliding:
         is_emitted = is_corrected | ends | (is_new & is_final)
         if self.early:
             is_emitted |= is_touched
-        mark = np.where(was_final, _CORRECTION, np.where(is_final, _FINAL, _EARLY))
-        op = np.where(is_new | was_final | (not self.early), _NEW, _CHANGED)
+        mark = np.where(was_final, CORRECTION_MARK, np.where(is_final, FINAL_MARK, EARLY_MARK))
+        op = np.where(is_new | was_final | (not self.early), NEW_OP, CHANGED_OP)
         results = [self._rows(keys, places, near, low, high, is_emitted, mark, op)]
         if is_corrected.any():
             results.insert(0, self._retracted(keys, places, near, is_corrected))
@@ -220,7 +218,7 @@ class Sliding:
         is_old = ~ints(near, _IS_NEW)
         old = near.filter(pa.array(is_old))
         low, high = _intervals(ints(old, KEY), ints(old, TIME), self.size_us)
-        mark, op = np.full(len(old), _CORRECTION), np.full(len(old), _RETRACTED)
+        mark, op = np.full(len(old), CORRECTION_MARK), np.full(len(old), RETRACTED_OP)
         return self._rows(keys, places, old, low, high, which[is_old], mark, op)
 
     def _rows(
@@ -243,8 +241,8 @@ class Sliding:
             *(events[name] for name in self.keep),
             *self.aggregates.results(accumulators, end_us - self.size_us, end_us),
             places.positions(events),
-            _MARKS.take(pa.array(mark[which])),
-            _OPS.take(pa.array(op[which])),
+            MARKS.take(pa.array(mark[which])),
+            OPS.take(pa.array(op[which])),
         ]
         rows = pa.Table.from_arrays(columns, schema=self.output)
         return rows.take(pa.array(np.argsort(end_us, kind="stable")))  # as time went

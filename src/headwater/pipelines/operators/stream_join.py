@@ -11,7 +11,13 @@ from headwater.errors import PipelineError
 from headwater.pipelines.flow import AT, POSITION
 from headwater.pipelines.operators.durations import Duration, microseconds
 from headwater.pipelines.operators.interval_join import IntervalJoin, JoinSide, result_schema
-from headwater.pipelines.operators.join_columns import On, pairs_of
+from headwater.pipelines.operators.join_columns import (
+    INTEGERS,
+    On,
+    pairs_of,
+    type_of,
+    with_equal_types,
+)
 from headwater.pipelines.operators.lateness import CORRECT, DROP, lateness_of
 from headwater.pipelines.operators.stages import Side, run_operator
 from headwater.pipelines.operators.times import EventTime, time_of
@@ -19,7 +25,6 @@ from headwater.sinks.contract import OP
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
 
 How = Literal["inner", "left", "right", "full"]
 Time = str | EventTime
@@ -28,8 +33,7 @@ _HOWS: Final = ("inner", "left", "right", "full")
 _KIND: Final = "join"
 _HASH: Final = "__hash"
 _OURS: Final = (OP, AT, POSITION)
-_INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")  # each fits into the next
-_KEYS: Final = ("string", "boolean", "date", "timestamp", "timestamp_ntz", "binary", *_INTEGERS)
+_KEYS: Final = ("string", "boolean", "date", "timestamp", "timestamp_ntz", "binary", *INTEGERS)
 
 
 def join(
@@ -57,7 +61,8 @@ def join(
     the two that happened later (the right one, if at the same time), `_at` the later of both.
     """
     keys = _keys(left, right, on)
-    left, right = _with_equal_types(left, right, keys)
+    left, right = with_equal_types(_KIND, left, right, keys)
+    _check_types(left, [one for one, _ in keys])
     before_us, after_us = _interval(within)
     if how not in _HOWS:
         raise PipelineError(f"{_KIND}: how={how!r}", hint="it is " + ", ".join(_HOWS))
@@ -109,30 +114,14 @@ def _keys(left: "DataFrame", right: "DataFrame", on: On) -> list[tuple[str, str]
     return keys
 
 
-def _with_equal_types(
-    left: "DataFrame", right: "DataFrame", keys: list[tuple[str, str]]
-) -> tuple["DataFrame", "DataFrame"]:
-    """Equal keys must have equal hashes, so integers of different sizes become the larger."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    for one, other in keys:
-        kinds = _type(left, one), _type(right, other)
-        if kinds[0] != kinds[1] and all(kind in _INTEGERS for kind in kinds):
-            wider = max(kinds, key=_INTEGERS.index)
-            left = left.withColumn(one, F.col(one).cast(wider))
-            right = right.withColumn(other, F.col(other).cast(wider))
-        elif kinds[0] != kinds[1]:
+def _check_types(frame: "DataFrame", key: Sequence[str]) -> None:
+    for name in key:
+        kind = type_of(frame, name)
+        if kind not in _KEYS and not kind.startswith("decimal"):
             raise PipelineError(
-                f"{_KIND}: keys of different types are never equal",
-                detail=f"{one} is {kinds[0]}, {other} is {kinds[1]}",
-                hint=f'cast one of them: .withColumn("{other}", F.col("{other}").cast(…))',
-            )
-        elif kinds[0] not in _KEYS and not kinds[0].startswith("decimal"):
-            raise PipelineError(
-                f"{_KIND}: {one} is {kinds[0]}, which is no type for a key",
+                f"{_KIND}: {name} is {kind}, which is no type for a key",
                 hint="keys are integers, decimals, strings, booleans, dates, timestamps or binary",
             )
-    return left, right
 
 
 def _interval(within: Duration | tuple[Duration, Duration]) -> tuple[int, int]:
@@ -195,10 +184,5 @@ def _arrow_schema(side: Side) -> pa.Schema:
     return to_arrow_schema(side.frame.select(*side.columns, POSITION).schema, timezone="UTC")
 
 
-def _type(frame: "DataFrame", name: str) -> str:
-    schema: StructType = frame.schema
-    return schema[name].dataType.simpleString()
-
-
 def _hash_column(frame: "DataFrame", key: Sequence[str]) -> str:
-    return key[0] if len(key) == 1 and _type(frame, key[0]) in _INTEGERS else _HASH
+    return key[0] if len(key) == 1 and type_of(frame, key[0]) in INTEGERS else _HASH

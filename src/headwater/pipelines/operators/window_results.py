@@ -24,6 +24,11 @@ WINDOW_END: Final = "window_end"
 MARK: Final = "_mark"
 EARLY, FINAL, CORRECTION = "early", "final", "correction"
 NEW, CHANGED, RETRACTED = "c", "u", "d"
+# By number, for arrays of them.
+MARKS: Final = pa.array([EARLY, FINAL, CORRECTION])
+EARLY_MARK, FINAL_MARK, CORRECTION_MARK = range(3)
+OPS: Final = pa.array([NEW, CHANGED, RETRACTED])
+NEW_OP, CHANGED_OP, RETRACTED_OP = range(3)
 RESERVED: Final = (WINDOW_START, WINDOW_END, MARK, OP)
 
 _TIMESTAMP: Final = pa.timestamp("us", "UTC")
