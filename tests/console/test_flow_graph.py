@@ -1,6 +1,7 @@
 """Who is joined to whom, and who is to blame when something is behind."""
 
 import time
+from datetime import UTC, datetime
 
 from headwater.capture.contract import Column, Lag, Table
 from headwater.capture.contract import Position as SourcePosition
@@ -68,7 +69,7 @@ def test_from_source_to_store():
 
 
 def test_what_is_written_to_a_topic_goes_on_from_there():
-    graph = graph_of([], [pipeline(write(sink="topics", table="other"))], TOPICS)
+    graph = graph_of([], [pipeline(write(sink="topic", table="other"))], TOPICS)
     assert ("pipeline:revenue", "topic:other") in graph.edges
     assert not any(each.kind == "store" for each in graph.nodes.values())
 
@@ -85,6 +86,15 @@ def test_spark_is_the_cause_if_the_store_is_quick():
     slow = write(read=0, batch_ms=4000, store_ms=100)
     graph = graph_of([], [pipeline(slow)], TOPICS, lag_s={"revenue/cache/orders": 30.0})
     assert causes(graph) == {"pipeline:revenue": "Spark does not keep up (4 s a batch)"}
+
+
+def test_a_batch_that_does_not_end_is_told():
+    ended = datetime.fromtimestamp(time.time() - 60, UTC).isoformat()
+    stuck = write(read=0, batch_ms=250, store_ms=100, at=ended.replace("+00:00", "Z"))
+    graph = graph_of([], [pipeline(stuck)], TOPICS, lag_s={"revenue/cache/orders": 30.0})
+    assert causes(graph) == {"pipeline:revenue": "Spark has ended no batch for 59 s"} or causes(
+        graph
+    ) == {"pipeline:revenue": "Spark has ended no batch for 60 s"}
 
 
 def test_a_lag_of_a_moment_is_no_backpressure():

@@ -11,8 +11,10 @@ The cause of backpressure. A write that is behind has its cause where its batch'
     a group with lag and without members, or slower than its topics    the group
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -117,15 +119,17 @@ def graph_of(
     groups: Iterable[GroupLag] = (),
     lag_s: Mapping[str, float] | None = None,
     read_per_s: Mapping[str, float] | None = None,
+    topic_sinks: Collection[str] = ("topic",),
 ) -> Graph:
     """`lag_s` and `read_per_s` are of writes, by <pipeline>/<sink>/<table>: how long ago the log
-    was where the store is now, and how many records it takes in a second.
+    was where the store is now, and how many records it takes in a second. `topic_sinks` are those
+    whose tables are topics.
     """
     graph = Graph()
     for capture in captures:
         _add_capture(graph, capture, topics)
     for pipeline in pipelines:
-        _add_pipeline(graph, pipeline, topics, lag_s or {}, read_per_s or {})
+        _add_pipeline(graph, pipeline, topics, lag_s or {}, read_per_s or {}, topic_sinks)
     shown = [each for each in groups if not each.name.startswith(_OWN_GROUPS)]
     for group in sorted(shown, key=lambda each: (-(each.lag or 0), each.name)):
         _add_group(graph, group, topics)
@@ -165,6 +169,8 @@ def _add_topic(graph: Graph, name: str, topics: Mapping[str, TopicFlow]) -> None
 def _add_capture(graph: Graph, known: KnownCapture, topics: Mapping[str, TopicFlow]) -> None:
     node_id = f"source:{known.name}"
     names = [topic_name(known.name, each.table) for each in known.stored.tables.values()]
+    # Changes of tables, transactions, an outbox's topics.
+    names += [each for each in topics if each.startswith(f"{known.name}.") and each not in names]
     per_s = [topics[each].per_s or 0.0 for each in names if each in topics]
     state, notes, cause = WELL, [], None
     lag_bytes = known.stored.capture.lag.size_bytes if known.stored.capture else None
@@ -211,6 +217,7 @@ def _add_pipeline(
     topics: Mapping[str, TopicFlow],
     lag_s: Mapping[str, float],
     read_per_s: Mapping[str, float],
+    topic_sinks: Collection[str],
 ) -> None:
     node_id = f"pipeline:{known.name}"
     rates = [read_per_s[name] for each in known.writes if (name := f"{known.name}/{each.name}") in
@@ -222,7 +229,7 @@ def _add_pipeline(
     for write in known.writes:
         write_lag_s = lag_s.get(f"{known.name}/{write.name}")
         store_id, (store_state, store_cause), (why, is_behind) = _write_states(
-            known, write, write_lag_s
+            known, write, write_lag_s, topic_sinks
         )
         if is_behind and state == WELL:
             state = BEHIND
@@ -279,13 +286,13 @@ def _pipeline_state(known: KnownPipeline) -> tuple[str, str | None]:
 
 
 def _write_states(
-    known: KnownPipeline, write: KnownWrite, lag_s: float | None
+    known: KnownPipeline, write: KnownWrite, lag_s: float | None, topic_sinks: Collection[str]
 ) -> tuple[str, tuple[str, str | None], tuple[str | None, bool]]:
     """The store's id, its state and its blame, and the pipeline's blame and whether the write is
     behind.
     """
     told = write.told
-    is_topic = told["sink"] == "topics"
+    is_topic = told["sink"] in topic_sinks
     store_id = _topic_id(told["table"]) if is_topic else f"store:{known.name}/{write.name}"
     is_behind = bool(write.lag) and (
         not known.is_running or (lag_s is not None and lag_s >= BEHIND_S)
@@ -302,8 +309,21 @@ def _write_states(
     if batch_ms and store_ms is not None and store_ms > batch_ms / 2:
         share = f"{100 * store_ms / batch_ms:.0f} %"
         return store_id, (BEHIND, f"it takes {share} of the batch's time"), (None, True)
+    return store_id, (BEHIND, None), (_of_spark(told), True)
+
+
+def _of_spark(told: Mapping[str, Any]) -> str:
+    """Why rows wait for Spark, as far as its last batch tells."""
+    batch_ms = told.get("batch_ms")
+    try:
+        since_s = time.time() - datetime.fromisoformat(str(told.get("at"))).timestamp()
+    except ValueError:
+        since_s = 0.0
+    since_s -= (batch_ms or 0) / 1000
+    if since_s >= BEHIND_S:
+        return f"Spark has ended no batch for {duration(since_s)}"
     spent = f" ({duration(batch_ms / 1000)} a batch)" if batch_ms else ""
-    return store_id, (BEHIND, None), (f"Spark does not keep up{spent}", True)
+    return f"Spark does not keep up{spent}"
 
 
 def _add_store(

@@ -87,6 +87,7 @@ class Overview:
             groups,
             self.writes.lags_s(),
             self.writes.read_per_s(),
+            {name for name, each in self.config.sinks.items() if each.kind == "topic"} | {"topic"},
         )
 
     def forget(self, *names: Any) -> None:

@@ -99,7 +99,7 @@ function drawChart(element, again = false) {
   const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line") } };
   const options = {
     width: element.clientWidth || 300,
-    height: element.clientHeight || 192,
+    height: (element.clientHeight || 192) - (series.length > 1 ? 32 : 0), // for the legend
     legend: { show: series.length > 1 },
     cursor: { y: false },
     axes: [axis, { ...axis, size: 64 }],
