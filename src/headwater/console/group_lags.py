@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from headwater.client.cluster import Cluster
 from headwater.client.groups import SHARE, ListedGroup, committed_offsets, list_groups
+from headwater.client.offsets import LATEST, UNCOMMITTED, list_offsets
 from headwater.client.sending import TopicPartition
 
 _SAMPLES: Final = 360  # of each group
@@ -36,13 +37,27 @@ class GroupLag:
         }
 
 
-def read_groups(cluster: Cluster, ends: Mapping[TopicPartition, int]) -> list[GroupLag]:
-    """All groups by name. `ends` are those of all partitions: a group may outlive its topics.
+def read_groups(cluster: Cluster) -> list[GroupLag]:
+    """All groups by name. Ends are asked for after the offsets: a lag is never told too small.
     Raises BrokerUnreachable, RequestRefused.
     """
     listed = list_groups(cluster)
     committed = committed_offsets(cluster, listed)
+    ends = _ends(cluster, {place for offsets in committed.values() for place in offsets})
     return [_group(each, committed.get(each.name, {}), ends) for each in listed]
+
+
+def _ends(cluster: Cluster, places: set[TopicPartition]) -> dict[TopicPartition, int]:
+    """Of those that are there and have a leader: a group may outlive its topics."""
+    if not places:
+        return {}
+    known = cluster.find_all_partitions(sorted({topic for topic, _ in places}))
+    led = [
+        (topic, number)
+        for topic, number in places
+        if number < known.get(topic, 0) and cluster.leader(topic, number) is not None
+    ]
+    return list_offsets(cluster, led, LATEST, UNCOMMITTED)
 
 
 def _group(

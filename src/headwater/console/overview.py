@@ -49,7 +49,8 @@ class Overview:
     def close(self) -> None:
         self._project.close()
         if self._sampler is not None:
-            self._sampler.get_loop().call_soon_threadsafe(self._sampler.cancel)
+            with contextlib.suppress(RuntimeError):  # a loop that has ended has ended it, too
+                self._sampler.get_loop().call_soon_threadsafe(self._sampler.cancel)
 
     # Readings
 
@@ -106,14 +107,7 @@ class Overview:
 
     async def _read_groups(self) -> list[GroupLag]:
         async def read() -> list[GroupLag]:
-            topics = await self.access.topics()
-            ends = {
-                (name, each.number): each.end_offset
-                for name, topic in topics.topics.items()
-                for each in topic.partitions
-                if each.end_offset is not None
-            }
-            groups = await self.access.ask(lambda cluster: read_groups(cluster, ends))
+            groups = await self.access.ask(read_groups)
             self.lags.add(groups, time.time())
             return groups
 

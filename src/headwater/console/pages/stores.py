@@ -27,7 +27,13 @@ async def _stores(request: Request) -> Response:
     overview = overview_of(request)
     state = await overview.project()
     stores = [_told(overview, known, write) for known in state.pipelines for write in known.writes]
-    return shown(request, "stores.html", {"stores": stores})
+    recent = request.app.state.console.jobs.about(PLACE.path)
+    return shown(request, "stores.html", {"stores": stores}, recent=recent[:3])
+
+
+async def _verify_all(request: Request) -> Response:
+    """One after another, in one Spark."""
+    return await jobs.start(request, "verify", "Verify all stores", ["verify"], about=PLACE.path)
 
 
 async def _store(request: Request) -> Response:
@@ -139,6 +145,7 @@ def address_of(known: Known, write: KnownWrite) -> str:
 _PATH: Final = "/stores/{pipeline}/{sink}/{table:path}/"
 ROUTES: Final = [
     *both("/stores", _stores),
+    Route("/stores/verify", _verify_all, methods=["POST"]),
     Route(f"{_PATH}verify", _verify, methods=["POST"]),
     Route(f"{_PATH}why", _why, methods=["POST"]),
     *both(_PATH, _store),

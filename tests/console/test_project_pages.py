@@ -1,0 +1,317 @@
+"""Flow, captures, pipelines, stores and jobs of a project, by what its processes have left."""
+
+import re
+import sys
+import time
+
+import pytest
+from recorded_project import ORDERS, RecordedProject
+from serving import serving
+
+from headwater.console import jobs, overview, project, readings
+from headwater.testing import InProcessBroker
+
+TIMEOUT_S = 60
+
+
+def wait_until(condition, what):
+    end_s = time.monotonic() + TIMEOUT_S
+    while not (found := condition()):
+        assert time.monotonic() < end_s, f"{what} has not happened"
+        time.sleep(0.05)
+    return found
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """Readings are renewed sooner than they would, so that tests need not wait."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(overview, "_PROJECT_AGE_S", 0.2)
+        patched.setattr(project, "_STORE_AGE_S", 0.2)
+        patched.setattr(readings, "_SHARE", 1.0)
+        yield from _served(tmp_path_factory)
+
+
+def _served(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("recorded")
+    with InProcessBroker.serving(str(tmp_path_factory.mktemp("broker"))) as broker:
+        recorded = RecordedProject(directory, broker.bootstrap)
+        recorded.capture()
+        recorded.pipeline()
+        with serving(directory) as console:
+            console.project = recorded
+            yield console
+        recorded.ended()
+
+
+@pytest.fixture
+def browser(served):
+    return served.browser()
+
+
+def posted(browser, path, fields=None, *, confirmed=False):
+    fields = {**(fields or {}), **({"confirmed": "yes"} if confirmed else {})}
+    return browser.post(path, fields)
+
+
+def stand_in(monkeypatch, source):
+    """What is run instead of `headwater …`."""
+    code = "import json, sys, time\n" + source
+    monkeypatch.setattr(jobs, "_COMMAND", (sys.executable, "-c", code))
+
+
+def ended_job(browser, answer):
+    assert answer.status == 303, answer.text
+    path = answer.headers["location"]
+    wait_until(
+        lambda: browser.get(path.rstrip("/") + ".json").json["state"] not in ("waiting", "running"),
+        "the end of the job",
+    )
+    return path
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/flow", "/groups", "/queues", "/captures", "/captures/shop/", "/pipelines",
+     "/pipelines/orders/", "/pipelines/idle/", "/stores", "/stores/orders/cache/orders/", "/jobs"],
+)  # fmt: skip
+def test_every_page_has_its_json_beside_it(browser, path):
+    page = browser.get(path)
+    assert page.status == 200, page.text
+    assert "This page as JSON" in page.text
+    assert browser.get(path.rstrip("/") + ".json").json is not None
+    assert " style=" not in page.text  # the policy would drop it
+    assert "<script>" not in page.text
+
+
+def test_the_flow_joins_source_topic_pipeline_and_store(browser):
+    flow = browser.get("/flow.json").json
+    joined = {(each["from"], each["to"]) for each in flow["edges"]}
+    assert joined >= {
+        ("source:shop", f"topic:{ORDERS}"),
+        ("source:shop", "topic:shop.schema"),
+        (f"topic:{ORDERS}", "pipeline:orders"),
+        ("pipeline:orders", "store:orders/cache/orders"),
+    }
+    (cause,) = flow["causes"]
+    assert cause["id"] == "source:shop"
+    assert "main.items" in cause["cause"]
+    page = browser.get("/flow").text
+    for node in flow["nodes"]:
+        # Once in the picture, once in the table, at least.
+        assert page.count(f'href="{node["href"]}"') >= 2
+        assert browser.get(node["href"]).status == 200
+    assert browser.get("/").headers["location"] == "/flow"
+
+
+def test_the_processes_that_up_looks_after(served, browser):
+    served.project.supervised(
+        {"name": "broker", "state": "ready", "restarts": 0, "address": "127.0.0.1:9092"},
+        {"name": "capture shop", "state": "paused", "restarts": 4, "reason": "no such host"},
+    )
+    try:
+        assert "no such host" in browser.get("/flow").text
+        assert "no such host" in browser.get("/captures/shop/").text
+    finally:
+        (served.project.directory / "data" / "up.json").unlink()
+
+
+def test_a_capture_with_its_progress_and_what_mends_it(browser):
+    capture = browser.get("/captures/shop.json").json
+    tables = {each["table"]: each for each in capture["tables"]}
+    assert tables["main.orders"]["snapshot"] == {"rows": 40, "estimated_rows": 160, "done": False}
+    assert tables["main.orders"]["records"] == 100
+    assert tables["main.items"]["failed"]["hint"] == "give it a primary key"
+    assert (capture["lag_bytes"], capture["retained_bytes"]) == (0, 4096)
+    (change,) = capture["schema_changes"]
+    assert (change["table"], change["ddl"]) == (
+        "main.orders",
+        "ALTER TABLE orders ADD product TEXT",
+    )
+    page = browser.get("/captures/shop/").text
+    assert "give it a primary key" in page
+    assert 'value="40" max="160"' in page
+
+
+def test_copying_a_table_again_asks_first(browser, monkeypatch):
+    stand_in(monkeypatch, "print(json.dumps({'rows': 160, 'tables': ['main.orders']}))")
+    path, fields = "/captures/shop/snapshot", {"table": "main.orders"}
+    asked = posted(browser, path, fields)
+    assert asked.status == 200
+    assert "Copy main.orders again?" in asked.text
+    assert browser.get("/jobs.json").json["jobs"] == []
+    job = ended_job(browser, posted(browser, path, fields, confirmed=True))
+    assert "160 rows of main.orders copied" in browser.get(job).text
+    command = browser.get(job.rstrip("/") + ".json").json["command"]
+    assert command == "headwater capture snapshot --wait --table=main.orders shop"
+    assert posted(browser, path, {"table": "main.nothing"}, confirmed=True).status == 400
+    assert "Copy main.orders again" in browser.get("/captures/shop/").text  # it is not forgotten
+
+
+def test_a_pipeline_with_its_batches_watermark_and_plan(browser):
+    pipeline = browser.get("/pipelines/orders.json").json
+    assert pipeline["state"] == "running"
+    (write,) = pipeline["writes"]
+    assert (write["lag"], write["batch_ms"], write["store_ms"]) == (40, 250, 200)
+    assert 80 < write["operators"]["tumbling-1"]["watermark_gap_s"] < 600
+    assert write["plan"].startswith("== Physical Plan ==")
+    page = browser.get("/pipelines/orders/").text
+    assert "partition 3 of clicks" in page
+    assert "3 late" in page
+    assert "40 records behind" in page
+    assert "== Physical Plan ==" in page
+    idle = browser.get("/pipelines/idle/").text
+    assert "No process runs it now" in idle
+
+
+def test_rebuilding_and_promoting_ask_first(browser, monkeypatch):
+    stand_in(monkeypatch, "print(json.dumps({'versions': {'cache/orders': 2}, 'promoted': False}))")
+    for path, fields in (
+        ("/pipelines/orders/rebuild", {"write": "cache/orders"}),
+        ("/pipelines/orders/promote", {"version": "2"}),
+    ):
+        before = len(browser.get("/jobs.json").json["jobs"])
+        assert "orders?" in posted(browser, path, fields).text
+        assert len(browser.get("/jobs.json").json["jobs"]) == before
+    job = ended_job(
+        browser,
+        posted(
+            browser, "/pipelines/orders/rebuild", {"write": "cache/orders", "promote": "1"},
+            confirmed=True,
+        ),
+    )  # fmt: skip
+    assert "version 2 is whole" in browser.get(job).text
+    command = browser.get(job.rstrip("/") + ".json").json["command"]
+    assert command == "headwater pipeline rebuild --write=cache/orders --promote orders"
+    wrong = posted(browser, "/pipelines/orders/promote", {"version": "--drop"}, confirmed=True)
+    assert wrong.status == 400
+
+
+def test_a_store_with_its_position_against_the_log(browser):
+    store = browser.get("/stores/orders/cache/orders.json").json
+    assert (store["is_in_step"], store["lag"], store["kind"]) == (False, 40, "sqlite")
+    assert store["positions"] == [
+        {"topic": ORDERS, "partition": 0, "position": 60, "end_offset": 100, "lag": 40}
+    ]
+    (listed,) = browser.get("/stores.json").json["stores"]
+    assert listed["store"] == "orders/cache/orders"
+
+
+def test_a_store_that_comes_in_step(served, browser):
+    served.project.apply(100)
+    try:
+        wait_until(
+            lambda: browser.get("/stores/orders/cache/orders.json").json["is_in_step"], "in step"
+        )
+    finally:
+        served.project.apply(60)
+        wait_until(
+            lambda: browser.get("/stores/orders/cache/orders.json").json["lag"] == 40, "behind"
+        )
+
+
+VERDICT = {
+    "name": "orders", "write": "cache/orders", "version": 1, "is_equal": False, "rows": 61,
+    "offsets": {}, "different": 2, "not_derived": [],
+    "differences": [
+        {"key": {"id": 3}, "stored": {"id": 3, "product": "lamp<b>"},
+         "derived": {"id": 3, "product": "desk"}},
+        {"key": {"id": 4}, "stored": None, "derived": {"id": 4, "product": "chair"}},
+    ],
+}  # fmt: skip
+
+
+def test_verifying_shows_the_rows_that_differ(browser, monkeypatch):
+    stand_in(
+        monkeypatch,
+        f"sys.stderr.write('deriving …\\n'); print(json.dumps([{VERDICT!r}])); sys.exit(3)",
+    )
+    job = ended_job(browser, posted(browser, "/stores/orders/cache/orders/verify"))
+    for page in (browser.get(job).text, browser.get("/stores/orders/cache/orders/").text):
+        assert "2 of 61 rows differ" in page
+        assert "<mark>product=lamp&lt;b&gt;</mark>" in page  # what a store has is shown, not run
+        assert "missing" in page
+    assert "verify orders/cache/orders" in browser.get(job).text
+
+
+def test_why_a_row_is_as_it_is(browser, monkeypatch):
+    trace = {
+        "write": "cache/orders", "row": {"id": 3, "product": "desk"}, "count": 5, "untraced": [],
+        "causes": [{"topic": ORDERS, "partition": 0, "offset": 41, "at": None, "op": "u",
+                    "record": {"id": 3}}],
+    }  # fmt: skip
+    stand_in(monkeypatch, f"print(json.dumps({trace!r}))")
+    assert posted(browser, "/stores/orders/cache/orders/why", {}).status == 400
+    answer = posted(browser, "/stores/orders/cache/orders/why", {"key.id": "--limit=3"})
+    job = ended_job(browser, answer)
+    page = browser.get(job).text
+    assert "0@41" in page
+    assert "and 4 older" in page
+    command = browser.get(job.rstrip("/") + ".json").json["command"]
+    assert command == "headwater why --key=id=--limit=3 orders/cache/orders"
+
+
+def test_a_job_can_be_cancelled_and_says_why_it_failed(browser, monkeypatch):
+    stand_in(monkeypatch, "sys.stderr.write('half way\\n'); sys.stderr.flush(); time.sleep(600)")
+    path = posted(browser, "/stores/verify").headers["location"]
+    wait_until(lambda: "half way" in browser.get(path).text, "progress")
+    again = posted(browser, "/stores/verify")
+    assert again.status == 409
+    assert "under way" in again.text
+    browser.post(f"{path}cancel")
+    assert browser.get(path.rstrip("/") + ".json").json["state"] == "cancelled"
+    stand_in(monkeypatch, 'sys.stderr.write(\'{"error": "no Java"}\'); sys.exit(1)')
+    job = ended_job(browser, posted(browser, "/stores/verify"))
+    assert "no Java" in browser.get(job).text
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/captures/shopp/", "/pipelines/order/", "/stores/orders/cache/order/", "/jobs/999/",
+     "/queues/none/", "/groups/none/"],
+)  # fmt: skip
+def test_what_is_not_there(browser, path):
+    assert browser.get(path).status == 404
+
+
+def test_nothing_is_changed_without_the_form_of_a_page(browser):
+    for path in ("/stores/verify", "/pipelines/orders/rebuild", "/captures/shop/snapshot"):
+        refused = browser.post(path, {"confirmed": "yes"}, token=False)
+        assert refused.status == 403
+
+
+def test_many_who_look_cost_one_reading(served):
+    browsers = [served.browser() for _ in range(5)]
+    browsers[0].get("/flow")
+    before = _asked(browsers[0])
+    for each in browsers * 4:
+        assert each.get("/flow").status == 200
+    assert _asked(browsers[0]) - before <= 20  # of 20 times 3 readings; seconds may pass
+
+
+def _asked(browser):
+    found = re.search(r"headwater_console_readings_total (\d+)", browser.get("/metrics").text)
+    return int(found[1])
+
+
+def test_without_a_broker_the_page_says_so_and_goes_on_when_it_is_back(tmp_path):
+    with InProcessBroker.serving(str(tmp_path / "broker")) as broker:
+        (tmp_path / "headwater.toml").write_text(
+            f'[broker]\nbootstrap = "{broker.bootstrap}"\ndata_dir = "data"\n'
+        )
+        with serving(tmp_path) as served:
+            browser = served.browser()
+            assert "Nothing flows yet" in browser.get("/flow").text
+            address = broker.bootstrap
+            broker.stop()
+            gone = wait_until(
+                lambda: (found := browser.get("/flow")).status == 503 and found, "the trouble"
+            )
+            assert "does not answer" in gone.text
+            for path in ("/groups", "/captures", "/pipelines", "/stores"):
+                assert browser.get(path).status in (200, 503)
+            from dataclasses import replace
+
+            broker._settings = replace(broker._settings, listen=address)
+            broker.start()
+            wait_until(lambda: browser.get("/flow").status == 200, "the recovery")
