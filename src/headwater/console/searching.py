@@ -11,7 +11,7 @@ import secrets
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
@@ -40,6 +40,8 @@ _MOST_KEPT: Final = 50
 _ALONE_S: Final = 120.0  # after which a search that nobody asks for ends
 _STRETCH: Final = 200_000  # offsets that are read at a time
 
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_ .:-]+")
+_NUMBER: Final = re.compile(r"[0-9.eE+-]+")
 _STEP: Final = re.compile(r"\.?([^.\[\]]+)|\[(\d+)\]")
 
 
@@ -237,23 +239,37 @@ def matching(batch: "pa.RecordBatch", wanted: Wanted) -> "pa.RecordBatch":
     if masks:
         batch = batch.filter(reduce(pc.and_, masks))
     if batch.num_rows and (wanted.header or wanted.header_value):
-        headers = batch.column("headers").to_pylist()
-        batch = batch.filter(pa.array([_has_header(each, wanted) for each in headers]))
+        batch = batch.filter(_has_header(batch.column("headers"), wanted, contains))
     if batch.num_rows and wanted.path:
+        if _is_plain(wanted.path_value):
+            batch = batch.filter(contains(batch.column("value"), wanted.path_value))
         steps = path_steps(wanted.path)
-        values = batch.column("value")
-        kept = [_is_at(value.as_buffer(), steps, wanted.path_value) for value in values]
-        batch = batch.filter(pa.array(kept))
+        values = batch.column("value").to_pylist()
+        kept = [_is_at(value, steps, wanted.path_value) for value in values]
+        batch = batch.filter(pa.array(kept, pa.bool_()))
     return batch
 
 
-def _has_header(headers: list[dict[str, Any]], wanted: Wanted) -> bool:
-    text = wanted.header_value.encode()
-    return any(
-        (not wanted.header or each["name"] == wanted.header)
-        and (not text or text in (each["value"] or b""))
-        for each in headers
-    )
+def _has_header(headers: Any, wanted: Wanted, contains: Callable[[Any, str], Any]) -> Any:
+    """For each record whether one of its headers is the one."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    each, records = pc.list_flatten(headers), pc.list_parent_indices(headers)
+    masks = []
+    if wanted.header:
+        masks.append(pc.equal(each.field("name"), wanted.header))
+    if wanted.header_value:
+        masks.append(contains(each.field("value"), wanted.header_value))
+    has = np.zeros(len(headers), np.bool_)
+    has[records.filter(reduce(pc.and_, masks)).to_numpy()] = True
+    return pa.array(has)
+
+
+def _is_plain(text: str) -> bool:
+    """Whether JSON has this text in one spelling only: letters that nobody escapes, no number."""
+    return bool(_PLAIN.fullmatch(text)) and not _NUMBER.fullmatch(text)
 
 
 def path_steps(path: str) -> list[str | int]:
@@ -275,12 +291,12 @@ def path_steps(path: str) -> list[str | int]:
 _NOTHING: Final = object()
 
 
-def _is_at(buffer: Any, steps: list[str | int], text: str) -> bool:
+def _is_at(value: bytes | None, steps: list[str | int], text: str) -> bool:
     """Whether the JSON has `text` at this place; without a text, whether it has anything there."""
-    if buffer is None:
+    if value is None:
         return False
     try:
-        document = orjson.loads(memoryview(buffer))
+        document = orjson.loads(value)
     except orjson.JSONDecodeError:
         return False
     found = _walk(document, steps)
