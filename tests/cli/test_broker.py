@@ -93,7 +93,7 @@ def test_a_port_in_use_is_an_error_and_no_traceback(offline, tmp_path):
         error = offline.error("broker", "--listen", ready["listen"], "--data-dir", "other")
     assert "error: the broker cannot listen\n" in error
     assert "address already in use" in error
-    assert "hint: --listen takes another address" in error
+    assert "hint: broker.listen or --listen names another address" in error
 
 
 def test_wrong_flags_are_wrong_usage(offline):

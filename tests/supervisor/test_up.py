@@ -110,7 +110,7 @@ def test_a_mistake_is_told_once_and_tried_again_when_it_is_mended(tmp_path):
 
 
 def test_status_tells_of_a_broker_that_does_not_start(tmp_path):
-    project = Project(tmp_path).with_capture()
+    project = Project(tmp_path).with_capture().with_pipeline("orders", "")
     project.file.write_text(
         '[broker]\ntls_cert = "none.pem"\ntls_key = "none.key"\n'
         + project.file.read_text().partition("\n")[2]
@@ -122,15 +122,16 @@ def test_status_tells_of_a_broker_that_does_not_start(tmp_path):
             status, capture_output=True, cwd=tmp_path, env=environment(), check=False, text=True
         )
         assert shown.returncode == 3, shown.stderr
-        assert "0 of 2 ready" in shown.stdout
+        assert "0 of 3 ready" in shown.stdout
         assert failed["reason"][:30] in shown.stdout
         told_json = subprocess.run(
             [*status, "--json"], capture_output=True, cwd=tmp_path, env=environment(), check=False
         )
         children = json.loads(told_json.stdout)["up"]["children"]
-        assert [each["state"] for each in children] == ["failed", "waiting"]
+        assert [each["state"] for each in children] == ["failed", "waiting", "waiting"]
         assert up.stop() == 0
     assert up.states_of("capture shop") == ["stopped"]
+    assert up.states_of("pipelines") == ["stopped"]  # never started, not even for a moment
 
 
 def test_an_error_of_a_child_comes_with_its_hint(tmp_path):

@@ -116,7 +116,8 @@ def _run(args: argparse.Namespace) -> int:
         raise HeadwaterError(
             "the broker cannot listen",
             detail=error.strerror or str(error),
-            hint="--listen takes another address; `headwater doctor` shows who answers at this one",
+            hint="broker.listen or --listen names another address; `headwater doctor` shows who"
+            " answers at this one",
         ) from error
     return 0
 

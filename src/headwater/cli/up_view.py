@@ -2,6 +2,7 @@
 start the addresses and what to try next. As text, or as one JSON object per event.
 """
 
+import shutil
 import sys
 import time
 from typing import Any, Final
@@ -77,7 +78,9 @@ class TextView:
         starting = [each for each in children if each.told.state != told.READY]
         parts = ", ".join(f"{each.plan.name} ({_doing(each)})" for each in starting)
         took_s = time.monotonic() - self._began_s
-        self._output.status(styled(f"{took_s:.0f} s, not ready yet: {parts}", "dim"))
+        line = f"{took_s:.0f} s, not ready yet: {parts}"
+        columns = shutil.get_terminal_size().columns  # a line that wraps cannot be taken back
+        self._output.status(styled(line[: columns - 1], "dim"))
         if not terminal() and time.monotonic() - self._told_s >= _STILL_S:
             self._told_s = time.monotonic()
             self._put(_OWN_NAME, f"not ready yet: {parts}")

@@ -128,5 +128,5 @@ def _cannot_listen(listen: str, error: OSError) -> HeadwaterError:
     return HeadwaterError(
         "the console cannot listen",
         detail=f"{listen}: {(error.strerror or str(error)).lower()}",
-        hint="--listen takes another address, for example 127.0.0.1:8081",
+        hint="console.listen or --listen names another address, for example 127.0.0.1:8081",
     )

@@ -44,7 +44,7 @@ class View(Protocol):
     def changed(self, child: Child, before: str) -> None: ...
 
     def tick(self, children: list[Child]) -> None:
-        """Twice a second until all are ready for the first time."""
+        """Twice a second until all are ready for the first time, or are to stop."""
 
     def all_ready(self, children: list[Child]) -> None: ...
 
@@ -108,9 +108,9 @@ class Supervisor:
     async def _supervise(self) -> None:
         self._tell()
         lives = {}
-        tasks = [asyncio.create_task(self._tick())]
         for child in self.children:
             lives[child.plan.name] = asyncio.create_task(self._run(child))
+        tick = asyncio.create_task(self._tick())
         await self._stop.wait()
         self._tell()
         for kind in STOP_ORDER:
@@ -120,8 +120,7 @@ class Supervisor:
                 if killed:
                     self._view.said(f"{child.plan.name} was killed: it did not end in time")
             await asyncio.gather(*(lives[each.plan.name] for each in of_kind))
-        for each in tasks:
-            each.cancel()
+        tick.cancel()
 
     async def _run(self, child: Child) -> None:
         """A child whose supervision fails ends all: it would never be started again."""
@@ -132,6 +131,8 @@ class Supervisor:
                 await asyncio.wait((ready, stop), return_when=asyncio.FIRST_COMPLETED)
                 ready.cancel()
                 stop.cancel()
+            if self._stop.is_set():  # before its turn: it is not started any more
+                await child.stop(0.0)
             await child.run()
         except BaseException:
             self._stop.set()
@@ -147,7 +148,7 @@ class Supervisor:
         return {**environment_of(self._config, address), **self._secrets}
 
     async def _tick(self) -> None:
-        while not self._all_ready.is_set():
+        while not self._all_ready.is_set() and not self._stop.is_set():
             self._view.tick(self.children)
             await asyncio.sleep(_TICK_S)
 
