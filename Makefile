@@ -10,7 +10,7 @@ VENDOR := src/headwater/console/static/vendor
 .PHONY: run test test-fast lint bench docs lock messages system clean
 .DEFAULT_GOAL := run
 
-run: $(VENV)/.run $(VENDOR)/htmx.min.js  ## the demo
+run: $(VENV)/.run $(VENV)/.classes $(VENDOR)/htmx.min.js  ## the demo
 	@$(BIN)/headwater demo
 
 # In two processes: most tests wait for a disk, a client or a child more than they compute.
@@ -59,6 +59,11 @@ $(VENV)/.run: requirements.txt pyproject.toml
 	@echo "Installing Headwater into $(VENV) …"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt hatchling editables
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.classes: $(VENV)/.run
+	@echo "Preparing Spark, so that it starts sooner …"
+	@$(BIN)/python -m headwater.pipelines.class_archive > /dev/null || true
 	@touch $@
 
 $(VENV)/.dev: requirements-dev.txt $(VENV)/.run

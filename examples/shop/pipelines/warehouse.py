@@ -1,4 +1,4 @@
-"""The warehouse: the tables that people report on, for queries that the shop's database should not bear."""
+"""The warehouse: the tables that people report on, so that the shop's database need not bear it."""
 
 import headwater as hw
 
