@@ -121,3 +121,51 @@ def test_the_project_runs_as_it_is_and_nothing_of_spark_outlives_it(tmp_path):
         up.end()
         wait_until(project.is_clean, "the end of everything")
         assert not java_below(project)
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(not os.environ.get("HEADWATER_LONG"), reason="starts Spark four times")
+@pytest.mark.parametrize("store", ["kept", "lost"])
+def test_pipelines_go_on_from_a_backup(tmp_path, store):
+    """The data directory is lost. The source has gone on, and the store, if it is there, as well."""
+    headwater("init", "shop", cwd=tmp_path)
+    project = InitProject(tmp_path / "shop")
+    settings = {"HEADWATER_BROKER__LISTEN": "127.0.0.1:0", "HEADWATER_CONSOLE__LISTEN": "off"}
+    reports, derived = project.directory / "reports.db", "SELECT id, total_cents FROM orders"
+
+    def insert(quantity):
+        with closing(sqlite3.connect(project.database, timeout=60)) as connection, connection:
+            connection.execute(
+                "INSERT INTO orders (product, quantity, price_cents) VALUES ('shelf', ?, 100)",
+                (quantity,),
+            )
+
+    def expected():
+        return sorted(rows(project.database, "SELECT id, price_cents * quantity FROM orders"))
+
+    with running(project, **settings) as up:
+        up.wait_ready()
+        insert(1)
+        wait_until(lambda: sorted(rows(reports, derived)) == expected(), "the first rows")
+        insert(2)
+        headwater("backup", "../saved", cwd=project.directory, **settings)
+        insert(3)
+        wait_until(lambda: sorted(rows(reports, derived)) == expected(), "the later rows")
+        assert up.stop() == 0
+    project.data_dir.rename(tmp_path / "away")
+    if store == "lost":
+        for file in project.directory.glob("reports.db*"):
+            file.unlink()
+    headwater("restore", "../saved", cwd=project.directory, **settings)
+    with running(project, **settings) as up:
+        up.wait_ready()
+        insert(4)
+        wait_until(lambda: sorted(rows(reports, derived)) == expected(), "all rows", 600)
+        state = json.loads(
+            headwater("status", "--json", cwd=project.directory, code=None, **settings).stdout
+        )
+        verified = headwater(
+            "verify", "orders", "-b", state["bootstrap"], cwd=project.directory, **settings
+        )
+        assert "equal" in verified.stdout
+        assert up.stop() == 0

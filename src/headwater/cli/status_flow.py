@@ -82,7 +82,8 @@ def show_supervisor(state: dict[str, Any] | None) -> None:
     say(_coloured(table(headers, [_child_cells(each) for each in state["children"]])) + "\n")
     for each in state["children"]:
         if each["state"] != told.READY and each["hint"]:
-            say(f"{styled('hint:', 'bold cyan')} {each['name']}: {each['hint']}")
+            say(f"{styled('error:', 'bold red')} {each['name']}: {each['reason']}")
+            say(f"{styled('hint:', 'bold cyan')} {each['hint']}\n")
 
 
 def _child_cells(child: dict[str, Any]) -> tuple[Any, ...]:

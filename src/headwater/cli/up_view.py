@@ -67,6 +67,9 @@ class TextView:
         else:
             then = f"started again in {child.pause_s:g} s"
         first, *more = child.told.reason.split("\n")
+        if child.is_repeated:
+            self._put(name, styled(f"ended again: {first}; {then}", "red"))
+            return
         self._put(name, styled(f"ended: {first}", "red"))
         for each in more:
             self._put(name, styled(f"  {each}", "red"))
@@ -146,7 +149,7 @@ def _doing(child: Child) -> str:
     if child.told.state in (told.PAUSED, told.FAILED):
         return "ended"
     if child.told.state == told.WAITING:
-        return "waits for the broker"
+        return "begins" if child.plan.kind == BROKER else "waits for the broker"
     return _since(child.told.started_at)
 
 

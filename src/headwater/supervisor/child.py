@@ -51,6 +51,7 @@ _LOOK_S: Final = 0.5  # while it starts
 _READY_LOOK_S: Final = 5.0
 _FILES_LOOK_S: Final = 0.5
 _LAST_LINES: Final = 5
+_CALM: Final = ("debug", "info")  # lines of the log that are no reason for an end
 _READ_BYTES: Final = 64 << 10
 
 
@@ -151,8 +152,11 @@ class Child:
     async def _lived(self) -> _Life:
         """One life, from its start until nothing of it is left."""
         life = self._life = self._started()
-        read = partial(self._read, life)
-        outputs = [_Output(stream, read) for stream in _streams(life.process)]
+        stdout, stderr = _streams(life.process)
+        outputs = [
+            _Output(stdout, partial(self._read, life, is_stderr=False)),
+            _Output(stderr, partial(self._read, life, is_stderr=True)),
+        ]
         watch = asyncio.create_task(self._watch(life))
         try:
             self.look()
@@ -194,7 +198,7 @@ class Child:
         self._set(STARTING, self._ended_because, pid=process.pid)
         return _Life(process, time.monotonic())
 
-    def _read(self, life: _Life, line: Line) -> None:
+    def _read(self, life: _Life, line: Line, *, is_stderr: bool) -> None:
         if line.announced is not None and life.announced is None:
             life.announced = line.announced
             life.has_announced.set()
@@ -204,7 +208,7 @@ class Child:
         if line.error is not None:
             life.error = line.error  # told as the reason when it has ended
             return
-        if line.text.strip():
+        if is_stderr and line.text.strip() and line.level not in _CALM:
             life.last_lines.append(line.text)
         self._around.on_line(self, line)
 

@@ -57,7 +57,9 @@ def children_of(config: Config) -> list[ChildPlan]:
         arguments = ("broker", "--json", "--log-format", "json", *named)
         children.append(ChildPlan("broker", BROKER, arguments, files=own))
     if config.console.is_on:
-        children.append(ChildPlan("console", CONSOLE, ("console", "--json", *named), files=own))
+        json_log = {"HEADWATER_BROKER__LOG_FORMAT": "json"}
+        arguments = ("console", "--json", *named)
+        children.append(ChildPlan("console", CONSOLE, arguments, json_log, files=own))
     children += [_capture(config, name, (*named, "--json"), own) for name in config.captures]
     together = [each.name for each in config.pipelines.values() if not each.isolated]
     if together:
