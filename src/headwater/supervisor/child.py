@@ -118,12 +118,16 @@ class Child:
             self.told.restarts += 1
         self._set(STOPPED, self._ended_because, pid=None)
 
+    def begin_end(self) -> None:
+        """It is not started again; the process that runs goes on until `stop`."""
+        self._is_stopping = True
+        self._wake.set()
+
     async def stop(self, grace_s: float) -> bool:
         """Asks its process to end; kills it after `grace_s`. Whether that was needed. `run`
         returns when nothing of it is left.
         """
-        self._is_stopping = True
-        self._wake.set()
+        self.begin_end()
         life = self._life
         if life is None:
             return False
@@ -138,8 +142,8 @@ class Child:
 
     def kill(self) -> None:
         """All of its processes, at once."""
-        self._is_stopping = self._is_hurried = True
-        self._wake.set()
+        self.begin_end()
+        self._is_hurried = True
         if self._life is not None:
             _send(self._life.process, signal.SIGKILL)
         guard.send(guard.marked(str(self._around.data_dir), self.plan.name), signal.SIGKILL)

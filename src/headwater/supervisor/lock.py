@@ -9,6 +9,7 @@ supervisor that was killed has ended, not before.
 import fcntl
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,7 @@ from headwater.errors import DataDirectoryInUse, HeadwaterError, NotReady
 
 FILE_NAME: Final = "up.lock"
 _LOOK_S: Final = 0.05
+_QUIET_S: Final = 1.0
 
 
 class Lock:
@@ -25,9 +27,11 @@ class Lock:
         self.fd = fd
 
     @classmethod
-    def take(cls, data_dir: Path, *, wait_s: float) -> "Lock":
-        """Waits for what a supervisor has left behind that was killed. Raises DataDirectoryInUse
-        if one is at work.
+    def take(
+        cls, data_dir: Path, *, wait_s: float, on_wait: Callable[[str], None] = lambda _: None
+    ) -> "Lock":
+        """Waits for what a supervisor has left behind that was killed, and tells so. Raises
+        DataDirectoryInUse if one is at work.
         """
         try:
             data_dir.mkdir(parents=True, exist_ok=True)
@@ -39,6 +43,7 @@ class Lock:
                 hint="broker.data_dir names another one; `headwater doctor` looks at it",
             ) from error
         until_s = time.monotonic() + wait_s
+        tell_s = time.monotonic() + _QUIET_S
         while not _try(fd, fcntl.LOCK_EX):
             pid = _pid_in(fd)
             if pid is not None and _is_alive(pid):
@@ -55,6 +60,9 @@ class Lock:
                     detail=f"they use {data_dir}",
                     hint="try again in a moment",
                 )
+            if time.monotonic() > tell_s:
+                on_wait("an earlier `up` was killed; waiting until its processes have ended")
+                tell_s = until_s
             time.sleep(_LOOK_S)
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)

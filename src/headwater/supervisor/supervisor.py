@@ -77,7 +77,7 @@ class Supervisor:
 
     async def run(self) -> None:
         """Returns when all have ended. Raises DataDirectoryInUse."""
-        lock = Lock.take(self._data_dir, wait_s=_LOCK_WAIT_S)
+        lock = Lock.take(self._data_dir, wait_s=_LOCK_WAIT_S, on_wait=self._view.said)
         left = guard.end(str(self._data_dir), grace_s=0.0)
         if left:
             self._view.said(f"ended {len(left)} processes that an earlier `up` has left behind")
@@ -100,10 +100,15 @@ class Supervisor:
         """In order; at once if called a second time."""
         at_once = self._stop.is_set()
         self._view.stopping(at_once=at_once)
-        self._stop.set()
+        self._begin_end()
         if at_once:
             for each in self.children:
                 each.kill()
+
+    def _begin_end(self) -> None:
+        for each in self.children:
+            each.begin_end()
+        self._stop.set()
 
     async def _supervise(self) -> None:
         self._tell()
@@ -135,7 +140,7 @@ class Supervisor:
                 await child.stop(0.0)
             await child.run()
         except BaseException:
-            self._stop.set()
+            self._begin_end()
             raise
 
     def _has_broker(self) -> bool:
