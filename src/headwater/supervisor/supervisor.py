@@ -136,8 +136,6 @@ class Supervisor:
                 await asyncio.wait((ready, stop), return_when=asyncio.FIRST_COMPLETED)
                 ready.cancel()
                 stop.cancel()
-            if self._stop.is_set():  # before its turn: it is not started any more
-                await child.stop(0.0)
             await child.run()
         except BaseException:
             self._begin_end()
