@@ -4,6 +4,7 @@ import pytest
 from chromium import EXECUTABLE, TIMEOUT_MS
 from serving import serving
 
+from bench.peers.kafka import kafka
 from headwater.testing import InProcessBroker
 
 
@@ -12,6 +13,13 @@ def console_broker(tmp_path_factory):
     """One broker for all tests of the console that do not break it."""
     with InProcessBroker.serving(str(tmp_path_factory.mktemp("console-broker"))) as broker:
         yield broker.bootstrap
+
+
+@pytest.fixture(scope="session")
+def console_kafka(tmp_path_factory):
+    """The address of an Apache Kafka, for all tests of the console on one."""
+    with kafka(tmp_path_factory.mktemp("console-kafka")) as broker:
+        yield broker.address
 
 
 @pytest.fixture(scope="session")

@@ -1,13 +1,16 @@
 """`headwater console` as a process."""
 
 import json
+import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import urllib.request
 
 import pytest
+from certificates import Authority
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headwater.console import rendering
@@ -41,6 +44,33 @@ def test_a_live_tail_does_not_keep_it_from_ending(tmp_path, console_broker):
             assert tail.readline() == b"event: records\n"
             process.terminate()
             assert process.wait(TIMEOUT_S) == 0
+
+
+def test_over_tls(tmp_path, console_broker):
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("console", CN="console")
+    settings = {"HEADWATER_CONSOLE__TLS_CERT": certificate, "HEADWATER_CONSOLE__TLS_KEY": key}
+    command = [*COMMAND, "--listen", "127.0.0.1:0", "-b", console_broker, "--json"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, cwd=tmp_path, env=os.environ | settings
+    ) as process:
+        url = json.loads(process.stdout.readline())["url"]
+        assert url.startswith("https://127.0.0.1:")
+        context = ssl.create_default_context(cafile=authority.ca)
+        with urllib.request.urlopen(f"{url}/topics", timeout=TIMEOUT_S, context=context) as answer:
+            assert answer.status == 200
+            assert "; Secure" in answer.headers["set-cookie"]
+        process.terminate()
+        assert process.wait(TIMEOUT_S) == 0
+
+
+def test_a_certificate_that_is_none(tmp_path):
+    settings = {"HEADWATER_CONSOLE__TLS_CERT": "none.pem", "HEADWATER_CONSOLE__TLS_KEY": "none.key"}
+    ended = subprocess.run(
+        COMMAND, capture_output=True, cwd=tmp_path, check=False, env=os.environ | settings
+    )
+    assert ended.returncode == 2
+    assert b"certificate cannot be used" in ended.stderr
 
 
 def test_an_address_that_is_taken(tmp_path):

@@ -70,6 +70,15 @@ def test_nothing_is_shown_to_strangers(secured_console):
     assert browser.get("/ready").status == 200
 
 
+def test_strangers_cannot_send_much(secured_console):
+    browser = secured_console.browser()
+    assert browser.post("/sign-in", {"name": "x" * 100_000}).status == 413
+    alice = signed_in(secured_console, USER, PASSWORD)
+    answer = alice.post("/topics/open/produce", {"value": "x" * 100_000})
+    assert answer.status == 200
+    assert alice.post("/topics/open/produce", {"value": "x" * (5 << 20)}).status == 413
+
+
 def test_users_see_what_the_broker_shows_them(secured_console):
     alice = signed_in(secured_console, USER, PASSWORD)
     assert alice.get("/topics.json").json["total"] == 2

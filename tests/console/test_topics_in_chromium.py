@@ -136,7 +136,7 @@ def test_a_live_tail_shows_what_is_written_and_says_what_it_leaves_out(console, 
     produce("the last of the burst")
     page.get_by_role("button", name="Go on").click()
     expect(page.locator("#tail .record").first).to_contain_text("the last of the burst")
-    expect(page.locator("#tail-state")).to_contain_text(re.compile(r"\d+ came too fast"))
+    expect(page.locator("#tail-count")).to_contain_text(re.compile(r"\d+ came too fast"))
     page.locator("#tail .record > summary").first.click()
     expect(page.locator("#tail .record .one").first).to_contain_text("the last of the burst")
 

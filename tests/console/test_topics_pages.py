@@ -9,7 +9,6 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from serving import serving
 
-from bench.peers.kafka import kafka
 from bench.peers.provision import missing_tools
 from headwater.console.access import Access
 from headwater.console.topic_reading import Partition, Reading, Topic
@@ -31,16 +30,11 @@ REAL_KAFKA = pytest.param(
 @pytest.fixture(scope="module", params=["headwater", REAL_KAFKA])
 def looking(request, tmp_path_factory):
     """A browser on a console for our broker, and for Apache Kafka; both have the same topic."""
-    if request.param == "headwater":
-        address = request.getfixturevalue("console_broker")
-        prepare(address)
-        with serving(tmp_path_factory.mktemp("c"), broker__bootstrap=address) as served:
-            yield served.browser()
-        return
-    with kafka(tmp_path_factory.mktemp("console-kafka")) as broker:
-        prepare(broker.address)
-        with serving(tmp_path_factory.mktemp("c"), broker__bootstrap=broker.address) as served:
-            yield served.browser()
+    is_ours = request.param == "headwater"
+    address = request.getfixturevalue("console_broker" if is_ours else "console_kafka")
+    prepare(address)
+    with serving(tmp_path_factory.mktemp("c"), broker__bootstrap=address) as served:
+        yield served.browser()
 
 
 def prepare(address):

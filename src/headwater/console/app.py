@@ -1,6 +1,7 @@
 """The application: routes, and what a failed request looks like."""
 
 import logging
+from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _THREADS: Final = 16
+_MOST_USERS: Final = 100  # with a connection of their own
 
 
 class Console:
@@ -48,7 +50,7 @@ class Console:
         self.is_stopping = False  # what streams for ever ends
         self.requests: dict[int, int] = {}  # by status
         self.jobs = Jobs(options_of(config))
-        self._accesses: dict[str, Access] = {}  # by user
+        self._accesses: OrderedDict[str, Access] = OrderedDict()  # by user, the last used last
         self.listening_on(config.console.listen)
 
     def listening_on(self, address: str) -> None:
@@ -79,12 +81,11 @@ class Console:
                 found.close()
             found = Access(self.config.bootstrap(), login, self.threads, user)
             self._accesses[user] = found
+            while len(self._accesses) > _MOST_USERS:
+                _, idle = self._accesses.popitem(last=False)
+                idle.close()
+        self._accesses.move_to_end(user)
         return found
-
-    def forget(self, user: str) -> None:
-        access = self._accesses.pop(user, None)
-        if access is not None:
-            access.close()
 
     def close(self) -> None:
         self.is_stopping = True

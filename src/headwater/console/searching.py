@@ -20,6 +20,7 @@ import orjson
 
 from headwater.console.access import Access
 from headwater.console.records import (
+    COLUMNS,
     PREVIEW_BYTES,
     Record,
     at_time,
@@ -191,6 +192,15 @@ class Searches:
 
     def __init__(self) -> None:
         self._searches: OrderedDict[str, Search] = OrderedDict()
+        self._is_prepared = False
+
+    def prepare(self) -> None:
+        """Who opens the form will search: Arrow and what numba compiles are loaded meanwhile,
+        which takes seconds, once.
+        """
+        if not self._is_prepared:
+            self._is_prepared = True
+            threading.Thread(target=_load, name="prepare", daemon=True).start()
 
     def start(self, access: Access, topic: str, partitions: int, wanted: Wanted) -> Search:
         """Raises RequestRefused while too many are running."""
@@ -217,6 +227,19 @@ class Searches:
     def close(self) -> None:
         for each in self._searches.values():
             each.cancel()
+
+
+def _load() -> None:
+    """Reads one record, as a search does."""
+    from headwater.client import arrow
+    from headwater.client.batches import BatchBuilder
+    from headwater.protocol.records import read_header
+
+    builder = BatchBuilder()
+    builder.append(b"key", b"value", [("header", b"value")], 0)
+    data = memoryview(builder.build())
+    for batch in arrow.to_arrow(data, [(read_header(data), 0)], 0, 1, COLUMNS):
+        matching(batch, Wanted(key="key", value="value", header="header"))
 
 
 def matching(batch: "pa.RecordBatch", wanted: Wanted) -> "pa.RecordBatch":

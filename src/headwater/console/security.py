@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 
     from headwater.console.app import Console
 
-MAX_BODY_BYTES: Final = 16 << 20
+MAX_BODY_BYTES: Final = 4 << 20
+_MAX_BODY_OF_STRANGERS_BYTES: Final = 64 << 10
 _MAX_FIELDS: Final = 1000
 _FORM: Final = "application/x-www-form-urlencoded"
 # What can be seen without having signed in.
-_OPEN: Final = ("/sign-in", "/static/", "/ready", "/live")
+_OPEN: Final = ("/sign-in", "/ready", "/live")
 
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self';"
@@ -102,7 +103,12 @@ class Guard:
         signed_in = self._console.sessions.who(session)
         request.state.user = signed_in.user if signed_in else ""
         path = request.url.path
-        if not self._console.needs_sign_in or signed_in or path.startswith(_OPEN):
+        if (
+            not self._console.needs_sign_in
+            or signed_in
+            or path in _OPEN
+            or path.startswith("/static/")
+        ):
             return None
         to = "/sign-in"
         if request.method == "GET":
@@ -126,11 +132,13 @@ class Guard:
             raise Refused(403, "a form of another site is not answered")
         if headers.get("content-type", "").partition(";")[0].strip() != _FORM:
             raise Refused(415, f"a form is expected: {_FORM}")
+        is_stranger = self._console.needs_sign_in and not self._console.sessions.who(session)
+        most_bytes = _MAX_BODY_OF_STRANGERS_BYTES if is_stranger else MAX_BODY_BYTES
         body = bytearray()
         async for chunk in request.stream():
             body += chunk
-            if len(body) > MAX_BODY_BYTES:
-                raise Refused(413, f"a form has at most {MAX_BODY_BYTES >> 20} MiB")
+            if len(body) > most_bytes:
+                raise Refused(413, f"a form has at most {most_bytes >> 10} KiB")
         try:
             pairs = parse_qsl(
                 body.decode(),

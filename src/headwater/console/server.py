@@ -3,6 +3,7 @@
 import contextlib
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Final
@@ -13,6 +14,7 @@ from headwater.config import Config
 from headwater.console import rendering
 from headwater.console.app import create
 from headwater.console.security import is_loopback
+from headwater.console.settings import ConsoleSettings
 from headwater.errors import ConfigError, HeadwaterError, UsageError
 from headwater.settings import join_address, split_address
 
@@ -43,6 +45,7 @@ def run(config: Config, ready: Callable[[str], None]) -> None:
     check_assets()
     app = create(config)
     console = app.state.console
+    check_tls(settings)
     check_network(config, needs_sign_in=console.needs_sign_in)
     listening = bind(settings.listen)
     host, port = listening.getsockname()[:2]
@@ -82,6 +85,21 @@ def check_assets() -> None:
             detail=f"not in {rendering.VENDOR}: {', '.join(missing)}",
             hint="`make run` fetches them (tools/install_console_assets.sh); a wheel has them",
         )
+
+
+def check_tls(settings: ConsoleSettings) -> None:
+    """Raises ConfigError if the certificate cannot be used."""
+    if settings.tls_cert is None:
+        return
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(settings.tls_cert, settings.tls_key)
+    except OSError as error:
+        raise ConfigError(
+            "the console's certificate cannot be used",
+            detail=f"{settings.tls_cert}: {(error.strerror or str(error)).lower()}",
+            hint="console.tls_cert and console.tls_key name PEM files",
+        ) from error
 
 
 def check_network(config: Config, *, needs_sign_in: bool) -> None:

@@ -23,7 +23,7 @@ from headwater.console.records import (
 if TYPE_CHECKING:
     from headwater.client.fetching import Fetcher
 
-MOST_AT_ONCE: Final = 100
+MOST_AT_ONCE: Final = 200
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,10 @@ _ROWS: Final = 50
 
 
 async def _form(request: Request) -> Response:
-    access: Access = request.app.state.console.access(request)
+    console = request.app.state.console
+    access: Access = console.access(request)
     topic = await existing(access, request.path_params["topic"])
+    console.searches.prepare()
     wanted = Wanted(key=request.query_params.get("key", ""))
     data = {"topic": topic.name, "partitions": len(topic.partitions), "search": None}
     return shown(request, "search.html", data, wanted=wanted, tab="search", since="")

@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from headwater.cli.output import plural
 from headwater.cli.parser import configs_of
 from headwater.cli.record_json import Record, parse_record
 from headwater.client import login as client_login
@@ -43,7 +44,9 @@ async def _create(request: Request) -> Response:
         raise RequestRefused(f"topic {name} exists already")
     if not confirmed(request):
         settings = ", ".join(f"{key}={value}" for key, value in configs.items())
-        detail = f"With {text} partition(s)" + (f" and {settings}." if settings else ".")
+        detail = f"With {plural(int(text), 'partition')}" + (
+            f" and {settings}." if settings else "."
+        )
         return ask(
             request, Question(f"Create topic {name}?", "Create it", detail, back="/new-topic")
         )
@@ -78,8 +81,8 @@ async def _delete(request: Request) -> Response:
         question = Question(
             f"Delete topic {topic.name}?",
             "Delete it for ever",
-            f"{topic.records:,} records in {len(topic.partitions)} partition(s) are deleted. This"
-            " cannot be undone.",
+            f"{plural(topic.records, 'record')} in {plural(len(topic.partitions), 'partition')}"
+            " will be deleted. This cannot be undone.",
             type_name=topic.name,
             is_dangerous=True,
             back=f"/topics/{topic.name}/",

@@ -1,5 +1,6 @@
 """/topics: all topics; /topics/NAME/: one, with its partitions and configuration."""
 
+import time
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -18,6 +19,7 @@ from headwater.settings import BrokerSettings
 
 PLACE: Final = Place("Topics", "/topics")
 
+_NEWER_S: Final = 1.0
 _COLUMNS: Final = {
     "topic": lambda each: each.name,
     "partitions": lambda each: len(each.partitions),
@@ -72,9 +74,10 @@ def _configs(cluster: Cluster, topic: str) -> list[dict[str, Any]] | None:
 
 async def existing(access: Access, name: str) -> Topic:
     """The topic of that name; NoSuchThing."""
-    topics = (await access.topics()).topics
+    reading = await access.topics()
+    topics = reading.topics
     found = topics.get(name)
-    if found is None:
+    if found is None and time.time() - reading.at_s > _NEWER_S:
         access.shared.forget("topics")  # it may be newer than what we know
         topics = (await access.topics()).topics
         found = topics.get(name)

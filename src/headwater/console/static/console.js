@@ -128,6 +128,7 @@ const MOST_ROWS = 500;
 
 function startTail(list) {
   const state = document.getElementById("tail-state");
+  const count = document.getElementById("tail-count");
   const pause = document.getElementById("tail-pause");
   let source = null;
   let after = "";
@@ -136,12 +137,13 @@ function startTail(list) {
   let isPaused = false;
 
   const tell = (kind, text) => {
+    // Not a part of the state: a screen reader would read out every number.
     const left = leftOut ? `; ${leftOut.toLocaleString("en")} came too fast and are not shown` : "";
-    const words = `${text}${left}`;
-    if (state.textContent === words && state.firstElementChild.classList.contains(kind)) return;
+    count.textContent = shown || leftOut ? `${shown.toLocaleString("en")} records so far${left}` : "";
+    if (state.textContent === text) return;
     const status = document.createElement("span");
     status.className = `status ${kind}`;
-    status.textContent = words;
+    status.textContent = text;
     state.replaceChildren(status);
   };
   const stop = () => {
@@ -161,7 +163,7 @@ function startTail(list) {
         if (window.htmx && list.children[index]) window.htmx.process(list.children[index]);
       }
       while (list.children.length > MOST_ROWS) list.lastElementChild.remove();
-      tell("good", `following, ${shown.toLocaleString("en")} records so far`);
+      tell("good", "following");
     });
     source.addEventListener("trouble", (event) => {
       tell("bad", `${JSON.parse(event.data).what}; trying again`);
