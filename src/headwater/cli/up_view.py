@@ -149,7 +149,7 @@ def _doing(child: Child) -> str:
     if child.told.state in (told.PAUSED, told.FAILED):
         return "ended"
     if child.told.state == told.WAITING:
-        return "begins" if child.plan.kind == BROKER else "waits for the broker"
+        return "begins" if child.told.kind == BROKER else "waits for the broker"
     return _since(child.told.started_at)
 
 
