@@ -166,5 +166,9 @@ def test_many_are_shown_as_one_and_none_is_lost():
     assert merged.cause is not None
     assert "more" in merged.cause
     assert len(graph.edges) == 1
+    thousands = [GroupLag(f"g{n}", "stable", "classic", ("t1",), 1) for n in range(5000)]
+    many = graph_of([], [], {"t1": TopicFlow(1, 1.0)}, thousands)
+    assert sum(each.lag or 0 for each in many.nodes.values()) == 5000
+    assert any("5000 groups" in each.name for each in many.nodes.values())
     small = graph_of([], [], {f"t{n}": TopicFlow(n, 1.0) for n in range(60)})
     assert grouped(small) is small

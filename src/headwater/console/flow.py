@@ -32,6 +32,7 @@ _WORST: Final = (BROKEN, BEHIND, WELL, IDLE)
 BEHIND_S: Final = 10.0  # who is less behind than that keeps up
 _BEHIND_BYTES: Final = 16 << 20  # of a source's log
 _OWN_GROUPS: Final = "headwater."  # groups of pipelines and of redrives: shown by what they are
+_SINGLE_GROUPS: Final = 100  # that lag most
 MOST_NODES: Final = 60  # then those that stand alike are shown as one
 
 
@@ -131,11 +132,12 @@ def graph_of(
     for pipeline in pipelines:
         _add_pipeline(graph, pipeline, topics, lag_s or {}, read_per_s or {}, topic_sinks)
     shown = [each for each in groups if not each.name.startswith(_OWN_GROUPS)]
-    for group in sorted(shown, key=lambda each: (-(each.lag or 0), each.name)):
+    shown.sort(key=lambda each: (-(each.lag or 0), each.name))
+    for group in shown[:_SINGLE_GROUPS]:
         _add_group(graph, group, topics)
+    _add_other_groups(graph, shown[_SINGLE_GROUPS:], topics)
     for name in topics:
-        if not any(_topic_id(name) in ends for ends in graph.edges):
-            _add_topic(graph, name, topics)
+        _add_topic(graph, name, topics)
     return grouped(graph)
 
 
@@ -370,6 +372,22 @@ def _add_group(graph: Graph, group: GroupLag, topics: Mapping[str, TopicFlow]) -
     for topic in read:
         _add_topic(graph, topic, topics)
         graph.join(Edge(_topic_id(topic), node_id, topics[topic].per_s, lag, state == BEHIND))
+
+
+def _add_other_groups(
+    graph: Graph, groups: Sequence[GroupLag], topics: Mapping[str, TopicFlow]
+) -> None:
+    """Thousands that lag less than those that are shown, as one."""
+    if not groups:
+        return
+    lag = sum(each.lag or 0 for each in groups)
+    node_id = f"group:{groups[0].name}+{len(groups) - 1}"
+    notes = (f"{plural(lag, 'record')} behind" if lag else "in step",)
+    name = f"{count(len(groups))} more groups"
+    graph.add(Node(node_id, GROUP, name, "/groups", WELL, notes, None, lag))
+    for topic in sorted({topic for each in groups for topic in each.topics if topic in topics}):
+        _add_topic(graph, topic, topics)
+        graph.join(Edge(_topic_id(topic), node_id, topics[topic].per_s))
 
 
 def _href(*parts: str) -> str:

@@ -23,6 +23,7 @@ from headwater.console.topic_reading import Reading
 from headwater.console.write_history import WriteHistory
 from headwater.errors import HeadwaterError
 
+_FLOW_AGE_S: Final = 1.0
 _PROJECT_AGE_S: Final = 2.0
 _GROUPS_AGE_S: Final = 5.0
 _QUEUES_AGE_S: Final = 3.0
@@ -76,12 +77,17 @@ class Overview:
 
     async def flow(self) -> Graph:
         self._look()
+        return await self.access.shared.get("flow", self._read_flow, _FLOW_AGE_S)
+
+    async def _read_flow(self) -> Graph:
         topics, project = await self.access.topics(), await self._read_project()
         try:
             groups = await self._read_groups()
         except HeadwaterError:
             groups = []  # one may see the flow without the right to see groups
-        return graph_of(
+        # In a thread: thousands of groups take a while.
+        return await self.access.call(
+            graph_of,
             project.captures,
             project.pipelines,
             _topic_flows(topics, project, groups),
