@@ -154,7 +154,7 @@ def _add_topic(graph: Graph, name: str, topics: Mapping[str, TopicFlow]) -> None
             Node(_topic_id(name), TOPIC, name, _href("topics", name), IDLE, ("not there yet",))
         )
         return
-    notes = [f"{count(known.records)} records"] if known.records is not None else []
+    notes = [plural(known.records, "record")] if known.records is not None else []
     graph.add(
         Node(
             _topic_id(name),
@@ -172,7 +172,11 @@ def _add_capture(graph: Graph, known: KnownCapture, topics: Mapping[str, TopicFl
     node_id = f"source:{known.name}"
     names = [topic_name(known.name, each.table) for each in known.stored.tables.values()]
     # Changes of tables, transactions, an outbox's topics.
-    names += [each for each in topics if each.startswith(f"{known.name}.") and each not in names]
+    names += [
+        each
+        for each in topics
+        if each.startswith(f"{known.name}.") and not each.endswith(".dlq") and each not in names
+    ]
     per_s = [topics[each].per_s or 0.0 for each in names if each in topics]
     state, notes, cause = WELL, [], None
     lag_bytes = known.stored.capture.lag.size_bytes if known.stored.capture else None

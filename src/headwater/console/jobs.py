@@ -7,6 +7,7 @@ some run at once and wait, and a job keeps the end of what it said, and of its r
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import sys
 import time
@@ -27,6 +28,7 @@ _RESULT_BYTES: Final = 8 << 20
 _SAID_BYTES: Final = 64 << 10
 _READ_BYTES: Final = 64 << 10
 _STOP_S: Final = 8.0  # then it is killed
+_SHARE: Final = re.compile(r"\((\d{1,3})%\)$")
 _TELL: Final = {"HEADWATER_PROGRESS": "1"}  # also with --json (cli/progress.py)
 _COMMAND: Final = (sys.executable, "-m", "headwater.cli.main")
 
@@ -92,6 +94,12 @@ class Job:
         return lines[-1] if lines else ""
 
     @property
+    def share(self) -> float | None:
+        """How much of it is done, from 0 to 1, if it says so: as cli/progress.py does."""
+        found = _SHARE.search(self.progress)
+        return min(int(found[1]), 100) / 100 if found else None
+
+    @property
     def took_s(self) -> float:
         return (self.ended_at or time.time()) - self.began_at
 
@@ -112,6 +120,7 @@ class Job:
             "began_at": self.began_at,
             "seconds": self.took_s,
             "progress": self.progress,
+            "share_done": self.share,
             "result": self.result,
             "error": self.error or None,
         }

@@ -20,8 +20,8 @@ from headwater.console.pages import (
 )
 
 # In the order of the navigation; "/" opens the first.
-_PLACES: Final = (flow, topics, groups, queues, captures, pipelines, stores)
-_WITHIN: Final = (records, search, tail, topic_changes, jobs)  # that others lead to
+_PLACES: Final = (flow, topics, groups, queues, captures, pipelines, stores, jobs)
+_WITHIN: Final = (records, search, tail, topic_changes)  # that others lead to
 
 NAVIGATION: Final = tuple(module.PLACE for module in _PLACES)
 ROUTES: Final[list[BaseRoute]] = [

@@ -15,7 +15,7 @@ from headwater.console.rendering import both, shown
 PLACE: Final = Place("Flow", "/flow")
 
 _STATUS: Final = {WELL: "good", BEHIND: "warn", BROKEN: "bad", IDLE: "idle"}
-_WORDS: Final = {WELL: "flows", BEHIND: "behind", BROKEN: "stopped", IDLE: "quiet"}
+_WORDS: Final = {WELL: "flows", BEHIND: "behind", BROKEN: "trouble", IDLE: "quiet"}
 _CHARACTERS: Final = 25  # of a name that fit into a node
 _NOTE_CHARACTERS: Final = 33
 

@@ -8,10 +8,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headwater.console.jobs import Job, Jobs, environment_of
+from headwater.console.navigation import Place
 from headwater.console.not_found import NoSuchThing
 from headwater.console.operators import require_operator
 from headwater.console.rendering import both, seen, shown
 from headwater.errors import RequestRefused
+
+PLACE: Final = Place("Jobs", "/jobs")
 
 
 async def start(

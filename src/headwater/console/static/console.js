@@ -66,7 +66,11 @@ function watchConnection() {
 function keepState() {
   if (!window.Idiomorph) return;
   const defaults = window.Idiomorph.defaults;
-  defaults.ignoreActiveValue = true;
+  // Idiomorph would leave all of the active element as it is; only what is typed in must stay.
+  Object.defineProperty(defaults, "ignoreActiveValue", {
+    get: () => Boolean(document.activeElement?.matches("input, select, textarea")),
+    enumerable: true,
+  });
   defaults.callbacks.beforeAttributeUpdated = (name, node) =>
     !(name === "open" && node.tagName === "DETAILS");
   defaults.callbacks.beforeNodeMorphed = (before, after) => {
