@@ -22,7 +22,7 @@ def headwater(*args, cwd, code=0, **settings):
         cwd=cwd,
         env=environment(**settings),
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
     )
     assert code in (None, result.returncode), (result.stdout[-3000:], result.stderr[-3000:])
@@ -79,7 +79,7 @@ def java_below(project):
     return found
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_the_project_runs_as_it_is_and_nothing_of_spark_outlives_it(tmp_path):
     headwater("init", "shop", cwd=tmp_path)
     project = InitProject(tmp_path / "shop")

@@ -59,8 +59,9 @@ def test_a_second_one_is_refused_and_told_by_whom(tmp_path):
     project = Project(tmp_path)
     with running(project) as up:
         up.wait_ready()
+        elsewhere = [*UP, "--json", "--config", str(project.file)]
         second = subprocess.run(
-            [*UP, "--json"], capture_output=True, cwd=tmp_path, env=environment(), check=False
+            elsewhere, capture_output=True, cwd=tmp_path.parent, env=environment(), check=False
         )
         assert second.returncode == 1
         error = json.loads(second.stderr)
@@ -143,6 +144,7 @@ def test_an_error_of_a_child_comes_with_its_hint(tmp_path):
         assert "Traceback" not in json.dumps(up.events)
         again = up.wait_for(event="child", name="capture shop", state="paused")
         assert again["restarts"] >= 1
+        assert again["pause_s"] == 2 * ended["pause_s"]
         assert up.stop() == 0
 
 
@@ -155,7 +157,13 @@ def test_nothing_outlives_it_when_it_is_killed(tmp_path):
         assert is_there(sleeper)
         up.send(signal.SIGKILL)
         up.end()
-        wait_until(project.is_clean, "the end of everything")
+
+        def is_clean():
+            is_free = not lock.is_held(project.data_dir)
+            assert not (is_free and is_there(sleeper)), "the lock goes with the last process"
+            return project.is_clean()
+
+        wait_until(is_clean, "the end of everything")
         assert not is_there(sleeper)
 
 

@@ -1,7 +1,7 @@
 """Started and ended again and again, in every rude way: nothing is left behind, nothing is lost.
 
 Meanwhile one producer writes to a topic and notes what was acknowledged, and rows are inserted into
-the captured database. HEADWATER_LONG=1 makes 50 rounds of it, else there are 8.
+the captured database. HEADWATER_LONG=1 makes 50 rounds of it, else there are 6.
 """
 
 import json
@@ -18,7 +18,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 from up_harness import Project, running, wait_until
 
-ROUNDS = 50 if os.environ.get("HEADWATER_LONG") else 8
+ROUNDS = 50 if os.environ.get("HEADWATER_LONG") else 6
 TOPIC = "written"
 
 

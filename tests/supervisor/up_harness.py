@@ -16,7 +16,7 @@ from pathlib import Path
 from headwater.supervisor import guard, lock
 
 UP = [sys.executable, "-m", "headwater.cli.main", "up"]
-TIMEOUT_S = 120.0
+TIMEOUT_S = 240.0
 
 
 def environment(**more):

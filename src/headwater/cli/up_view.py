@@ -125,7 +125,8 @@ class JsonView:
     def changed(self, child: Child, before: str) -> None:
         import dataclasses
 
-        self._put("child", **dataclasses.asdict(child.told), before=before)
+        pause_s = child.pause_s if child.told.state in (told.PAUSED, told.FAILED) else None
+        self._put("child", **dataclasses.asdict(child.told), before=before, pause_s=pause_s)
 
     def tick(self, children: list[Child]) -> None:
         pass  # every change is told
