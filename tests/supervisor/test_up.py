@@ -18,7 +18,8 @@ HURRIED_UP = [sys.executable, str(Path(__file__).parent / "hurried_up.py")]
 
 STARTS_A_PROCESS_AND_HANGS = """
 import subprocess, sys, time
-sleeper = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+deaf = "trap '' TERM; exec sleep 1000"
+sleeper = subprocess.Popen(["sh", "-c", deaf], start_new_session=True)
 print("sleeper", sleeper.pid, flush=True)
 time.sleep(1000)
 """
@@ -151,7 +152,7 @@ def test_an_error_of_a_child_comes_with_its_hint(tmp_path):
 def test_nothing_outlives_it_when_it_is_killed(tmp_path):
     project = Project(tmp_path).with_capture()
     project.with_pipeline("stuck", STARTS_A_PROCESS_AND_HANGS)
-    with running(project) as up:
+    with running(project, HURRIED_UP) as up:
         line = up.wait_for(event="log", child="pipelines")["message"]
         sleeper = int(line.split()[1])
         assert is_there(sleeper)
