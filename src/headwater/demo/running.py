@@ -83,6 +83,7 @@ class Demo:
             self._end()
 
     def _start(self) -> Watch:
+        self._view.tick()
         self._up.start()  # takes longer than the database until it needs that
         self._postgres.make()
         self._postgres.start(self._is_to_end)

@@ -21,6 +21,7 @@ STEPS: Final = (POSTGRES, BROKER, CONSOLE, CAPTURE, SPARK, PIPELINES)
 _REDRAW_S: Final = 0.5
 _LINE_EVERY_S: Final = 5.0
 _IN_STEP_S: Final = 5.0  # a store whose newest change is older than this has fallen behind
+_TITLE: Final = "a shop in PostgreSQL, and everything that follows it"
 _WIDE: Final = 90  # columns
 
 
@@ -59,7 +60,10 @@ def addresses(children: Sequence[told.ChildTold]) -> dict[str, str]:
 
 def to_try(directory: Path, children: Sequence[told.ChildTold]) -> list[str]:
     """Three things, for another terminal."""
-    pids = ", ".join(f"{each.pid} ({each.name})" for each in children if each.pid)
+    # The capture first: it is the one whose end shows best.
+    pids = [(each.pid, each.name) for each in children if each.pid]
+    pids.sort(key=lambda each: not each[1].startswith("capture"))
+    others = "".join(f", or {pid} {name}" for pid, name in pids[1:])
     return [
         *(f"   {line}" for line in path_to_type()),
         f"   cd {directory}",
@@ -69,7 +73,7 @@ def to_try(directory: Path, children: Sequence[told.ChildTold]) -> list[str]:
         "2  prove that a store is what the log says:",
         "   headwater verify orders",
         "3  kill any process, and watch it catch up:",
-        f"   kill -9 {pids}" if pids else "   kill -9 PID",
+        *(f"   kill -9 {pid}   # {name}{others}" for pid, name in pids[:1]),
     ]
 
 
@@ -231,7 +235,9 @@ class Screen:
         from rich.table import Table
         from rich.text import Text
 
-        screen = Table(box=None, show_header=False, padding=(0, 1))
+        screen = Table(
+            box=None, show_header=False, padding=(0, 1), title=_TITLE, title_justify="left"
+        )
         for step, detail in self._steps.items():
             at_s = self._done.get(step)
             mark: Any = self._spinner if at_s is None else Text("✓", "green")
