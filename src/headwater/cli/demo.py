@@ -6,11 +6,14 @@ import shutil
 import signal
 import tempfile
 from pathlib import Path
+from typing import Final
 
 from headwater.cli.interrupt import Interrupt
 from headwater.cli.output import print_json, say
 from headwater.cli.parser import Command, Parser, output_options, whole_number
-from headwater.errors import ConfigError
+from headwater.errors import ConfigError, NotReady
+
+_INTERRUPTED: Final = 130
 
 
 def _configure(parser: Parser) -> None:
@@ -54,7 +57,9 @@ def _run(args: argparse.Namespace) -> int:
     else:
         say("\n" + "\n".join(summary_lines(demo.summary)))
         say(_left(args.data_dir, directory))
-    return 0 if args.seconds is None or interrupt or demo.summary.is_verified else 3
+    if args.seconds is None:
+        return 0
+    return _INTERRUPTED if interrupt else 0 if demo.summary.is_verified else NotReady.exit_code
 
 
 def _directory(given: str | None) -> Path:

@@ -7,6 +7,7 @@
 5. stopped: load, `headwater up` with its children in order, PostgreSQL.
 """
 
+import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -28,8 +29,9 @@ from headwater.supervisor import told
 from headwater.supervisor.plan import data_dir_of
 
 _TOPICS: Final = ("searches", "clicks")
-_START_S: Final = 300.0
-_CATCH_UP_S: Final = 300.0
+_START_S: Final = 600.0
+_CATCH_UP_S: Final = 600.0
+_POSTGRES_S: Final = 60.0
 _STOP_LOAD_S: Final = 10.0
 _STOP_UP_S: Final = 90.0  # longer than the supervisor gives all of its children
 
@@ -66,6 +68,7 @@ class Demo:
         )
         self._watch: Watch | None = None
         self._load_began_s: float | None = None
+        self._postgres_s = 0.0  # when the database was last seen
         self.summary = Summary()
 
     def run(self, seconds: int | None) -> None:
@@ -78,8 +81,10 @@ class Demo:
         except Ended:
             pass
         finally:
-            self._sum_up()
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_IGN)  # it ends: nothing is to be left behind
             self._view.ending()
+            self._sum_up()
             self._end()
 
     def _start(self) -> Watch:
@@ -115,7 +120,7 @@ class Demo:
             self._view.done(SPARK, self._elapsed_s())
             self._view.progress(PIPELINES, f"{len(there)} of {len(stores)} stores")
         is_complete = {each.pipeline for each in stores} == set(self._loaded.pipelines)
-        if not is_complete or len(there) < len(stores) or not watch.changes.count:
+        if not is_complete or len(there) < len(stores) or not watch.is_fed:
             return False
         self._view.done(PIPELINES, self._elapsed_s(), f"{len(stores)} derived stores")
         return True
@@ -142,11 +147,23 @@ class Demo:
             self._check()
             self._up.keep()
             self._load.keep()
-            if not self._postgres.is_running:
-                self._postgres.start(self._is_to_end)
+            self._keep_postgres()
             watch.look()
             self._view.show(watch, self._children())
             time.sleep(LOOK_S)
+
+    def _keep_postgres(self) -> None:
+        """What is left of a server that was killed can stand in the way of the next for a while.
+        Raises NotReady if it stays so.
+        """
+        if self._postgres.is_running:
+            self._postgres_s = time.monotonic()
+            return
+        try:
+            self._postgres.start(self._is_to_end)
+        except NotReady:
+            if time.monotonic() - self._postgres_s > _POSTGRES_S:
+                raise
 
     def _finish(self, watch: Watch) -> None:
         """What was committed is derived, and what is derived is right."""

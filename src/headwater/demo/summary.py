@@ -24,7 +24,7 @@ def recent(stores: Iterable[Store], most: int = 300) -> list[float]:
 class Summary:
     ready_s: float | None = None  # from the start of the demo
     seconds: float = 0.0  # that the load ran
-    changes: int = 0  # captured; the first copy of the tables counts
+    changes: int = 0  # captured, behind the first copy of the tables
     load: Mapping[str, int] = field(default_factory=dict)  # what it says of itself
     stores: Sequence[Store] = ()
     verdicts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by pipeline/write

@@ -195,9 +195,8 @@ class Screen:
         self._directory = directory
         self._steps: dict[str, str] = dict.fromkeys(steps, "")
         self._done: dict[str, float] = {}
-        self._live = Live(auto_refresh=False, transient=False)
+        self._live = Live(auto_refresh=False)
         self._next_s = 0.0
-        self._live.start()
 
     def progress(self, step: str, text: str) -> None:
         if step not in self._done:
@@ -210,6 +209,7 @@ class Screen:
             self.tick()
 
     def tick(self) -> None:
+        self._live.start()
         self._live.update(self._start_screen(), refresh=True)
 
     def ready(self, at_s: float, children: Sequence[told.ChildTold]) -> None:

@@ -68,12 +68,11 @@ class Store:
 
 
 class Changes:
-    """The captured changes since the demo began to look, and when each was committed. Those of
-    snapshots count, but have no such time.
-    """
+    """The captured changes since the demo began to look, and when each was committed."""
 
     def __init__(self) -> None:
         self.count = 0
+        self.copied = 0  # rows that were there before: of a snapshot
         self._offsets: dict[Place, list[int]] = {}
         self._committed_ms: dict[Place, list[int]] = {}  # of each offset
         self._seconds: deque[tuple[int, int]] = deque(maxlen=_RATE_OVER_S + 1)  # second, count
@@ -81,18 +80,20 @@ class Changes:
     def add(self, place: Place, offset: int, value: bytes | None, now_s: float) -> None:
         if value is None:
             return  # the tombstone behind a delete
+        change = orjson.loads(value)
+        if change["op"] == "r":
+            self.copied += 1
+            return
         self.count += 1
         second, before = self._seconds.pop() if self._seconds else (int(now_s), 0)
         if second != int(now_s):
             self._seconds.append((second, before))
             before = 0
         self._seconds.append((int(now_s), before + 1))
-        change = orjson.loads(value)
-        if change["op"] != "r":
-            self._offsets.setdefault(place, []).append(offset)
-            self._committed_ms.setdefault(place, []).append(change["source"]["ts_ms"])
-            if len(self._offsets[place]) > _MOST_CHANGES:
-                self._drop(place, _MOST_CHANGES // 2)
+        self._offsets.setdefault(place, []).append(offset)
+        self._committed_ms.setdefault(place, []).append(change["source"]["ts_ms"])
+        if len(self._offsets[place]) > _MOST_CHANGES:
+            self._drop(place, _MOST_CHANGES // 2)
 
     def per_s(self, now_s: float) -> float:
         """Over the last whole seconds."""
@@ -156,11 +157,16 @@ class Watch:
             {"group.id": "headwater-demo", "enable.auto.commit": False}
         )
         self._assigned: dict[Place, int] = {}
-        self._old: dict[str, Any] = self._cluster.topics()
+        self._old = {each for each in self._cluster.topics() if each.startswith(f"{CAPTURE}.")}
         self._counted_s = 0.0
         self._counters: dict[str, RowCounter] = {}
         self.stores: dict[str, Store] = {}
         self.changes = Changes()
+
+    @property
+    def is_fed(self) -> bool:
+        """Whether there is something that the stores are to have."""
+        return bool(self._old or self.changes.copied or self.changes.count)
 
     def look(self) -> None:
         """At what is new."""
