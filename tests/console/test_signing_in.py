@@ -121,6 +121,66 @@ def test_a_session_from_before_signing_in_is_no_use_afterwards(secured_console):
     assert planted.get("/topics.json").status == 401
 
 
+def test_who_asked_does_not_change_while_a_request_is_answered(secured_console, monkeypatch):
+    """A session that ends in the midst must not leave the request to the console's own login."""
+    console = secured_console.console
+    bob = signed_in(secured_console, "bob", "builder")
+    token = bob.token()
+    who = console.sessions.who
+
+    def once(session):
+        found = who(session)
+        console.sessions.sign_out(session)
+        return found
+
+    monkeypatch.setattr(console.sessions, "who", once)
+    answer = bob.post("/stores/verify", {"csrf": token}, token=False)
+    assert (answer.status, console.jobs.all()) == (403, [])
+
+
+def test_jobs_are_seen_by_those_who_may_set_them_off(secured_console):
+    alice = signed_in(secured_console, USER, PASSWORD)
+    address = alice.post("/stores/verify").headers["location"]
+    assert len(alice.get("/jobs.json").json["jobs"]) == 1
+    assert alice.get(address).status == 200
+    bob = signed_in(secured_console, "bob", "builder")
+    assert bob.get("/jobs.json").json["jobs"] == []
+    answer = bob.get(address)
+    assert (answer.status, "may not see jobs" in answer.text) == (403, True)
+    assert bob.post(f"{address}cancel").status == 403
+    assert alice.post(f"{address}cancel").status == 303
+
+
+def test_nothing_is_read_for_who_has_signed_out(secured_console):
+    console = secured_console.console
+    first, second = (signed_in(secured_console, "bob", "builder") for _ in range(2))
+    assert first.get("/topics.json").status == 200
+    first.post("/sign-out")
+    assert second.get("/topics.json").status == 200
+    assert console.sessions.has("bob")
+    for session, each in list(console.sessions._signed_in.items()):
+        if each.user == "bob":
+            last = session
+            console.sessions.sign_out(session)
+    assert not console.sessions.is_open(last)
+    console.forget("bob")
+    assert "bob" not in console._accesses
+
+
+def test_a_cookie_of_any_letters_is_nobodys(secured_console):
+    browser = secured_console.browser()
+    browser.cookies = {secured_console.console.cookie_name: "s\xe9.\xfc"}
+    assert browser.get("/topics.json").status == 401
+
+
+def test_a_new_password_ends_the_sessions_with_the_old_one():
+    sessions = Sessions()
+    old = sessions.sign_in("a", ClientSettings(username="a"))
+    other = sessions.sign_in("b", ClientSettings(username="b"))
+    new = sessions.sign_in("a", ClientSettings(username="a", sasl_mechanism="PLAIN"))
+    assert [sessions.is_open(each) for each in (old, other, new)] == [False, True, True]
+
+
 @pytest.mark.parametrize("after", ["//evil.example", "https://evil.example", "/\\evil", "x"])
 def test_signing_in_leads_nowhere_else(secured_console, after):
     browser = secured_console.browser()

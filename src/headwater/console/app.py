@@ -22,7 +22,7 @@ from headwater.console.not_found import NoSuchThing
 from headwater.console.pages import NAVIGATION, ROUTES
 from headwater.console.searching import Searches
 from headwater.console.security import Guard
-from headwater.console.sessions import Attempts, Sessions
+from headwater.console.sessions import Attempts, Sessions, SignedIn
 from headwater.errors import BrokerUnreachable, HeadwaterError, NotReady, RequestRefused
 from headwater.settings import split_address
 
@@ -72,8 +72,13 @@ class Console:
         return f"{self.cookie_name}={value}; Path=/; HttpOnly; SameSite=Strict{secure}"
 
     def access(self, request: Request) -> Access:
-        """The way to the broker of whoever asks."""
-        signed_in = self.sessions.who(request.state.session)
+        """The way to the broker of whoever asks: of who it was when the request came, for a session
+        may end while one is answered. Raises RequestRefused before anybody has signed in: our own
+        login is for nobody who should have one.
+        """
+        signed_in: SignedIn | None = request.state.signed_in
+        if signed_in is None and self.needs_sign_in:
+            raise RequestRefused("nobody has signed in", detail="the login of a user is needed")
         user, login = (signed_in.user, signed_in.login) if signed_in else ("", self.config.client)
         found = self._accesses.get(user)
         if found is None or found.login != login:
@@ -86,6 +91,14 @@ class Console:
                 idle.close()
         self._accesses.move_to_end(user)
         return found
+
+    def forget(self, user: str) -> None:
+        """Nothing is read any more for a user who is signed in nowhere."""
+        if self.sessions.has(user):
+            return
+        access = self._accesses.pop(user, None)
+        if access is not None:
+            access.close()
 
     def close(self) -> None:
         self.is_stopping = True

@@ -101,6 +101,7 @@ class Guard:
 
     def _sign_in_first(self, request: Request, session: str) -> Response | None:
         signed_in = self._console.sessions.who(session)
+        request.state.signed_in = signed_in
         request.state.user = signed_in.user if signed_in else ""
         path = request.url.path
         if (

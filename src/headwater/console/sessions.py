@@ -45,7 +45,7 @@ class Sessions:
     def opened(self, cookie: str) -> str | None:
         """The session that we once gave this cookie for; None if it is not from us."""
         session, _, signature = cookie.rpartition(".")
-        if session and hmac.compare_digest(signature, self._signature("session", session)):
+        if session and _is_same(signature, self._signature("session", session)):
             return session
         return None
 
@@ -54,11 +54,16 @@ class Sessions:
         return self._signature("form", session)
 
     def is_token(self, session: str, token: str) -> bool:
-        return hmac.compare_digest(token.encode(), self.token(session).encode())
+        return _is_same(token, self.token(session))
 
     def sign_in(self, user: str, login: ClientSettings) -> str:
-        """A new session: one that somebody else may have planted gains nothing."""
+        """A new session: one that somebody else may have planted gains nothing. It ends those of
+        the same user with another password, which was changed meanwhile.
+        """
         session = self.new()
+        for other in [id_ for id_, each in self._signed_in.items() if each.user == user]:
+            if self._signed_in[other].login != login:
+                del self._signed_in[other]
         self._signed_in[session] = SignedIn(user, login, time.monotonic())
         while len(self._signed_in) > _MOST_SESSIONS:
             self._signed_in.popitem(last=False)
@@ -66,6 +71,13 @@ class Sessions:
 
     def sign_out(self, session: str) -> None:
         self._signed_in.pop(session, None)
+
+    def is_open(self, session: str) -> bool:
+        """Whether it is signed in; asking does not keep it so."""
+        return session in self._signed_in
+
+    def has(self, user: str) -> bool:
+        return any(each.user == user for each in self._signed_in.values())
 
     def who(self, session: str) -> SignedIn | None:
         found = self._signed_in.get(session)
@@ -81,6 +93,11 @@ class Sessions:
 
     def _signature(self, purpose: str, text: str) -> str:
         return hmac.new(self._key, f"{purpose}\0{text}".encode(), hashlib.sha256).hexdigest()
+
+
+def _is_same(given: str, ours: str) -> bool:
+    """In the same time whatever differs; what was given may be any text."""
+    return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), ours.encode())
 
 
 class Attempts:

@@ -2,6 +2,7 @@
 what the user may do: the console knows no users of its own.
 """
 
+import asyncio
 import dataclasses
 from typing import Final
 
@@ -88,10 +89,10 @@ async def _sign_in(request: Request) -> Response:
         headers = {"Retry-After": str(int(wait_s) + 1)}
         return _page(request, after, error=error, status=429, headers=headers)
     console.attempts.begin(*keys)
-    access = console.access(request)
+    loop = asyncio.get_running_loop()
     try:
         login = login_of(console.config, name, password)
-        await access.call(try_login, console.config.bootstrap(), login)
+        await loop.run_in_executor(console.threads, try_login, console.config.bootstrap(), login)
     except RequestRefused as refused:
         return _page(request, after, error=refused, status=403)
     except BrokerUnreachable as unreachable:
@@ -105,6 +106,7 @@ async def _sign_in(request: Request) -> Response:
 async def _sign_out(request: Request) -> Response:
     console = request.app.state.console
     console.sessions.sign_out(request.state.session)
+    console.forget(request.state.user)
     session = console.sessions.new()
     to = "/sign-in" if console.needs_sign_in else "/"
     return RedirectResponse(to, 303, {"Set-Cookie": console.set_cookie(session)})

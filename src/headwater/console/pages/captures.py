@@ -52,7 +52,7 @@ async def _capture(request: Request) -> Response:
         "schema_changes": changes,
         "process": next((each for each in processes if each.get("name") == supervised), None),
     }
-    recent = request.app.state.console.jobs.about(address_of(known.name))
+    recent = await jobs.about(request, address_of(known.name))
     return shown(request, "capture.html", data, address=address_of(known.name), recent=recent[:5])
 
 

@@ -10,7 +10,7 @@ from starlette.routing import Route
 from headwater.console.jobs import Job, Jobs, environment_of
 from headwater.console.navigation import Place
 from headwater.console.not_found import NoSuchThing
-from headwater.console.operators import require_operator
+from headwater.console.operators import is_operator, require_operator
 from headwater.console.rendering import both, seen, shown
 from headwater.errors import RequestRefused
 
@@ -41,17 +41,28 @@ async def start(
     return seen(f"/jobs/{job.id}/")
 
 
+async def about(request: Request, address: str) -> list[Job]:
+    """Those of one page, the newest first; none for who may not see them."""
+    console = request.app.state.console
+    jobs: Jobs = console.jobs
+    found = jobs.about(address)
+    return found if found and await is_operator(console.access(request)) else []
+
+
 async def _jobs(request: Request) -> Response:
-    jobs: Jobs = request.app.state.console.jobs
+    console = request.app.state.console
+    jobs: Jobs = console.jobs
+    listed = jobs.all() if await is_operator(console.access(request)) else []
     return shown(
         request,
         "jobs.html",
-        {"jobs": [{**each.as_json(), "result": None} for each in jobs.all()]},
-        listed=jobs.all(),
+        {"jobs": [{**each.as_json(), "result": None} for each in listed]},
+        listed=listed,
     )
 
 
 async def _job(request: Request) -> Response:
+    await require_operator(request.app.state.console.access(request), to_look=True)
     return shown(request, "job.html", (job := _existing(request)).as_json(), this=job)
 
 

@@ -53,7 +53,7 @@ async def _pipeline(request: Request) -> Response:
             "gap": overview.writes.chart(name, ("watermark behind now, s", "gap_s")),
         }
     address = address_of(known.name)
-    recent = request.app.state.console.jobs.about(address)
+    recent = await jobs.about(request, address)
     return shown(request, "pipeline.html", data, address=address, recent=recent[:5])
 
 

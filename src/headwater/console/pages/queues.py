@@ -61,7 +61,7 @@ async def _queue(request: Request) -> Response:
         ],
         "dead_letters_by_topic": {each: letters[each] for each in group.topics if each in letters},
     }
-    recent = request.app.state.console.jobs.about(address_of(group.name))
+    recent = await jobs.about(request, address_of(group.name))
     return shown(request, "queue.html", data, address=address_of(group.name), recent=recent[:5])
 
 

@@ -27,7 +27,7 @@ async def _stores(request: Request) -> Response:
     overview = overview_of(request)
     state = await overview.project()
     stores = [_told(overview, known, write) for known in state.pipelines for write in known.writes]
-    recent = request.app.state.console.jobs.about(PLACE.path)
+    recent = await jobs.about(request, PLACE.path)
     return shown(request, "stores.html", {"stores": stores}, recent=recent[:3])
 
 
@@ -46,7 +46,7 @@ async def _store(request: Request) -> Response:
         "over_time": overview.writes.chart(name, ("records behind", "lag")),
     }
     address = address_of(known, write)
-    about = request.app.state.console.jobs.about(address)
+    about = await jobs.about(request, address)
     return shown(
         request,
         "store.html",
