@@ -1,5 +1,6 @@
 """Groups and queues: lists that stay quick, moving a group, dead letters."""
 
+import shlex
 import sys
 import time
 from uuid import uuid4
@@ -26,6 +27,7 @@ from bench.peers.kafka import kafka
 from bench.peers.provision import missing_tools
 from headwater.client.group_offsets import GroupOffsets
 from headwater.console import overview, readings
+from headwater.console.pages.groups import seek_command
 from headwater.settings import ClientSettings
 from headwater.testing import InProcessBroker
 
@@ -187,6 +189,14 @@ def test_moving_a_group_shows_first_what_would_change(log, browser, form, expect
     fields = dict(_hidden(asked.text))
     assert browser.post(f"/groups/{group}/seek", fields).status == 303
     assert log.committed(group) == expected
+
+
+@pytest.mark.parametrize("group", ["plain", "it's; $(reboot)", "-x", "a\nb"])
+def test_a_command_to_take_along_is_no_trap(group):
+    words = shlex.split(seek_command(group, "-5", "orders"))
+    assert words[:4] == ["headwater", "group", "seek", "--to=-5"]
+    assert words[-1] == group
+    assert ("--" in words) is group.startswith("-")
 
 
 def _hidden(page):

@@ -204,12 +204,40 @@ def test_guessing_passwords_takes_for_ever(secured_console):
 def test_attempts_at_the_same_time_are_several():
     attempts = Attempts()
     for _ in range(5):
-        assert attempts.wait_s("name a") == 0
-        attempts.begin("name a")
-    assert attempts.wait_s("name a") > 0
-    assert attempts.wait_s("name b") == 0
-    attempts.succeeded("name a")
-    assert attempts.wait_s("name a") == 0
+        assert attempts.wait_s("10.0.0.1", "a") == 0
+        attempts.begin("10.0.0.1", "a")
+    assert attempts.wait_s("10.0.0.1", "a") > 0
+    assert attempts.wait_s("10.0.0.1", "b") == 0
+    attempts.succeeded("10.0.0.1", "a")
+    assert attempts.wait_s("10.0.0.1", "a") == 0
+
+
+def test_nobody_is_locked_out_by_attempts_from_elsewhere():
+    attempts = Attempts()
+    for number in range(50):
+        if not attempts.wait_s("10.0.0.1", "bob"):
+            attempts.begin("10.0.0.1", "bob")
+        if not attempts.wait_s(f"fe80::{number:x}", str(number)):
+            attempts.begin(f"fe80::{number:x}", str(number))
+    assert attempts.wait_s("10.0.0.1", "bob") > 0
+    assert attempts.wait_s("fe80::ffff", "new") > 0  # of the same network
+    assert attempts.wait_s("10.0.0.2", "bob") == 0
+    assert attempts.wait_s("10.0.0.2", "x" * 1_000_000) == 0
+
+
+def test_attempts_are_remembered_in_little():
+    attempts = Attempts()
+    for number in range(10_001):
+        attempts.begin(f"10.{number >> 8 & 255}.{number & 255}.1", "x" * 10_000)
+    assert len(attempts._failed) == 10_000
+    assert max(map(len, attempts._failed)) < 200
+
+
+def test_strangers_send_little(secured_console):
+    browser = secured_console.browser()
+    assert browser.post("/sign-in", {"name": "x" * 70_000, "password": ""}).status == 413
+    alice = signed_in(secured_console, USER, PASSWORD)
+    assert alice.post("/topics/open/produce", {"value": "x" * 70_000}).status == 200
 
 
 def test_sessions_are_bounded():

@@ -93,9 +93,9 @@ def page_of(
     known = [row for row in found if key(row) is not None]
     known.sort(key=key, reverse=descending)
     found = known + [row for row in found if key(row) is None]
-    size = min(max(_whole(query.get("rows"), DEFAULT_ROWS), 1), _MOST_ROWS)
+    size = min(max(whole(query.get("rows"), DEFAULT_ROWS), 1), _MOST_ROWS)
     pages = max(1, math.ceil(len(found) / size))
-    number = min(max(_whole(query.get("page"), 1), 1), pages)
+    number = min(max(whole(query.get("page"), 1), 1), pages)
     return Page(
         found[(number - 1) * size : number * size],
         len(found),
@@ -110,5 +110,6 @@ def page_of(
     )
 
 
-def _whole(text: str | None, otherwise: int) -> int:
+def whole(text: str | None, otherwise: int) -> int:
+    """A number of up to nine digits."""
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else otherwise

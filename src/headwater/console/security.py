@@ -133,7 +133,7 @@ class Guard:
             raise Refused(403, "a form of another site is not answered")
         if headers.get("content-type", "").partition(";")[0].strip() != _FORM:
             raise Refused(415, f"a form is expected: {_FORM}")
-        is_stranger = self._console.needs_sign_in and not self._console.sessions.who(session)
+        is_stranger = self._console.needs_sign_in and not self._console.sessions.is_open(session)
         most_bytes = _MAX_BODY_OF_STRANGERS_BYTES if is_stranger else MAX_BODY_BYTES
         body = bytearray()
         async for chunk in request.stream():

@@ -6,6 +6,7 @@ nowhere else, so whoever was signed in signs in again after a restart.
 
 import hashlib
 import hmac
+import ipaddress
 import secrets
 import time
 from collections import OrderedDict
@@ -16,8 +17,8 @@ from headwater.settings import ClientSettings
 
 IDLE_S: Final = 8 * 3600.0
 _MOST_SESSIONS: Final = 1000
-_ATTEMPTS: Final = 5
-_ATTEMPTS_OF_ALL: Final = 100
+# Failed attempts within a minute: of one address with one name, with any, and of all addresses.
+_ATTEMPTS: Final = (5, 20, 100)
 _ATTEMPTS_WITHIN_S: Final = 60.0
 _MOST_REMEMBERED: Final = 10_000
 
@@ -101,34 +102,47 @@ def _is_same(given: str, ours: str) -> bool:
 
 
 class Attempts:
-    """How often signing in has failed lately, by address and by name: guessing takes for ever."""
+    """How often signing in has failed lately: guessing takes for ever. By address, so that nobody
+    is locked out by another's attempts with their name.
+    """
 
     def __init__(self) -> None:
         self._failed: OrderedDict[str, list[float]] = OrderedDict()
 
-    def wait_s(self, *names: str) -> float:
+    def wait_s(self, address: str, name: str) -> float:
         """How long the next attempt has to wait; 0: it may be made."""
         now_s = time.monotonic()
         waits = [0.0]
-        for name, most in [*((each, _ATTEMPTS) for each in names), ("", _ATTEMPTS_OF_ALL)]:
-            recent = self._recent(name, now_s)
+        for key, most in zip(_keys(address, name), _ATTEMPTS, strict=True):
+            recent = self._recent(key, now_s)
             if len(recent) >= most:
                 waits.append(recent[-most] + _ATTEMPTS_WITHIN_S - now_s)
         return max(waits)
 
-    def begin(self, *names: str) -> None:
+    def begin(self, address: str, name: str) -> None:
         """Counts as failed until it has succeeded: several at the same time are several."""
         now_s = time.monotonic()
-        for name in (*names, ""):
-            self._failed[name] = [*self._recent(name, now_s), now_s]
-            self._failed.move_to_end(name)
+        for key in _keys(address, name):
+            self._failed[key] = [*self._recent(key, now_s), now_s][-_ATTEMPTS[-1] :]
+            self._failed.move_to_end(key)
         while len(self._failed) > _MOST_REMEMBERED:
             self._failed.popitem(last=False)
 
-    def succeeded(self, *names: str) -> None:
-        for name in (*names, ""):
-            if self._failed.get(name):
-                self._failed[name].pop()
+    def succeeded(self, address: str, name: str) -> None:
+        for key in _keys(address, name):
+            if self._failed.get(key):
+                self._failed[key].pop()
 
     def _recent(self, name: str, now_s: float) -> list[float]:
         return [at_s for at_s in self._failed.get(name, ()) if now_s - at_s < _ATTEMPTS_WITHIN_S]
+
+
+def _keys(address: str, name: str) -> tuple[str, str, str]:
+    """Short whatever the name; a network of IPv6 counts as one address, for one has all of it."""
+    try:
+        if ipaddress.ip_address(address).version == 6:
+            address = str(ipaddress.ip_network(f"{address}/64", strict=False))
+    except ValueError:
+        pass  # none that we know of
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{address} {digest}", address, ""

@@ -80,7 +80,7 @@ async def _sign_in(request: Request) -> Response:
     form = request.state.form
     name, password = str(form.get("name", "")), str(form.get("password", ""))
     after = str(form.get("next", "/"))
-    keys = (f"address {request.client.host if request.client else ''}", f"name {name}")
+    keys = (request.client.host if request.client else "", name)
     wait_s = console.attempts.wait_s(*keys)
     if wait_s > 0:
         error = HeadwaterError(

@@ -2,6 +2,7 @@
 and moving it elsewhere.
 """
 
+import shlex
 import time
 from typing import Any, Final
 from urllib.parse import quote
@@ -81,10 +82,16 @@ async def _seek(request: Request) -> Response:
         "address": _address(name),
         # A time is frozen: what is confirmed is what was shown.
         "fields": {"to": "text", "value": _text(to), "topic": topic},
-        "command": f"headwater group seek {name} --to {_text(to)}"
-        + (f" --topic {topic}" if topic else ""),
+        "command": seek_command(name, _text(to), topic),
     }
     return part(request, "seek.html", data)
+
+
+def seek_command(group: str, to: str, topic: str) -> str:
+    """For a shell: a group may be called anything, also what a shell would run."""
+    only = ("--topic", topic) if topic else ()
+    named = ("--", group) if group.startswith("-") else (group,)
+    return shlex.join(("headwater", "group", "seek", f"--to={to}", *only, *named))
 
 
 def _sought(

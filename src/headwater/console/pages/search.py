@@ -11,6 +11,7 @@ from headwater.console.access import Access
 from headwater.console.not_found import NoSuchThing
 from headwater.console.pages.records import record_json, row_of, time_ms_of
 from headwater.console.pages.topics import existing
+from headwater.console.paging import whole
 from headwater.console.rendering import both, seen, shown
 from headwater.console.searching import MOST_FOUND, Search, Wanted
 
@@ -42,11 +43,11 @@ async def _start(request: Request) -> Response:
         header_value=form.get("header_value", ""),
         path=form.get("path", "").strip(),
         path_value=form.get("path_value", ""),
-        partition=int(given["partition"]) if given["partition"].isdigit() else None,
+        partition=whole(given["partition"], len(topic.partitions)) if given["partition"] else None,
         since_ms=time_ms_of(given["since"]) if given["since"] else None,
     )
     if wanted.partition is not None and wanted.partition >= len(topic.partitions):
-        raise NoSuchThing(f"topic {topic.name} has no partition {wanted.partition}")
+        raise NoSuchThing(f"topic {topic.name} has no partition {given['partition'][:20]}")
     search = console.searches.start(access, topic.name, len(topic.partitions), wanted)
     return seen(f"/topics/{topic.name}/search/{search.id}/")
 
@@ -55,9 +56,8 @@ async def _search(request: Request) -> Response:
     access: Access = request.app.state.console.access(request)
     search = _known(request, access)
     topic = await existing(access, search.topic)
-    text = request.query_params.get("page", "1")
     pages = max(1, math.ceil(len(search.found) / _ROWS))
-    page = min(max(int(text), 1), pages) if text.isascii() and text.isdigit() else 1
+    page = min(max(whole(request.query_params.get("page"), 1), 1), pages)
     found = search.found[(page - 1) * _ROWS : page * _ROWS]
     data: dict[str, Any] = {
         **search.as_json(),

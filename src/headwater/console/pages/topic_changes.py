@@ -13,6 +13,7 @@ from headwater.client import login as client_login
 from headwater.client.topics import NewTopic, delete_topic, ensure_topics
 from headwater.console.access import PATIENCE_S, Access, require_listener
 from headwater.console.pages.topics import command_for, existing
+from headwater.console.paging import whole
 from headwater.console.rendering import Question, ask, both, confirmed, seen, shown
 from headwater.errors import BrokerUnreachable, RequestRefused, UsageError
 
@@ -35,7 +36,7 @@ async def _create(request: Request) -> Response:
     text = str(form.get("partitions", "1")).strip()
     if not name:
         raise UsageError("a topic needs a name")
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= _MOST_PARTITIONS):
+    if not 1 <= whole(text, 0) <= _MOST_PARTITIONS:
         raise UsageError(
             f"no number of partitions: {text}", hint=f"a whole number from 1 to {_MOST_PARTITIONS}"
         )
