@@ -110,3 +110,68 @@ def test_previews_are_one_line():
     assert preview(part(b"\x00\xff")) == "00 ff"
     event = envelope("u", {"id": 1, "city": "Wien"}, {"id": 1, "city": "Graz"})
     assert preview(part(event)) == 'updated city "Wien" → "Graz"'
+
+
+def number(value):
+    """As Avro writes a long."""
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, "long", value)
+    return out.getvalue()
+
+
+def container(schema, count, block):
+    """A container file whose writer says what it likes."""
+    text = json.dumps(schema).encode()
+    head = b"Obj\x01" + number(1) + number(11) + b"avro.schema" + number(len(text)) + text
+    return head + number(0) + bytes(16) + number(count) + number(len(block)) + block + bytes(16)
+
+
+MANY = 300_000
+NOTHING = {"type": "record", "name": "Nothing", "fields": [{"name": "a", "type": "null"}]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "count", "block"),
+    [
+        ("null", MANY, b""),
+        (NOTHING, MANY, b""),
+        ({"type": "fixed", "name": "F", "size": 0}, MANY, b""),
+        ({"type": "array", "items": "null"}, 1, number(MANY) + number(0)),
+        ({"type": "map", "values": {"type": "array", "items": NOTHING}}, 1,
+         number(1) + number(1) + b"k" + number(MANY) + number(0) + number(0)),
+        (["null", {"type": "array", "items": "null"}], 1, number(1) + number(MANY) + number(0)),
+    ],
+)  # fmt: skip
+def test_a_container_does_not_become_more_than_it_is(schema, count, block):
+    data = container(schema, count, block)
+    assert len(list(fastavro.reader(io.BytesIO(data)))) == count  # it can be read
+    found = shown(part(data), "avro")
+    assert (found.form, "no bytes" in found.note) == ("hex", True)
+    assert len(preview(part(data))) < 1000
+
+
+def test_a_container_is_not_unpacked():
+    out = io.BytesIO()
+    row = {"id": 1, "country": "x" * 1_000_000}
+    fastavro.writer(out, fastavro.parse_schema(SCHEMA), [row], codec="deflate")
+    assert "compressed" in shown(part(out.getvalue()), "avro").note
+
+
+def test_a_container_of_trees_is_read():
+    tree = {
+        "type": "record",
+        "name": "Tree",
+        "fields": [{"name": "inside", "type": {"type": "array", "items": "Tree"}}],
+    }
+    out = io.BytesIO()
+    fastavro.writer(out, fastavro.parse_schema(tree), [{"inside": [{"inside": []}]}])
+    found = shown(part(out.getvalue()))
+    assert (found.form, json.loads(found.text)) == ("avro", [{"inside": [{"inside": []}]}])
+
+
+def test_what_is_too_deep_to_be_written_is_shown_as_text():
+    deep = b"[" * 400 + b"]" * 400
+    assert shown(part(deep)).form == "text"
+    event = b'{"op": "c", "before": null, "after": {"a": ' + deep + b"}}"
+    assert shown(part(event)).form == "text"
+    assert preview(part(event)).startswith('{"op": "c"')

@@ -100,7 +100,7 @@ def preview(part: Part, avro_schema: str | None = None) -> str:
     text: str | None
     if avro_schema is not None or data.startswith(_CONTAINER):
         try:
-            text = orjson.dumps(_avro_value(data, avro_schema), default=_plain).decode()
+            text = _dumped(_avro_value(data, avro_schema))
         except _Unfit:
             text = _utf8(data, may_be_cut=part.is_cut)
     else:
@@ -170,13 +170,13 @@ def _debezium(data: bytes, _: str | None) -> Shown:
 def _cell(row: Mapping[str, Any] | None, column: str) -> str | None:
     if row is None or column not in row:
         return None
-    return orjson.dumps(row[column]).decode()
+    return _dumped(row[column])
 
 
 def _avro(data: bytes, schema: str | None) -> Shown:
     value = _avro_value(data, schema)
     options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS
-    return Shown("avro", orjson.dumps(value, default=_plain, option=options).decode())
+    return Shown("avro", _dumped(value, options))
 
 
 def _avro_value(data: bytes, schema: str | None) -> Any:
@@ -184,7 +184,7 @@ def _avro_value(data: bytes, schema: str | None) -> Any:
 
     try:
         if data.startswith(_CONTAINER):
-            return list(fastavro.reader(BytesIO(data)))
+            return _contained(data)
         if schema is None:
             raise _Unfit("no schema for this topic in [console.avro_schemas]")
         parsed = _schema(schema, _stamp(schema))
@@ -203,6 +203,51 @@ def _avro_value(data: bytes, schema: str | None) -> Any:
     except Exception as error:  # as above
         raise _Unfit(str(error) or type(error).__name__) from None
     raise _Unfit("the bytes are not of its schema")
+
+
+def _contained(data: bytes) -> list[Any]:
+    """The records of a container file. Its writer has chosen the schema: some bytes must not become
+    more than they are, by compression or by items that take none.
+    """
+    import fastavro
+
+    reader = fastavro.reader(BytesIO(data))
+    if reader.codec != "null":
+        raise _Unfit(f"it is compressed: {reader.codec}")
+    if not _takes_bytes(reader.writer_schema, {}):
+        raise _Unfit("its records take no bytes")
+    return list(reader)
+
+
+def _takes_bytes(schema: Any, named: dict[str, bool]) -> bool:
+    """Whether every value takes at least one byte. Raises _Unfit for a list whose items need not:
+    it may say that it has any number of them.
+    """
+    kind = schema.get("type") if isinstance(schema, dict) else schema
+    if isinstance(schema, list):
+        for each in schema:
+            _takes_bytes(each, named)
+        return True  # which of them
+    if isinstance(kind, dict | list):
+        return _takes_bytes(kind, named)
+    name = schema.get("name", "") if isinstance(schema, dict) else ""
+    match kind:
+        case "null":
+            return False
+        case "record" | "error":
+            named[name] = True  # it may have itself inside
+            takes = [_takes_bytes(each["type"], named) for each in schema["fields"]]
+            named[name] = any(takes)
+            return named[name]
+        case "fixed":
+            named[name] = schema["size"] > 0
+            return named[name]
+        case "array":
+            if not _takes_bytes(schema["items"], named):
+                raise _Unfit("it has a list whose items take no bytes")
+        case "map":
+            _takes_bytes(schema["values"], named)
+    return named.get(str(kind), True)
 
 
 @lru_cache(64)
@@ -257,7 +302,15 @@ def _loaded(data: bytes) -> Any:
 
 
 def _indented(document: Any) -> str:
-    return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
+    return _dumped(document, orjson.OPT_INDENT_2)
+
+
+def _dumped(document: Any, option: int = 0) -> str:
+    """What can be read need not be written: it may be too deep for that."""
+    try:
+        return orjson.dumps(document, default=_plain, option=option).decode()
+    except orjson.JSONEncodeError as error:
+        raise _Unfit(f"it cannot be shown: {error}") from None
 
 
 def _utf8(data: bytes, *, may_be_cut: bool = False) -> str | None:

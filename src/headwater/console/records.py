@@ -6,7 +6,9 @@ only the beginning is kept: a screen costs memory by its rows, not by what is in
 """
 
 import heapq
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headwater.client.fetching import EARLIEST, LATEST, Fetcher
@@ -22,6 +24,8 @@ MOST_PARTITIONS: Final = 32  # that are shown together
 COLUMNS: Final = ("key", "value", "offset", "timestamp", "headers")
 # Compaction leaves holes; how far one looks behind them for a screen of records.
 _WIDEST: Final = 1 << 20
+_MOST_HEADERS: Final = 256
+_HEADER_NAME_CHARACTERS: Final = 200
 
 Positions = Mapping[int, int]  # offset by partition
 
@@ -149,9 +153,10 @@ def _last(
     width = rows
     while True:
         first = max(start, end - width)
-        found = list(stretch(fetcher, topic, partition, first, end, PREVIEW_BYTES))[-rows:]
+        # Behind the holes there may be very many.
+        found = deque(stretch(fetcher, topic, partition, first, end, PREVIEW_BYTES), rows)
         if len(found) >= rows or first == start or width >= _WIDEST:
-            return found, first
+            return list(found), first
         width *= 8
 
 
@@ -162,9 +167,10 @@ def _first(
     width = rows
     while start < end and len(found) < rows:
         stop = min(end, start + width)
-        found += stretch(fetcher, topic, partition, start, stop, PREVIEW_BYTES)
+        more = stretch(fetcher, topic, partition, start, stop, PREVIEW_BYTES)
+        found += islice(more, rows - len(found))
         start, width = stop, min(width * 8, _WIDEST)
-    return found[:rows]
+    return found
 
 
 def stretch(
@@ -180,7 +186,7 @@ def stretch(
                     each.timestamp_ms if each.timestamp_ms >= 0 else None,
                     _cut(each.key, most_bytes),
                     _cut(each.value, most_bytes),
-                    [(name, _cut(value, most_bytes)) for name, value in each.headers],
+                    _headers(each.headers, most_bytes),
                 )
                 start = each.offset + 1
             return
@@ -204,7 +210,7 @@ def records_of(batch: "pa.RecordBatch", partition: int, most_bytes: int) -> Iter
             None if at_us is None else at_us // 1000,
             _part(keys[row], most_bytes),
             _part(values[row], most_bytes),
-            [(each["name"], _cut(each["value"], most_bytes)) for each in pairs],
+            _headers(((each["name"], each["value"]) for each in pairs), most_bytes),
         )
 
 
@@ -213,6 +219,16 @@ def _part(scalar: Any, most_bytes: int) -> Part:
     if buffer is None:
         return Part(None, 0)
     return Part(buffer.slice(0, min(most_bytes, buffer.size)).to_pybytes(), buffer.size)
+
+
+def _headers(pairs: Iterable[tuple[str, bytes | None]], most_bytes: int) -> list[tuple[str, Part]]:
+    """All together so much of their values; a record may have thousands."""
+    found, left = [], most_bytes
+    for name, value in islice(pairs, _MOST_HEADERS):
+        part = _cut(value, left)
+        left -= len(part.data or b"")
+        found.append((name[:_HEADER_NAME_CHARACTERS], part))
+    return found
 
 
 def _cut(data: bytes | None, most_bytes: int) -> Part:

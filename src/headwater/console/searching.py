@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 MOST_FOUND: Final = 1000
 _MOST_RUNNING: Final = 4
-_MOST_KEPT: Final = 50
+_MOST_KEPT: Final = 16  # each has some MiB at most
 _ALONE_S: Final = 120.0  # after which a search that nobody asks for ends
 _STRETCH: Final = 200_000  # offsets that are read at a time
 

@@ -1,5 +1,6 @@
 """/topics/NAME/records: browsing by offset and time; one record; export of many."""
 
+import shlex
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final
@@ -16,6 +17,7 @@ from headwater.console import decoding, records
 from headwater.console.access import Access
 from headwater.console.not_found import NoSuchThing
 from headwater.console.pages.topics import command_for, existing
+from headwater.console.paging import whole
 from headwater.console.records import Record, Screen
 from headwater.console.rendering import both, render, shown
 from headwater.console.topic_reading import Topic
@@ -82,12 +84,13 @@ async def _records(request: Request) -> Response:
 def chosen_partitions(topic: Topic, text: str) -> list[int]:
     """All, if they are not too many to be shown together; NoSuchThing."""
     numbers = [each.number for each in topic.partitions]
-    if text.isascii() and text.isdigit():
-        if int(text) not in numbers:
+    if text:
+        number = whole(text, -1)
+        if number not in numbers:
             raise NoSuchThing(
-                f"topic {topic.name} has no partition {int(text)}", detail=f"it has {len(numbers)}"
+                f"topic {topic.name} has no partition {text[:20]}", detail=f"it has {len(numbers)}"
             )
-        return [int(text)]
+        return [number]
     return numbers if len(numbers) <= records.MOST_PARTITIONS else numbers[:1]
 
 
@@ -114,7 +117,7 @@ def _command(
     at = {"newest": f"-{rows}", "oldest": "start"}.get(place)
     if at is None:
         at = f"@{given}" if place == "time" else given or "0"
-    words = [f"headwater consume {topic.name} -o '{at}' -e"]
+    words = [f"headwater consume {topic.name} -o {shlex.quote(at)} -e"]
     if place != "newest":
         words.append(f"-n {rows}")
     if len(partitions) < len(topic.partitions):
@@ -271,17 +274,20 @@ def _lines(
                 values = batch.column("value").to_pylist()
                 yield b"".join((value or b"") + b"\n" for value in values)
             else:
-                yield b"".join(_line(topic, partition, each) for each in batch.to_pylist())
+                at = batch.schema.get_field_index("timestamp")
+                # Whoever wrote a record may have given it any time, also one of no calendar.
+                micros = batch.set_column(at, "timestamp", batch.column(at).cast("int64"))
+                yield b"".join(_line(topic, partition, each) for each in micros.to_pylist())
 
 
 def _line(topic: str, partition: int, row: dict[str, Any]) -> bytes:
-    at = row["timestamp"]
+    at_us = row["timestamp"]
     return orjson.dumps(
         {
             "topic": topic,
             "partition": partition,
             "offset": row["offset"],
-            "timestamp": None if at is None else round(at.timestamp() * 1000),
+            "timestamp": None if at_us is None else at_us // 1000,
             "key": json_text(row["key"]),
             "value": json_text(row["value"]),
             "headers": [[each["name"], json_text(each["value"])] for each in row["headers"]],

@@ -1,0 +1,60 @@
+"""What a screen of records costs, whatever is in the topic."""
+
+import tracemalloc
+from types import SimpleNamespace
+
+from headwater.console import records
+
+ROWS = 50
+HOLES = 30_000  # a transaction of so many was aborted
+
+
+class Counting:
+    """A partition with records in front of many holes, or behind them. Tells how many records were
+    taken from it."""
+
+    def __init__(self, end, has):
+        self.end = end
+        self.has = has
+        self.taken = 0
+
+    def offsets(self, places, at):
+        return dict.fromkeys(places, 0 if at == records.EARLIEST else self.end)
+
+    def records(self, topic, partition, start, end):
+        for offset in range(start, end):
+            if self.has(offset):
+                self.taken += 1
+                yield SimpleNamespace(
+                    offset=offset, timestamp_ms=offset, key=b"k", value=b"v" * 10_000,
+                    headers=[(f"h{each}" * 200, b"x" * 3000) for each in range(3)],
+                )  # fmt: skip
+
+
+def test_records_in_front_of_holes_are_not_all_kept():
+    fetcher = Counting(HOLES + 5_000, lambda offset: offset < 5_000)
+    tracemalloc.start()
+    try:
+        screen = records.newest(fetcher, "t", [0], ROWS, {})
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [each.offset for each in screen.records] == [*range(4_999, 4_999 - ROWS, -1)]
+    assert fetcher.taken >= 5_000
+    assert peak_bytes < 10 << 20
+
+
+def test_records_behind_holes_are_read_as_far_as_they_are_shown():
+    fetcher = Counting(2 * HOLES, lambda offset: offset >= HOLES)
+    screen = records.following(fetcher, "t", [0], ROWS, {})
+    assert [each.offset for each in screen.records] == [*range(HOLES, HOLES + ROWS)]
+    assert fetcher.taken <= 2 * ROWS
+
+
+def test_headers_are_cut_together():
+    fetcher = Counting(1, lambda offset: True)
+    (record,) = records.newest(fetcher, "t", [0], 1, {}).records
+    sizes = [len(part.data) for _, part in record.headers]
+    assert sizes == [3000, records.PREVIEW_BYTES - 3000, 0]
+    assert all(part.size_bytes == 3000 for _, part in record.headers)
+    assert max(len(name) for name, _ in record.headers) <= 200
