@@ -17,7 +17,9 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from headwater.backup.restoring import restore
 from headwater.broker import control
+from headwater.errors import HeadwaterError
 from headwater.settings import BrokerSettings
 from headwater.testing import InProcessBroker
 
@@ -239,6 +241,48 @@ def test_a_damaged_backup_is_refused_and_leaves_nothing(tmp_path, damage):
     headwater("restore", "saved", cwd=tmp_path, code=code)
     assert not (tmp_path / "data").exists()
     assert not list(tmp_path.glob("*.restoring"))
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        [["log/../../outside", 4, 0]],
+        [["log//outside", 4, 0]],
+        [["/outside", 4, 0]],
+        [["pipelines/x/../../../outside", 4, 0]],
+        [["outside", 4, 0]],
+        [["log", 4, 0]],
+        [["log/x", "4", 0]],
+        [["log/x"]],
+        [7],
+        {"log/x": 1},
+    ],
+)
+def test_a_backup_names_nothing_outside_of_it(tmp_path, files):
+    """Somebody else may have made it."""
+    saved = tmp_path / "below" / "saved"
+    saved.mkdir(parents=True)
+    (tmp_path / "outside").write_bytes(b"mine")
+    (saved / "backup.json").write_text(json.dumps({"format": 1, "version": "1", "files": files}))
+    target = tmp_path / "a" / "b" / "data"
+    with pytest.raises(HeadwaterError, match="damaged"):
+        restore(saved, target, target / "pipelines", lambda _: None)
+    assert not (tmp_path / "a").exists()
+
+
+def test_staging_that_fails_leaves_nothing(tmp_path, monkeypatch):
+    with broker_in(tmp_path) as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+        producer.produce(PLAIN, "1")
+        assert producer.flush(60) == 0
+
+        def full(*_):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("headwater.log.staging.os.link", full)
+        answer = headwater("backup", "saved", cwd=tmp_path, code=1)
+        assert "No space left" in answer["detail"]
+        assert not list((tmp_path / "data").glob("backup-*"))
 
 
 def test_kafka_is_not_ours_to_back_up(tmp_path):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headwater.backup.copying import Copied, Told, copy, sync, sync_all
-from headwater.backup.taking import FORMAT, MANIFEST, PIPELINES
+from headwater.backup.taking import FORMAT, LOG, MANIFEST, PIPELINES
 from headwater.errors import DataDirectoryInUse, HeadwaterError, UsageError
 from headwater.supervisor import lock
 
@@ -20,9 +20,9 @@ def restore(source: Path, data_dir: Path, state_dir: Path, told: Told) -> dict[s
     something is there already, HeadwaterError if the backup is damaged.
     """
     manifest = _manifest(source)
+    files = _files(manifest)
     for each in (data_dir, state_dir):
         _check_free(each)
-    files = [Copied(*each) for each in manifest.pop("files")]
     log = _beside(data_dir)
     is_inside = state_dir.is_relative_to(data_dir)
     pipelines = log / state_dir.relative_to(data_dir) if is_inside else _beside(state_dir)
@@ -53,11 +53,13 @@ def _manifest(source: Path) -> dict[str, Any]:
     try:
         manifest: dict[str, Any] = json.loads((source / MANIFEST).read_text(encoding="utf-8"))
         known = manifest["format"]
+        if not isinstance(manifest.get("files"), list):
+            raise TypeError("no list of files")
     except FileNotFoundError:
         raise UsageError(
             f"{source} is no backup, or one that was not completed", detail=f"no {MANIFEST} in it"
         ) from None
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise HeadwaterError("the backup is damaged", detail=f"{MANIFEST}: {error}") from error
     if known != FORMAT:
         raise HeadwaterError(
@@ -66,6 +68,27 @@ def _manifest(source: Path) -> dict[str, Any]:
             hint="restore it with that version, then upgrade",
         )
     return manifest
+
+
+def _files(manifest: dict[str, Any]) -> list[Copied]:
+    """A backup may come from elsewhere: it names what is in it, and nothing outside."""
+    found = []
+    for each in manifest.pop("files", ()):
+        match each:
+            case [str(path), int(), int()] if _is_inside(path):
+                found.append(Copied(*each))
+            case _:
+                raise HeadwaterError("the backup is damaged", detail=f"{MANIFEST}: {each!r:.200}")
+    return found
+
+
+def _is_inside(path: str) -> bool:
+    part, *others = path.split("/")
+    return (
+        part in (LOG, PIPELINES)
+        and bool(others)
+        and all(each not in ("", ".", "..") and "\0" not in each for each in others)
+    )
 
 
 def _check_free(directory: Path) -> None:

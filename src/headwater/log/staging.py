@@ -40,6 +40,15 @@ def stage(store: "LogStore") -> str:
     """
     directory = f"{store.path}/backup-{uuid4().hex}.deleted"
     os.mkdir(directory, 0o700)
+    try:
+        _stage_into(directory, store)
+    except OSError:  # a disk that is full
+        store.storage.files.rmtree(directory)
+        raise
+    return directory
+
+
+def _stage_into(directory: str, store: "LogStore") -> None:
     staged: Staged = []
     for partition in store.partitions.values():
         if partition.segments or partition.archived:
@@ -56,7 +65,6 @@ def stage(store: "LogStore") -> str:
         staged.append((name, len(data)))
     with open(f"{directory}/{LIST}", "w", encoding="utf-8") as listed:
         json.dump(staged, listed)
-    return directory
 
 
 def _partition(partition: "PartitionLog", directory: str) -> Staged:
