@@ -114,3 +114,25 @@ def test_the_changing_line_stays_below_the_others():
     assert os.read(reader, 100) == b"\r\x1b[K"
     os.close(reader)
     os.close(writer)
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        {"message": 5, "level": "info"},
+        {"message": "m", "level": None},
+        {"message": "m", "level": "info", "traceback": ["T"]},
+        {"error": 5},
+        {"error": {"code": 5}, "detail": "x"},
+        {"error": "no", "detail": {"why": 1}},
+        {"pid": "x"},
+        '{"a":' * 3000,
+        "{" + "[" * 10_000,
+    ],
+)
+def test_what_user_code_prints_is_text(printed):
+    splitter = Splitter()
+    text = printed if isinstance(printed, str) else json.dumps(printed)
+    first, second = splitter.lines(text.encode() + b"\nafter\n")
+    assert (first.text, first.level, first.error, first.announced) == (text, "", None, None)
+    assert second.text == "after"

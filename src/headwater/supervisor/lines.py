@@ -54,14 +54,23 @@ def _line(data: bytes) -> Line:
     if text.startswith("{"):
         try:
             fields = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             fields = {}
-        if "message" in fields and "level" in fields:
+        # User code may print any JSON: what is not of our commands' making is text.
+        if _are_texts(fields, "message", "level", "traceback"):
             message = "\n".join(filter(None, (fields["message"], fields.get("traceback", ""))))
-            return Line(message, str(fields["level"]), fields.get("at"))
-        if "error" in fields:
+            at = fields.get("at")
+            return Line(message, fields["level"], at if isinstance(at, int | float) else None)
+        if _are_texts(fields, "error", "detail", "hint"):
             parts = (fields["error"], fields.get("detail", ""))
             return Line(": ".join(filter(None, parts)), "error", error=fields)
-        if "pid" in fields:
+        if isinstance(fields.get("pid"), int):
             return Line(text, announced=fields)
     return Line(text)
+
+
+def _are_texts(fields: dict[str, Any], name: str, *others: str) -> bool:
+    """Whether the first is there, a message with its level, and whatever is there is text."""
+    needed = (name, "level") if name == "message" else (name,)
+    texts = [fields[each] for each in (name, *others) if each in fields]
+    return all(each in fields for each in needed) and all(isinstance(x, str) for x in texts)

@@ -3,6 +3,7 @@
 They ask over a socket or read a file, and may block for some seconds: called in threads.
 """
 
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -31,7 +32,7 @@ def not_ready_because(
     if plan.kind == CAPTURE:
         return _http(announced["metrics_listen"])
     if plan.kind == CONSOLE:
-        return _http(announced["listen"])
+        return _http(announced["listen"], is_tls=config.console.tls_cert is not None)
     return _pipelines(place_of(config), plan.pipelines)
 
 
@@ -55,9 +56,10 @@ def _broker(config: Config, listen: str) -> str | None:
     return None
 
 
-def _http(address: str) -> str | None:
+def _http(address: str, *, is_tls: bool = False) -> str | None:
+    scheme = "https" if is_tls else "http"
     try:
-        with urllib.request.urlopen(f"http://{address}/ready", timeout=_TIMEOUT_S):
+        with _opener(is_tls=is_tls).open(f"{scheme}://{address}/ready", timeout=_TIMEOUT_S):
             return None
     except urllib.error.HTTPError as error:
         with error:
@@ -65,6 +67,19 @@ def _http(address: str) -> str | None:
         return said.strip().removeprefix("not ready: ")
     except (OSError, ValueError) as error:
         return f"{address} does not answer: {error}"
+
+
+def _opener(*, is_tls: bool) -> urllib.request.OpenerDirector:
+    """Never by way of a proxy that the environment names. Of a child of ours the certificate need
+    not be checked: it is for names, and this is an address.
+    """
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+    if is_tls:
+        context = ssl.create_default_context()
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        handlers.append(urllib.request.HTTPSHandler(context=context))
+    return urllib.request.build_opener(*handlers)
 
 
 def _pipelines(state_dir: Path, names: tuple[str, ...]) -> str | None:
