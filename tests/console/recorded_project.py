@@ -3,8 +3,8 @@ positions in the log, status files beside the checkpoints, a SQLite store at som
 """
 
 import time
+from contextlib import contextmanager
 
-import orjson
 import pyarrow as pa
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -18,6 +18,9 @@ from headwater.settings import Secret
 from headwater.sinks.contract import Batch, Log, Target
 from headwater.sinks.settings import SinkSettings
 from headwater.sinks.stores import store_of
+from headwater.supervisor import told as supervisor
+from headwater.supervisor.lock import Lock
+from headwater.supervisor.told import Told
 
 ORDERS, ITEMS = "shop.main.orders", "shop.main.items"
 RECORDS = 100
@@ -164,8 +167,14 @@ class RecordedProject:
     def ended(self):
         status.ended(self.state_dir, "orders")
 
+    @contextmanager
     def supervised(self, *children):
-        """What `headwater up` tells."""
-        (self.directory / "data").mkdir(exist_ok=True)
-        told = {"pid": 1, "started_at": 0.0, "stopping": False, "children": list(children)}
-        (self.directory / "data" / "up.json").write_bytes(orjson.dumps(told))
+        """What `headwater up` tells while it runs."""
+        data_dir = self.directory / "data"
+        lock = Lock.take(data_dir, wait_s=0)
+        try:
+            supervisor.write(data_dir, Told(1, 0.0, stopping=False, children=list(children)))
+            yield
+        finally:
+            lock.release()
+            (data_dir / supervisor.FILE_NAME).unlink()

@@ -9,6 +9,7 @@ from recorded_project import ORDERS, RecordedProject
 from serving import serving
 
 from headwater.console import jobs, overview, project, readings
+from headwater.supervisor.told import ChildTold
 from headwater.testing import InProcessBroker
 
 TIMEOUT_S = 60
@@ -105,15 +106,14 @@ def test_the_flow_joins_source_topic_pipeline_and_store(browser):
 
 
 def test_the_processes_that_up_looks_after(served, browser):
-    served.project.supervised(
-        {"name": "broker", "state": "ready", "restarts": 0, "address": "127.0.0.1:9092"},
-        {"name": "capture shop", "state": "paused", "restarts": 4, "reason": "no such host"},
-    )
-    try:
+    children = [
+        ChildTold("broker", "broker", "ready", address="127.0.0.1:9092"),
+        ChildTold("capture shop", "capture", "paused", restarts=4, reason="no such host"),
+    ]
+    with served.project.supervised(*children):
         assert "no such host" in browser.get("/flow").text
         assert "no such host" in browser.get("/captures/shop/").text
-    finally:
-        (served.project.directory / "data" / "up.json").unlink()
+    assert browser.get("/flow.json").json["processes"] == []
 
 
 def test_a_capture_with_its_progress_and_what_mends_it(browser):
