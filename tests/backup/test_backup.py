@@ -209,6 +209,22 @@ def test_a_log_that_nobody_uses_is_backed_up_as_well(tmp_path):
         assert committed(broker.bootstrap, PLAIN) == [[7]]
 
 
+def test_what_was_deleted_stays_deleted(tmp_path):
+    with broker_in(tmp_path) as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+        for number in range(20):
+            producer.produce(PLAIN, str(number))
+        assert producer.flush(60) == 0
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        place = TopicPartition(PLAIN, 0, 7)
+        admin.delete_records([place])[place].result(60)
+        headwater("backup", "saved", cwd=tmp_path)
+    os.rename(tmp_path / "data", tmp_path / "lost")
+    headwater("restore", "saved", cwd=tmp_path)
+    with broker_in(tmp_path) as broker:
+        assert committed(broker.bootstrap, PLAIN) == [list(range(7, 20))]
+
+
 def test_what_is_there_is_never_overwritten(tmp_path):
     with broker_in(tmp_path):
         headwater("backup", "saved", cwd=tmp_path)

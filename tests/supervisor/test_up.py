@@ -111,6 +111,18 @@ def test_a_mistake_is_told_once_and_tried_again_when_it_is_mended(tmp_path):
         assert up.stop() == 0
 
 
+def test_a_broker_that_does_not_know_us_is_ready(tmp_path):
+    """Users are created once it runs."""
+    login = '[client]\nusername = "nobody"\npassword = "wrong"'
+    project = Project(tmp_path, login)
+    project.file.write_text(
+        project.file.read_text().replace("[broker]", '[broker]\nauthentication = "sasl"')
+    )
+    with running(project) as up:
+        up.wait_ready()
+        assert up.stop() == 0
+
+
 def test_status_tells_of_a_broker_that_does_not_start(tmp_path):
     project = Project(tmp_path).with_capture().with_pipeline("orders", "")
     project.file.write_text(

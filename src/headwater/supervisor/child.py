@@ -225,9 +225,12 @@ class Child:
         await life.has_announced.wait()
         look_s = _FIRST_LOOK_S
         while not self._is_stopping:
-            reason = await asyncio.to_thread(
-                not_ready_because, self.plan, self._around.config, life.announced
-            )
+            try:
+                reason = await asyncio.to_thread(
+                    not_ready_because, self.plan, self._around.config, life.announced
+                )
+            except Exception as error:  # a bug must not keep it from being watched
+                reason = f"unexpected {type(error).__name__}: {error}"
             if life.ended.is_set() or self._is_stopping:
                 return
             if reason is None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from headwater.cli import wire
 from headwater.client import login
 from headwater.config import Config
-from headwater.errors import AuthenticationFailed, HeadwaterError
+from headwater.errors import HeadwaterError, RequestRefused
 from headwater.pipelines import status
 from headwater.pipelines.stores_told import place_of
 from headwater.supervisor.plan import BROKER, CAPTURE, CONSOLE, ChildPlan
@@ -49,7 +49,7 @@ def _broker(config: Config, listen: str) -> str | None:
     address = config.broker.reached_at(listen)
     try:
         wire.supported_versions(address, _TIMEOUT_S, login.properties_of(config.client))
-    except AuthenticationFailed:
+    except RequestRefused:
         return None
     except HeadwaterError as error:
         return str(error)
