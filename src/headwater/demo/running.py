@@ -29,7 +29,7 @@ from headwater.supervisor import told
 from headwater.supervisor.plan import data_dir_of
 
 _TOPICS: Final = ("searches", "clicks")
-_START_S: Final = 600.0
+_STALLED_S: Final = 300.0  # without any progress: on a busy machine all of it takes longer
 _CATCH_UP_S: Final = 600.0
 _POSTGRES_S: Final = 60.0
 _STOP_LOAD_S: Final = 10.0
@@ -224,18 +224,28 @@ class Demo:
         self._postgres.stop()
 
     def _await(self, condition: Callable[[], bool]) -> None:
-        """Raises NotReady if `headwater up` has ended, or it takes too long."""
-        until_s = time.monotonic() + _START_S
+        """Raises NotReady if `headwater up` has ended, or nothing gets further any more."""
+        furthest, until_s = (-1, 0, 0), 0.0
         while not condition():
             self._check()
             if self._up.exit_code is not None:
                 raise NotReady("`headwater up` has ended", detail=self._up.last_line())
+            if (far := self._how_far()) > furthest:
+                furthest, until_s = far, time.monotonic() + _STALLED_S
             if time.monotonic() > until_s:
                 raise NotReady(
-                    "the demo does not get ready", detail=_slow(self._children(), self._watch)
+                    "the demo does not get ready",
+                    detail=_slow(self._children(), self._watch),
+                    hint="`headwater demo --data-dir DIR` keeps its logs: up.log there",
                 )
             self._view.tick()
             time.sleep(LOOK_S)
+
+    def _how_far(self) -> tuple[int, int, int]:
+        """Children that are ready, stores that are known, stores that have everything."""
+        ready = [each for each in self._children() if each.state == told.READY]
+        stores = self._watch.stores.values() if self._watch else ()
+        return len(ready), len(stores), sum(each.lag == 0 for each in stores)
 
     def _check(self) -> None:
         if self._is_to_end():
