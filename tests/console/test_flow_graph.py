@@ -82,6 +82,15 @@ def test_a_store_that_takes_most_of_the_time_is_the_cause():
     assert graph.edges["pipeline:revenue", "store:revenue/cache/orders"].is_behind
 
 
+def test_each_topic_tells_how_much_of_it_waits():
+    of_two = write(read=900, topics=[TOPIC, "other"])
+    of_two.ends["other"] = {0: 3}
+    graph = graph_of([], [pipeline(of_two)], TOPICS)
+    assert graph.edges[f"topic:{TOPIC}", "pipeline:revenue"].lag == 100
+    assert graph.edges["topic:other", "pipeline:revenue"].lag == 3
+    assert graph.edges["pipeline:revenue", "store:revenue/cache/orders"].lag == 103
+
+
 def test_spark_is_the_cause_if_the_store_is_quick():
     slow = write(read=0, batch_ms=4000, store_ms=100)
     graph = graph_of([], [pipeline(slow)], TOPICS, lag_s={"revenue/cache/orders": 30.0})
@@ -92,9 +101,9 @@ def test_a_batch_that_does_not_end_is_told():
     ended = datetime.fromtimestamp(time.time() - 60, UTC).isoformat()
     stuck = write(read=0, batch_ms=250, store_ms=100, at=ended.replace("+00:00", "Z"))
     graph = graph_of([], [pipeline(stuck)], TOPICS, lag_s={"revenue/cache/orders": 30.0})
-    assert causes(graph) == {"pipeline:revenue": "Spark has ended no batch for 59 s"} or causes(
-        graph
-    ) == {"pipeline:revenue": "Spark has ended no batch for 60 s"}
+    assert causes(graph) == {
+        "pipeline:revenue": "no batch of Spark has finished for 59 s"
+    } or causes(graph) == {"pipeline:revenue": "no batch of Spark has finished for 60 s"}
 
 
 def test_a_lag_of_a_moment_is_no_backpressure():

@@ -68,6 +68,17 @@ def test_the_rate_is_that_of_the_last_whole_seconds():
     assert changes.per_s(60.0) == 0
 
 
+def test_a_store_of_events_is_behind_them():
+    changes = Changes()
+    changes.add_event(CLICKS, 0, 1_000)
+    clicks = Store("clicks", "warehouse", "clicks", "postgres", (CLICKS[0],), state="running")
+    measure(clicks, {}, changes, {CLICKS: 1}, now_s=9.0)
+    assert changes.count == 0  # no change of the database
+    assert state_of(clicks) == "8 s behind"
+    measure(clicks, {CLICKS: 1}, changes, {CLICKS: 1}, now_s=9.5)
+    assert state_of(clicks) == "in step"
+
+
 def test_a_store_is_in_step_until_it_lacks_an_old_change(store):
     assert state_of(store) == "in step"
     store.behind_s = 12.3

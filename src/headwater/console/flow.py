@@ -25,6 +25,7 @@ from headwater.cli.output import count, duration, plural, size
 from headwater.cli.pipeline_state import Known as KnownPipeline
 from headwater.cli.pipeline_state import KnownWrite
 from headwater.console.group_lags import GroupLag
+from headwater.pipelines.offsets import lag_records
 
 SOURCE, TOPIC, PIPELINE, STORE, GROUP = "source", "topic", "pipeline", "store", "group"
 WELL, BEHIND, BROKEN, IDLE = "well", "behind", "broken", "idle"
@@ -253,7 +254,7 @@ def _add_pipeline(
             _add_topic(graph, topic, topics)
             before = graph.edges.get((_topic_id(topic), node_id))
             behind = is_behind or (before is not None and before.is_behind)
-            lag = max(write.lag or 0, (before.lag or 0) if before else 0)
+            lag = max(_lag_in(topic, write), (before.lag or 0) if before else 0)
             rate = topics[topic].per_s if topic in topics else None
             graph.join(Edge(_topic_id(topic), node_id, rate, lag, behind))
     total = max(rates, default=None)
@@ -289,6 +290,13 @@ def _pipeline_state(known: KnownPipeline) -> tuple[str, str | None]:
         case "starting":
             return IDLE, None
     return WELL, None
+
+
+def _lag_in(topic: str, write: KnownWrite) -> int:
+    """Records of one of its topics that the store does not have; 0 if it cannot be told."""
+    if write.error is not None:
+        return 0
+    return lag_records(write.position, {topic: write.ends.get(topic, {})})
 
 
 def _write_states(
@@ -327,7 +335,7 @@ def _of_spark(told: Mapping[str, Any]) -> str:
         since_s = 0.0
     since_s -= (batch_ms or 0) / 1000
     if since_s >= BEHIND_S:
-        return f"Spark has ended no batch for {duration(since_s)}"
+        return f"no batch of Spark has finished for {duration(since_s)}"
     spent = f" ({duration(batch_ms / 1000)} a batch)" if batch_ms else ""
     return f"Spark does not keep up{spent}"
 

@@ -90,8 +90,12 @@ class Changes:
             self._seconds.append((second, before))
             before = 0
         self._seconds.append((int(now_s), before + 1))
+        self.add_event(place, offset, change["source"]["ts_ms"])
+
+    def add_event(self, place: Place, offset: int, written_ms: int) -> None:
+        """Of no database: it does not count, but a store may be behind it."""
         self._offsets.setdefault(place, []).append(offset)
-        self._committed_ms.setdefault(place, []).append(change["source"]["ts_ms"])
+        self._committed_ms.setdefault(place, []).append(written_ms)
         if len(self._offsets[place]) > _MOST_CHANGES:
             self._drop(place, _MOST_CHANGES // 2)
 
@@ -174,8 +178,8 @@ class Watch:
         try:
             self._read_changes()
             self._read_groups()
-        except (KafkaException, HeadwaterError):
-            return  # the broker is away
+        except (KafkaException, HeadwaterError, TimeoutError):
+            return  # the broker is away, or slow to come back
         now_s = time.monotonic()
         if now_s - self._counted_s > _COUNT_EVERY_S:
             self._counted_s = now_s
@@ -223,6 +227,8 @@ class Watch:
             self._assigned[place] = message.offset() + 1
             if place[0].startswith(f"{CAPTURE}."):
                 self.changes.add(place, message.offset(), message.value(), time.monotonic())
+            else:
+                self.changes.add_event(place, message.offset(), message.timestamp()[1])
 
     def _assign(self, topics: Iterable[str]) -> None:
         """A topic that was there before is read from its end on."""

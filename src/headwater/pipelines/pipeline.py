@@ -71,7 +71,10 @@ def _pipelines_in(name: str, file: Path) -> dict[str, Function]:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise failed(name, error, file) from error
+        why = failed(name, error)
+        if isinstance(why, PipelineError):  # to be mended in that file, not to be tried again
+            why = ConfigError(why.what, detail=why.detail, hint=f"it was read from {file}")
+        raise why from error
     from pyspark import cloudpickle
 
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
@@ -82,7 +85,7 @@ def _pipelines_in(name: str, file: Path) -> dict[str, Function]:
     }
 
 
-def failed(name: str, error: BaseException, file: Path | None = None) -> HeadwaterError:
+def failed(name: str, error: BaseException) -> HeadwaterError:
     """What went wrong in the user's own code, and in which of its lines."""
     if isinstance(error, HeadwaterError):
         return error

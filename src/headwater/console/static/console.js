@@ -88,6 +88,13 @@ function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
+// 24 hours, as in the rest of the page.
+function clock(atS, stepS) {
+  const at = new Date(atS * 1000);
+  if (stepS >= 86400) return `${at.getMonth() + 1}-${at.getDate()}`;
+  return at.toTimeString().slice(0, stepS < 60 ? 8 : 5);
+}
+
 function drawChart(element, again = false) {
   if (!window.uPlot || !element.dataset.chart) return;
   const { x, series } = JSON.parse(element.dataset.chart);
@@ -106,10 +113,10 @@ function drawChart(element, again = false) {
     height: (element.clientHeight || 192) - (series.length > 1 ? 32 : 0), // for the legend
     legend: { show: series.length > 1 },
     cursor: { y: false },
-    axes: [axis, { ...axis, size: 64 }],
+    axes: [{ ...axis, values: (plot, at, index, space, step) => at.map((each) => clock(each, step)) }, { ...axis, size: 64 }],
     scales: { y: { range: (plot, low, high) => [Math.min(0, low), high > 0 ? high * 1.1 : 1] } },
     series: [
-      {},
+      { label: "Time", value: (plot, at) => (at == null ? "--" : clock(at, 1)) },
       ...series.map((each, index) => ({
         label: each.label,
         stroke: colours[index % colours.length],
