@@ -80,7 +80,7 @@ def test_the_newest_records_of_all_partitions_and_the_older_ones(looking):
     seen = []
     path = "/topics/browsed/records.json?rows=25"
     answer = looking.get(path)
-    while True:
+    while len(seen) <= COUNT:
         seen += values(answer)
         older = answer.json["older"]
         if older is None:
@@ -93,7 +93,7 @@ def test_records_from_the_start_on_and_back_again(looking):
     path = "/topics/browsed/records.json?at=oldest&rows=25"
     answer = looking.get(path)
     seen = values(answer)
-    while answer.json["newer"] is not None:
+    while answer.json["newer"] is not None and len(seen) <= COUNT:
         answer = looking.get(f"{path}&from={answer.json['newer']}")
         seen += values(answer)
     assert seen == list(range(COUNT))

@@ -55,6 +55,7 @@ def run(config: Config, ready: Callable[[str], None]) -> None:
         uvicorn.Config(
             app,
             log_config=None,
+            log_level="warning",
             access_log=False,
             server_header=False,
             lifespan="off",
