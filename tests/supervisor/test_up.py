@@ -245,6 +245,7 @@ def test_the_second_signal_kills_at_once(tmp_path):
         up.wait_for(event="child", name="pipelines", state="stopping")
         up.send(signal.SIGINT)
         assert up.end() == 0
+        assert not [each for each in up.events if each["event"] == "note"], "its time was not over"
     assert project.is_clean()
 
 

@@ -124,8 +124,8 @@ class Child:
         self._wake.set()
 
     async def stop(self, grace_s: float) -> bool:
-        """Asks its process to end; kills it after `grace_s`. Whether that was needed. `run`
-        returns when nothing of it is left.
+        """Asks its process to end; kills it after `grace_s`, and says whether that was needed.
+        `run` returns when nothing of it is left.
         """
         self.begin_end()
         life = self._life
@@ -138,7 +138,7 @@ class Child:
         except TimeoutError:
             self.kill()
             return True
-        return self._is_hurried
+        return False
 
     def kill(self) -> None:
         """All of its processes, at once."""
