@@ -169,6 +169,16 @@ def test_one_group_with_its_lag_over_time(log, browser):
     assert "data-chart" in browser.get(f"/groups/{group}/").text
 
 
+def test_a_group_of_a_pipeline_is_not_to_be_moved(log, browser):
+    topic = log.topic(5)
+    for name, has_form in (("headwater.orders.cache.orders", False), ("headwater.mine", True)):
+        with GroupOffsets(log.bootstrap, ClientSettings(), name) as kept:
+            kept.commit({(topic, 0): 3})
+        page = browser.get(f"/groups/{name}/").text
+        assert ("Move the group" in page) == has_form
+        assert ("it only commits how far" in page) != has_form
+
+
 @pytest.mark.parametrize(
     ("form", "expected"),
     [
