@@ -18,6 +18,7 @@ from headwater.config import Config
 from headwater.console import rendering, signing_in
 from headwater.console.access import Access
 from headwater.console.jobs import Jobs, options_of
+from headwater.console.live import Places
 from headwater.console.not_found import NoSuchThing
 from headwater.console.pages import NAVIGATION, ROUTES
 from headwater.console.searching import Searches
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _THREADS: Final = 16
+_TAILS: Final = 32
+_EXPORTS: Final = 8
 _MOST_USERS: Final = 100  # with a connection of their own
 
 
@@ -46,7 +49,8 @@ class Console:
         self.needs_sign_in = signing_in.is_needed(config)
         self.threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="console")
         self.searches = Searches()
-        self.tails = 0  # open ones
+        self.tails = Places(_TAILS, "live tails")
+        self.exports = Places(_EXPORTS, "exports")
         self.is_stopping = False  # what streams for ever ends
         self.requests: dict[int, int] = {}  # by status
         self.jobs = Jobs(options_of(config))

@@ -4,11 +4,16 @@ Whatever is slower than the events (a browser on a train) does not pile them up 
 event is made when the last one has been taken.
 """
 
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from starlette.responses import StreamingResponse
+
+from headwater.errors import NotReady
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
 
 HEARTBEAT = b": still here\n\n"  # so that proxies and browsers do not take silence for the end
 
@@ -19,6 +24,47 @@ def event(name: str, data: Any, *, identity: str = "") -> bytes:
     return head.encode() + b"data: " + orjson.dumps(data, default=str) + b"\n\n"
 
 
-def events(source: AsyncIterator[bytes]) -> StreamingResponse:
+class Stream(StreamingResponse):
+    """An answer that lasts. `ended` is called when it has ended, also if whoever asked was gone
+    before the first of it was made.
+    """
+
+    def __init__(
+        self,
+        source: AsyncIterator[bytes],
+        ended: Callable[[], None],
+        *,
+        media_type: str,
+        headers: Mapping[str, str],
+    ) -> None:
+        super().__init__(source, media_type=media_type, headers=headers)
+        self._ended = ended
+
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._ended()
+
+
+def events(source: AsyncIterator[bytes], ended: Callable[[], None]) -> Stream:
     headers = {"X-Accel-Buffering": "no"}  # a proxy such as nginx passes each on at once
-    return StreamingResponse(source, media_type="text/event-stream", headers=headers)
+    return Stream(source, ended, media_type="text/event-stream", headers=headers)
+
+
+class Places:
+    """So many answers that last, at once: each has a connection to the broker, and some memory."""
+
+    def __init__(self, most: int, what: str) -> None:
+        self.taken = 0
+        self._most = most
+        self._what = what
+
+    def take(self) -> None:
+        """Raises NotReady."""
+        if self.taken >= self._most:
+            raise NotReady(f"{self._most} {self._what} are open", hint="close one, or wait")
+        self.taken += 1
+
+    def leave(self) -> None:
+        self.taken -= 1

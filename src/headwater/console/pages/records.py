@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import orjson
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
 
 from headwater.cli.positions import parse_position
@@ -15,6 +15,7 @@ from headwater.cli.record_json import text as json_text
 from headwater.client.fetching import Fetcher
 from headwater.console import decoding, records
 from headwater.console.access import Access
+from headwater.console.live import Stream
 from headwater.console.not_found import NoSuchThing
 from headwater.console.pages.topics import command_for, existing
 from headwater.console.paging import whole
@@ -237,25 +238,31 @@ async def _export(request: Request) -> Response:
     is_raw = query.get("format") == "raw"
     given = query.get("since", "").strip()
     since_ms = time_ms_of(given) if given else None
-    fetcher = await access.call(records.opened, access)
+    console.exports.take()
+    try:
+        fetcher: Fetcher = await access.call(records.opened, access)
+    except BaseException:
+        console.exports.leave()
+        raise
+
+    def ended() -> None:
+        console.exports.leave()
+        fetcher.close()
+
     lines = _lines(fetcher, topic.name, partitions, since_ms, is_raw=is_raw)
     name = f"{topic.name}.{'bin' if is_raw else 'jsonl'}"
-    return StreamingResponse(
-        _in_threads(access, fetcher, lines),
+    return Stream(
+        _in_threads(access, lines),
+        ended,
         media_type="application/octet-stream" if is_raw else "application/x-ndjson",
         headers={"Content-Disposition": f'attachment; filename="{name}"'},
     )
 
 
-async def _in_threads(
-    access: Access, fetcher: Fetcher, chunks: Iterator[bytes]
-) -> AsyncIterator[bytes]:
+async def _in_threads(access: Access, chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
     """Each chunk is made when the last one has been sent: memory holds one."""
-    try:
-        while (chunk := await access.call(next, chunks, None)) is not None:
-            yield chunk
-    finally:
-        fetcher.close()
+    while (chunk := await access.call(next, chunks, None)) is not None:
+        yield chunk
 
 
 def _lines(

@@ -16,11 +16,10 @@ from headwater.console.pages.topics import command_for, existing
 from headwater.console.records import parse_positions, positions_text
 from headwater.console.rendering import both, render, shown
 from headwater.console.tailing import Tail
-from headwater.errors import HeadwaterError, NotReady
+from headwater.errors import HeadwaterError
 
 _PAUSE_S: Final = 0.4
 _HEARTBEAT_S: Final = 10.0
-_MOST_TAILS: Final = 32
 
 
 async def _page(request: Request) -> Response:
@@ -46,41 +45,48 @@ async def _events(request: Request) -> Response:
     access: Access = console.access(request)
     topic = await existing(access, request.path_params["topic"])
     query = request.query_params
-    if console.tails >= _MOST_TAILS:
-        raise NotReady(f"{_MOST_TAILS} live tails are open", hint="close one")
-    tail = await access.call(
-        Tail,
-        access,
-        topic.name,
-        chosen_partitions(topic, query.get("partition", "")),
-        query.get("contains", ""),
-        parse_positions(query.get("after", "")),
-    )
-    return live.events(_told(request, access, topic.name, tail))
+    partitions = chosen_partitions(topic, query.get("partition", ""))
+    after = parse_positions(query.get("after", ""))
+    console.tails.take()
+    try:
+        tail: Tail = await access.call(
+            Tail, access, topic.name, partitions, query.get("contains", ""), after
+        )
+    except BaseException:
+        console.tails.leave()
+        raise
+
+    def ended() -> None:
+        console.tails.leave()
+        tail.close()
+
+    return live.events(_told(request, access, topic.name, tail), ended)
 
 
 async def _told(request: Request, access: Access, topic: str, tail: Tail) -> AsyncIterator[bytes]:
     console = request.app.state.console
-    console.tails += 1
     told_s = time.monotonic()
     is_first = True
-    try:
-        while not console.is_stopping:
-            try:
-                news = await access.call(tail.news)
-            except HeadwaterError as error:
-                yield live.event("trouble", {"what": error.what, "detail": error.detail})
-                return  # the browser comes again
-            if news.records or news.left_out or is_first:
-                yield live.event("records", _news(request, topic, news))
-                told_s, is_first = time.monotonic(), False
-            elif time.monotonic() - told_s > _HEARTBEAT_S:
-                yield live.HEARTBEAT
-                told_s = time.monotonic()
-            await asyncio.sleep(_PAUSE_S)
-    finally:
-        console.tails -= 1
-        tail.close()
+    while not console.is_stopping and _may_go_on(request):
+        try:
+            news = await access.call(tail.news)
+        except HeadwaterError as error:
+            yield live.event("trouble", {"what": error.what, "detail": error.detail})
+            return  # the browser comes again
+        if news.records or news.left_out or is_first:
+            yield live.event("records", _news(request, topic, news))
+            told_s, is_first = time.monotonic(), False
+        elif time.monotonic() - told_s > _HEARTBEAT_S:
+            yield live.HEARTBEAT
+            told_s = time.monotonic()
+        await asyncio.sleep(_PAUSE_S)
+
+
+def _may_go_on(request: Request) -> bool:
+    """Not after its user has signed out."""
+    state = request.state
+    is_open: bool = request.app.state.console.sessions.is_open(state.session)
+    return state.signed_in is None or is_open
 
 
 def _news(request: Request, topic: str, news: Any) -> dict[str, Any]:

@@ -1,0 +1,80 @@
+"""Tails and exports: bounded, and given back however they end."""
+
+import asyncio
+import socket
+import time
+
+import pytest
+from confluent_kafka import Producer
+
+from headwater.console.live import Places, Stream
+from headwater.errors import NotReady
+
+TIMEOUT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def topic(console_broker):
+    producer = Producer({"bootstrap.servers": console_broker})
+    for _ in range(40):
+        producer.produce("lasting", b"x" * 500_000)
+        producer.poll(0)
+    assert producer.flush(TIMEOUT_S) == 0
+    return "lasting"
+
+
+def opened(console, path):
+    """A connection that has asked, and never reads."""
+    host, _, port = console.address.rpartition(":")
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.connect((host, int(port)))
+    connection.sendall(f"GET {path} HTTP/1.1\r\nHost: {console.address}\r\n\r\n".encode())
+    return connection
+
+
+def wait_until(condition):
+    until_s = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "most"), [("export", "exports", 8), ("tail/events", "tails", 32)]
+)
+def test_so_many_at_once_and_given_back_when_they_leave(console, browser, topic, path, kind, most):
+    places = getattr(console.console, kind)
+    address = f"/topics/{topic}/{path}"
+    browser.get(f"/topics/{topic}.json")  # all ask at the same time, of what is known
+    connections = [opened(console, address) for _ in range(most + 5)]
+    try:
+        wait_until(lambda: places.taken == most)
+        answer = browser.get(address)
+        assert (answer.status, f"{most} " in answer.text) == (503, True)
+        assert places.taken == most
+    finally:
+        for each in connections:
+            each.close()
+    wait_until(lambda: places.taken == 0)
+
+
+def test_one_who_was_gone_before_it_began_leaves_a_place():
+    async def gone():
+        return {"type": "http.disconnect"}
+
+    async def source():
+        while True:
+            yield b"x"
+            await asyncio.sleep(0)
+
+    async def send(message):
+        await asyncio.sleep(0)
+
+    places = Places(1, "things")
+    places.take()
+    with pytest.raises(NotReady):
+        places.take()
+    answer = Stream(source(), places.leave, media_type="text/plain", headers={})
+    asyncio.run(asyncio.wait_for(answer({"type": "http"}, gone, send), TIMEOUT_S))
+    assert places.taken == 0
