@@ -126,3 +126,13 @@ def test_a_fast_start_imports_nothing_heavy(argv):
     imported = set(re.findall(r"\| +([\w.]+)$", result.stderr, re.MULTILINE))
     assert "headwater.config" in imported
     assert not imported & {"rich", "confluent_kafka", "cyclopts", "asyncio", "tomllib", "msgspec"}
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed_are_no_error(closed):
+    """A service manager may start us so."""
+    command = f'"{sys.executable}" -m headwater.cli.main --version {closed}'
+    result = subprocess.run(
+        ["sh", "-c", command], capture_output=True, text=True, check=False, env=environment()
+    )
+    assert (result.returncode, result.stderr) == (0, "")

@@ -50,6 +50,7 @@ COMMANDS: Final = {
 
 def main() -> NoReturn:
     """The entry point of the `headwater` program."""
+    _open_standard_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A locale without "…" or "€" must not end a command.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -61,6 +62,20 @@ def main() -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     sys.exit(code)
+
+
+def _open_standard_streams() -> None:
+    """Whoever starts us may have closed them (`>&-`): then they lead nowhere, and no file that we
+    open takes their place.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            stream = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
 
 
 def run(argv: Sequence[str]) -> int:

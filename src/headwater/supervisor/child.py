@@ -102,13 +102,19 @@ class Child:
     async def run(self) -> None:
         pause_s = FIRST_PAUSE_S
         while not self._is_stopping:
-            life = await self._lived()
-            if self._is_stopping:
-                break
-            if life.was_ready and time.monotonic() - life.began_s > _STEADY_S:
-                pause_s = FIRST_PAUSE_S
-            reason, hint = _why(life)
-            is_mistake = life.process.returncode == UsageError.exit_code
+            is_mistake = False
+            try:
+                life = self._started()
+            except OSError as error:  # no process, memory or descriptor is left, just now
+                reason, hint = f"it cannot be started: {error}", ""
+            else:
+                await self._lived(life)
+                if self._is_stopping:
+                    break
+                if life.was_ready and time.monotonic() - life.began_s > _STEADY_S:
+                    pause_s = FIRST_PAUSE_S
+                reason, hint = _why(life)
+                is_mistake = life.process.returncode == UsageError.exit_code
             self.is_repeated = reason == self._ended_because
             self._ended_because = reason
             self.pause_s = LONGEST_PAUSE_S if is_mistake else pause_s
@@ -153,9 +159,9 @@ class Child:
         if self._life is not None and self._life.process.poll() is not None:
             self._life.ended.set()
 
-    async def _lived(self) -> _Life:
+    async def _lived(self, life: _Life) -> None:
         """One life, from its start until nothing of it is left."""
-        life = self._life = self._started()
+        self._life = life
         stdout, stderr = _streams(life.process)
         outputs = [
             _Output(stdout, partial(self._read, life, is_stderr=False)),
@@ -175,7 +181,6 @@ class Child:
             _kill_group(life.process.pid)
         for each in outputs:
             each.close()
-        return life
 
     def _started(self) -> _Life:
         environment = {
