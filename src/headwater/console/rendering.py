@@ -157,6 +157,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
+        "sentence": lambda text: text[:1].upper() + text[1:],
         "count": _count,
         "size": size,
         "duration": duration,

@@ -71,7 +71,8 @@ def _page(
     request: Request, after: str, *, error: HeadwaterError | None = None, status: int = 200,
     headers: dict[str, str] | None = None,
 ) -> Response:  # fmt: skip
-    data = {"next": _local(after), "failure": error, "name": ""}
+    form = request.state.form if error is not None else {}
+    data = {"next": _local(after), "failure": error, "name": form.get("name", "")}
     return HTMLResponse(rendering.render(request, "sign_in.html", data), status, headers)
 
 
