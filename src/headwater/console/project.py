@@ -72,7 +72,7 @@ class Project:
         stored = self._positions.read()
         captures = known_captures(
             loaded.captures,
-            {name: positions.decode(name, stored) for name in _captures_in(stored)},
+            {name: positions.decode(name, stored) for name in positions.captures_in(stored)},
         )
         state_dir = place_of(loaded)
         told = {name: status.read(state_dir, name) for name in loaded.pipelines}
@@ -122,11 +122,6 @@ class Project:
         for (topic, number), offset in list_offsets(self._cluster, led, LATEST, COMMITTED).items():
             found.setdefault(topic, {})[number] = offset
         return found
-
-
-def _captures_in(stored: Mapping[bytes, bytes]) -> list[str]:
-    """Notes of sinks lie in the same topic; their keys begin with "/"."""
-    return [name for name in positions.captures_in(stored) if name]
 
 
 @dataclass(slots=True)
