@@ -89,8 +89,7 @@ class _Partition:
         self._cluster = cluster
         self._topic = topic
         self._partition = partition
-        self._at = 0
-        self._stable: _Found = {}  # up to `_at`
+        self._at = 0  # where the second stretch begins
         self._found: _Found = {}
         self._pending: dict[int, _Found] = {}  # of transactions without a marker, by producer id
 
@@ -99,11 +98,10 @@ class _Partition:
         stable = self._offset(LATEST, COMMITTED)
         end = self._offset(LATEST, UNCOMMITTED)
         if stable < self._at:  # the topic was deleted and made anew
-            self._at, self._stable = 0, {}
-        self._found = self._stable
+            self._at, self._found = 0, {}
         self._at = self._read(max(start, self._at), stable, COMMITTED)
-        # What lies behind may be told otherwise next time: a transaction is open.
-        self._found, self._pending = dict(self._stable), {}
+        # It is read again next time, from where all of its markers are; what was found stays.
+        self._pending = {}
         self._read(self._at, end, UNCOMMITTED)
         return self._found
 
