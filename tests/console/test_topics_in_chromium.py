@@ -190,6 +190,11 @@ def test_a_topic_is_created(console, new_page):
     page.get_by_role("button", name="Create it").click()
     expect(page.locator("tr.changed")).to_contain_text("retention.ms")
     expect(page.locator("tr.changed")).to_contain_text("604800000")
+    page.get_by_text("not set here").click()
+    expect(page.get_by_text("segment.index.bytes")).to_be_visible()
+    with page.expect_response("**/topics/made-here/"):
+        pass  # it has renewed itself
+    expect(page.get_by_text("segment.index.bytes")).to_be_visible()
 
 
 def test_a_tab_that_nobody_sees_does_not_ask(console, produce, new_page):
