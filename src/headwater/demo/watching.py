@@ -28,7 +28,7 @@ from headwater.pipelines import status
 from headwater.pipelines.stores_told import place_of
 from headwater.sinks.settings import SinkSettings, with_password
 
-LOOK_S: Final = 0.2
+LOOK_S: Final = 0.25
 _COUNT_EVERY_S: Final = 2.0
 _RATE_OVER_S: Final = 5
 _MOST_LATENCIES: Final = 100_000
