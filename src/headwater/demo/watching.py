@@ -34,6 +34,7 @@ _RATE_OVER_S: Final = 5
 _MOST_LATENCIES: Final = 100_000
 _MOST_CHANGES: Final = 100_000  # whose time is remembered, in each partition
 _TIMEOUT_S: Final = 2.0
+_RENEW_S: Final = 10.0
 _CONSUME_S: Final = 0.02
 _MOST_AT_ONCE: Final = 10_000
 _SQLITE: Final = "sqlite:///"
@@ -163,6 +164,7 @@ class Watch:
         self._assigned: dict[Place, int] = {}
         self._old = {each for each in self._cluster.topics() if each.startswith(f"{CAPTURE}.")}
         self._counted_s = 0.0
+        self._seen_s = time.monotonic()  # all of it, or since when there is a new client
         self._counters: dict[str, RowCounter] = {}
         self.stores: dict[str, Store] = {}
         self.changes = Changes()
@@ -179,11 +181,18 @@ class Watch:
             self._read_changes()
             self._read_groups()
         except (KafkaException, HeadwaterError, TimeoutError):
-            return  # the broker is away, or slow to come back
-        now_s = time.monotonic()
+            self._renew()  # the broker is away, or slow to come back
+            return
+        now_s = self._seen_s = time.monotonic()
         if now_s - self._counted_s > _COUNT_EVERY_S:
             self._counted_s = now_s
             self.count_rows()
+
+    def _renew(self) -> None:
+        """A client was seen that did not find its broker again, while a new one did at once."""
+        if time.monotonic() - self._seen_s > _RENEW_S:
+            self._seen_s = time.monotonic()
+            self._cluster = Cluster(self._loaded.bootstrap())
 
     def count_rows(self) -> None:
         for store in self.stores.values():
