@@ -149,11 +149,14 @@ def test_groups_that_read():
         GroupLag("gone", "empty", "classic", (TOPIC,), 7),
         GroupLag("well", "stable", "classic", (TOPIC,), 20),
         GroupLag("headwater.revenue.cache.orders", "empty", "classic", (TOPIC,), 9),
+        GroupLag("queue", "stable", "share", (TOPIC,), 3),
         GroupLag("of-deleted", "empty", "classic", ("gone",), 0),
     ]
     graph = graph_of([], [], TOPICS, groups)
     assert set(causes(graph)) == {"group:slow", "group:gone"}
     assert graph.nodes["group:well"].state == WELL
+    assert graph.nodes["group:well"].href == "/groups/well/"
+    assert graph.nodes["group:queue"].href == "/queues/queue/"
     assert "group:of-deleted" not in graph.nodes
     assert not any("headwater." in each for each in graph.nodes)
 

@@ -314,6 +314,20 @@ def test_a_queue_and_its_dead_letters(log, browser, queue, monkeypatch, request)
 
     shown = wait_until(row, "the settled queue")
     assert shown["topics"] == [topic]
+    wait_until(
+        lambda: (
+            {"from": f"topic:{topic}", "to": f"group:{name}"}.items()
+            <= next(
+                (
+                    each
+                    for each in browser.get("/flow.json").json["edges"]
+                    if each["to"] == f"group:{name}"
+                ),
+                {},
+            ).items()
+        ),
+        "the queue in the flow",
+    )
     if not is_ours:
         return  # Apache Kafka 4.3 writes no dead letters
     wait_until(lambda: (found := row()) and found["dead_letters"] >= 2, "the dead letters")

@@ -2,10 +2,12 @@
 
 import asyncio
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from wire import wait_until
 
 from headwater.console import jobs as module
 from headwater.console.jobs import CANCELLED, DIFFERS, DONE, FAILED, RUNNING, WAITING, Jobs
@@ -119,6 +121,28 @@ def test_closing_ends_what_runs_and_what_waits(monkeypatch):
         assert {each.state for each in started} == {CANCELLED}
 
     run(test)
+
+
+def test_a_console_that_is_killed_leaves_no_job_behind(tmp_path):
+    told = tmp_path / "told"
+    child = (
+        f"import os, time; open({str(told)!r}, 'w').write(f'{{os.getpid()}}\\n'); time.sleep(600)"
+    )
+    source = (
+        "import asyncio, sys\nfrom headwater.console import jobs\n"
+        f"jobs._COMMAND = (sys.executable, '-c', {child!r})\n"
+        "async def main():\n"
+        "    jobs.Jobs().start('verify', 'it', ('a',), about='/')\n"
+        "    await asyncio.sleep(600)\n"
+        "asyncio.run(main())"
+    )
+    console = subprocess.Popen([sys.executable, "-c", source])
+    try:
+        wait_until(lambda: told.exists() and told.read_text().endswith("\n"))
+    finally:
+        console.kill()
+        console.wait()
+    wait_until(lambda: not _lives(int(told.read_text())))
 
 
 def test_not_twice_and_not_without_end(monkeypatch):

@@ -24,6 +24,7 @@ from headwater.cli.capture_state import Known as KnownCapture
 from headwater.cli.output import count, duration, plural, size
 from headwater.cli.pipeline_state import Known as KnownPipeline
 from headwater.cli.pipeline_state import KnownWrite
+from headwater.client.groups import SHARE
 from headwater.console.group_lags import GroupLag
 from headwater.pipelines.offsets import lag_records
 
@@ -379,7 +380,7 @@ def _add_group(graph: Graph, group: GroupLag, topics: Mapping[str, TopicFlow]) -
         state = IDLE
     notes = (f"{plural(lag, 'record')} behind" if lag else "in step", group.state)
     node_id = f"group:{group.name}"
-    href = _href("groups", group.name)
+    href = _href("queues" if group.kind == SHARE else "groups", group.name)
     graph.add(Node(node_id, GROUP, group.name, href, state, notes, None, group.lag, cause))
     for topic in read:
         _add_topic(graph, topic, topics)

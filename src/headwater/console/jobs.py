@@ -20,6 +20,7 @@ import orjson
 from headwater.config import Config
 from headwater.errors import RequestRefused
 from headwater.settings import ClientSettings, Secret
+from headwater.supervisor import tether
 
 _RUNNING: Final = 2  # at once; each may be a Spark
 _WAITING: Final = 8
@@ -218,6 +219,8 @@ class Jobs:
     async def _child(self, job: Job, environment: Mapping[str, str]) -> None:
         end = job.arguments.index("--") if "--" in job.arguments else len(job.arguments)
         process = await asyncio.create_subprocess_exec(
+            # Asked to end also by a console that is killed.
+            *(sys.executable, "-I", "-S", tether.__file__, str(os.getpid())),
             *_COMMAND,
             *job.arguments[:end],
             *self._options,

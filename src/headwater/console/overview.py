@@ -13,6 +13,7 @@ from headwater.cli.cluster import Cluster as KafkaCluster
 from headwater.cli.group_state import committed, described, group_as_json, name_of
 from headwater.cli.share_groups import ShareGroup, dead_letters, share_groups
 from headwater.client import login
+from headwater.client.groups import SHARE
 from headwater.config import Config, nearest
 from headwater.console.access import Access, require_listener
 from headwater.console.flow import Graph, TopicFlow, graph_of
@@ -85,6 +86,8 @@ class Overview:
             groups = await self._read_groups()
         except HeadwaterError:
             groups = []  # one may see the flow without the right to see groups
+        if any(each.kind == SHARE for each in groups):
+            groups = await self._with_backlogs(groups)
         # In a thread: thousands of groups take a while.
         return await self.access.call(
             graph_of,
@@ -96,6 +99,20 @@ class Overview:
             self.writes.read_per_s(),
             {name for name, each in self.config.sinks.items() if each.kind == "topic"} | {"topic"},
         )
+
+    async def _with_backlogs(self, groups: list[GroupLag]) -> list[GroupLag]:
+        """What share groups read and have before them is told by their queues."""
+        try:
+            queues, _ = await self.queues()
+        except HeadwaterError:
+            return groups
+        told = {
+            each.name: GroupLag(
+                each.name, each.state, SHARE, tuple(each.topics), each.total("backlog")
+            )
+            for each in queues
+        }
+        return [told.get(each.name, each) for each in groups]
 
     def forget(self, *names: Any) -> None:
         """After a change: the next one to ask is told the new state."""
