@@ -68,6 +68,16 @@ def test_from_source_to_store():
     assert not graph.causes
 
 
+def test_an_edge_has_the_lag_of_its_own_topic():
+    joined = write(read=990)
+    joined.told["topics"].append("other")
+    joined.ends["other"] = {0: 3}
+    graph = graph_of([], [pipeline(joined)], TOPICS)
+    assert graph.edges[f"topic:{TOPIC}", "pipeline:revenue"].lag == 10
+    assert graph.edges["topic:other", "pipeline:revenue"].lag == 3
+    assert graph.nodes["pipeline:revenue"].lag == 13
+
+
 def test_what_is_written_to_a_topic_goes_on_from_there():
     graph = graph_of([], [pipeline(write(sink="topic", table="other"))], TOPICS)
     assert ("pipeline:revenue", "topic:other") in graph.edges

@@ -277,6 +277,16 @@ def _add_pipeline(
     )
 
 
+def _topic_lag(write: KnownWrite, topic: str) -> int:
+    """Of all that it reads, what waits in this topic."""
+    if write.error is not None:
+        return 0
+    read = write.position.offsets.get(topic, {}) if write.position else {}
+    return sum(
+        max(0, end - read.get(partition, 0)) for partition, end in write.ends.get(topic, {}).items()
+    )
+
+
 def _pipeline_state(known: KnownPipeline) -> tuple[str, str | None]:
     """Of the pipeline as a whole."""
     match known.state:

@@ -16,8 +16,8 @@ PLACE: Final = Place("Flow", "/flow")
 
 _STATUS: Final = {WELL: "good", BEHIND: "warn", BROKEN: "bad", IDLE: "idle"}
 _WORDS: Final = {WELL: "flows", BEHIND: "behind", BROKEN: "trouble", IDLE: "quiet"}
-_CHARACTERS: Final = 25  # of a name that fit into a node
-_NOTE_CHARACTERS: Final = 33
+_CHARACTERS: Final = 21  # of a name that fit into a node
+_NOTE_CHARACTERS: Final = 31
 
 
 async def _flow(request: Request) -> Response:
