@@ -182,6 +182,16 @@ def test_json_by_the_address_and_by_what_is_accepted(looking):
     assert page.text.startswith("<!doctype html>")
 
 
+def test_a_topic_that_is_newer_than_the_reading(browser, console_broker):
+    admin = AdminClient({"bootstrap.servers": console_broker})
+    for number in range(3):
+        assert browser.get("/topics.json").status == 200
+        name = f"brand-new-{number}"
+        admin.create_topics([NewTopic(name, 1)])[name].result(TIMEOUT_S)
+        assert browser.get(f"/topics/{name}.json").status == 200
+    assert browser.get("/topics/no%20name!.json").status == 404
+
+
 # With a reading that no broker would give
 
 

@@ -1,6 +1,5 @@
 """/topics: all topics; /topics/NAME/: one, with its partitions and configuration."""
 
-import time
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -15,11 +14,11 @@ from headwater.console.paging import page_of
 from headwater.console.rendering import both, shown
 from headwater.console.topic_configs import read_configs
 from headwater.console.topic_reading import Topic
+from headwater.errors import RequestRefused
 from headwater.settings import BrokerSettings
 
 PLACE: Final = Place("Topics", "/topics")
 
-_NEWER_S: Final = 1.0
 _COLUMNS: Final = {
     "topic": lambda each: each.name,
     "partitions": lambda each: len(each.partitions),
@@ -79,11 +78,10 @@ def _configs(cluster: Cluster, topic: str) -> list[dict[str, Any]] | None:
 
 async def existing(access: Access, name: str) -> Topic:
     """The topic of that name; NoSuchThing."""
-    reading = await access.topics()
-    topics = reading.topics
+    topics = (await access.topics()).topics
     found = topics.get(name)
-    if found is None and time.time() - reading.at_s > _NEWER_S:
-        access.shared.forget("topics")  # it may be newer than what we know
+    if found is None and await access.ask(lambda cluster: _is_there(cluster, name)):
+        access.shared.forget("topics")  # it is newer than what we know
         topics = (await access.topics()).topics
         found = topics.get(name)
     if found is None:
@@ -92,6 +90,14 @@ async def existing(access: Access, name: str) -> Topic:
             f"there is no topic {name}", hint=f"did you mean {meant}?" if meant else ""
         )
     return found
+
+
+def _is_there(cluster: Cluster, name: str) -> bool:
+    """Asks for this one only, which costs nothing, however many there are."""
+    try:
+        return cluster.find_partitions(name) is not None
+    except RequestRefused:
+        return False  # a name that cannot be, or one that this user is not to know
 
 
 def command_for(request: Request, command: str) -> str:
