@@ -2,6 +2,7 @@
 half; and what is refused.
 """
 
+import itertools
 import json
 import os
 import random
@@ -18,6 +19,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, To
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headwater.backup.restoring import restore
+from headwater.backup.taking import take
 from headwater.broker import control
 from headwater.errors import HeadwaterError
 from headwater.settings import BrokerSettings
@@ -195,6 +197,35 @@ def test_a_backup_of_writers_at_work_is_whole(tmp_path):
             assert producer.flush(60) == 0
             assert committed(broker.bootstrap, PLAIN) == [list(range(len(found) + 1))]
         os.rename(new / "data", new / f"data-{number}")
+
+
+def test_what_comes_while_it_is_copied_is_not_in_it(tmp_path):
+    """Else a transaction could be there in what is copied late, and missing in the rest."""
+    with broker_in(tmp_path) as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "pairs"})
+        producer.init_transactions()
+        numbers = itertools.count()
+
+        def write_pairs():
+            for number in itertools.islice(numbers, 5):
+                producer.begin_transaction()
+                for topic in (LEFT, RIGHT):
+                    producer.produce(topic, str(number))
+                producer.commit_transaction()
+
+        write_pairs()
+        pieces = []
+
+        def copied(size_bytes):
+            pieces.append(size_bytes)
+            write_pairs()
+
+        take(tmp_path / "data", tmp_path / "none", tmp_path / "saved", copied)
+        assert len(pieces) > 5
+    os.rename(tmp_path / "data", tmp_path / "lost")
+    headwater("restore", "saved", cwd=tmp_path)
+    with broker_in(tmp_path) as broker:
+        assert committed(broker.bootstrap, LEFT, RIGHT) == [[0, 1, 2, 3, 4]] * 2
 
 
 def test_a_log_that_nobody_uses_is_backed_up_as_well(tmp_path):

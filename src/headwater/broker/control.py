@@ -94,11 +94,13 @@ class Control:
             with suppress(OSError):
                 await _answer(writer, {"error": str(error)})
         finally:
-            if staged is not None:
-                await self._store.in_worker(self._store.storage.files.rmtree, staged)
-            writer.close()
-            with suppress(OSError):
-                await writer.wait_closed()
+            try:
+                if staged is not None:  # if the broker stops just now, the next start does it
+                    await self._store.in_worker(self._store.storage.files.rmtree, staged)
+            finally:
+                writer.close()
+                with suppress(OSError):
+                    await writer.wait_closed()
 
 
 async def _answer(writer: asyncio.StreamWriter, fields: dict[str, Any]) -> None:
