@@ -1,5 +1,6 @@
 """Pages of topics without a browser: lists, records, exports, and their JSON."""
 
+import http.client
 import json
 import re
 import time
@@ -10,6 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from serving import serving
 
 from bench.peers.provision import missing_tools
+from headwater.console import tailing
 from headwater.console.access import Access
 from headwater.console.topic_reading import Partition, Reading, Topic
 
@@ -159,19 +161,45 @@ def test_a_search_by_key(looking):
     assert [each["value"] for each in search["records"]] == ["value 33"]
 
 
-def test_a_live_tail_tells_of_what_is_written(looking):
-    import http.client
-
+def told(looking, query):
+    """The first event of a live tail."""
     connection = http.client.HTTPConnection(looking.address, timeout=TIMEOUT_S)
-    connection.request("GET", "/topics/browsed/tail/events?after=0:18,1:20,2:20")
+    connection.request("GET", f"/topics/browsed/tail/events?{query}")
     answer = connection.getresponse()
-    assert answer.headers["content-type"].startswith("text/event-stream")
-    assert answer.readline() == b"event: records\n"
-    told = json.loads(answer.readline().removeprefix(b"data: "))
-    assert (told["records"], told["left_out"]) == (2, 0)
-    assert "value 57" in told["html"]
-    assert told["after"] == "0:20,1:20,2:20"
-    connection.close()
+    try:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert answer.readline() == b"event: records\n"
+        return json.loads(answer.readline().removeprefix(b"data: "))
+    finally:
+        connection.close()
+
+
+def test_a_live_tail_tells_of_what_is_written(looking):
+    news = told(looking, "after=0:18,1:20,2:20")
+    assert (news["records"], news["left_out"]) == (2, 0)
+    assert "value 57" in news["html"]
+    assert news["after"] == "0:20,1:20,2:20"
+
+
+def test_a_live_tail_leaves_out_what_is_too_much_and_says_how_much(looking, monkeypatch):
+    monkeypatch.setattr(tailing, "MOST_AT_ONCE", 6)
+    news = told(looking, "after=0:0,1:0,2:0")
+    assert (news["records"], news["left_out"]) == (6, COUNT - 6)
+    assert "value 59" in news["html"]
+    assert told(looking, "after=0:0,1:0,2:0&contains=value%2058")["records"] == 1
+
+
+def test_deleting_wants_the_name(browser, console_broker):
+    admin = AdminClient({"bootstrap.servers": console_broker})
+    admin.create_topics([NewTopic("not-by-accident", 1)])["not-by-accident"].result(TIMEOUT_S)
+    path = "/topics/not-by-accident/delete"
+    for fields in ({}, {"typed": "not-by-accident"}, {"confirmed": "yes", "typed": "not-by"}):
+        answer = browser.post(path, fields)
+        assert answer.status == 200
+        assert "Type <strong" in answer.text
+    assert browser.get("/topics/not-by-accident.json").status == 200
+    assert browser.post(path, {"confirmed": "yes", "typed": "not-by-accident"}).status == 303
+    assert browser.get("/topics/not-by-accident.json").status == 404
 
 
 def test_json_by_the_address_and_by_what_is_accepted(looking):
