@@ -129,7 +129,8 @@ def test_a_capture_with_its_progress_and_what_mends_it(browser):
         "ALTER TABLE orders ADD product TEXT",
     )
     page = browser.get("/captures/shop/").text
-    assert "give it a primary key" in page
+    assert "Table main.items is not followed: items has no key" in page
+    assert "Give it a primary key" in page
     assert 'value="40" max="160"' in page
 
 
@@ -262,7 +263,8 @@ def test_a_job_can_be_cancelled_and_says_why_it_failed(browser, monkeypatch):
     assert browser.get(path.rstrip("/") + ".json").json["state"] == "cancelled"
     stand_in(monkeypatch, 'sys.stderr.write(\'{"error": "no Java"}\'); sys.exit(1)')
     job = ended_job(browser, posted(browser, "/stores/verify"))
-    assert "no Java" in browser.get(job).text
+    assert browser.get(job.rstrip("/") + ".json").json["error"] == {"error": "no Java"}
+    assert "No Java" in browser.get(job).text
 
 
 @pytest.mark.parametrize(
