@@ -138,8 +138,8 @@ def test_from_a_database_to_a_store(shop, cli):
     assert stop(pipeline) == 0, (shop.directory / "said.log").read_text()[-3000:]
     assert stop(capture) == 0
 
-    (verdict,) = shop.spark("verify", "cheap")
-    assert (verdict["is_equal"], verdict["rows"]) == (True, 5)
+    (verdict,) = shop.spark("verify")  # all
+    assert (verdict["name"], verdict["is_equal"], verdict["rows"]) == ("cheap", True, 5)
     cache = sqlite3.connect(shop.directory / "cache.db", isolation_level=None)
     cache.execute("UPDATE orders SET item = 'beer' WHERE id = 4")
     cache.close()
