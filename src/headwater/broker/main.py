@@ -79,7 +79,7 @@ class RunningBroker:
         )
         self.broker.when_users_removed = self.server.end_former_users
         self.http: HttpEndpoint | None = None
-        self._control = Control(self.store)
+        self.control = Control(self.store)
         self.address = ""
         self.metrics_address: str | None = None
 
@@ -125,7 +125,7 @@ class RunningBroker:
         if self._settings.advertise is not None:
             self.broker.advertised = split_address(self._settings.advertise)
         self.address = join_address(bound_host, bound_port)
-        await self._control.listen()
+        await self.control.listen()
         await self.server.serve()  # not before: the first client asks for that address
         if self.http is not None:
             self.http.is_ready = True
@@ -134,7 +134,7 @@ class RunningBroker:
         """Ends the connections, commits what was taken in, and closes the log."""
         if self.http is not None:
             self.http.is_ready = False
-        await self._control.close()
+        await self.control.close()
         await self.server.close()
         await self.broker.close()
         if self.http is not None:

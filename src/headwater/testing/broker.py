@@ -101,6 +101,7 @@ class InProcessBroker:
         await self._stop.wait()
         await self._accept_no_more()
         if self._crash:
+            await self.running.control.close()
             await self.running.server.close()
             await self.running.broker.abandon()
             if self.running.http is not None:
