@@ -6,7 +6,6 @@ HEADWATER_TEST_BOOTSTRAP=HOST:PORT runs the same suite against another broker (A
 import itertools
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from contextlib import contextmanager
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from readable import readable
 
 COMMAND = [sys.executable, "-m", "headwater.cli.main"]
 TIMEOUT_S = 60.0
@@ -35,8 +35,9 @@ def read_line(source, timeout_s=TIMEOUT_S):
     deadline_s = time.monotonic() + timeout_s
     while not line.endswith(b"\n"):
         left_s = deadline_s - time.monotonic()
-        ready, _, _ = select.select([stream], [], [], max(0.0, left_s))
-        assert ready, f"no whole line within {timeout_s} s, only {line!r}"
+        assert readable(stream, timeout_s=max(0.0, left_s)), (
+            f"no whole line within {timeout_s} s, only {line!r}"
+        )
         byte = stream.read(1)
         if not byte:
             break

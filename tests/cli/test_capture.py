@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import pty
-import select
 import signal
 import sqlite3
 import subprocess
@@ -13,6 +12,7 @@ import urllib.request
 
 import pytest
 from confluent_kafka import TopicPartition
+from readable import readable
 
 from headwater.capture.settings import CaptureSettings
 from headwater.cli.capture_state import Known, stored_of
@@ -266,6 +266,6 @@ def _until(terminal, text):
     deadline_s = time.monotonic() + TIMEOUT_S
     while text not in shown:
         left_s = max(0, deadline_s - time.monotonic())
-        assert select.select([terminal], [], [], left_s)[0], shown
+        assert readable(terminal, timeout_s=left_s), shown
         shown += os.read(terminal, 4096).decode(errors="replace")
     return shown

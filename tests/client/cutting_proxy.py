@@ -2,13 +2,13 @@
 
 import contextlib
 import random
-import select
 import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from readable import readable
 
 from headwater.client import connection
 
@@ -35,7 +35,7 @@ class CuttingProxy:
     def _pump(self, inside: socket.socket, server: socket.socket) -> None:
         with inside, server:
             while not self._is_over.is_set():
-                ready, _, _ = select.select([inside, server], [], [], 0.1)
+                ready = readable(inside, server, timeout_s=0.1)
                 for source in ready:
                     target = server if source is inside else inside
                     try:

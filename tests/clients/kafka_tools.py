@@ -1,11 +1,12 @@
 """Kafka's own command-line tools, all in one JVM (java/ToolServer.java)."""
 
 import atexit
-import select
 import subprocess
 from base64 import b64decode, b64encode
 from functools import cache
 from pathlib import Path
+
+from readable import readable
 
 from bench.peers.kafka import TOOL_JVM, TOOL_TIMEOUT_S, TOOLS, classpath
 
@@ -23,7 +24,7 @@ def run_tool(
     call = " ".join(b64encode(word.encode()).decode() for word in (tool, stdin, *args))
     server.stdin.write(call.encode() + b"\n")
     server.stdin.flush()
-    if not select.select([server.stdout], [], [], timeout_s)[0]:
+    if not readable(server.stdout, timeout_s=timeout_s):
         _end(server)
         raise subprocess.TimeoutExpired([tool, *args], timeout_s)
     answer = server.stdout.readline()

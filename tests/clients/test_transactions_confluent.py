@@ -1,7 +1,6 @@
 """Transactions with confluent-kafka (librdkafka), whose requests are those from before KIP-890."""
 
 import random
-import select
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ import pytest
 from broker_process import BrokerProcess
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_wire import WAIT_S, consumer, create_topic, dotted, produce, take, values, wait_for
+from readable import readable
 
 COPIER = Path(__file__).with_name("exactly_once_copier.py")
 PARTITIONS = 2
@@ -205,7 +205,7 @@ class Copier:
         """Whether it commits a transaction within the time. If it ended, it is started again."""
         assert self._child is not None
         assert self._child.stdout is not None
-        if not select.select([self._child.stdout], [], [], timeout_s)[0]:
+        if not readable(self._child.stdout, timeout_s=timeout_s):
             return False
         if self._child.stdout.readline():
             return True

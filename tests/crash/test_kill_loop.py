@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from wire import wait_until
 
-KILLS = 3000 if os.environ.get("HEADWATER_LONG") else 60
+KILLS = 3000 if os.environ.get("HEADWATER_LONG") else 30
 SEED = int(os.environ.get("HEADWATER_SEED", "20261115"))
 KEYS = 4
 TOPICS = {"exactly": 3, "also-exactly": 1, "at-least": 2}  # partitions

@@ -96,6 +96,7 @@ def chosen(project, rng: random.Random):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif("HEADWATER_LONG" not in os.environ, reason="test_operator_kills.py kills, too")
 @pytest.mark.timeout(120 + 240 * KILLS)
 def test_killed_again_and_again(project, postgres_server, spark):
     rng, deaths = random.Random(KILLS), Counter()

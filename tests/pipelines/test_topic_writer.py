@@ -161,7 +161,7 @@ def test_a_topic_is_not_overwritten(spark, broker_address) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(
-    "HEADWATER_LONG" not in os.environ, reason="minutes; test_spark_kills.py kills drivers, too"
+    "HEADWATER_LONG" not in os.environ, reason="minutes; test_operator_kills.py kills drivers, too"
 )
 def test_a_driver_that_is_killed(broker_address, tmp_path) -> None:
     """At random in its batches, a few times, then to the end. Its Python workers live on for a

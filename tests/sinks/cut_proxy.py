@@ -1,10 +1,11 @@
 """A TCP proxy that ends a connection at a chosen moment: before or after any chunk that passes."""
 
-import select
 import socket
 import threading
 from contextlib import suppress
 from typing import Self
+
+from readable import readable
 
 
 class CutProxy:
@@ -43,7 +44,7 @@ class CutProxy:
     def _pump(self, client: socket.socket) -> None:
         with client, suppress(OSError), socket.create_connection(self._server) as server:
             while not self.was_cut.is_set():
-                ready, _, _ = select.select([client, server], [], [], 0.02)
+                ready = readable(client, server, timeout_s=0.02)
                 if self._listener.fileno() < 0:
                     return
                 for source in ready:

@@ -62,7 +62,10 @@ class OpenSearchServer:
         try:
             with urllib.request.urlopen(self.url + path, timeout=10) as answer:
                 return answer.status == 200
-        except (OSError, urllib.error.URLError):
+        except urllib.error.HTTPError as refused:
+            refused.close()
+            return False
+        except OSError:
             return False
 
 

@@ -36,8 +36,12 @@ class OpenSearchPlace(Place):
             data=None if body is None else json.dumps(body).encode(),
             headers={"Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return json.load(answer)
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as refused:
+            refused.close()  # it is an open answer, too
+            raise
 
     @property
     def settings(self):

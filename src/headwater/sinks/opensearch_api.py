@@ -69,8 +69,8 @@ class OpenSearchApi:
             if self._connection is None:
                 self._connection = self._connected()
             self._connection.request(method, self._at[3] + path, content, self._headers)
-            response = self._connection.getresponse()
-            answer = response.read()
+            with self._connection.getresponse() as response:
+                answer = response.read()
         except (OSError, http.client.HTTPException) as error:
             # Not sent again from here: whether it was done is for the position to say.
             self.close()

@@ -1,9 +1,8 @@
 """Many consumers that wait for few records."""
 
-import select
-
 import pytest
 from queue_harness import ACCEPT, GROUP, acquired, queue_broker
+from readable import readable
 from wire import wait_until
 
 from headwater.broker.queues.waiting import AT_ONCE, Waiters
@@ -27,7 +26,7 @@ def waiting(broker, jobs, count: int, **fields) -> list:
 
 
 def answered(consumers) -> list:
-    return select.select([each.wire.socket for each in consumers], [], [], 0)[0]
+    return readable(*(each.wire.socket for each in consumers), timeout_s=0)
 
 
 def test_each_of_many_gets_its_record(broker):
