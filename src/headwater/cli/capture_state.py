@@ -146,7 +146,9 @@ def asked(settings: CaptureSettings | None) -> str | None:
         with urllib.request.urlopen(url, timeout=_METRICS_TIMEOUT_S):
             return None
     except urllib.error.HTTPError as error:
-        return error.read(1000).decode("utf-8", "replace").strip().removeprefix("not ready: ")
+        with error:
+            said = error.read(1000).decode("utf-8", "replace")
+        return said.strip().removeprefix("not ready: ")
     except (OSError, ValueError):
         return None  # it may run on another machine
 
