@@ -10,13 +10,13 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from wire import wait_until
 
 from headwater.backup.restoring import restore
 from headwater.backup.taking import take
@@ -46,13 +46,6 @@ def broker_in(directory: Path):
     settings = BrokerSettings(listen="127.0.0.1:0", data_dir=str(directory / "data"))
     with InProcessBroker.serving(str(directory / "data"), settings) as broker:
         yield broker
-
-
-def wait_until(condition, timeout_s=60.0):
-    until_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < until_s
-        time.sleep(0.01)
 
 
 class Writers:

@@ -169,7 +169,7 @@ def test_killed_itself_it_takes_everything_along(small):
 def test_whatever_is_killed_it_ends_verified(directory, victim):
     demo = Demo(directory, "--seconds", "40")
     demo.until("^ready after ")
-    time.sleep(5)
+    demo.until(r"[1-9][\d,]* so far")  # changes, of the load
     told = json.loads((directory / ".headwater" / "up.json").read_text())
     pids = demo.children() | {"up": told["pid"]}
     pids["postgres"] = int((directory / "postgres/data/postmaster.pid").read_text().split()[0])

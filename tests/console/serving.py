@@ -8,12 +8,24 @@ from contextlib import contextmanager
 from typing import NamedTuple
 from urllib.parse import urlencode
 
+import pytest
 import uvicorn
 
+from bench.peers.provision import missing_tools
 from headwater import config
 from headwater.console.app import create
 from headwater.console.server import bind
 from headwater.settings import join_address
+
+REAL_KAFKA = pytest.param(
+    "kafka",
+    marks=[
+        pytest.mark.java,
+        pytest.mark.skipif(
+            bool(missing_tools("java", "mvn")), reason="needs java and mvn on the PATH"
+        ),
+    ],
+)
 
 TIMEOUT_S = 60.0
 

@@ -9,15 +9,9 @@ from headwater.capture.positions import CapturePosition, Failure, Stored, TableS
 from headwater.cli.capture_state import Known as KnownCapture
 from headwater.cli.pipeline_state import Known as KnownPipeline
 from headwater.cli.pipeline_state import KnownWrite
-from headwater.console.flow import (
-    BEHIND,
-    BROKEN,
-    IDLE,
-    WELL,
-    TopicFlow,
-    graph_of,
-    grouped,
-)
+from headwater.console.flow import TopicFlow, graph_of
+from headwater.console.flow_graph import BEHIND, BROKEN, IDLE, WELL
+from headwater.console.flow_grouping import grouped
 from headwater.console.group_lags import GroupLag
 from headwater.sinks.contract import Position, Version
 

@@ -21,10 +21,9 @@ from confluent_kafka.admin import (
     ConfigResource,
     NewTopic,
 )
-from serving import serving
+from serving import REAL_KAFKA, serving
 
 from bench.peers.kafka import kafka
-from bench.peers.provision import missing_tools
 from headwater.client.group_offsets import GroupOffsets
 from headwater.console import overview, readings
 from headwater.console.pages.groups import seek_command
@@ -32,15 +31,6 @@ from headwater.settings import ClientSettings
 from headwater.testing import InProcessBroker
 
 TIMEOUT_S = 60
-REAL_KAFKA = pytest.param(
-    "kafka",
-    marks=[
-        pytest.mark.java,
-        pytest.mark.skipif(
-            bool(missing_tools("java", "mvn")), reason="needs java and mvn on the PATH"
-        ),
-    ],
-)
 
 
 def unique(kind):

@@ -8,25 +8,14 @@ import time
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from serving import serving
+from serving import REAL_KAFKA, serving
 
-from bench.peers.provision import missing_tools
 from headwater.console import tailing
 from headwater.console.access import Access
 from headwater.console.topic_reading import Partition, Reading, Topic
 
 TIMEOUT_S = 60.0
 COUNT = 60
-
-REAL_KAFKA = pytest.param(
-    "kafka",
-    marks=[
-        pytest.mark.java,
-        pytest.mark.skipif(
-            bool(missing_tools("java", "mvn")), reason="needs java and mvn on the PATH"
-        ),
-    ],
-)
 
 
 @pytest.fixture(scope="module", params=["headwater", REAL_KAFKA])

@@ -1,7 +1,8 @@
 """The flow as a graph: sources, topics, pipelines, stores and groups; how much flows, who is
 behind, and who is to blame for it.
 
-Pure: from readings to a picture's contents. `flow_layout` says where everything lies.
+Pure: from readings to a picture's contents (flow_graph.py). flow_layout.py says where everything
+lies.
 
 The cause of backpressure. A write that is behind has its cause where its batch's time goes:
 
@@ -13,7 +14,7 @@ The cause of backpressure. A write that is behind has its cause where its batch'
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote
@@ -25,86 +26,29 @@ from headwater.cli.output import count, duration, plural, size
 from headwater.cli.pipeline_state import Known as KnownPipeline
 from headwater.cli.pipeline_state import KnownWrite
 from headwater.client.groups import SHARE
+from headwater.console.flow_graph import (
+    BEHIND,
+    BROKEN,
+    GROUP,
+    IDLE,
+    PIPELINE,
+    SOURCE,
+    STORE,
+    TOPIC,
+    WELL,
+    Edge,
+    Graph,
+    Node,
+    shown_rate,
+)
+from headwater.console.flow_grouping import grouped
 from headwater.console.group_lags import GroupLag
 from headwater.pipelines.offsets import lag_records
 
-SOURCE, TOPIC, PIPELINE, STORE, GROUP = "source", "topic", "pipeline", "store", "group"
-WELL, BEHIND, BROKEN, IDLE = "well", "behind", "broken", "idle"
-_WORST: Final = (BROKEN, BEHIND, WELL, IDLE)
 BEHIND_S: Final = 10.0  # who is less behind than that keeps up
 _BEHIND_BYTES: Final = 16 << 20  # of a source's log
 _OWN_GROUPS: Final = "headwater."  # groups of pipelines and of redrives: shown by what they are
 _SINGLE_GROUPS: Final = 100  # that lag most
-MOST_NODES: Final = 60  # then those that stand alike are shown as one
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """`cause` is why things wait for it, if they do."""
-
-    id: str
-    kind: str
-    name: str
-    href: str
-    state: str = WELL
-    notes: tuple[str, ...] = ()
-    per_s: float | None = None
-    lag: int | None = None
-    cause: str | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "kind": self.kind,
-            "name": self.name,
-            "href": self.href,
-            "state": self.state,
-            "notes": list(self.notes),
-            "records_per_s": self.per_s,
-            "lag": self.lag,
-            "cause": self.cause,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Edge:
-    source: str
-    target: str
-    per_s: float | None = None
-    lag: int | None = None
-    is_behind: bool = False
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "from": self.source,
-            "to": self.target,
-            "records_per_s": self.per_s,
-            "lag": self.lag,
-            "is_behind": self.is_behind,
-        }
-
-
-@dataclass(slots=True)
-class Graph:
-    nodes: dict[str, Node] = field(default_factory=dict)
-    edges: dict[tuple[str, str], Edge] = field(default_factory=dict)
-
-    def add(self, node: Node) -> None:
-        self.nodes[node.id] = node
-
-    def join(self, edge: Edge) -> None:
-        self.edges[edge.source, edge.target] = edge
-
-    @property
-    def causes(self) -> list[Node]:
-        return [each for each in self.nodes.values() if each.cause is not None]
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "nodes": [each.as_json() for each in self.nodes.values()],
-            "edges": [each.as_json() for each in self.edges.values()],
-            "causes": [{"id": each.id, "cause": each.cause} for each in self.causes],
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +108,7 @@ def _add_topic(graph: Graph, name: str, topics: Mapping[str, TopicFlow]) -> None
             name,
             _href("topics", name),
             WELL if known.per_s else IDLE,
-            (*([_rate(known.per_s)] if known.per_s else []), *notes),
+            (*([shown_rate(known.per_s)] if known.per_s else []), *notes),
             known.per_s,
         )
     )
@@ -200,7 +144,7 @@ def _add_capture(graph: Graph, known: KnownCapture, topics: Mapping[str, TopicFl
         )
         notes.append(f"copies {plural(copying, 'table')}" if copying else "follows")
     total = sum(per_s)
-    notes += [_rate(total)] if total else []
+    notes += [shown_rate(total)] if total else []
     href = _href("captures", known.name)
     graph.add(Node(node_id, SOURCE, known.name, href, state, tuple(notes), total, None, cause))
     for name in names:
@@ -259,7 +203,7 @@ def _add_pipeline(
             rate = topics[topic].per_s if topic in topics else None
             graph.join(Edge(_topic_id(topic), node_id, rate, lag, behind))
     total = max(rates, default=None)
-    notes += [_rate(total)] if total else []
+    notes += [shown_rate(total)] if total else []
     batches = [ms for each in known.writes if (ms := each.told.get("batch_ms")) is not None]
     notes += [f"batch {duration(max(batches) / 1000)}"] if batches and known.is_running else []
     graph.add(
@@ -415,108 +359,3 @@ def _add_other_groups(
 
 def _href(*parts: str) -> str:
     return "/" + "/".join(quote(each, safe="") for each in parts) + "/"
-
-
-def _rate(per_s: float | None) -> str:
-    per_s = per_s or 0.0
-    return f"{count(round(per_s))}/s" if per_s >= 10 else f"{per_s:.1f}/s"
-
-
-# More than can be read at once
-
-
-def grouped(graph: Graph, most: int = MOST_NODES) -> Graph:
-    """At most so many nodes, if need be by showing several of one kind as one: first those that
-    hang on the same others, then those whose names begin alike, at last all of a kind.
-    """
-    for rule in (_by_neighbours, _by_prefix, _by_kind):
-        if len(graph.nodes) <= most:
-            break
-        graph = _merged(graph, rule(graph), most)
-    return graph
-
-
-def _by_neighbours(graph: Graph) -> dict[str, Any]:
-    before: dict[str, set[str]] = {each: set() for each in graph.nodes}
-    after: dict[str, set[str]] = {each: set() for each in graph.nodes}
-    for source, target in graph.edges:
-        after[source].add(target)
-        before[target].add(source)
-    return {
-        name: (node.kind, frozenset(before[name]), frozenset(after[name]))
-        for name, node in graph.nodes.items()
-    }
-
-
-def _by_prefix(graph: Graph) -> dict[str, Any]:
-    return {name: (node.kind, node.name.split(".")[0]) for name, node in graph.nodes.items()}
-
-
-def _by_kind(graph: Graph) -> dict[str, Any]:
-    return {name: node.kind for name, node in graph.nodes.items()}
-
-
-def _merged(graph: Graph, classes: Mapping[str, Any], most: int) -> Graph:
-    """The largest classes first, as few as it takes."""
-    members: dict[Any, list[Node]] = {}
-    for name, node in graph.nodes.items():
-        members.setdefault(classes[name], []).append(node)
-    place: dict[str, str] = {name: name for name in graph.nodes}
-    nodes = dict(graph.nodes)
-    for some in sorted(members.values(), key=lambda each: (-len(each), each[0].id)):
-        if len(nodes) <= most or len(some) < 2:
-            break
-        one = _as_one(some)
-        for each in some:
-            del nodes[each.id]
-            place[each.id] = one.id
-        nodes[one.id] = one
-    merged = Graph(nodes)
-    for edge in graph.edges.values():
-        source, target = place[edge.source], place[edge.target]
-        known = merged.edges.get((source, target))
-        if source == target:
-            continue
-        merged.join(
-            Edge(
-                source,
-                target,
-                _sum((known.per_s if known else None, edge.per_s)),
-                _sum((known.lag if known else None, edge.lag)),
-                edge.is_behind or (known is not None and known.is_behind),
-            )
-        )
-    return merged
-
-
-def _as_one(some: Sequence[Node]) -> Node:
-    kind = some[0].kind
-    nodes = sum(_number_in(each) for each in some)
-    blamed = [f"{each.name}: {each.cause}" for each in some if each.cause]
-    more = f" … and {len(blamed) - 3} more" if len(blamed) > 3 else ""
-    per_s = _sum([each.per_s for each in some])
-    lag = _sum([each.lag for each in some])
-    notes = [_rate(per_s)] if per_s else []
-    notes += [f"{plural(int(lag), 'record')} behind"] if lag else []
-    page = {SOURCE: "captures"}.get(kind, f"{kind}s")
-    return Node(
-        f"{some[0].id}+{nodes - 1}",
-        kind,
-        f"{nodes} {page}",
-        f"/{page}",
-        min((each.state for each in some), key=_WORST.index),
-        tuple(notes),
-        per_s,
-        None if lag is None else int(lag),
-        "; ".join(blamed[:3]) + more if blamed else None,
-    )
-
-
-def _number_in(node: Node) -> int:
-    head, plus, more = node.id.rpartition("+")
-    return int(more) + 1 if plus and head and more.isdigit() else 1
-
-
-def _sum(numbers: Iterable[float | None]) -> Any:
-    known = [each for each in numbers if each is not None]
-    return sum(known) if known else None

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from headwater.console.flow import GROUP, PIPELINE, SOURCE, STORE, TOPIC, Edge, Graph, Node
+from headwater.console.flow_graph import GROUP, PIPELINE, SOURCE, STORE, TOPIC, Edge, Graph, Node
 
 WIDTH: Final = 196  # of a node
 HEIGHT: Final = 58

@@ -16,7 +16,8 @@ from headwater.client import login
 from headwater.client.groups import SHARE
 from headwater.config import Config, nearest
 from headwater.console.access import Access, require_listener
-from headwater.console.flow import Graph, TopicFlow, graph_of
+from headwater.console.flow import TopicFlow, graph_of
+from headwater.console.flow_graph import Graph
 from headwater.console.group_lags import GroupLag, LagHistory, read_groups
 from headwater.console.not_found import NoSuchThing
 from headwater.console.project import Project, ProjectState

@@ -5,7 +5,7 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headwater.console.flow import BEHIND, BROKEN, IDLE, WELL
+from headwater.console.flow_graph import BEHIND, BROKEN, IDLE, WELL
 from headwater.console.flow_layout import HEIGHT, WIDTH, layout
 from headwater.console.navigation import Place
 from headwater.console.overview import overview_of
