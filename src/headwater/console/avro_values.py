@@ -8,7 +8,7 @@ and one call makes a few values per byte, and at most MAX_VALUES, whatever the s
 
 import struct
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import fastavro
 import orjson
@@ -24,6 +24,8 @@ _MAX_DECIMAL_BYTES: Final = 64
 _SCHEMA_KEY: Final = "avro.schema"
 _CODEC_KEY: Final = "avro.codec"
 _META: Final = {"type": "map", "values": "bytes"}
+
+_T = TypeVar("_T")
 
 
 class Unreadable(Exception):
@@ -65,7 +67,7 @@ def nesting(document: Any, limit: int) -> int:
     return depth
 
 
-def _guarded(read: Callable[[], Any]) -> Any:
+def _guarded(read: Callable[[], _T]) -> _T:
     try:
         return read()
     except Unreadable:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from starlette.datastructures import Headers, ImmutableMultiDict, MutableHeaders
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from headwater.settings import split_address
@@ -67,7 +67,8 @@ class Guard:
             return
         request = Request(scope, receive)
         is_new, session = self._session(request)
-        guarded = _with_headers(send, self._cookie(session) if is_new else None, scope["path"])
+        cookie = self._console.set_cookie(session, request.url.scheme) if is_new else None
+        guarded = _with_headers(send, cookie, scope["path"])
         scope.setdefault("state", {})["session"] = session
         try:
             self._check_host(request.headers)
@@ -78,6 +79,8 @@ class Guard:
         except Refused as refused:
             await PlainTextResponse(refused.reason + "\n", refused.status)(scope, receive, guarded)
             return
+        except ClientDisconnect:
+            return  # gone before the form was there
         answer = self._sign_in_first(request, session)
         await (answer or self._app)(scope, receive, guarded)
 
@@ -95,9 +98,6 @@ class Guard:
     def _session(self, request: Request) -> tuple[bool, str]:
         known = self._console.sessions.opened(request.cookies.get(self._console.cookie_name, ""))
         return known is None, known or self._console.sessions.new()
-
-    def _cookie(self, session: str) -> str:
-        return self._console.set_cookie(session)
 
     def _sign_in_first(self, request: Request, session: str) -> Response | None:
         signed_in = self._console.sessions.who(session)
