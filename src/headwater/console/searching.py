@@ -43,7 +43,7 @@ _STRETCH: Final = 200_000  # offsets that are read at a time
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_ .:-]+")
 _NUMBER: Final = re.compile(r"[0-9.eE+-]+")
-_STEP: Final = re.compile(r"\.?([^.\[\]]+)|\[(\d+)\]")
+_STEP: Final = re.compile(r"\.?([^.\[\]]+)|\[(\d{1,9})\]")
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,7 @@ class Guard:
         signed_in = self._console.sessions.who(session)
         request.state.signed_in = signed_in
         request.state.user = signed_in.user if signed_in else ""
-        path = request.url.path
+        path: str = request.scope["path"]  # by which routes are found
         if (
             not self._console.needs_sign_in
             or signed_in
@@ -129,7 +129,7 @@ class Guard:
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             raise Refused(403, "a form of another site is not answered")
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != headers.get("host"):
+        if origin is not None and not _is_same_host(origin, headers.get("host", "")):
             raise Refused(403, "a form of another site is not answered")
         if headers.get("content-type", "").partition(";")[0].strip() != _FORM:
             raise Refused(415, f"a form is expected: {_FORM}")
@@ -172,6 +172,13 @@ def host_is_ours(host: str, names: frozenset[str]) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _is_same_host(origin: str, host: str) -> bool:
+    try:
+        return urlsplit(origin).netloc == host
+    except ValueError:
+        return False  # brackets without an address
 
 
 def is_loopback(host: str) -> bool:

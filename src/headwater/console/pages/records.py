@@ -314,7 +314,7 @@ def _line(topic: str, partition: int, row: dict[str, Any]) -> bytes:
     )
 
 
-_ONE: Final = "/topics/{topic}/records/{partition:int}/{offset:int}/"
+_ONE: Final = "/topics/{topic}/records/{partition:number}/{offset:number}/"
 
 ROUTES: Final = [
     *both("/topics/{topic}/records", _records),
