@@ -1,5 +1,7 @@
 """What stands between the pages and whoever asks for them."""
 
+import time
+
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from serving import TIMEOUT_S, serving
@@ -105,6 +107,14 @@ def test_a_position_far_beyond_is_a_mistake_of_the_user(console_broker, browser)
         assert browser.post("/groups/of-numbers/seek", fields).status < 500
     fields = {"path": f"a[{'9' * 5000}]"}
     assert browser.post("/topics/numbered/search", fields).status == 400
+
+
+def test_the_size_of_a_header_does_not_take_long(browser):
+    """64 KiB are a head; unquoting them as a cookie took a minute, on the event loop."""
+    for value in ("\\" * 60_000, '\\"' * 30_000):
+        begun_s = time.monotonic()
+        assert browser.get("/live", Cookie=f'a="{value}"').status == 200
+        assert time.monotonic() - begun_s < 10
 
 
 def test_only_forms_are_taken(browser):
