@@ -192,6 +192,14 @@ def test_signing_in_leads_nowhere_else(secured_console, after):
     assert answer.headers["location"] == "/"
 
 
+def test_nobody_signs_in_without_a_name(secured_console, monkeypatch):
+    """Also if the broker should believe it: jobs take the name "" for one who need not sign in."""
+    monkeypatch.setattr("headwater.console.signing_in.try_login", lambda *_: None)
+    browser = secured_console.browser()
+    assert browser.post("/sign-in", {"name": "", "password": ""}).status == 403
+    assert browser.get("/jobs.json").status == 401
+
+
 def test_guessing_passwords_takes_for_ever(secured_console):
     browser = secured_console.browser()
     statuses = [

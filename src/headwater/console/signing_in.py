@@ -32,7 +32,11 @@ def is_needed(config: Config) -> bool:
 
 
 def login_of(config: Config, name: str, password: str) -> ClientSettings:
-    """How a user is known to the broker: over TLS or not as [client] says. Raises ConfigError."""
+    """How a user is known to the broker: over TLS or not as [client] says. Raises ConfigError, and
+    RequestRefused without a name, whatever the broker would say: "" stands for who did not sign in.
+    """
+    if not name:
+        raise RequestRefused("nobody can sign in without a name")
     offered: tuple[str, ...] = _BY_PASSWORD
     if config.broker.bootstrap is None and config.broker.authentication == "sasl":
         offered = tuple(each for each in _BY_PASSWORD if each in config.broker.sasl_mechanisms)
