@@ -287,7 +287,7 @@ def _lines(
         stretch = fetcher.read(
             topic, partition, starts[partition], ends[partition], columns=columns
         )
-        for batch in stretch:
+        for batch in (part for each in stretch for part in records.slices(each)):
             if is_raw:
                 values = batch.column("value").to_pylist()
                 yield b"".join((value or b"") + b"\n" for value in values)
