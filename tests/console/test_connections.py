@@ -107,6 +107,28 @@ def test_one_who_does_not_read_gives_the_place_back(impatient_console, console_b
         wait_until(lambda: console.exports.taken == 0)
 
 
+def test_a_tail_that_is_not_read_gives_the_place_back(
+    impatient_console, console_broker, monkeypatch
+):
+    monkeypatch.setattr("headwater.console.pages.tail._PAUSE_S", 0.01)
+    producer = Producer({"bootstrap.servers": console_broker})
+    producer.produce("unread-tail", b"x")
+    assert producer.flush(TIMEOUT_S) == 0
+    console = impatient_console.console
+
+    def write():
+        for _ in range(200):
+            producer.produce("unread-tail", b"x" * 400)
+        assert producer.flush(TIMEOUT_S) == 0
+
+    with connected(impatient_console, receive_bytes=4096) as connection:
+        connection.sendall(
+            b"GET /topics/unread-tail/tail/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+        )
+        wait_until(lambda: console.tails.taken == 1)
+        wait_until(lambda: write() or console.tails.taken == 0)
+
+
 def test_a_quiet_tail_goes_on(impatient_console, console_broker):
     """It waits for records, not for its reader."""
     producer = Producer({"bootstrap.servers": console_broker})
