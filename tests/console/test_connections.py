@@ -81,6 +81,20 @@ def test_a_request_that_does_not_come_ends_its_connection(impatient_console, beg
     assert not [each for each in caplog.records if each.exc_info]
 
 
+def test_forms_that_do_not_end_are_bounded_together(tmp_path, monkeypatch):
+    monkeypatch.setattr("headwater.console.security._MAX_BUFFERED_BYTES", 3_050_000)
+    with serving(tmp_path) as served:
+        token = served.browser().token()
+        fields = {"csrf": token, "name": "x" * 100_000}
+        with ExitStack() as stack:
+            for _ in range(3):
+                connection = stack.enter_context(connected(served))
+                connection.sendall(FORM + b"Content-Length: 2000000\r\n\r\n" + b"x" * 1_000_000)
+            wait_until(lambda: served.browser().post("/sign-in", fields, token=False).status == 503)
+        # They are gone.
+        wait_until(lambda: served.browser().post("/sign-in", fields, token=False).status == 403)
+
+
 def test_a_connection_that_asks_again_and_again_goes_on(impatient_console):
     with connected(impatient_console) as connection, connection.makefile("rb") as answers:
         until_s = time.monotonic() + 3 * connections.HEAD_LIMIT_S

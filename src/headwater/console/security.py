@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 MAX_BODY_BYTES: Final = 4 << 20
 _MAX_BODY_OF_STRANGERS_BYTES: Final = 64 << 10
+_MAX_BUFFERED_BYTES: Final = 64 << 20  # of all bodies together
 _MAX_FIELDS: Final = 1000
 _FORM: Final = "application/x-www-form-urlencoded"
 # What can be seen without having signed in.
@@ -60,6 +61,7 @@ class Guard:
     def __init__(self, app: "ASGIApp", console: "Console") -> None:
         self._app = app
         self._console = console
+        self._buffered_bytes = 0  # of bodies that are not complete
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         if scope["type"] != "http":
@@ -135,11 +137,7 @@ class Guard:
             raise Refused(415, f"a form is expected: {_FORM}")
         is_stranger = self._console.needs_sign_in and not self._console.sessions.is_open(session)
         most_bytes = _MAX_BODY_OF_STRANGERS_BYTES if is_stranger else MAX_BODY_BYTES
-        body = bytearray()
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > most_bytes:
-                raise Refused(413, f"a form has at most {most_bytes >> 10} KiB")
+        body = await self._body(request, most_bytes)
         try:
             pairs = parse_qsl(
                 body.decode(),
@@ -156,6 +154,21 @@ class Guard:
                 403, "this form is no longer good (the console was restarted?); go back and reload"
             )
         return form
+
+    async def _body(self, request: Request, most_bytes: int) -> bytearray:
+        """Raises Refused if it is too long, or too much of all bodies is under way."""
+        body = bytearray()
+        try:
+            async for chunk in request.stream():
+                body += chunk
+                self._buffered_bytes += len(chunk)
+                if len(body) > most_bytes:
+                    raise Refused(413, f"a form has at most {most_bytes >> 10} KiB")
+                if self._buffered_bytes > _MAX_BUFFERED_BYTES:
+                    raise Refused(503, "too many forms are being sent; try again")
+        finally:
+            self._buffered_bytes -= len(body)
+        return body
 
 
 def host_is_ours(host: str, names: frozenset[str]) -> bool:
