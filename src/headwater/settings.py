@@ -5,6 +5,7 @@ a test compares the two. How values are read, and from where, is config.py's. Se
 there may be several have their fields beside what they are for: capture/settings.py.
 """
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -34,7 +35,7 @@ def parse_size_bytes(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
     if match is None or match[2] not in _SIZE_UNITS:
         raise ValueError('a size such as "64MiB"')
-    return int(float(match[1]) * _SIZE_UNITS[match[2]])
+    return _finite(float(match[1]) * _SIZE_UNITS[match[2]])
 
 
 def parse_duration_ms(text: str) -> int:
@@ -42,7 +43,13 @@ def parse_duration_ms(text: str) -> int:
     parts = re.findall(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)", text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise ValueError('a duration such as "90s" or "1h30m"')
-    return int(sum(float(number) * _DURATION_UNITS_MS[unit] for number, unit in parts))
+    return _finite(sum(float(number) * _DURATION_UNITS_MS[unit] for number, unit in parts))
+
+
+def _finite(number: float) -> int:
+    if math.isinf(number):
+        raise ValueError("a smaller number")
+    return int(number)
 
 
 def topic_config(name: str, value: str) -> str:

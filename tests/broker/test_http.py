@@ -2,6 +2,9 @@
 
 import http.client
 import re
+import socket
+import time
+from contextlib import suppress
 
 import pytest
 import wire
@@ -104,6 +107,49 @@ def test_not_ready_while_it_stops(broker):
         assert _get(broker, "/live")[0] == 200
     finally:
         broker.running.http.is_ready = True
+
+
+def test_many_who_say_nothing_keep_nobody_out(broker, monkeypatch):
+    monkeypatch.setattr("headwater.broker.http.MAX_CONNECTIONS", 10)
+    with wire.many(broker.metrics_address, 30) as silent:
+        for each in silent[:20]:
+            assert each.is_ended()
+        assert _get(broker, "/live")[0] == 200
+
+
+def test_one_who_does_not_read_is_let_go(broker, monkeypatch):
+    monkeypatch.setattr("headwater.broker.http.REQUEST_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("headwater.broker.http.exposition", lambda *_: "x" * (32 << 20))
+    endpoint = broker.running.http
+    host, _, port = broker.metrics_address.rpartition(":")
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect((host, int(port)))
+        connection.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        wire.wait_until(lambda: endpoint._metrics.startswith(b"x"))
+        wire.wait_until(lambda: not endpoint._writers)
+        received = 0
+        with suppress(ConnectionResetError):
+            while piece := connection.recv(1 << 20):
+                received += len(piece)
+        assert received < 32 << 20
+    endpoint._metrics_until_s = 0.0
+
+
+def test_scrapes_take_a_bounded_share_of_the_loop(broker, monkeypatch):
+    asked = []
+
+    def slow(*_):
+        asked.append(1)
+        time.sleep(0.2)
+        return "x 1\n"
+
+    monkeypatch.setattr("headwater.broker.http.exposition", slow)
+    until_s = time.monotonic() + 2
+    while time.monotonic() < until_s:
+        assert _get(broker, "/metrics")[2] == "x 1\n"
+    assert len(asked) <= 3
+    broker.running.http._metrics_until_s = 0.0
 
 
 def test_someone_who_says_nothing_is_let_go(broker, monkeypatch):

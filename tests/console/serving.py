@@ -9,12 +9,12 @@ from typing import NamedTuple
 from urllib.parse import urlencode
 
 import pytest
-import uvicorn
 
 from bench.peers.provision import missing_tools
 from headwater import config
 from headwater.console.app import create
-from headwater.console.server import bind
+from headwater.console.connections import WebServer
+from headwater.console.server import bind, http_config
 from headwater.settings import join_address
 
 REAL_KAFKA = pytest.param(
@@ -97,15 +97,14 @@ def serving(tmp_path, **flags):
     """A console; `flags` are settings ("broker__bootstrap")."""
     settings = {name.replace("__", "."): value for name, value in flags.items()}
     settings.setdefault("console.listen", "127.0.0.1:0")
-    app = create(config.load(settings, environ={}, cwd=str(tmp_path)))
+    loaded = config.load(settings, environ={}, cwd=str(tmp_path))
+    app = create(loaded)
     console = app.state.console
     listening = bind("127.0.0.1:0")
     address = join_address(*listening.getsockname()[:2])
     console.listening_on(address)
     listening.listen(128)
-    server = uvicorn.Server(
-        uvicorn.Config(app, log_config=None, lifespan="off", ws="none", timeout_graceful_shutdown=1)
-    )
+    server = WebServer(http_config(app, loaded.console))
     thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
     thread.start()
     try:

@@ -1,7 +1,10 @@
 """What stands between the pages and whoever asks for them."""
 
+import time
+
 import pytest
-from serving import serving
+from confluent_kafka.admin import AdminClient, NewTopic
+from serving import TIMEOUT_S, serving
 
 from headwater import config
 from headwater.console.security import host_is_ours
@@ -80,12 +83,38 @@ def test_the_token_of_another_browser_is_not_good(console, browser):
     [
         {"Origin": "http://evil.example.org"},
         {"Origin": "null"},
+        {"Origin": "http://[::1"},
         {"Sec_Fetch_Site": "cross-site"},
         {"Sec_Fetch_Site": "same-site"},
     ],
 )
 def test_a_form_of_another_site_is_not_answered(browser, headers):
     assert browser.post("/sign-out", **headers).status == 403
+
+
+@pytest.mark.parametrize(
+    "path", ["/jobs/{}/", "/topics/x/records/{}/0/", "/topics/x/records/0/{}/value"]
+)
+def test_a_number_of_thousands_of_digits_is_no_page(browser, path):
+    assert browser.get(path.format("9" * 5000)).status == 404
+
+
+def test_a_position_far_beyond_is_a_mistake_of_the_user(console_broker, browser):
+    admin = AdminClient({"bootstrap.servers": console_broker})
+    admin.create_topics([NewTopic("numbered", 1)])["numbered"].result(TIMEOUT_S)
+    for since in ("-" + "9" * 5000 + "h", "9" * 5000, "0001-01-01"):
+        fields = {"to": "time", "value": since, "topic": "numbered"}
+        assert browser.post("/groups/of-numbers/seek", fields).status < 500
+    fields = {"path": f"a[{'9' * 5000}]"}
+    assert browser.post("/topics/numbered/search", fields).status == 400
+
+
+def test_the_size_of_a_header_does_not_take_long(browser):
+    """64 KiB are a head; unquoting them as a cookie took a minute, on the event loop."""
+    for value in ("\\" * 60_000, '\\"' * 30_000):
+        begun_s = time.monotonic()
+        assert browser.get("/live", Cookie=f'a="{value}"').status == 200
+        assert time.monotonic() - begun_s < 10
 
 
 def test_only_forms_are_taken(browser):

@@ -82,6 +82,19 @@ def test_not_equal_and_failed(monkeypatch):
     run(test)
 
 
+def test_an_argument_that_no_command_can_have(monkeypatch):
+    """A zero byte in a row's key. The job would be under way for good, and ten keep others out."""
+    script(monkeypatch, "print('{}')")
+
+    async def test(jobs):
+        job = jobs.start("why", "Why?", ("why", "--key=id=a\0b"), about="/stores")
+        await until(lambda: job.has_ended)
+        assert job.state == FAILED
+        assert "cannot be started" in job.error["error"]
+
+    run(test)
+
+
 def test_cancelling_ends_the_whole_process_group(monkeypatch, tmp_path):
     told = tmp_path / "told"
     script(

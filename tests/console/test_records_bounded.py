@@ -3,7 +3,11 @@
 import tracemalloc
 from types import SimpleNamespace
 
+import pyarrow as pa
+import pytest
+
 from headwater.console import records
+from headwater.console.pages import records as page
 
 ROWS = 50
 HOLES = 30_000  # a transaction of so many was aborted
@@ -58,3 +62,38 @@ def test_headers_are_cut_together():
     assert sizes == [3000, records.PREVIEW_BYTES - 3000, 0]
     assert all(part.size_bytes == 3000 for _, part in record.headers)
     assert max(len(name) for name, _ in record.headers) <= 200
+
+
+class Bulk(Counting):
+    """A partition whose records come as one batch."""
+
+    def read(self, topic, partition, start, end, *, columns):
+        rows = end - start
+        all_columns = {
+            "key": pa.nulls(rows, pa.binary()),
+            "value": pa.array([b""] * rows, pa.binary()),
+            "offset": pa.array(range(start, end), pa.int64()),
+            "timestamp": pa.array([0] * rows, pa.timestamp("us", tz="UTC")),
+            "headers": pa.array([[]] * rows, HEADERS),
+        }
+        yield pa.record_batch({name: all_columns[name] for name in columns})
+
+
+HEADERS = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))
+MANY = 50_000  # of no bytes, in one batch: some kilobytes if they are compressed
+
+
+@pytest.mark.parametrize("is_raw", [False, True])
+def test_an_export_takes_a_batch_of_many_records_in_parts(is_raw):
+    chunks = page._lines(Bulk(MANY, None), "t", [0], None, is_raw=is_raw)
+    lines = 0
+    next(chunks)
+    tracemalloc.start()
+    try:
+        for chunk in chunks:
+            lines += chunk.count(b"\n")
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert MANY - 5_000 < lines < MANY
+    assert peak_bytes < 20 << 20

@@ -2,10 +2,12 @@
 
 import io
 import json
+from decimal import Decimal
 
 import fastavro
 import pytest
 
+from headwater.console import avro_values
 from headwater.console.decoding import preview, shown
 from headwater.console.records import Part
 
@@ -146,8 +148,108 @@ def test_a_container_does_not_become_more_than_it_is(schema, count, block):
     data = container(schema, count, block)
     assert len(list(fastavro.reader(io.BytesIO(data)))) == count  # it can be read
     found = shown(part(data), "avro")
-    assert (found.form, "no bytes" in found.note) == ("hex", True)
+    assert (found.form, "too many values" in found.note) == ("hex", True)
     assert len(preview(part(data))) < 1000
+
+
+def within_itself(kind):
+    return {"type": "record", "name": "R", "fields": [{"name": "r", "type": kind}]}
+
+
+DEEP = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("schema", "block"),
+    [
+        (within_itself("R"), b""),  # 125 bytes, and it never ends
+        (within_itself(["null", "R"]), number(1) * DEEP + number(0)),
+        (within_itself({"type": "array", "items": "R"}), number(1) * DEEP + number(0)),
+        (within_itself({"type": "map", "values": "R"}), (number(1) + number(0)) * DEEP),
+    ],
+)
+def test_a_container_whose_schema_refers_to_itself_is_read_to_a_bounded_depth(schema, block):
+    data = container(schema, 1, block)
+    found = shown(part(data), "avro")
+    assert (found.form, "more than 64 values deep" in found.note) == ("hex", True)
+    assert len(preview(part(data))) < 1000
+
+
+def test_a_container_whose_schema_is_deep_is_not_read():
+    schema = "long"
+    for _ in range(300):
+        schema = {"type": "array", "items": schema}
+    assert "schema is too deep" in shown(part(container(schema, 0, b"")), "avro").note
+
+
+def test_records_that_double_at_every_level_do_not_become_more_than_they_are():
+    """One byte, and 2^30 nulls beside it."""
+    kind = "null"
+    for level in range(30):
+        name = f"L{level}"
+        fields = [{"name": "a", "type": kind}, {"name": "b", "type": f"L{level - 1}"}]
+        if level == 0:
+            fields = [{"name": "a", "type": "null"}, {"name": "b", "type": "null"}]
+        kind = {"type": "record", "name": name, "fields": fields}
+    schema = {"type": "record", "name": "Top", "fields": [
+        {"name": "byte", "type": "boolean"}, {"name": "bomb", "type": kind}]}  # fmt: skip
+    assert "too many values" in shown(part(container(schema, 1, b"\x01")), "avro").note
+
+
+def test_hostile_schemas_and_bytes_are_only_unreadable():
+    huge = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+    digits = shown(part(container(huge, 1, number(200_000) + b"\x7f" * 200_000)), "avro")
+    assert digits.form == "avro"  # as bytes: its digits would take minutes
+    for schema, block in [
+        ("long", b"\xff" * 20),
+        ("string", number(-1)),
+        ("bytes", number(1 << 62)),
+        (["null"], number(7)),
+        ({"type": "fixed", "name": "F", "size": -1}, b""),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, number(-1)),
+        ({"type": "record", "name": "R", "__fastavro_parsed": True, "__named_schemas": {"X": "X"},
+          "fields": [{"name": "x", "type": "X"}]}, b""),
+        ({"type": "array", "items": "long"}, number(-(1 << 63)) + number(0)),
+    ]:  # fmt: skip
+        assert shown(part(container(schema, 1, block)), "avro").note.startswith("not avro: ")
+
+
+def test_values_are_read_as_fastavro_reads_them():
+    schema = {
+        "type": "record", "name": "Every", "namespace": "n", "fields": [
+            {"name": "b", "type": "boolean"}, {"name": "i", "type": "int"},
+            {"name": "l", "type": "long"}, {"name": "f", "type": "float"},
+            {"name": "d", "type": "double"}, {"name": "s", "type": "string"},
+            {"name": "raw", "type": "bytes"}, {"name": "u", "type": ["null", "string"]},
+            {"name": "e", "type": {"type": "enum", "name": "E", "symbols": ["A", "B"]}},
+            {"name": "again", "type": ["E", "null"]},
+            {"name": "x", "type": {"type": "fixed", "name": "X", "size": 2}},
+            {"name": "m", "type": {"type": "map", "values": "long"}},
+            {"name": "a", "type": {"type": "array", "items": ["null", "n.X"]}},
+            {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+            {"name": "on", "type": {"type": "int", "logicalType": "date"}},
+            {"name": "price", "type":
+                {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+        ],
+    }  # fmt: skip
+    row = {
+        "b": True, "i": -3, "l": 1 << 62, "f": 0.5, "d": -1.25, "s": "grüße", "raw": b"\x00\xff",
+        "u": None, "e": "B", "again": "A", "x": b"xy", "m": {"k": 1, "j": -2},
+        "a": [None, b"ab"], "at": 1_700_000_000_123, "on": 19_000, "price": Decimal("12.34"),
+    }  # fmt: skip
+    out = io.BytesIO()
+    fastavro.writer(out, fastavro.parse_schema(schema), [row, row])
+    data = out.getvalue()
+    assert avro_values.read_container(data) == list(fastavro.reader(io.BytesIO(data)))
+
+
+def test_indentation_does_not_become_most_of_the_text():
+    deep = b"[" * 250 + b",".join([b"1"] * 100_000) + b"]" * 250
+    found = shown(part(deep))
+    assert found.form == "json"
+    assert len(found.text) < 2 * len(deep)
+    wide = json.dumps([{"a": {"b": number}} for number in range(10_000)]).encode()
+    assert "\n    " in shown(part(wide)).text
 
 
 def test_a_container_is_not_unpacked():

@@ -1,5 +1,7 @@
 """Users of the broker sign in, and see what the broker lets them see."""
 
+import time
+
 import pytest
 from confluent_kafka.admin import (
     AclBinding,
@@ -13,7 +15,9 @@ from confluent_kafka.admin import (
 from secured import PASSWORD, USER, add_user, secured_broker
 from serving import serving
 
+from headwater.config import load
 from headwater.console.sessions import Attempts, Sessions
+from headwater.errors import ConfigError
 from headwater.settings import ClientSettings
 
 TIMEOUT_S = 60.0
@@ -188,6 +192,14 @@ def test_signing_in_leads_nowhere_else(secured_console, after):
     assert answer.headers["location"] == "/"
 
 
+def test_nobody_signs_in_without_a_name(secured_console, monkeypatch):
+    """Also if the broker should believe it: jobs take the name "" for one who need not sign in."""
+    monkeypatch.setattr("headwater.console.signing_in.try_login", lambda *_: None)
+    browser = secured_console.browser()
+    assert browser.post("/sign-in", {"name": "", "password": ""}).status == 403
+    assert browser.get("/jobs.json").status == 401
+
+
 def test_guessing_passwords_takes_for_ever(secured_console):
     browser = secured_console.browser()
     statuses = [
@@ -199,6 +211,73 @@ def test_guessing_passwords_takes_for_ever(secured_console):
     assert answer.status == 429
     assert 0 < int(answer.headers["retry-after"]) <= 61
     secured_console.console.attempts = Attempts()  # for the tests that come
+
+
+def guesses(browser, number, forwarded_for):
+    fields = {"name": "bob", "password": "wrong", "csrf": browser.token()}
+    return [
+        browser.post("/sign-in", fields, X_Forwarded_For=forwarded_for(each)).status
+        for each in range(number)
+    ]
+
+
+def test_an_address_that_is_only_claimed_does_not_help_guessing(secured_console, caplog):
+    statuses = guesses(secured_console.browser(), 6, lambda each: f"10.0.0.{each}")
+    assert statuses == [403] * 5 + [429]
+    secured_console.console.attempts = Attempts()
+    warnings = [each for each in caplog.messages if "console.trusted_proxies" in each]
+    assert len(warnings) == 1
+
+
+def test_a_trusted_proxy_says_who_asks_and_how(tmp_path, secured_console):
+    config = secured_console.console.config
+    with serving(
+        tmp_path,
+        broker__listen=config.broker.listen,
+        broker__authentication="sasl",
+        console__trusted_proxies="127.0.0.1, 10.1.0.0/16",
+    ) as proxied:
+        browser = proxied.browser()
+        # What the client itself has claimed stands left of what the proxies have added.
+        statuses = guesses(browser, 6, lambda each: f"7.7.7.{each}, 10.0.0.1, 10.1.2.3")
+        assert statuses == [403] * 5 + [429]
+        assert guesses(browser, 1, lambda each: "10.0.0.2") == [403]
+        answer = proxied.browser().get("/sign-in", X_Forwarded_Proto="https")
+        assert "; Secure" in answer.headers["set-cookie"]
+        assert "; Secure" not in proxied.browser().get("/sign-in").headers["set-cookie"]
+    untrusted = secured_console.browser().get("/sign-in", X_Forwarded_Proto="https")
+    assert "; Secure" not in untrusted.headers["set-cookie"]
+
+
+@pytest.mark.parametrize("proxies", ["*", "proxy.example", "10.0.0.1/8"])
+def test_trusted_proxies_are_addresses_and_networks(tmp_path, proxies):
+    with pytest.raises(ConfigError, match="trusted_proxies"):
+        load({"console.trusted_proxies": proxies}, environ={}, cwd=str(tmp_path))
+
+
+def test_failures_of_many_addresses_slow_down_and_lock_nobody_out(secured_console):
+    attempts = secured_console.console.attempts = Attempts()
+    for number in range(150):
+        attempts.begin(f"10.0.{number}.1", "bob")
+    assert attempts.wait_s("127.0.0.1", "bob") == 0
+    assert 1 < attempts.delay_s() < 2
+    begun_s = time.monotonic()
+    signed_in(secured_console, "bob", "builder")
+    assert time.monotonic() - begun_s > 1
+    for number in range(5000):
+        attempts.begin(f"10.1.{number % 250}.{number // 250}", "bob")
+    assert attempts.delay_s() == 10
+    secured_console.console.attempts = Attempts()
+    assert secured_console.console.attempts.delay_s() == 0
+
+
+def test_who_comes_by_ipv4_to_a_socket_of_ipv6_has_an_address_of_its_own():
+    attempts = Attempts()
+    for number in range(20):
+        attempts.begin("::ffff:10.0.0.1", str(number))
+    assert attempts.wait_s("::ffff:10.0.0.1", "a") > 0
+    assert attempts.wait_s("10.0.0.1", "a") > 0
+    assert attempts.wait_s("::ffff:10.0.0.2", "a") == 0
 
 
 def test_attempts_at_the_same_time_are_several():

@@ -5,6 +5,7 @@ A few lines of HTTP/1.1 instead of a web server, because the broker's start and 
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING
 
 from headwater.broker.exposition import exposition
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_S = 10.0
+_CHEAP_S = 0.02
+MAX_CONNECTIONS = 64  # one more ends the oldest: the broker's descriptors are for its clients
 
 
 class HttpEndpoint:
@@ -27,6 +30,9 @@ class HttpEndpoint:
         self._kafka_server = server
         self._server: asyncio.Server | None = None
         self.is_ready = False
+        self._writers: dict[asyncio.StreamWriter, None] = {}  # the oldest first
+        self._metrics = b""
+        self._metrics_until_s = 0.0
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         self._server = await asyncio.start_server(self._serve, host, port, limit=16 << 10)
@@ -38,6 +44,11 @@ class HttpEndpoint:
             self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers[writer] = None
+        if len(self._writers) > MAX_CONNECTIONS:
+            oldest = next(iter(self._writers))
+            del self._writers[oldest]
+            oldest.transport.abort()
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -47,17 +58,28 @@ class HttpEndpoint:
                     f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
                     + body
                 )
-                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # whoever asked is gone, or is no HTTP client
+            pass  # the peer is gone, does not read, or is no HTTP client
         finally:
-            writer.close()
+            self._writers.pop(writer, None)
+            writer.transport.abort()  # close() would wait for a peer that does not read
+
+    def _exposition(self) -> bytes:
+        """Where it takes long, at most a fifth of the event loop's time is spent on it."""
+        began_s = time.monotonic()
+        if began_s >= self._metrics_until_s:
+            self._metrics = exposition(self._broker, self._kafka_server).encode()
+            now_s = time.monotonic()
+            took_s = now_s - began_s
+            self._metrics_until_s = now_s + (4 * took_s if took_s > _CHEAP_S else 0)
+        return self._metrics
 
     def _answer(self, request_line: bytes) -> tuple[str, str, bytes]:
         match request_line.split(b" "):
             case [b"GET", b"/metrics", _]:
-                text = exposition(self._broker, self._kafka_server)
-                return "200 OK", CONTENT_TYPE, text.encode()
+                return "200 OK", CONTENT_TYPE, self._exposition()
             case [b"GET", b"/live", _]:
                 return "200 OK", "text/plain", b"alive\n"
             case [b"GET", b"/ready", _]:

@@ -71,11 +71,11 @@ def parse_position(text: str, now_ms: int) -> Position | None:
     """None if it is none."""
     if text in ("start", "end"):
         return Position(text)
-    if re.fullmatch(r"\+\d+", text):
+    if re.fullmatch(r"\+\d{1,18}", text):
         return Position("plus", int(text))
-    if re.fullmatch(r"-\d+", text):
+    if re.fullmatch(r"-\d{1,18}", text):
         return Position("minus", -int(text))
-    if re.fullmatch(r"\d+", text):
+    if re.fullmatch(r"\d{1,18}", text):
         return Position("offset", int(text))
     at_ms = _time_ms(text[1:], now_ms) if text.startswith("@") else None
     return Position("time", at_ms) if at_ms is not None else None
@@ -87,10 +87,11 @@ def _time_ms(text: str, now_ms: int) -> int | None:
     if re.fullmatch(r"\d{10}", text):  # what `date +%s` prints
         return int(text) * 1000
     try:
+        # Before 1970 is the first record: negative numbers mean something else in the protocol.
         if text.startswith("-"):
-            return now_ms - parse_duration_ms(text[1:])
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
-    except ValueError:
+            return max(0, now_ms - parse_duration_ms(text[1:]))
+        return max(0, int(datetime.fromisoformat(text).timestamp() * 1000))
+    except (ValueError, OverflowError):  # of a day that the platform's calendar does not have
         return None
 
 

@@ -46,6 +46,7 @@ class Console:
         self.navigation = NAVIGATION
         self.sessions = Sessions()
         self.attempts = Attempts()
+        self.has_warned_of_proxy = False
         self.needs_sign_in = signing_in.is_needed(config)
         self.threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="console")
         self.searches = Searches()
@@ -70,8 +71,8 @@ class Console:
         # Browsers send a cookie to every port of a host.
         self.cookie_name = f"headwater_{port}"
 
-    def set_cookie(self, session: str) -> str:
-        secure = "; Secure" if self.config.console.tls_cert else ""
+    def set_cookie(self, session: str, scheme: str) -> str:
+        secure = "; Secure" if scheme == "https" else ""
         value = self.sessions.cookie(session)
         return f"{self.cookie_name}={value}; Path=/; HttpOnly; SameSite=Strict{secure}"
 

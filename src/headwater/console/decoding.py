@@ -13,7 +13,6 @@ Without a wish, the first that fits: nothing is guessed that the bytes do not sh
 import os
 from collections.abc import Mapping
 from functools import lru_cache
-from io import BytesIO
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -31,6 +30,7 @@ _HEX_BYTES: Final = 16
 _MOST_HEX_BYTES: Final = 16 << 10
 _CONTAINER: Final = b"Obj\x01"
 _FRAMING_BYTES: Final = 5
+_MAX_INDENTATION_BYTES: Final = 4 << 20
 
 
 class Change(NamedTuple):
@@ -174,80 +174,27 @@ def _cell(row: Mapping[str, Any] | None, column: str) -> str | None:
 
 
 def _avro(data: bytes, schema: str | None) -> Shown:
-    value = _avro_value(data, schema)
-    options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS
-    return Shown("avro", _dumped(value, options))
+    return Shown("avro", _indented(_avro_value(data, schema)))
 
 
 def _avro_value(data: bytes, schema: str | None) -> Any:
-    import fastavro
+    # Not above: fastavro takes a while to import, and most consoles never need it.
+    from headwater.console import avro_values
 
     try:
         if data.startswith(_CONTAINER):
-            return _contained(data)
+            return avro_values.read_container(data)
         if schema is None:
             raise _Unfit("no schema for this topic in [console.avro_schemas]")
         parsed = _schema(schema, _stamp(schema))
-        for at in (0, _FRAMING_BYTES):
-            if at and (len(data) < at or data[0] != 0):
-                break
-            stream = BytesIO(data[at:])
-            try:
-                value = fastavro.schemaless_reader(stream, parsed, None)
-            except Exception:  # noqa: S112 (whatever fastavro meets in bytes of another kind)
-                continue
-            if stream.tell() == len(data) - at:
-                return value
-    except _Unfit:
-        raise
-    except Exception as error:  # as above
-        raise _Unfit(str(error) or type(error).__name__) from None
-    raise _Unfit("the bytes are not of its schema")
-
-
-def _contained(data: bytes) -> list[Any]:
-    """The records of a container file. Its writer has chosen the schema: some bytes must not become
-    more than they are, by compression or by items that take none.
-    """
-    import fastavro
-
-    reader = fastavro.reader(BytesIO(data))
-    if reader.codec != "null":
-        raise _Unfit(f"it is compressed: {reader.codec}")
-    if not _takes_bytes(reader.writer_schema, {}):
-        raise _Unfit("its records take no bytes")
-    return list(reader)
-
-
-def _takes_bytes(schema: Any, named: dict[str, bool]) -> bool:
-    """Whether every value takes at least one byte. Raises _Unfit for a list whose items need not:
-    it may say that it has any number of them.
-    """
-    kind = schema.get("type") if isinstance(schema, dict) else schema
-    if isinstance(schema, list):
-        for each in schema:
-            _takes_bytes(each, named)
-        return True  # which of them
-    if isinstance(kind, dict | list):
-        return _takes_bytes(kind, named)
-    name = schema.get("name", "") if isinstance(schema, dict) else ""
-    match kind:
-        case "null":
-            return False
-        case "record" | "error":
-            named[name] = True  # it may have itself inside
-            takes = [_takes_bytes(each["type"], named) for each in schema["fields"]]
-            named[name] = any(takes)
-            return named[name]
-        case "fixed":
-            named[name] = schema["size"] > 0
-            return named[name]
-        case "array":
-            if not _takes_bytes(schema["items"], named):
-                raise _Unfit("it has a list whose items take no bytes")
-        case "map":
-            _takes_bytes(schema["values"], named)
-    return named.get(str(kind), True)
+        try:
+            return avro_values.read_value(data, parsed)
+        except avro_values.Unreadable:
+            if len(data) < _FRAMING_BYTES or data[0] != 0:
+                raise
+            return avro_values.read_value(data[_FRAMING_BYTES:], parsed)
+    except avro_values.Unreadable as error:
+        raise _Unfit(str(error)) from None
 
 
 @lru_cache(64)
@@ -302,7 +249,23 @@ def _loaded(data: bytes) -> Any:
 
 
 def _indented(document: Any) -> str:
-    return _dumped(document, orjson.OPT_INDENT_2)
+    """On one line if indentation would be most of the text: a megabyte of numbers, 250 lists deep,
+    would become 250 of them.
+    """
+    is_small = _indentation_bytes(document) <= _MAX_INDENTATION_BYTES
+    return _dumped(document, orjson.OPT_INDENT_2 if is_small else 0)
+
+
+def _indentation_bytes(document: Any) -> int:
+    """The spaces and line ends of the indented text."""
+    total, pending = 0, [(document, 1)]
+    while pending and total <= _MAX_INDENTATION_BYTES:
+        each, depth = pending.pop()
+        items = each.values() if isinstance(each, dict) else each
+        if isinstance(items, list) or isinstance(each, dict):
+            total += (len(items) + 1) * (2 * depth + 1)
+            pending += [(item, depth + 1) for item in items if isinstance(item, dict | list)]
+    return total
 
 
 def _dumped(document: Any, option: int = 0) -> str:

@@ -211,7 +211,7 @@ class Jobs:
                 await self._child(job, {**os.environ, **self._environment, **environment, **_TELL})
         except asyncio.CancelledError:
             job.state = CANCELLED
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: an argument with a zero byte
             job.state, job.error = FAILED, {"error": f"the command cannot be started: {error}"}
         finally:
             job.ended_at = time.time()

@@ -25,6 +25,7 @@ COLUMNS: Final = ("key", "value", "offset", "timestamp", "headers")
 # Compaction leaves holes; how far one looks behind them for a screen of records.
 _WIDEST: Final = 1 << 20
 _MOST_HEADERS: Final = 256
+_ROWS_AT_ONCE: Final = 4096
 _HEADER_NAME_CHARACTERS: Final = 200
 
 Positions = Mapping[int, int]  # offset by partition
@@ -194,6 +195,14 @@ def stretch(
             if lost.first <= start:
                 raise
             start = lost.first
+
+
+def slices(batch: "pa.RecordBatch") -> Iterator["pa.RecordBatch"]:
+    """Some rows at a time. As Python objects the rows of one batch may be gigabytes: a few
+    kilobytes that a producer compressed are millions of empty records.
+    """
+    for first in range(0, batch.num_rows, _ROWS_AT_ONCE):
+        yield batch.slice(first, _ROWS_AT_ONCE)
 
 
 def records_of(batch: "pa.RecordBatch", partition: int, most_bytes: int) -> Iterator[Record]:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import jinja2
 import orjson
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
@@ -36,6 +37,23 @@ class JsonResponse(Response):
     def render(self, content: Any) -> bytes:
         options = orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
         return orjson.dumps(content, default=str, option=options)
+
+
+class _Number(Convertor[int]):
+    """{partition:number} in a route. Python does not read thousands of digits; with Starlette's own
+    `int` they are an unexpected error, here there is no such page.
+    """
+
+    regex = "[0-9]{1,18}"
+
+    def convert(self, value: str) -> int:
+        return int(value)
+
+    def to_string(self, value: int) -> str:
+        return str(value)
+
+
+register_url_convertor("number", _Number())
 
 
 def both(path: str, handler: Any, *, name: str | None = None) -> list[Route]:

@@ -27,6 +27,7 @@ from headwater.console.records import (
     bounds,
     opened,
     records_of,
+    slices,
 )
 from headwater.errors import DataLost, HeadwaterError, RequestRefused, UsageError
 
@@ -43,7 +44,7 @@ _STRETCH: Final = 200_000  # offsets that are read at a time
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_ .:-]+")
 _NUMBER: Final = re.compile(r"[0-9.eE+-]+")
-_STEP: Final = re.compile(r"\.?([^.\[\]]+)|\[(\d+)\]")
+_STEP: Final = re.compile(r"\.?([^.\[\]]+)|\[(\d{1,9})\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,8 +268,11 @@ def matching(batch: "pa.RecordBatch", wanted: Wanted) -> "pa.RecordBatch":
         if _is_plain(wanted.path_value):
             batch = batch.filter(contains(batch.column("value"), wanted.path_value))
         steps = path_steps(wanted.path)
-        values = batch.column("value").to_pylist()
-        kept = [_is_at(value, steps, wanted.path_value) for value in values]
+        kept = [
+            _is_at(value, steps, wanted.path_value)
+            for part in slices(batch)
+            for value in part.column("value").to_pylist()
+        ]
         batch = batch.filter(pa.array(kept, pa.bool_()))
     return batch
 

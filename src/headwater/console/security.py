@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from starlette.datastructures import Headers, ImmutableMultiDict, MutableHeaders
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from headwater.settings import split_address
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 MAX_BODY_BYTES: Final = 4 << 20
 _MAX_BODY_OF_STRANGERS_BYTES: Final = 64 << 10
+_MAX_BUFFERED_BYTES: Final = 64 << 20  # of all bodies together
 _MAX_FIELDS: Final = 1000
 _FORM: Final = "application/x-www-form-urlencoded"
 # What can be seen without having signed in.
@@ -60,6 +61,7 @@ class Guard:
     def __init__(self, app: "ASGIApp", console: "Console") -> None:
         self._app = app
         self._console = console
+        self._buffered_bytes = 0  # of bodies that are not complete
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         if scope["type"] != "http":
@@ -67,7 +69,8 @@ class Guard:
             return
         request = Request(scope, receive)
         is_new, session = self._session(request)
-        guarded = _with_headers(send, self._cookie(session) if is_new else None, scope["path"])
+        cookie = self._console.set_cookie(session, request.url.scheme) if is_new else None
+        guarded = _with_headers(send, cookie, scope["path"])
         scope.setdefault("state", {})["session"] = session
         try:
             self._check_host(request.headers)
@@ -78,6 +81,8 @@ class Guard:
         except Refused as refused:
             await PlainTextResponse(refused.reason + "\n", refused.status)(scope, receive, guarded)
             return
+        except ClientDisconnect:
+            return  # gone before the form was there
         answer = self._sign_in_first(request, session)
         await (answer or self._app)(scope, receive, guarded)
 
@@ -93,17 +98,14 @@ class Guard:
             )
 
     def _session(self, request: Request) -> tuple[bool, str]:
-        known = self._console.sessions.opened(request.cookies.get(self._console.cookie_name, ""))
+        known = self._console.sessions.opened(_cookie(request.headers, self._console.cookie_name))
         return known is None, known or self._console.sessions.new()
-
-    def _cookie(self, session: str) -> str:
-        return self._console.set_cookie(session)
 
     def _sign_in_first(self, request: Request, session: str) -> Response | None:
         signed_in = self._console.sessions.who(session)
         request.state.signed_in = signed_in
         request.state.user = signed_in.user if signed_in else ""
-        path = request.url.path
+        path: str = request.scope["path"]  # by which routes are found
         if (
             not self._console.needs_sign_in
             or signed_in
@@ -129,17 +131,13 @@ class Guard:
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             raise Refused(403, "a form of another site is not answered")
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != headers.get("host"):
+        if origin is not None and not _is_same_host(origin, headers.get("host", "")):
             raise Refused(403, "a form of another site is not answered")
         if headers.get("content-type", "").partition(";")[0].strip() != _FORM:
             raise Refused(415, f"a form is expected: {_FORM}")
         is_stranger = self._console.needs_sign_in and not self._console.sessions.is_open(session)
         most_bytes = _MAX_BODY_OF_STRANGERS_BYTES if is_stranger else MAX_BODY_BYTES
-        body = bytearray()
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > most_bytes:
-                raise Refused(413, f"a form has at most {most_bytes >> 10} KiB")
+        body = await self._body(request, most_bytes)
         try:
             pairs = parse_qsl(
                 body.decode(),
@@ -157,6 +155,21 @@ class Guard:
             )
         return form
 
+    async def _body(self, request: Request, most_bytes: int) -> bytearray:
+        """Raises Refused if it is too long, or too much of all bodies is under way."""
+        body = bytearray()
+        try:
+            async for chunk in request.stream():
+                body += chunk
+                self._buffered_bytes += len(chunk)
+                if len(body) > most_bytes:
+                    raise Refused(413, f"a form has at most {most_bytes >> 10} KiB")
+                if self._buffered_bytes > _MAX_BUFFERED_BYTES:
+                    raise Refused(503, "too many forms are being sent; try again")
+        finally:
+            self._buffered_bytes -= len(body)
+        return body
+
 
 def host_is_ours(host: str, names: frozenset[str]) -> bool:
     """Whether a Host header is an address, or one of these names, with a port or without."""
@@ -172,6 +185,25 @@ def host_is_ours(host: str, names: frozenset[str]) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _cookie(headers: Headers, name: str) -> str:
+    """Not by `request.cookies`: the standard library unquotes values in quadratic time (before
+    Python 3.11.10, CVE-2024-7592), and a header of 64 KiB would take a minute. Ours have no quotes.
+    """
+    for header in headers.getlist("cookie"):
+        for each in header.split(";"):
+            key, _, value = each.partition("=")
+            if key.strip() == name:
+                return value.strip()
+    return ""
+
+
+def _is_same_host(origin: str, host: str) -> bool:
+    try:
+        return urlsplit(origin).netloc == host
+    except ValueError:
+        return False  # brackets without an address
 
 
 def is_loopback(host: str) -> bool:

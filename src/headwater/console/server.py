@@ -9,10 +9,12 @@ from types import FrameType
 from typing import Final
 
 import uvicorn
+from starlette.applications import Starlette
 
 from headwater.config import Config
 from headwater.console import rendering
 from headwater.console.app import create
+from headwater.console.connections import KEEP_ALIVE_S, Connection, WebServer
 from headwater.console.security import is_loopback
 from headwater.console.settings import ConsoleSettings
 from headwater.errors import ConfigError, HeadwaterError, UsageError
@@ -21,7 +23,7 @@ from headwater.settings import join_address, split_address
 _STOPPING_LIMIT_S: Final = 3
 
 
-class _Server(uvicorn.Server):
+class _Server(WebServer):
     """Ends with 0 when it is asked to; uvicorn's would end by the signal it was sent."""
 
     @contextlib.contextmanager
@@ -51,23 +53,7 @@ def run(config: Config, ready: Callable[[str], None]) -> None:
     host, port = listening.getsockname()[:2]
     address = join_address(host, port)
     console.listening_on(address)
-    server = _Server(
-        uvicorn.Config(
-            app,
-            log_config=None,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            lifespan="off",
-            ws="none",
-            timeout_graceful_shutdown=_STOPPING_LIMIT_S,
-            timeout_keep_alive=30,
-            limit_concurrency=1000,
-            h11_max_incomplete_event_size=64 << 10,
-            ssl_certfile=settings.tls_cert,
-            ssl_keyfile=settings.tls_key,
-        )
-    )
+    server = _Server(http_config(app, settings))
     try:
         scheme = "https" if settings.tls_cert else "http"
         listening.listen(2048)
@@ -76,6 +62,27 @@ def run(config: Config, ready: Callable[[str], None]) -> None:
     finally:
         console.close()
         listening.close()
+
+
+def http_config(app: Starlette, settings: ConsoleSettings) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=Connection,
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        ws="none",
+        timeout_graceful_shutdown=_STOPPING_LIMIT_S,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        h11_max_incomplete_event_size=64 << 10,
+        # uvicorn's default believes whoever comes from loopback.
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=list(settings.trusted_proxies),
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+    )
 
 
 def check_assets() -> None:

@@ -9,7 +9,7 @@ import hmac
 import ipaddress
 import secrets
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,9 +17,13 @@ from headwater.settings import ClientSettings
 
 IDLE_S: Final = 8 * 3600.0
 _MOST_SESSIONS: Final = 1000
-# Failed attempts within a minute: of one address with one name, with any, and of all addresses.
-_ATTEMPTS: Final = (5, 20, 100)
+# Failed attempts within a minute: of one address with one name, and with any.
+_ATTEMPTS: Final = (5, 20)
 _ATTEMPTS_WITHIN_S: Final = 60.0
+# Of all addresses: beyond the first number attempts are delayed, with the second the longest.
+_UNDELAYED_ANYWHERE: Final = 100
+_MOST_COUNTED_ANYWHERE: Final = 1000
+_LONGEST_DELAY_S: Final = 10.0
 _MOST_REMEMBERED: Final = 10_000
 
 
@@ -102,12 +106,13 @@ def _is_same(given: str, ours: str) -> bool:
 
 
 class Attempts:
-    """How often signing in has failed lately: guessing takes for ever. By address, so that nobody
-    is locked out by another's attempts with their name.
+    """How often signing in has failed lately. An address that guesses has to wait. Guesses from
+    very many addresses make everybody's attempts slower, but lock nobody out.
     """
 
     def __init__(self) -> None:
         self._failed: OrderedDict[str, list[float]] = OrderedDict()
+        self._failed_anywhere: deque[float] = deque(maxlen=_MOST_COUNTED_ANYWHERE)
 
     def wait_s(self, address: str, name: str) -> float:
         """How long the next attempt has to wait; 0: it may be made."""
@@ -119,6 +124,14 @@ class Attempts:
                 waits.append(recent[-most] + _ATTEMPTS_WITHIN_S - now_s)
         return max(waits)
 
+    def delay_s(self) -> float:
+        """How much later an attempt is made, because of the failures of all addresses."""
+        now_s = time.monotonic()
+        failures = sum(now_s - at_s < _ATTEMPTS_WITHIN_S for at_s in self._failed_anywhere)
+        if failures <= _UNDELAYED_ANYWHERE:
+            return 0.0
+        return failures / _MOST_COUNTED_ANYWHERE * _LONGEST_DELAY_S
+
     def begin(self, address: str, name: str) -> None:
         """Counts as failed until it has succeeded: several at the same time are several."""
         now_s = time.monotonic()
@@ -127,22 +140,34 @@ class Attempts:
             self._failed.move_to_end(key)
         while len(self._failed) > _MOST_REMEMBERED:
             self._failed.popitem(last=False)
+        self._failed_anywhere.append(now_s)
 
     def succeeded(self, address: str, name: str) -> None:
         for key in _keys(address, name):
             if self._failed.get(key):
                 self._failed[key].pop()
+        if self._failed_anywhere:
+            self._failed_anywhere.pop()
 
     def _recent(self, name: str, now_s: float) -> list[float]:
         return [at_s for at_s in self._failed.get(name, ()) if now_s - at_s < _ATTEMPTS_WITHIN_S]
 
 
-def _keys(address: str, name: str) -> tuple[str, str, str]:
-    """Short whatever the name; a network of IPv6 counts as one address, for one has all of it."""
+def network_of(address: str) -> str:
+    """What counts as one address: a network of IPv6, for one peer has all of it."""
     try:
-        if ipaddress.ip_address(address).version == 6:
-            address = str(ipaddress.ip_network(f"{address}/64", strict=False))
+        parsed = ipaddress.ip_address(address)
     except ValueError:
-        pass  # none that we know of
+        return address
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return str(parsed)
+    if parsed.ipv4_mapped is not None:  # who comes by IPv4 to a socket of IPv6
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.ip_network((int(parsed), 64), strict=False))
+
+
+def _keys(address: str, name: str) -> tuple[str, str]:
+    """Short whatever the name."""
+    network = network_of(address)
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
-    return f"{address} {digest}", address, ""
+    return f"{network} {digest}", network

@@ -1,5 +1,6 @@
 """What can be set in [console]. Imported with the configuration, so it stays light."""
 
+import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -22,6 +23,14 @@ def _address_or_off(value: Any) -> str:
         raise ValueError(f'{error}, or "off"') from error
 
 
+def _network(value: Any) -> str:
+    try:
+        network = ipaddress.ip_network(text(value))
+    except ValueError as error:
+        raise ValueError("an IP address or network, for example 10.0.0.7 or 10.0.0.0/8") from error
+    return str(network.network_address if network.num_addresses == 1 else network)
+
+
 @dataclass(frozen=True, slots=True)
 class ConsoleSettings:
     """The [console] section."""
@@ -36,6 +45,12 @@ class ConsoleSettings:
         list_of(",", text),
         "Names by which browsers may ask for the console, besides `localhost`, IP addresses and the"
         " host of `listen`. Outside the file: with `,` between them.",
+    )
+    trusted_proxies: tuple[str, ...] = setting(
+        (),
+        list_of(",", _network),
+        "IP addresses and networks (`10.0.0.0/8`) of proxies whose `X-Forwarded-For` and"
+        " `X-Forwarded-Proto` are believed. Outside the file: with `,` between them.",
     )
     tls_cert: str | None = setting(
         None, text, "File with the console's certificate chain (PEM). Set: it speaks HTTPS."

@@ -4,6 +4,7 @@ what the user may do: the console knows no users of its own.
 
 import asyncio
 import dataclasses
+import logging
 from typing import Final
 
 from starlette.requests import Request
@@ -17,6 +18,8 @@ from headwater.console import rendering
 from headwater.errors import BrokerUnreachable, ConfigError, HeadwaterError, RequestRefused
 from headwater.settings import ClientSettings, Secret
 
+log = logging.getLogger(__name__)
+
 _TIMEOUT_S: Final = 10.0
 _BY_PASSWORD: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
 
@@ -29,7 +32,11 @@ def is_needed(config: Config) -> bool:
 
 
 def login_of(config: Config, name: str, password: str) -> ClientSettings:
-    """How a user is known to the broker: over TLS or not as [client] says. Raises ConfigError."""
+    """How a user is known to the broker: over TLS or not as [client] says. Raises ConfigError, and
+    RequestRefused without a name, whatever the broker would say: "" stands for who did not sign in.
+    """
+    if not name:
+        raise RequestRefused("nobody can sign in without a name")
     offered: tuple[str, ...] = _BY_PASSWORD
     if config.broker.bootstrap is None and config.broker.authentication == "sasl":
         offered = tuple(each for each in _BY_PASSWORD if each in config.broker.sasl_mechanisms)
@@ -81,6 +88,7 @@ async def _sign_in(request: Request) -> Response:
     form = request.state.form
     name, password = str(form.get("name", "")), str(form.get("password", ""))
     after = str(form.get("next", "/"))
+    _warn_of_proxy(request)
     keys = (request.client.host if request.client else "", name)
     wait_s = console.attempts.wait_s(*keys)
     if wait_s > 0:
@@ -90,6 +98,7 @@ async def _sign_in(request: Request) -> Response:
         headers = {"Retry-After": str(int(wait_s) + 1)}
         return _page(request, after, error=error, status=429, headers=headers)
     console.attempts.begin(*keys)
+    await asyncio.sleep(console.attempts.delay_s())
     loop = asyncio.get_running_loop()
     try:
         login = login_of(console.config, name, password)
@@ -101,7 +110,24 @@ async def _sign_in(request: Request) -> Response:
         return _page(request, after, error=unreachable, status=503)
     console.attempts.succeeded(*keys)
     session = console.sessions.sign_in(name, login)
-    return RedirectResponse(_local(after), 303, {"Set-Cookie": console.set_cookie(session)})
+    cookie = console.set_cookie(session, request.url.scheme)
+    return RedirectResponse(_local(after), 303, {"Set-Cookie": cookie})
+
+
+def _warn_of_proxy(request: Request) -> None:
+    """Once: behind a proxy that is not trusted all users are one address, and the wrong passwords
+    of one make the others wait.
+    """
+    console = request.app.state.console
+    if console.has_warned_of_proxy or console.config.console.trusted_proxies:
+        return
+    if "x-forwarded-for" in request.headers:
+        console.has_warned_of_proxy = True
+        log.warning(
+            "a proxy seems to stand before the console (%s); name it in console.trusted_proxies,"
+            " or all its users count as one address when passwords are wrong",
+            request.client.host if request.client else "unknown",
+        )
 
 
 async def _sign_out(request: Request) -> Response:
@@ -110,7 +136,8 @@ async def _sign_out(request: Request) -> Response:
     console.forget(request.state.user)
     session = console.sessions.new()
     to = "/sign-in" if console.needs_sign_in else "/"
-    return RedirectResponse(to, 303, {"Set-Cookie": console.set_cookie(session)})
+    cookie = console.set_cookie(session, request.url.scheme)
+    return RedirectResponse(to, 303, {"Set-Cookie": cookie})
 
 
 def _local(path: str) -> str:

@@ -60,6 +60,13 @@ SCHEMA = pa.schema(
 RECURSIVE = AVRO | {"fields": [*AVRO["fields"], {"name": "next", "type": ["null", "Order"]}]}
 NOTHING = {"name": "nothing", "type": {"type": "array", "items": "null"}}
 NOTHINGS = AVRO | {"fields": [*AVRO["fields"], NOTHING]}
+EMPTY = {"type": "record", "name": "Empty", "fields": [{"name": "a", "type": {"type": "null"}}]}
+ITEMS_OF_NO_BYTES = [
+    {"type": "null"},
+    EMPTY,
+    {"type": "record", "name": "Outer", "fields": [{"name": "inner", "type": EMPTY}]},
+    {"type": "fixed", "name": "None", "size": 0},
+]
 MOMENT = datetime(2024, 2, 29, 13, 51, 30, 123000, tzinfo=UTC)
 ORDER = {
     "id": 7,
@@ -176,5 +183,14 @@ def test_no_bytes_do_harm(values):
     ],
 )  # fmt: skip
 def test_schemas_that_cannot_be(options):
+    with pytest.raises(ConfigError):
+        decoder("avro", SCHEMA, options)
+
+
+@pytest.mark.parametrize("items", ITEMS_OF_NO_BYTES)
+def test_arrays_whose_items_take_no_bytes_are_refused(items):
+    """Two bytes of a record could ask for any number of them."""
+    field = {"name": "many", "type": ["null", {"type": "array", "items": items}]}
+    options = {"schema": json.dumps(AVRO | {"fields": [*AVRO["fields"], field]})}
     with pytest.raises(ConfigError):
         decoder("avro", SCHEMA, options)

@@ -86,6 +86,6 @@ def _existing(request: Request) -> Job:
 
 ROUTES: Final = [
     *both("/jobs", _jobs),
-    *both("/jobs/{job:int}/", _job),
-    Route("/jobs/{job:int}/cancel", _cancel, methods=["POST"]),
+    *both("/jobs/{job:number}/", _job),
+    Route("/jobs/{job:number}/cancel", _cancel, methods=["POST"]),
 ]

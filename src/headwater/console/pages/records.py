@@ -2,7 +2,7 @@
 
 import shlex
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any, Final
 
 import orjson
@@ -15,6 +15,7 @@ from headwater.cli.record_json import text as json_text
 from headwater.client.fetching import Fetcher
 from headwater.console import decoding, records
 from headwater.console.access import Access
+from headwater.console.decoding import Shown
 from headwater.console.live import Stream
 from headwater.console.not_found import NoSuchThing
 from headwater.console.pages.topics import command_for, existing
@@ -68,7 +69,7 @@ async def _records(request: Request) -> Response:
         request,
         "records.html",
         data,
-        rows_shown=[row_of(request, topic.name, each) for each in screen.records],
+        rows_shown=await access.call(rows_of, request, topic.name, screen.records),
         tab="records",
         partitions=len(topic.partitions),
         most_together=records.MOST_PARTITIONS,
@@ -147,9 +148,13 @@ def size_bytes(record: Record) -> int:
     return record.key.size_bytes + record.value.size_bytes + headers
 
 
-def row_of(request: Request, topic: str, record: Record) -> dict[str, Any]:
-    """One line of a list."""
+def rows_of(request: Request, topic: str, found: Iterable[Record]) -> list[dict[str, Any]]:
+    """The lines of a list. For a thread: what strangers wrote may take long to decode."""
     schema = request.app.state.console.config.console.avro_schemas.get(topic)
+    return [_row(topic, each, schema) for each in found]
+
+
+def _row(topic: str, record: Record, schema: str | None) -> dict[str, Any]:
     return {
         "url": f"/topics/{topic}/records/{record.partition}/{record.offset}/",
         "partition": record.partition,
@@ -169,9 +174,15 @@ async def _record(request: Request) -> Response:
     form = request.query_params.get("as", "auto")
     form = form if form in decoding.FORMS else "auto"
     schema = request.app.state.console.config.console.avro_schemas.get(topic.name)
-    value = decoding.shown(record.value, form, avro_schema=schema)
-    key = decoding.shown(record.key)
-    headers = [(name, decoding.shown(part)) for name, part in record.headers]
+
+    def decoded() -> tuple[Shown, Shown, list[tuple[str, Shown]]]:
+        return (
+            decoding.shown(record.value, form, avro_schema=schema),
+            decoding.shown(record.key),
+            [(name, decoding.shown(part)) for name, part in record.headers],
+        )
+
+    value, key, headers = await access.call(decoded)
     data = {
         "topic": topic.name,
         **record_json(record),
@@ -276,7 +287,7 @@ def _lines(
         stretch = fetcher.read(
             topic, partition, starts[partition], ends[partition], columns=columns
         )
-        for batch in stretch:
+        for batch in (part for each in stretch for part in records.slices(each)):
             if is_raw:
                 values = batch.column("value").to_pylist()
                 yield b"".join((value or b"") + b"\n" for value in values)
@@ -303,7 +314,7 @@ def _line(topic: str, partition: int, row: dict[str, Any]) -> bytes:
     )
 
 
-_ONE: Final = "/topics/{topic}/records/{partition:int}/{offset:int}/"
+_ONE: Final = "/topics/{topic}/records/{partition:number}/{offset:number}/"
 
 ROUTES: Final = [
     *both("/topics/{topic}/records", _records),

@@ -9,7 +9,7 @@ from starlette.routing import Route
 
 from headwater.console.access import Access
 from headwater.console.not_found import NoSuchThing
-from headwater.console.pages.records import record_json, row_of, time_ms_of
+from headwater.console.pages.records import record_json, rows_of, time_ms_of
 from headwater.console.pages.topics import existing
 from headwater.console.paging import whole
 from headwater.console.rendering import both, seen, shown
@@ -72,7 +72,7 @@ async def _search(request: Request) -> Response:
         partitions=len(topic.partitions),
         search=search,
         wanted=search.wanted,
-        rows_shown=[row_of(request, topic.name, each) for each in found],
+        rows_shown=await access.call(rows_of, request, topic.name, found),
         most=MOST_FOUND,
         tab="search",
         since="",

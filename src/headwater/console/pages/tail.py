@@ -11,11 +11,11 @@ from starlette.routing import Route
 
 from headwater.console import live
 from headwater.console.access import Access
-from headwater.console.pages.records import chosen_partitions, row_of
+from headwater.console.pages.records import chosen_partitions, rows_of
 from headwater.console.pages.topics import command_for, existing
 from headwater.console.records import parse_positions, positions_text
 from headwater.console.rendering import both, render, shown
-from headwater.console.tailing import Tail
+from headwater.console.tailing import News, Tail
 from headwater.errors import HeadwaterError
 
 _PAUSE_S: Final = 0.4
@@ -74,7 +74,7 @@ async def _told(request: Request, access: Access, topic: str, tail: Tail) -> Asy
             yield live.event("trouble", {"what": error.what, "detail": error.detail})
             return  # the browser comes again
         if news.records or news.left_out or is_first:
-            yield live.event("records", _news(request, topic, news))
+            yield live.event("records", await _news(request, access, topic, news))
             told_s, is_first = time.monotonic(), False
         elif time.monotonic() - told_s > _HEARTBEAT_S:
             yield live.HEARTBEAT
@@ -89,8 +89,8 @@ def _may_go_on(request: Request) -> bool:
     return state.signed_in is None or is_open
 
 
-def _news(request: Request, topic: str, news: Any) -> dict[str, Any]:
-    rows = [row_of(request, topic, each) for each in reversed(news.records)]
+async def _news(request: Request, access: Access, topic: str, news: News) -> dict[str, Any]:
+    rows = await access.call(rows_of, request, topic, news.records[::-1])
     return {
         "html": render(request, "_rows.html", {"rows_shown": rows}),
         "records": len(rows),

@@ -105,6 +105,7 @@ def parsed_schema(option: str, text: str, names: list[str]) -> Any:
         schema = orjson.loads(text)
         _refuse_bombs(schema, ())
         parsed = fastavro.parse_schema(schema)
+        _refuse_empty_items(parsed, set())
     except OSError as error:
         raise ConfigError(
             f"option avro.{option}: the file cannot be read", detail=str(error)
@@ -142,9 +143,38 @@ def _refuse_bombs(schema: Any, around: tuple[str, ...]) -> None:
             inside = (*around, str(schema["name"]).rpartition(".")[2])
         for field in schema.get("fields") or []:
             _refuse_bombs(field.get("type"), inside)
-        if schema.get("items") == "null":
-            raise ConfigError(
-                "an array of nulls may be as long as it says, for its items are no bytes"
-            )
         for inner in ("type", "items", "values"):
             _refuse_bombs(schema.get(inner), inside)
+
+
+def _refuse_empty_items(schema: Any, empty: set[str]) -> bool:
+    """Whether a value of a parsed schema takes no bytes; `empty` has the named types that do not.
+    Raises ConfigError for an array of such values.
+    """
+    kind = schema["type"] if isinstance(schema, dict) else schema
+    if isinstance(kind, list):
+        for each in kind:
+            _refuse_empty_items(each, empty)
+        return False  # which of them takes a byte
+    if isinstance(kind, dict):
+        return _refuse_empty_items(kind, empty)
+    match kind:
+        case "record" | "error":
+            # Without stopping at the first: each may have an array inside.
+            fields = [_refuse_empty_items(each["type"], empty) for each in schema["fields"]]
+            is_empty = all(fields)
+        case "fixed":
+            is_empty = schema["size"] == 0
+        case "array" if _refuse_empty_items(schema["items"], empty):
+            raise ConfigError(
+                "an array of nulls may be as long as it says, for its items are no bytes",
+                hint="records of nulls only and fixed of size 0 are such items, too",
+            )
+        case "map":
+            _refuse_empty_items(schema["values"], empty)
+            return False
+        case _:
+            return kind == "null" or kind in empty
+    if is_empty:
+        empty.add(schema["name"])
+    return is_empty
