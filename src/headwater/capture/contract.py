@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from headwater.errors import HeadwaterError
+from headwater.errors import CaptureError, HeadwaterError
 
 IDLE_S: Final = 0.1  # a source gives sign of life at least this often
 UNAVAILABLE: Final = "__debezium_unavailable_value"  # a value that the database's log leaves out
@@ -239,6 +239,12 @@ class Source(ABC):
         before the start. Each names the SQL that mends it. Changes nothing. A TableRefused does
         not keep the capture from starting: the stream has a TableFailed for it.
         """
+
+    def advice(self) -> list[CaptureError]:
+        """What does not keep the capture from running but will hurt later, for `doctor`. Each names
+        what mends it. Changes nothing.
+        """
+        return []
 
     @abstractmethod
     def open(self, after: Position | None, known: Mapping[str, Table]) -> Place:

@@ -12,7 +12,7 @@ from headwater.errors import PositionLost, SourceRefused, SourceUnreachable
 
 _HOLDER_PATIENCE_S: Final = 3.0  # for an old process to let go by itself
 _CREATE_TIMEOUT_S: Final = 60
-_FAILOVER_VERSION: Final = 170000
+FAILOVER_VERSION: Final = 170000
 
 
 class Slot:
@@ -96,7 +96,7 @@ class Slot:
 
     def _create(self, cursor: Any) -> int:
         """PostgreSQL waits for all transactions that are under way; not for ever here."""
-        failover = cursor.connection.server_version >= _FAILOVER_VERSION
+        failover = cursor.connection.server_version >= FAILOVER_VERSION
         cursor.execute(f"SET statement_timeout = '{_CREATE_TIMEOUT_S}s'")
         try:
             # failover: a standby that synchronises slots (PostgreSQL 17) can take over with it.

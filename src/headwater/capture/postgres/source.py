@@ -5,6 +5,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+import psycopg2.extras
+
 from headwater.capture.contract import (
     Chunk,
     Event,
@@ -16,6 +18,7 @@ from headwater.capture.contract import (
     Table,
     TableFailed,
 )
+from headwater.capture.postgres import timeline
 from headwater.capture.postgres.catalog import Candidate, Selection, Shelf, describe, make_table
 from headwater.capture.postgres.chunks import ChunkReader, PostgresChunk, Snapshot
 from headwater.capture.postgres.connection import (
@@ -31,7 +34,7 @@ from headwater.capture.postgres.slot import Slot
 from headwater.capture.postgres.stream import OWN_PREFIX, ChangeStream
 from headwater.capture.postgres.typecatalog import TypeCatalog
 from headwater.capture.settings import CaptureSettings
-from headwater.errors import HeadwaterError
+from headwater.errors import CaptureError, HeadwaterError
 
 # How often new and changed tables are looked for. The stream stands still meanwhile, and thousands
 # of tables take a while: it is then done more rarely.
@@ -82,7 +85,14 @@ class PostgresSource(Source):
 
         return check(self._address, self._settings, self._slot, self._publication, self._selection)
 
+    def advice(self) -> list[CaptureError]:
+        from headwater.capture.postgres.advice import advice
+
+        return advice(self._address, self._slot)
+
     def open(self, after: Position | None, known: Mapping[str, Table]) -> Place:
+        # Before anything is made: should a standby take over meanwhile, the place is the older one.
+        now = self._timeline()
         with self._address.errors(), self._connection().cursor() as cursor:
             self._slot.free(cursor)
             if after is not None:
@@ -106,7 +116,7 @@ class PostgresSource(Source):
         self._heartbeat_at = time.monotonic()
         self._mind_due = self._heartbeat_at + MIND_S
         self._opened = True
-        return {"lsn": lsn}
+        return now.place(lsn)
 
     def check_position(self, after: Position) -> bool:
         with self._address.errors(), self._connection().cursor() as cursor:
@@ -213,7 +223,18 @@ class PostgresSource(Source):
         """Raises PositionLost unless the stream can go on behind `after`. Makes nothing."""
         if not self._publication.exists(cursor):
             raise self._slot.lost("the publication is gone")
+        branched_off = timeline.branched_off(self._address, after.at)
+        if branched_off is not None:
+            raise self._slot.lost(branched_off)
         self._slot.open(cursor, after)
+
+    def _timeline(self) -> timeline.Timeline:
+        with self._address.errors():
+            connection = self._address.connect(psycopg2.extras.LogicalReplicationConnection)
+            try:
+                return timeline.current_timeline(connection)
+            finally:
+                connection.close()
 
     def _mind(self, cursor: Any) -> Synced:
         """Looks at the tables, and notes what shall be told when the stream has come this far."""

@@ -3,8 +3,8 @@
 With protocol 1 PostgreSQL sends a transaction whole after its commit, one after the other; what
 does not fit its memory it keeps on its own disk. So at any moment we hold one message.
 
-Places are LSNs. A place {"lsn": n} says: all transactions whose commit record stands at or before
-n. A commit record's own LSN is unique; that of a change, or the end of a commit, is not.
+Places are LSNs of a timeline (timeline.py): all transactions whose commit record stands at or before
+it. A commit record's own LSN is unique; that of a change, or the end of a commit, is not.
 """
 
 import select
@@ -26,6 +26,7 @@ from headwater.capture.contract import (
     Commit,
     Event,
     Message,
+    Place,
     Position,
     Progress,
     Row,
@@ -37,6 +38,7 @@ from headwater.capture.postgres import pgoutput
 from headwater.capture.postgres.catalog import RawColumn, Selection, Shelf, describe, make_table
 from headwater.capture.postgres.connection import Address, literal, lsn_text, quoted
 from headwater.capture.postgres.feedback import send_status
+from headwater.capture.postgres.timeline import Timeline, branched_off_of, current_timeline
 from headwater.capture.postgres.toast import LARGE_ROW_BYTES, ToastCache
 from headwater.capture.postgres.typecatalog import TypeCatalog
 from headwater.errors import CaptureError, PositionLost, SourceUnreachable
@@ -96,6 +98,7 @@ class ChangeStream:
         self._keepalive_s = _KEEPALIVE_S
         self._asked_at: float | None = None  # since when PostgreSQL owes us an answer
         self._heard: Any = None  # when it was heard the last time before that
+        self._place = Timeline("", 0).place  # of an LSN
         self.seen = 0  # all commits at or before it have been sent
 
     def start(self, slot: str, publication: str, after: Position) -> None:
@@ -105,6 +108,12 @@ class ChangeStream:
         start = self.seen + (after.changes is None)
         names = literal(quoted(publication)).strip().removeprefix("E")
         try:
+            # Again, on the very connection that is read from: the one that was asked before may
+            # have been of a server that is gone since.
+            branched_off = branched_off_of(self._connection, after.at)
+            if branched_off is not None:
+                raise self._lost("PostgreSQL has another history than ours", branched_off)
+            self._place = current_timeline(self._connection).place
             self._cursor.start_replication_expert(
                 f"START_REPLICATION SLOT {quoted(slot)} LOGICAL {lsn_text(start)} "
                 f"(proto_version '1', publication_names {names}, messages 'true')",
@@ -165,7 +174,7 @@ class ChangeStream:
                     if at > self.seen:
                         self.seen = at
                         sign_of_life = time.monotonic()
-                        yield Progress({"lsn": at})
+                        yield Progress(self._place(at))
                         continue
                 if not self._wait() or time.monotonic() - sign_of_life > IDLE_S:
                     sign_of_life = time.monotonic()
@@ -239,7 +248,7 @@ class ChangeStream:
                 inside = commit_lsn > skipped
                 skip_below = (after.changes or 0) if commit_lsn == partial else 0
                 begin = Begin(
-                    {"lsn": commit_lsn},
+                    self._place(commit_lsn),
                     f"{xid}:{commit_lsn}",
                     (commit_us + pgoutput.EPOCH_2000_US) // 1000,
                     {"txId": xid, "xmin": None},
@@ -296,7 +305,8 @@ class ChangeStream:
                     # may begin; the byte before is in no other record.
                     self.seen = max(self.seen, lsn - 1)
                     if not prefix.startswith(OWN_PREFIX):
-                        yield from _alone(Message(prefix, content, 0, source), lsn - 1)
+                        alone = Message(prefix, content, 0, source)
+                        yield from _alone(alone, self._place(lsn - 1))
 
     def _remember(
         self, relation: Relation, table: Table, before: Row | None, row: Row | None
@@ -384,15 +394,20 @@ class ChangeStream:
     def _broken(self, error: psycopg2.Error) -> CaptureError:
         explained = self._address.explained(error)
         if error.pgcode in ("42704", "55000"):  # slot or publication are gone or invalid
-            return PositionLost(
-                "PostgreSQL can no longer send the changes behind our position",
-                detail=explained.detail,
-                hint=f"headwater capture reset {self._capture} (then a new snapshot brings the "
-                "topics up to date)",
+            return self._lost(
+                "PostgreSQL can no longer send the changes behind our position", explained.detail
             )
         if not error.pgcode and not isinstance(explained, SourceUnreachable):
             return SourceUnreachable("PostgreSQL broke off", detail=str(explained))
         return explained
+
+    def _lost(self, what: str, detail: str) -> PositionLost:
+        return PositionLost(
+            what,
+            detail=detail,
+            hint=f"headwater capture reset {self._capture} (then a new snapshot brings the "
+            "topics up to date)",
+        )
 
 
 def _key_of_then(
@@ -405,9 +420,9 @@ def _key_of_then(
     return identity if message.replica_identity == "i" else ()
 
 
-def _alone(message: Message, at: int) -> Iterator[Event]:
+def _alone(message: Message, at: Place) -> Iterator[Event]:
     now_ms = int(time.time() * 1000)  # such a message carries no time
-    yield Begin({"lsn": at}, f"0:{at}", now_ms, {"txId": None, "xmin": None})
+    yield Begin(at, f"0:{at['lsn']}", now_ms, {"txId": None, "xmin": None})
     yield message
     yield Commit(1)
 
