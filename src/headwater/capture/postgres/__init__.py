@@ -7,12 +7,13 @@
     timeline.py     which cluster and timeline a place belongs to
     catalog.py      tables that match, their columns and keys; typecatalog.py: their types
     stream.py       from messages to events; pgoutput.py: the messages; toast.py: values left out
+    completing.py   rows read again for values that the log left out
     feedback.py     how far we are, told to PostgreSQL
     chunks.py       tables read in chunks, and which transactions a read saw
     values.py       from PostgreSQL's text to JSON; times.py: dates, times and intervals
 
-**Places** are {"lsn": n, "timeline": t, "system": s}: all transactions whose commit record begins at
-or before n, in the log of that cluster and timeline.
+**Places** are {"lsn": n, "timeline": t, "system": s}: all transactions whose commit record begins
+at or before n, in the log of that cluster and timeline.
 """
 
 from headwater.capture.postgres.source import PostgresSource

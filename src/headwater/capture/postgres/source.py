@@ -21,6 +21,7 @@ from headwater.capture.contract import (
 from headwater.capture.postgres import timeline
 from headwater.capture.postgres.catalog import Candidate, Selection, Shelf, describe, make_table
 from headwater.capture.postgres.chunks import ChunkReader, PostgresChunk, Snapshot
+from headwater.capture.postgres.completing import Completer
 from headwater.capture.postgres.connection import (
     Address,
     ImpatientCursor,
@@ -32,6 +33,7 @@ from headwater.capture.postgres.connection import (
 from headwater.capture.postgres.publication import Publication, Synced
 from headwater.capture.postgres.slot import Slot
 from headwater.capture.postgres.stream import OWN_PREFIX, ChangeStream
+from headwater.capture.postgres.toast import ToastCache
 from headwater.capture.postgres.typecatalog import TypeCatalog
 from headwater.capture.settings import CaptureSettings
 from headwater.errors import CaptureError, HeadwaterError
@@ -88,7 +90,7 @@ class PostgresSource(Source):
     def advice(self) -> list[CaptureError]:
         from headwater.capture.postgres.advice import advice
 
-        return advice(self._address, self._slot)
+        return advice(self._address, self._slot, self._publication, self._selection)
 
     def open(self, after: Position | None, known: Mapping[str, Table]) -> Place:
         # Before anything is made: should a standby take over meanwhile, the place is the older one.
@@ -135,6 +137,8 @@ class PostgresSource(Source):
 
     def changes(self, after: Position) -> Iterator[Event]:
         self._connection()
+        toast = ToastCache()
+        completer = Completer(self._pool, self._types, toast, self.stay_connected)
         stream = ChangeStream(
             self._settings.name,
             self._address,
@@ -143,11 +147,13 @@ class PostgresSource(Source):
             self._selection,
             self._shelf,
             lambda: self.is_awaited,
+            lambda: completer.is_holding,
+            toast,
         )
         self._stream = stream
         self._beat()  # so that a message comes soon: see feedback.py
         stream.start(self._slot.name, self._publication.name, after)
-        yield from stream.events(after, self._between)
+        yield from completer.complete(stream.events(after, self._between))
 
     def acknowledge(self, place: Place) -> None:
         if self._stream is not None:

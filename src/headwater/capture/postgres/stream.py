@@ -3,8 +3,8 @@
 With protocol 1 PostgreSQL sends a transaction whole after its commit, one after the other; what
 does not fit its memory it keeps on its own disk. So at any moment we hold one message.
 
-Places are LSNs of a timeline (timeline.py): all transactions whose commit record stands at or before
-it. A commit record's own LSN is unique; that of a change, or the end of a commit, is not.
+Places are LSNs of a timeline (timeline.py): all transactions whose commit record stands at or
+before it. A commit record's own LSN is unique; that of a change, or the end of a commit, is not.
 """
 
 import select
@@ -36,6 +36,7 @@ from headwater.capture.contract import (
 )
 from headwater.capture.postgres import pgoutput
 from headwater.capture.postgres.catalog import RawColumn, Selection, Shelf, describe, make_table
+from headwater.capture.postgres.completing import IncompleteChange
 from headwater.capture.postgres.connection import Address, literal, lsn_text, quoted
 from headwater.capture.postgres.feedback import send_status
 from headwater.capture.postgres.timeline import Timeline, branched_off_of, current_timeline
@@ -64,6 +65,8 @@ class Relation:
     identity: tuple[str, ...]  # columns that an old key has
     full: bool  # old rows are whole
     cached: bool  # large values are remembered by key
+    key_columns: tuple[int, ...]  # where the key's columns stand
+    types: dict[str, tuple[int, int]]  # by column, with typmods
     large: bool = False  # it has had some
 
 
@@ -79,8 +82,11 @@ class ChangeStream:
         select_tables: Selection,
         shelf: Shelf,
         is_awaited: Callable[[], bool],
+        is_held_back: Callable[[], bool],
+        toast: ToastCache,
     ) -> None:
         self._capture = capture
+        self._is_held_back = is_held_back  # events wait for a None: nothing comes for now
         self._is_awaited = is_awaited  # somebody waits for Progress
         self._address = address
         self._catalog = catalog  # a connection for looking things up
@@ -91,7 +97,7 @@ class ChangeStream:
         self._thread = 0  # that reads
         self._cursor: Any = None
         self._relations: dict[bytes, Relation] = {}
-        self._toast = ToastCache()
+        self._toast = toast
         self._acknowledged = 0  # LSN that may be told as flushed
         self._told = 0
         self._told_at = 0.0
@@ -167,6 +173,8 @@ class ChangeStream:
                 raise self._broken(error) from None
             if message is None:
                 self._tell(idle=True)
+                if self._is_held_back():
+                    yield None
                 if not inside:
                     for event in between():
                         yield event
@@ -200,6 +208,7 @@ class ChangeStream:
                     source = {"lsn": lsn, "sequence": f'[{last_commit},"{lsn}"]'}
                 before: Row | None = None
                 row: Row | None = None
+                incomplete: tuple[str, ...] | None = None
                 try:
                     if kind == 73:
                         row, end = relation.decode(data, 8)
@@ -219,6 +228,8 @@ class ChangeStream:
                                 _fill(row, before)
                             elif relation.cached:
                                 toast.fill(relation.oid, table.key, before, row)
+                                if UNAVAILABLE in row.values():
+                                    incomplete = pgoutput.key_texts(data, relation.key_columns)
                     else:
                         op = "d"
                         before, end = relation.decode(data, 8)
@@ -238,6 +249,11 @@ class ChangeStream:
                 if begin is not None and not sent:
                     sent = True
                     yield begin
+                if failed is None and incomplete is not None:
+                    failed = IncompleteChange(
+                        table, op, before, row, number, source, None, relation.oid, incomplete,
+                        relation.types,
+                    )  # fmt: skip
                 yield failed or Change(table, op, before, row, number, source)
 
             elif kind == 66:  # B
@@ -320,6 +336,10 @@ class ChangeStream:
         """Names and types are those of then. The catalog, which is of now, adds what the message
         does not tell: the order of the key, and what may be null.
         """
+        # PostgreSQL describes a table again whenever something about it changed. Its rows may have
+        # been written anew (ALTER … TYPE … USING), which the log does not tell.
+        if message.oid in self._relations:
+            self._toast.forget_table(message.oid)
         names = [column.name for column in message.columns]
         identity = tuple(column.name for column in message.columns if column.identity)
         table = None
@@ -351,6 +371,8 @@ class ChangeStream:
             identity,
             full,
             not full and table is not None and bool(table.key) and set(table.key) <= set(identity),
+            () if table is None else tuple(names.index(name) for name in table.key),
+            {column.name: (column.oid, column.typmod) for column in message.columns},
         )
 
     def stay_connected(self) -> None:
