@@ -22,6 +22,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from headwater.errors import CaptureError, HeadwaterError
@@ -151,6 +152,21 @@ class SchemaChange:
 
 
 @dataclass(slots=True)
+class StorageChange:
+    """The database holds the rows of a table otherwise than before. Between transactions only.
+
+    `is_rewritten`: values of rows changed without the log telling, so the table is to be copied
+    again; `is_reduced`: rows may be gone, too, so what the topic has of it no longer counts.
+    `storage` (JSON) is stored with the table, for `Source.storages` of the next run.
+    """
+
+    table_id: str
+    storage: Any
+    is_rewritten: bool = False
+    is_reduced: bool = False
+
+
+@dataclass(slots=True)
 class TableFailed:
     """A table that cannot be followed on (and why); the other tables go on. From here the source
     may leave out its changes or send them: they are dropped until a new snapshot of the table.
@@ -175,7 +191,16 @@ class Progress:
 
 
 Event: TypeAlias = (
-    Begin | Change | Message | Record | SchemaChange | TableFailed | Commit | Progress | None
+    Begin
+    | Change
+    | Message
+    | Record
+    | SchemaChange
+    | StorageChange
+    | TableFailed
+    | Commit
+    | Progress
+    | None
 )
 
 
@@ -232,6 +257,10 @@ class Source(ABC):
     # idle source then asks its database where it stands, and gives sign of life every few
     # milliseconds instead of IDLE_S.
     is_awaited = False
+    # How the database held each table's rows (JSON, by table) when the topics were last known to
+    # have them all; see StorageChange. Set by the runner before `open`; the source adds tables that
+    # are new.
+    storages: Mapping[str, Any] = MappingProxyType({})
 
     @abstractmethod
     def check(self) -> list[HeadwaterError]:

@@ -18,6 +18,7 @@ from headwater.capture.contract import (
     Row,
     SchemaChange,
     Source,
+    StorageChange,
     Table,
 )
 from headwater.capture.metrics import CaptureState
@@ -115,6 +116,9 @@ class Tables:
             return
         for table in self._source.tables():
             state = self._states.get(table.id)
+            if state is not None and state.storage is None and table.id in self._source.storages:
+                state = replace(state, storage=self._source.storages[table.id])
+                self._put(state)
             if state is None:
                 self.follow(table, is_ahead=self._is_ahead(table))
             elif self._has_lost_its_topic(table, state):
@@ -186,13 +190,21 @@ class Tables:
             if self._is_to_copy(state) and state.table.key != table.key:
                 # What was copied has other keys, and where the copy was is no place among the new.
                 self._begin_anew(table)
-                self._put(TableState(table, Snapshot(INCREMENTAL), is_ahead=is_ahead))
+                self._put(
+                    replace(state, table=table, snapshot=Snapshot(INCREMENTAL), is_ahead=is_ahead)
+                )
                 self._stop_copying(table.id)
                 self._copy(table, Snapshot(INCREMENTAL))
             return followed
         log.info("%s: follows %s", self._settings.name, table.id)
         is_wanted = self._settings.snapshot == "initial" and not self._source.snapshots_itself
-        state = TableState(table, Snapshot(INITIAL) if is_wanted else None, is_ahead=is_ahead)
+        # The storage was read before the copy begins: what becomes of it later is noticed.
+        state = TableState(
+            table,
+            Snapshot(INITIAL) if is_wanted else None,
+            is_ahead=is_ahead,
+            storage=self._source.storages.get(table.id),
+        )
         self._put(state)
         if state.snapshot is not None:
             if not is_new:
@@ -216,6 +228,24 @@ class Tables:
             self.fail(event.table_id, error)
         if event.table is None and state is not None:
             self._forget(event.table_id)
+
+    def storage_changed(self, event: StorageChange) -> None:
+        """A table whose rows changed without the log telling is copied again. Not an outbox: its
+        rows are events that were sent.
+        """
+        state = self._states.get(event.table_id)
+        if state is None:
+            return
+        self._put(replace(state, storage=event.storage))
+        is_copied = self._settings.snapshot == "initial" and event.table_id != self._settings.outbox
+        if event.is_rewritten and is_copied and state.failed is None:
+            log.warning(
+                "%s: rows of %s changed without the database's log telling (the table was rewritten"
+                ", or partitions of it came or went)",
+                self._settings.name,
+                event.table_id,
+            )
+            self.copy_again([event.table_id], is_reduced=event.is_reduced)
 
     def _forget(self, table_id: str) -> None:
         """The table is gone. One that gets its name later is a new one."""
@@ -261,7 +291,8 @@ class Tables:
         log.error("%s: %s is not followed: %s; %s", self._settings.name, table_id, error, hint)
         failure = Failure(error.what, error.detail, hint)
         snapshot = state.snapshot if state is not None else None
-        return TableState(table, snapshot, failure, is_ahead=self._is_ahead(table))
+        storage = state.storage if state is not None else self._source.storages.get(table_id)
+        return TableState(table, snapshot, failure, self._is_ahead(table), storage)
 
     def is_wanted(self, followed: Followed, event: Change) -> bool:
         """Whether a change of a table that is not plain is published; notes what it touches."""
@@ -317,8 +348,8 @@ class Tables:
             self._outgoing.settle()
         self._source.is_awaited = bool(self._snapshots.copies or self._passing)
 
-    def copy_again(self, table_ids: Iterable[str]) -> None:
-        """Somebody wants these tables copied."""
+    def copy_again(self, table_ids: Iterable[str], *, is_reduced: bool = False) -> None:
+        """These tables are copied. `is_reduced`: rows may be gone that the topic has."""
         tables = {table.id: table for table in self._source.tables()}
         for table_id in table_ids:
             table = tables.get(table_id)
@@ -335,7 +366,7 @@ class Tables:
             if self._states[table_id].failed is not None:
                 continue
             try:
-                if has_failed and table.key:
+                if (has_failed or is_reduced) and table.key:
                     self._begin_anew(table)  # what was deleted meanwhile is in no copy
             except TableRefused as error:
                 self.fail(table_id, error)

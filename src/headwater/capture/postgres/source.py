@@ -15,6 +15,7 @@ from headwater.capture.contract import (
     Position,
     SchemaChange,
     Source,
+    StorageChange,
     Table,
     TableFailed,
 )
@@ -32,6 +33,7 @@ from headwater.capture.postgres.connection import (
 )
 from headwater.capture.postgres.publication import Publication, Synced
 from headwater.capture.postgres.slot import Slot
+from headwater.capture.postgres.storage import REDUCED, SAME, Storage, compare, read_storages
 from headwater.capture.postgres.stream import OWN_PREFIX, ChangeStream
 from headwater.capture.postgres.toast import ToastCache
 from headwater.capture.postgres.typecatalog import TypeCatalog
@@ -77,6 +79,7 @@ class PostgresSource(Source):
         # that is certain, None before they were told.
         self._held: dict[str, int | None] = {}
         self._failed: dict[str, str] = {}  # tables that were reported, and as what
+        self._seen_storages: dict[str, Storage] = {}  # as of the last look
         self._later: list[tuple[int, Event]] = []  # events for when the stream has come to an LSN
         self._opened = False
         self._mind_due = 0.0
@@ -107,11 +110,15 @@ class PostgresSource(Source):
             if created:
                 self._chunks.settle(candidate.oid for candidate in synced.tables)
             self._known = {candidate.id: candidate.oid for candidate in synced.tables}
+            self._seen_storages = dict(self.storages)
+            storages = self._changed_storages(cursor, synced.tables)
+            end = _end_of_log(cursor)
             self._later = [
                 (lsn, SchemaChange(table_id, None))
                 for table_id in known
                 if table_id not in self._known and not _exists(cursor, known[table_id])
             ]
+            self._later += [(end, change) for change in storages]
             for candidate in synced.held:
                 self._hold(candidate.id, lsn)
             self._report_failed(synced, lsn)
@@ -247,8 +254,8 @@ class PostgresSource(Source):
         began = time.monotonic()
         self._release()
         synced = self._publication.sync(cursor, held=self._known.keys() | self._held.keys())
-        cursor.execute("SELECT pg_current_wal_lsn()::text")
-        lsn = lsn_number(cursor.fetchone()[0]) - 1
+        storages = self._changed_storages(cursor, synced.tables)
+        lsn = _end_of_log(cursor)
         now = {candidate.id: candidate.oid for candidate in synced.tables}
         held = {candidate.id for candidate in synced.held}
         news = [c for c in synced.tables if self._known.get(c.id) != c.oid]
@@ -256,6 +263,8 @@ class PostgresSource(Source):
             if table.id in self._known:  # made anew under a publication FOR ALL TABLES
                 self._later.append((lsn, SchemaChange(table.id, None)))
             self._later.append((lsn, SchemaChange(table.id, table)))
+        new = {candidate.id for candidate in news}
+        self._later += [(lsn, change) for change in storages if change.table_id not in new]
         for table_id in self._known.keys() - now.keys() - synced.failed.keys():
             if table_id in held:  # made anew, or taken out of the publication
                 self._hold(table_id, lsn)
@@ -267,6 +276,23 @@ class PostgresSource(Source):
         pause_s = max(MIND_S, min((ended - began) / _MIND_SHARE, _LONGEST_MIND_S))
         self._mind_due = ended + pause_s
         return synced
+
+    def _changed_storages(self, cursor: Any, candidates: list[Candidate]) -> list[StorageChange]:
+        """Tables whose rows are held otherwise than when they were looked at before."""
+        changes = []
+        found = read_storages(cursor, [candidate.oid for candidate in candidates])
+        for candidate in candidates:
+            now = found.get(candidate.oid)
+            if now is None:  # dropped meanwhile
+                continue
+            before = self._seen_storages.get(candidate.id)
+            self._seen_storages[candidate.id] = now
+            if before is None or self._known.get(candidate.id) != candidate.oid:
+                self.storages = {**self.storages, candidate.id: now}
+            elif before != now:
+                became = compare(cursor, before, now)
+                changes.append(StorageChange(candidate.id, now, became != SAME, became == REDUCED))
+        return changes
 
     def _hold(self, table_id: str, lsn: int) -> None:
         """A table that was followed and is no longer published (made anew, or taken out) has
@@ -317,6 +343,12 @@ class PostgresSource(Source):
 def _own_name(capture: str) -> str:
     """Slots have lower-case letters, digits and underscores only."""
     return ("headwater_" + re.sub(r"[^a-z0-9_]", "_", capture.lower()))[:_MAX_NAME]
+
+
+def _end_of_log(cursor: Any) -> int:
+    """A stream that has come here has sent all that was committed before."""
+    cursor.execute("SELECT pg_current_wal_lsn()::text")
+    return lsn_number(cursor.fetchone()[0]) - 1
 
 
 def _exists(cursor: Any, table: Table) -> bool:
