@@ -29,6 +29,8 @@ from headwater.errors import CaptureError, HeadwaterError
 
 IDLE_S: Final = 0.1  # a source gives sign of life at least this often
 UNAVAILABLE: Final = "__debezium_unavailable_value"  # a value that the database's log leaves out
+LEFT_SHARE: Final = 0.25  # of the log that a database may keep for us: with less left, we warn
+UNLIMITED_BYTES: Final = 10 << 30  # the same, if nothing is known of a limit
 
 Place: TypeAlias = Mapping[str, Any]
 Row: TypeAlias = dict[str, Any]  # column to value as JSON shall have it, in the columns' order
@@ -238,6 +240,16 @@ class Lag:
 
     size_bytes: int | None = None  # of its log
     retained_bytes: int | None = None  # log that it keeps for us alone
+    left_bytes: int | None = None  # by how much that may grow: its own limit, or its disk, if known
+
+    @property
+    def is_running_out(self) -> bool:
+        """Whether the database will soon have to give up that log, or a full disk stop it."""
+        if self.retained_bytes is None:
+            return False
+        if self.left_bytes is None:
+            return self.retained_bytes > UNLIMITED_BYTES
+        return self.left_bytes <= LEFT_SHARE * (self.retained_bytes + self.left_bytes)
 
 
 class Source(ABC):

@@ -2,8 +2,8 @@
 
     key                        value (JSON)
     shop                       {"at": place, "changes": n | null, "ts_ms", "delay_ms", "written_ms",
-                                "owner", "signals", "counts": {…},
-                                "lag": {"size_bytes", "retained_bytes"}, "last": {…} | null}
+                                "owner", "signals", "counts": {…}, "last": {…} | null,
+                                "lag": {"size_bytes", "retained_bytes", "left_bytes"}}
     shop/public.orders         {"table": {…}, "snapshot": {…} | null, "failed": {…} | null,
                                 "is_ahead", "storage": {…} | null}
 

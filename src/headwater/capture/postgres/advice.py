@@ -1,6 +1,6 @@
 """What does not keep a capture from running, but will hurt later. For `headwater doctor`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from headwater.capture.postgres.catalog import Candidate, Selection
@@ -29,9 +29,35 @@ def advice(
         try:
             with connection.cursor() as cursor:
                 candidates = selection.candidates(cursor, publication.name)
-                return [*_failover(cursor, slot), *_large_values(cursor, candidates)]
+                return [
+                    *_retained(cursor, slot),
+                    *_failover(cursor, slot),
+                    *_large_values(cursor, candidates),
+                ]
         finally:
             connection.close()
+
+
+def _retained(cursor: Any, slot: Slot) -> Iterator[CaptureError]:
+    """A capture that stands still makes the database keep its log."""
+
+    def rows(query: str, values: Sequence[Any]) -> list[Any]:
+        cursor.execute(query, values)
+        return list(cursor.fetchall())
+
+    lag = slot.retained(rows)
+    if lag.is_running_out and lag.retained_bytes is not None:
+        limit = (
+            f"{lag.left_bytes >> 20:,} MiB more, and it loses the slot or its disk is full"
+            if lag.left_bytes is not None
+            else "without a limit: max_slot_wal_keep_size is not set"
+        )
+        yield CaptureError(
+            f"PostgreSQL keeps {lag.retained_bytes >> 20:,} MiB of log for the capture",
+            detail=limit,
+            hint="run the capture, which lets it go, or `headwater capture reset`, which drops the "
+            "slot",
+        )
 
 
 def _failover(cursor: Any, slot: Slot) -> Iterator[CaptureError]:

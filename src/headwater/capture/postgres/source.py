@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import psycopg2.extras
@@ -186,15 +187,11 @@ class PostgresSource(Source):
         return int(rows[0][0]) if rows[0][0] else None  # 0: never analysed
 
     def lag(self, acknowledged: Place) -> Lag:
-        rows = self._pool.rows(
-            """SELECT pg_current_wal_lsn() - %s::pg_lsn, pg_current_wal_lsn() - restart_lsn
-               FROM pg_replication_slots WHERE slot_name = %s""",
-            (lsn_text(int(acknowledged["lsn"]) + 1), self._slot.name),
+        retained = self._slot.retained(self._pool.rows)
+        behind = self._pool.rows(
+            "SELECT pg_current_wal_lsn() - %s::pg_lsn", (lsn_text(int(acknowledged["lsn"]) + 1),)
         )
-        if not rows:
-            return Lag()
-        behind, retained = rows[0]
-        return Lag(max(0, int(behind)), None if retained is None else max(0, int(retained)))
+        return replace(retained, size_bytes=max(0, int(behind[0][0])))
 
     def close(self) -> None:
         self._chunks.stop()
