@@ -5,11 +5,9 @@ the place of the log, COPY the rows out. `pg_current_snapshot()` tells exactly w
 the rows show, so the stream and the chunk can be brought together without a guess.
 """
 
-import math
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import IO, Any, Final, NamedTuple
 
 import psycopg2
@@ -34,7 +32,6 @@ from headwater.errors import SourceUnreachable, TableRefused
 CHUNK_BYTES: Final = 8 << 20  # of COPY's text; a chunk ends early rather than grow beyond
 _SPOOL_BYTES: Final = 8 << 20  # of a table without key: in memory; more goes to a temporary file
 _WRITERS_POLL_S: Final = 0.2
-_WRITERS_WAIT_S: Final = 20.0
 # A write lock on the table, or on a partition of it, held by a transaction under way.
 _WRITERS: Final = """
 SELECT DISTINCT l.virtualtransaction FROM pg_locks l
@@ -96,31 +93,11 @@ class _Reader(NamedTuple):
     make_rows: MakeRows
 
 
-class _Spool:
-    """Where COPY writes a whole table, which may take long: `alive` is called again and again."""
-
-    def __init__(self, alive: Callable[[], None]) -> None:
-        self.file: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES)  # noqa: SIM115
-        self._alive = alive
-        self._rows = 0
-
-    def write(self, line: bytes) -> None:
-        self.file.write(line)
-        self._rows += 1
-        if self._rows % 10_000 == 0:
-            self._alive()
-
-
 class ChunkReader:
-    """Used by several threads. `alive` is called while a table without key is read: that is done by
-    the stream's thread, and PostgreSQL would take a stream from which it hears nothing for dead.
-    """
+    """Used by several threads."""
 
-    def __init__(
-        self, pool: Pool, shelf: Shelf, decimals: str, times: str, alive: Callable[[], None]
-    ) -> None:
+    def __init__(self, pool: Pool, shelf: Shelf, decimals: str, times: str) -> None:
         self._pool = pool
-        self._alive = alive
         self._shelf = shelf
         self._types = TypeCatalog(decimals, times)
         self._readers: dict[int, _Reader] = {}
@@ -198,14 +175,14 @@ class ChunkReader:
 
     def _read_all(self, cursor: Any, reader: _Reader, rows_from: str) -> Iterator[Row]:
         """Everything into a file first, so that neither transaction nor lock outlive the call."""
-        spool = _Spool(self._alive)
+        spool: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES)  # noqa: SIM115
         try:
             cursor.copy_expert(_select(reader, rows_from, None, None), spool)
         except BaseException:
-            spool.file.close()
+            spool.close()
             raise
-        spool.file.seek(0)
-        return _rows_of(spool.file, reader.make_rows, self._alive)
+        spool.seek(0)
+        return _rows_of(spool, reader.make_rows)
 
     def _reader(self, cursor: Any, table: Table, oid: int) -> _Reader:
         described = describe(cursor, [oid])[oid]
@@ -237,10 +214,7 @@ class ChunkReader:
             return
         cursor.execute(_WRITERS, {"oid": oid})
         writers = set(cursor.fetchall())
-        # A table without key is read while the stream stands still: that must not be for long.
-        deadline = time.monotonic() + (_WRITERS_WAIT_S if not table.key else math.inf)
-        while writers and time.monotonic() < deadline and not self._stopped.wait(_WRITERS_POLL_S):
-            self._alive()
+        while writers and not self._stopped.wait(_WRITERS_POLL_S):
             cursor.execute(_WRITERS, {"oid": oid})
             writers &= set(cursor.fetchall())
         if writers:
@@ -280,8 +254,15 @@ def _select(reader: _Reader, rows_from: str, after: Any, limit: int | None) -> s
     return f"COPY (SELECT {columns} FROM {rows_from}{where}{order}) TO STDOUT (NULL '{NULL}')"  # noqa: S608
 
 
-def _rows_of(spool: IO[bytes], make_rows: MakeRows, alive: Callable[[], None]) -> Iterator[Row]:
-    with spool:
-        while lines := spool.readlines(1 << 20):
-            alive()
-            yield from make_rows(*cells_of(b"".join(lines)))
+def _rows_of(spool: IO[bytes], make_rows: MakeRows) -> Iterator[Row]:
+    """The file is closed with the iterator, also if nobody asks it for a row."""
+
+    def rows() -> Iterator[Row]:
+        with spool:
+            yield {}
+            while lines := spool.readlines(1 << 20):
+                yield from make_rows(*cells_of(b"".join(lines)))
+
+    started = rows()
+    next(started)
+    return started

@@ -70,9 +70,7 @@ class PostgresSource(Source):
         self._shelf = Shelf()
         self._types = TypeCatalog(settings.decimals, settings.times)
         self._pool = Pool(self._address)
-        self._chunks = ChunkReader(
-            self._pool, self._shelf, settings.decimals, settings.times, self.stay_connected
-        )
+        self._chunks = ChunkReader(self._pool, self._shelf, settings.decimals, settings.times)
         self._catalog: Any = None  # the main thread's connection
         self._stream: ChangeStream | None = None
         self._known: dict[str, int] = {}  # published tables, with their oids
