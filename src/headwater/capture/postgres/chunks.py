@@ -96,7 +96,10 @@ class _Reader(NamedTuple):
 class ChunkReader:
     """Used by several threads."""
 
-    def __init__(self, pool: Pool, shelf: Shelf, decimals: str, times: str) -> None:
+    def __init__(
+        self, pool: Pool, shelf: Shelf, publication: str, decimals: str, times: str
+    ) -> None:
+        self._publication = publication
         self._pool = pool
         self._shelf = shelf
         self._types = TypeCatalog(decimals, times)
@@ -185,7 +188,7 @@ class ChunkReader:
         return _rows_of(spool, reader.make_rows)
 
     def _reader(self, cursor: Any, table: Table, oid: int) -> _Reader:
-        described = describe(cursor, [oid])[oid]
+        described = describe(cursor, [oid], self._publication)[oid]
         with self._lock:
             reader = self._readers.get(oid)
             if (

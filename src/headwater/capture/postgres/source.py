@@ -70,7 +70,9 @@ class PostgresSource(Source):
         self._shelf = Shelf()
         self._types = TypeCatalog(settings.decimals, settings.times)
         self._pool = Pool(self._address)
-        self._chunks = ChunkReader(self._pool, self._shelf, settings.decimals, settings.times)
+        self._chunks = ChunkReader(
+            self._pool, self._shelf, self._publication.name, settings.decimals, settings.times
+        )
         self._catalog: Any = None  # the main thread's connection
         self._stream: ChangeStream | None = None
         self._known: dict[str, int] = {}  # published tables, with their oids
@@ -322,7 +324,8 @@ class PostgresSource(Source):
             )
 
     def _describe(self, cursor: Any, candidates: list[Candidate]) -> list[Table]:
-        described = describe(cursor, [candidate.oid for candidate in candidates])
+        oids = [candidate.oid for candidate in candidates]
+        described = describe(cursor, oids, self._publication.name)
         self._types.load(cursor, {c.oid for found in described.values() for c in found.columns})
         return [
             self._shelf.same(make_table(c.schema, c.name, *described[c.oid], self._types))

@@ -93,6 +93,7 @@ class ChangeStream:
         self._types = types
         self._select = select_tables
         self._shelf = shelf
+        self._publication = ""
         self._connection: Any = None
         self._thread = 0  # that reads
         self._cursor: Any = None
@@ -110,6 +111,7 @@ class ChangeStream:
     def start(self, slot: str, publication: str, after: Position) -> None:
         self._connection = self._address.connect(psycopg2.extras.LogicalReplicationConnection)
         self._cursor = self._connection.cursor()
+        self._publication = publication
         self.seen = int(after.at["lsn"])
         start = self.seen + (after.changes is None)
         names = literal(quoted(publication)).strip().removeprefix("E")
@@ -347,7 +349,7 @@ class ChangeStream:
         if self._select.has(f"{message.schema}.{message.name}"):
             oid = int.from_bytes(message.oid, "big")
             with self._address.errors(), self._catalog.cursor() as cursor:
-                now = describe(cursor, [oid])[oid]
+                now = describe(cursor, [oid], self._publication)[oid]
                 self._types.load(cursor, {column.oid for column in message.columns})
                 oids = [column.oid for column in message.columns]
                 typmods = [column.typmod for column in message.columns]
