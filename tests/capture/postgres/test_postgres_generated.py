@@ -1,4 +1,4 @@
-"""Generated columns with PostgreSQL 18, which can publish them: in both stream and copies, or not."""
+"""Generated columns with PostgreSQL 18, which can publish them: in stream and copies, or not."""
 
 import pytest
 from postgres_capture import Capture, capturing
