@@ -152,7 +152,7 @@ class PostgresServer:
 
 
 class StandbyServer(PostgresServer):
-    """A streaming standby of another server, made by pg_basebackup, with a slot of its own there."""
+    """A streaming standby of another server, made by pg_basebackup, with a slot there."""
 
     def __init__(self, primary: PostgresServer, settings: Mapping[str, str] | None = None) -> None:
         self._primary = primary

@@ -8,7 +8,7 @@ place therefore names the cluster and its timeline, and both are compared before
 
 from typing import Any, NamedTuple
 
-import psycopg2
+import psycopg2.errors
 import psycopg2.extras
 
 from headwater.capture.contract import Place
@@ -58,9 +58,12 @@ def branched_off_of(connection: Any, place: Place) -> str | None:
         return None
     history: dict[int, int] = {}
     if now.number > 1:  # the first has none
-        with connection.cursor() as cursor:
-            cursor.execute(f"TIMELINE_HISTORY {now.number}")
-            history = _switches(cursor.fetchone()[1])
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(f"TIMELINE_HISTORY {now.number}")
+                history = _switches(cursor.fetchone()[1])
+        except psycopg2.errors.UndefinedFile:
+            return f"where timeline {now.number} of the database began is not known to it any more"
     if then not in history:
         return f"timeline {now.number} of the database did not begin on ours, {then}"
     # The record at `lsn` is in both if it begins in front of where the branch does.
@@ -74,7 +77,7 @@ def branched_off_of(connection: Any, place: Place) -> str | None:
 
 
 def _switches(history: str | bytes | memoryview) -> dict[int, int]:
-    """Where each earlier timeline was left: "1\\t0/3000148\\treason" by line."""
+    """Where each earlier timeline was left. A line has its number, an LSN, and a reason."""
     text = history if isinstance(history, str) else bytes(history).decode(errors="replace")
     lines = (line.split() for line in text.splitlines() if not line.lstrip().startswith("#"))
     return {int(line[0]): lsn_number(line[1]) for line in lines if len(line) >= 2}
