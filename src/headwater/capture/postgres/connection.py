@@ -247,7 +247,7 @@ def _explained_connect(text: str, parts: dict[str, str]) -> CaptureError:
             detail=user,
             hint=f"ALTER ROLE {quoted(user)} REPLICATION;",
         )
-    if "max_wal_senders (currently 0)" in text:
+    if re.search(r'max_wal_senders"? \(currently 0\)', text):
         return SourceRefused(
             "PostgreSQL sends its log to nobody",
             detail="max_wal_senders is 0",
