@@ -25,20 +25,29 @@ WITH parts AS MATERIALIZED (
     SELECT c.oid AS root, p.relid::oid AS part
     FROM pg_class c, LATERAL pg_partition_tree(c.oid) p
     WHERE c.oid = ANY(%(oids)s::oid[]) AND c.relkind = 'p' AND p.relid <> c.oid
+), columns AS (
+    SELECT a.attrelid AS root, array_agg(
+        ARRAY[a.attnum::text, a.atttypid::text, a.xmin::text,
+              CASE WHEN a.attnum = ANY(k.indkey::int2[]) THEN 'key' ELSE '' END]
+        ORDER BY a.attnum) AS found
+    FROM pg_attribute a LEFT JOIN pg_index k ON k.indrelid = a.attrelid AND k.indisprimary
+    WHERE a.attrelid = ANY(%(oids)s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+      AND a.attgenerated = ''
+    GROUP BY 1
+), missing AS (
+    SELECT m.root, array_agg(DISTINCT a.attname::text ORDER BY a.attname::text) AS found
+    FROM (SELECT unnest(%(oids)s::oid[]) AS root, unnest(%(oids)s::oid[]) AS member
+          UNION ALL SELECT root, part FROM parts) m
+    JOIN pg_attribute a ON a.attrelid = m.member
+    WHERE a.atthasmissing AND NOT a.attisdropped GROUP BY 1
+), files AS (
+    SELECT p.root, json_object_agg(p.part::text, f.relfilenode::int8) AS found
+    FROM parts p JOIN pg_class f ON f.oid = p.part GROUP BY 1
 )
-SELECT c.oid::int8, c.relfilenode::int8,
-    ARRAY(SELECT ARRAY[a.attnum::text, a.atttypid::text, a.xmin::text,
-                       CASE WHEN a.attnum = ANY(k.indkey::int2[]) THEN 'key' ELSE '' END]
-          FROM pg_attribute a
-          WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
-          ORDER BY a.attnum),
-    ARRAY(SELECT DISTINCT a.attname::text FROM pg_attribute a
-          WHERE a.atthasmissing AND NOT a.attisdropped
-            AND (a.attrelid = c.oid OR a.attrelid IN (SELECT part FROM parts WHERE root = c.oid))
-          ORDER BY 1),
-    (SELECT coalesce(json_object_agg(p.part::text, f.relfilenode::int8), '{}')
-     FROM parts p JOIN pg_class f ON f.oid = p.part WHERE p.root = c.oid)
-FROM pg_class c LEFT JOIN pg_index k ON k.indrelid = c.oid AND k.indisprimary
+SELECT c.oid::int8, c.relfilenode::int8, coalesce(columns.found, '{}'),
+    coalesce(missing.found, '{}'), coalesce(files.found, '{}')
+FROM pg_class c LEFT JOIN columns ON columns.root = c.oid LEFT JOIN missing ON missing.root = c.oid
+LEFT JOIN files ON files.root = c.oid
 WHERE c.oid = ANY(%(oids)s::oid[])
 """
 # Of partitions that are new: whether each has rows, was made as a partition (its link is as old as
