@@ -348,6 +348,33 @@ def test_a_table_without_a_key(bootstrap, monkeypatch):
     assert all(each.key is None for each in records)
 
 
+def test_a_full_disk_stops_only_the_table_that_needs_it(bootstrap, monkeypatch):
+    db = MemoryDatabase(NOTES, ACCOUNTS)
+    may_read = threading.Event()
+
+    class Slow(MemorySource):
+        def read_chunk(self, table, after, limit_rows):
+            assert table.key or may_read.wait(30)
+            return super().read_chunk(table, after, limit_rows)
+
+    def full(*_) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(runner, "source_of", lambda *_: Slow(db))
+    monkeypatch.setattr("headwater.capture.whole_copy.Aside.add", full)
+    try:
+        with captured(bootstrap) as capture:
+            capture.wait_for_copies("public.accounts")
+            db.transact(("public.notes", "c", None, {"text": "x"}), created(1))
+            capture.wait_until(lambda: "public.notes" in capture.state.failed_tables)
+            capture.wait_until(lambda: len(read(bootstrap, TOPIC)) == 1)
+            failed = capture.stored().tables["public.notes"].failed
+            assert "No space left" in failed.detail
+            assert "TMPDIR" in failed.hint
+    finally:
+        may_read.set()
+
+
 @pytest.mark.parametrize("is_first", [True, False])
 def test_a_copy_without_keys_does_not_stop_the_stream(bootstrap, monkeypatch, is_first):
     """Neither while it is read nor while its rows are published; no change of it is lost, twice, or

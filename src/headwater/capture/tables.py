@@ -38,7 +38,7 @@ from headwater.capture.snapshot import (
     Tracker,
 )
 from headwater.capture.topics import Topics
-from headwater.capture.whole_copy import WholeCopy
+from headwater.capture.whole_copy import WholeCopy, no_room
 from headwater.errors import (
     CaptureError,
     Fenced,
@@ -320,11 +320,11 @@ class Tables:
         if copy.chunk is not None and copy.chunk.contains(transaction):
             return
         try:
-            records = self._shaper.change(event)
+            copy.aside.add(transaction, self._shaper.change(event))
         except TableRefused as error:
             self.fail(event.table.id, error)
-            return
-        copy.aside.add(transaction, records)
+        except OSError as error:
+            self.fail(event.table.id, no_room(copy.table, error))
 
     def _keys(self, event: Change) -> Iterator[bytes]:
         table = event.table

@@ -21,6 +21,7 @@ from typing import IO, Any, Final
 
 from headwater.capture.contract import Begin, Chunk, Row, Source, Table
 from headwater.capture.envelope import Shaped
+from headwater.errors import CaptureError
 
 ASIDE_BYTES: Final = 8 << 20
 
@@ -90,7 +91,17 @@ class WholeCopy:
         try:
             self.total = self._source.estimate_rows(self.table)
             self._read = self._source.read_chunk(self.table, None, limit_rows)
+        except OSError as error:
+            self._read = no_room(self.table, error)
         except BaseException as error:
             self._read = error
         finally:
             self._has_read.set()
+
+
+def no_room(table: Table, error: OSError) -> CaptureError:
+    return CaptureError(
+        f"{table.id} cannot be copied: its rows and changes wait in a temporary file",
+        detail=str(error),
+        hint="make room in the directory for temporary files, or name another one in TMPDIR",
+    )
