@@ -63,6 +63,9 @@ class PostgresServer:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self._process: subprocess.Popen[bytes] | None = None
+        self._make()
+
+    def _make(self) -> None:
         password = self.directory / "password"
         password.write_text("secret")
         password.chmod(0o644)
@@ -73,6 +76,11 @@ class PostgresServer:
             ],
             check=True, capture_output=True, **self._as,
         )  # fmt: skip
+
+    def run(self, program: str, *arguments: object) -> None:
+        """A program of PostgreSQL, as the user that the server runs as."""
+        command = [self.bin / program, *map(str, arguments)]
+        subprocess.run(command, check=True, capture_output=True, **self._as)
 
     def start(self) -> None:
         options = [f"-c{name}={value}" for name, value in self.settings.items()]
@@ -141,6 +149,25 @@ class PostgresServer:
                     "WHERE database = %s", name,
                 )  # fmt: skip
                 admin.run(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+class StandbyServer(PostgresServer):
+    """A streaming standby of another server, made by pg_basebackup, with a slot there."""
+
+    def __init__(self, primary: PostgresServer, settings: Mapping[str, str] | None = None) -> None:
+        self._primary = primary
+        super().__init__(primary.bin.parent.name.removeprefix("pginstall"), settings)
+
+    def _make(self) -> None:
+        url = self._primary.url("postgres")
+        self.run(
+            "pg_basebackup", "-D", self.data, "-d", url, "-X", "stream", "-C", "-S", "standby",
+            "-c", "fast", "--no-sync", "-R",
+        )  # fmt: skip
+        self.settings["hot_standby_feedback"] = "on"
+
+    def promote(self) -> None:
+        self.run("pg_ctl", "promote", "-D", self.data, "-w", "-s")
 
 
 class Database:

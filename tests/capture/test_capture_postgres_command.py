@@ -78,11 +78,35 @@ def test_from_doctor_to_reset(cli, postgres, tmp_path):
         each for each in cli.json("doctor", code=None)["checks"] if each["check"] == "capture shop"
     ]
     assert "goes back to its position" in checks[-1]["found"]
+    _is_warned_of_the_log_that_is_kept(cli, postgres)
     cli("capture", "reset", "shop", "--yes")
     slots = "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"
     assert postgres.run(slots) == []
     assert postgres.run("SELECT pubname FROM pg_publication") == []
     assert cli.json("capture", "status", "shop", code=3)[0]["state"] == "never ran"
+
+
+def _is_warned_of_the_log_that_is_kept(cli, postgres):
+    """The capture does not run, but the log that PostgreSQL keeps for it grows."""
+    stopped = cli.json("capture", "status", "shop", code=3)[0]["retained_bytes"]
+    assert "warning:" not in cli("capture", "status", "shop", code=3)
+    segment_bytes = 16 << 20
+    try:
+        postgres.run("ALTER SYSTEM SET max_slot_wal_keep_size = '80MB'")
+        postgres.run("SELECT pg_reload_conf()")
+        for _ in range(5):
+            postgres.run("SELECT pg_logical_emit_message(true, 'x', 'y')")
+            postgres.run("SELECT pg_switch_wal()")
+        shown = cli("capture", "status", "shop", code=3)
+        (status,) = cli.json("capture", "status", "shop", code=3)
+        assert status["retained_bytes"] >= stopped + 4 * segment_bytes
+        assert status["retained_left_bytes"] <= 2 * segment_bytes
+        assert "warning: the database keeps" in shown
+        found = [each["found"] for each in cli.json("doctor", code=None)["checks"]]
+        assert any("MiB of log for the capture" in each for each in found), found
+    finally:
+        postgres.run("ALTER SYSTEM RESET max_slot_wal_keep_size")
+        postgres.run("SELECT pg_reload_conf()")
 
 
 def test_a_rule_that_hides_nothing_is_refused_before_the_database_keeps_its_log(

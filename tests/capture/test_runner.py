@@ -1,16 +1,19 @@
 """One run of a capture after the other: nothing lost, nothing twice, whatever happens between."""
 
 import dataclasses
+import json
+import threading
 
 import pytest
 from capture_harness import read, replayed, running
 from memory_source import ACCOUNTS, NOTES, MemoryDatabase, MemorySource
 from wire import wait_until
 
-from headwater.capture import runner, snapshot
+from headwater.capture import positions, runner, snapshot
 from headwater.capture.contract import Column, SchemaChange, Table, TableFailed
 from headwater.capture.positions import SIGNALS_TOPIC
 from headwater.capture.signals import encode
+from headwater.client.compacted import read_committed_latest
 from headwater.client.transactions import TransactionalProducer
 from headwater.errors import CaptureError, ConfigError, Fenced, SourceUnreachable
 from headwater.settings import ClientSettings
@@ -189,9 +192,8 @@ def test_what_a_copy_without_keys_contains_is_known_to_the_next_run(bootstrap, m
     class Slow(MemorySource):
         def changes(self, after):
             if db.opened == 1:
-                while db.acknowledged == 0:
+                while not is_copied():
                     yield None
-                yield from (None for _ in range(3))
                 raise SourceUnreachable("gone")
             yield from super().changes(after)
 
@@ -199,9 +201,10 @@ def test_what_a_copy_without_keys_contains_is_known_to_the_next_run(bootstrap, m
             db.transact(("public.notes", "c", None, {"text": f"note {db.chunks_read}"}))
             return super().read_chunk(table, after, limit_rows)
 
-        def acknowledge(self, place):
-            super().acknowledge(place)
-            db.acknowledged = max(db.acknowledged, int(db.chunks_read > 0))
+    def is_copied() -> bool:
+        records = read_committed_latest(bootstrap, ClientSettings(), positions.TOPIC)
+        notes = positions.decode("shop", records).tables.get("public.notes")
+        return notes is not None and notes.snapshot.is_done
 
     monkeypatch.setattr(runner, "source_of", lambda *_: Slow(db))
     with pytest.raises(SourceUnreachable), captured(bootstrap) as capture:
@@ -221,9 +224,7 @@ def test_what_a_copy_without_keys_contains_is_known_to_the_next_run(bootstrap, m
 
 def test_a_large_copy_without_keys_becomes_several_transactions(bootstrap, monkeypatch):
     """And begins anew if it fails between two of them."""
-    monkeypatch.setattr("headwater.capture.tables.SPLIT_BYTES", 5_000)
-    monkeypatch.setattr("headwater.capture.tables.TOLD_ROWS", 10)
-    monkeypatch.setattr("headwater.capture.writer.PART_BYTES", 3_000)
+    monkeypatch.setattr("headwater.capture.tables.PIECE_ROWS", 10)
     db = MemoryDatabase(NOTES)
 
     class Failing(MemorySource):
@@ -235,6 +236,7 @@ def test_a_large_copy_without_keys_becomes_several_transactions(bootstrap, monke
 
     def failing(rows):
         yield from rows[:60]
+        wait_until(lambda: read(bootstrap, "shop.public.notes"), 30, "the first piece")
         raise SourceUnreachable("gone")
 
     monkeypatch.setattr(runner, "source_of", lambda *_: Failing(db))
@@ -242,7 +244,7 @@ def test_a_large_copy_without_keys_becomes_several_transactions(bootstrap, monke
     with pytest.raises(SourceUnreachable), captured(bootstrap) as capture:
         capture._thread.join(30)
     first = read(bootstrap, "shop.public.notes")
-    assert 0 < len(first) < 60
+    assert 0 < len(first) <= 60
     with captured(bootstrap) as capture:
         capture.wait_for_copies("public.notes")
     records = read(bootstrap, "shop.public.notes")[len(first) :]
@@ -277,6 +279,36 @@ def ask_for_copy(bootstrap: str, *table_ids: str) -> None:
     producer = Producer({"bootstrap.servers": bootstrap})
     producer.produce(SIGNALS_TOPIC, encode("1", list(table_ids)), "shop")
     producer.flush(30)
+
+
+@pytest.mark.parametrize(
+    ("wish", "named"),
+    [
+        ({"type": "BLOCKING"}, "BLOCKING"),
+        (
+            {"additional-conditions": [{"data-collection": "public.accounts", "filter": "id > 1"}]},
+            "additional-conditions",
+        ),
+        ({"type": "incremental", "surrogate-key": "balance"}, "surrogate-key"),
+    ],
+)
+def test_a_signal_that_wants_something_else_is_refused(bootstrap, db, caplog, wish, named):
+    from confluent_kafka import Producer
+
+    db.transact(created(1))
+    with captured(bootstrap, heartbeat_s=0.2) as capture:
+        capture.wait_for_copies("public.accounts")
+        data = {"data-collections": ["public.accounts"], **wish}
+        producer = Producer({"bootstrap.servers": bootstrap})
+        producer.produce(
+            SIGNALS_TOPIC, json.dumps({"id": "1", "type": "execute-snapshot", "data": data}), "shop"
+        )
+        producer.flush(30)
+        capture.wait_until(lambda: "a signal is refused" in caplog.text)
+        ask_for_copy(bootstrap, "public.accounts")  # whoever asks for what can be done gets it
+        capture.wait_until(lambda: len(read(bootstrap, TOPIC)) == 2)
+    assert named in caplog.text
+    assert len(read(bootstrap, TOPIC)) == 2
 
 
 def test_a_copy_goes_on_in_the_middle_after_a_crash(bootstrap, db, monkeypatch):
@@ -314,6 +346,106 @@ def test_a_table_without_a_key(bootstrap, monkeypatch):
         "new",
     ]
     assert all(each.key is None for each in records)
+
+
+def test_a_full_disk_stops_only_the_table_that_needs_it(bootstrap, monkeypatch):
+    db = MemoryDatabase(NOTES, ACCOUNTS)
+    may_read = threading.Event()
+
+    class Slow(MemorySource):
+        def read_chunk(self, table, after, limit_rows):
+            assert table.key or may_read.wait(30)
+            return super().read_chunk(table, after, limit_rows)
+
+    def full(*_) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(runner, "source_of", lambda *_: Slow(db))
+    monkeypatch.setattr("headwater.capture.whole_copy.Aside.add", full)
+    try:
+        with captured(bootstrap) as capture:
+            capture.wait_for_copies("public.accounts")
+            db.transact(("public.notes", "c", None, {"text": "x"}), created(1))
+            capture.wait_until(lambda: "public.notes" in capture.state.failed_tables)
+            capture.wait_until(lambda: len(read(bootstrap, TOPIC)) == 1)
+            failed = capture.stored().tables["public.notes"].failed
+            assert "No space left" in failed.detail
+            assert "TMPDIR" in failed.hint
+    finally:
+        may_read.set()
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_copy_without_keys_does_not_stop_the_stream(bootstrap, monkeypatch, is_first):
+    """Neither while it is read nor while its rows are published; no change of it is lost, twice, or
+    in front of the rows that it speaks of.
+    """
+    monkeypatch.setattr("headwater.capture.tables.PIECE_ROWS", 1)
+    db = MemoryDatabase(NOTES, ACCOUNTS)
+    begun, go_on, published, rest = (threading.Event() for _ in range(4))
+
+    class Slow(MemorySource):
+        def read_chunk(self, table, after, limit_rows):
+            if table.key or not (is_first or begun.is_set() or wants_slow.is_set()):
+                return super().read_chunk(table, after, limit_rows)
+            begun.set()
+            note("contained")
+            chunk = super().read_chunk(table, after, limit_rows)
+            chunk.rows = slowly(chunk.rows)
+            assert go_on.wait(30)
+            return chunk
+
+    def slowly(rows):
+        yield rows[0]
+        published.set()
+        assert rest.wait(30)
+        yield from rows[1:]
+
+    def note(text: str, op: str = "c") -> None:
+        row = {"text": text}
+        db.transact(("public.notes", op, *((None, row) if op == "c" else (row, None))))
+
+    def follows(number: int) -> None:
+        """The other table does."""
+        db.transact(created(number))
+        capture.wait_until(lambda: {"id": number} in [each.key for each in read(bootstrap, TOPIC)])
+
+    wants_slow = threading.Event()
+    monkeypatch.setattr(runner, "source_of", lambda *_: Slow(db))
+    note("old 0")
+    note("old 1")
+    with captured(bootstrap, heartbeat_s=0.2) as capture:
+        if not is_first:
+            capture.wait_for_copies("public.notes")
+            wants_slow.set()
+            ask_for_copy(bootstrap, "public.notes")
+        capture.wait_until(begun.is_set)
+        capture.wait_until(lambda: len(db.rows["public.notes"]) == 3)
+        follows(1)
+        note("while it is read")
+        note("old 0", "d")
+        follows(2)
+        go_on.set()
+        capture.wait_until(published.is_set)
+        note("while it is published")
+        rest.set()
+        follows(3)
+        capture.wait_for_copies("public.notes")
+        note("after")
+        follows(4)
+    held: list[str] = []
+    records = read(bootstrap, "shop.public.notes")
+    for each in records:
+        if each.op == "t":
+            held.clear()
+        elif each.op == "d":
+            held.remove(each.value["before"]["text"])
+        else:
+            held.append(each.value["after"]["text"])
+    assert sorted(held) == sorted(each["text"] for each in db.rows["public.notes"].values())
+    copied = [each.value["after"]["text"] for each in records if each.op == "r"]
+    assert copied[-3:] == ["contained", "old 0", "old 1"]
+    assert capture.stored().tables["public.notes"].snapshot.is_done
 
 
 def test_a_huge_transaction_is_split_and_exact(bootstrap, db, monkeypatch):
@@ -386,7 +518,6 @@ def test_after_a_reset_the_topic_begins_anew(bootstrap, db):
     with TransactionalProducer(
         bootstrap, runner.transactional_id("shop"), login=ClientSettings()
     ) as producer:
-        from headwater.capture import positions
         from headwater.client.batches import BatchBuilder
 
         producer.fence()

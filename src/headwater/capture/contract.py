@@ -22,12 +22,15 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
-from headwater.errors import HeadwaterError
+from headwater.errors import CaptureError, HeadwaterError
 
 IDLE_S: Final = 0.1  # a source gives sign of life at least this often
 UNAVAILABLE: Final = "__debezium_unavailable_value"  # a value that the database's log leaves out
+LEFT_SHARE: Final = 0.25  # of the log that a database may keep for us: with less left, we warn
+UNLIMITED_BYTES: Final = 10 << 30  # the same, if nothing is known of a limit
 
 Place: TypeAlias = Mapping[str, Any]
 Row: TypeAlias = dict[str, Any]  # column to value as JSON shall have it, in the columns' order
@@ -151,6 +154,21 @@ class SchemaChange:
 
 
 @dataclass(slots=True)
+class StorageChange:
+    """The database holds the rows of a table otherwise than before. Between transactions only.
+
+    `is_rewritten`: values of rows changed without the log telling, so the table is to be copied
+    again; `is_reduced`: rows may be gone, too, so what the topic has of it no longer counts.
+    `storage` (JSON) is stored with the table, for `Source.storages` of the next run.
+    """
+
+    table_id: str
+    storage: Any
+    is_rewritten: bool = False
+    is_reduced: bool = False
+
+
+@dataclass(slots=True)
 class TableFailed:
     """A table that cannot be followed on (and why); the other tables go on. From here the source
     may leave out its changes or send them: they are dropped until a new snapshot of the table.
@@ -175,7 +193,16 @@ class Progress:
 
 
 Event: TypeAlias = (
-    Begin | Change | Message | Record | SchemaChange | TableFailed | Commit | Progress | None
+    Begin
+    | Change
+    | Message
+    | Record
+    | SchemaChange
+    | StorageChange
+    | TableFailed
+    | Commit
+    | Progress
+    | None
 )
 
 
@@ -213,6 +240,16 @@ class Lag:
 
     size_bytes: int | None = None  # of its log
     retained_bytes: int | None = None  # log that it keeps for us alone
+    left_bytes: int | None = None  # by how much that may grow: its own limit, or its disk, if known
+
+    @property
+    def is_running_out(self) -> bool:
+        """Whether the database will soon have to give up that log, or a full disk stop it."""
+        if self.retained_bytes is None:
+            return False
+        if self.left_bytes is None:
+            return self.retained_bytes > UNLIMITED_BYTES
+        return self.left_bytes <= LEFT_SHARE * (self.retained_bytes + self.left_bytes)
 
 
 class Source(ABC):
@@ -232,6 +269,10 @@ class Source(ABC):
     # idle source then asks its database where it stands, and gives sign of life every few
     # milliseconds instead of IDLE_S.
     is_awaited = False
+    # How the database held each table's rows (JSON, by table) when the topics were last known to
+    # have them all; see StorageChange. Set by the runner before `open`; the source adds tables that
+    # are new.
+    storages: Mapping[str, Any] = MappingProxyType({})
 
     @abstractmethod
     def check(self) -> list[HeadwaterError]:
@@ -239,6 +280,12 @@ class Source(ABC):
         before the start. Each names the SQL that mends it. Changes nothing. A TableRefused does
         not keep the capture from starting: the stream has a TableFailed for it.
         """
+
+    def advice(self) -> list[CaptureError]:
+        """What does not keep the capture from running but will hurt later, for `doctor`. Each names
+        what mends it. Changes nothing.
+        """
+        return []
 
     @abstractmethod
     def open(self, after: Position | None, known: Mapping[str, Table]) -> Place:

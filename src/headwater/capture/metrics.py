@@ -141,6 +141,11 @@ def _lines(state: CaptureState) -> Iterator[str]:
             "Log that the source keeps for this capture.",
             state.last_lag.retained_bytes,
         ),
+        (
+            "retained_left_bytes",
+            "By how much that may grow, as far as it is known.",
+            state.last_lag.left_bytes,
+        ),
         ("commit_seconds", "How long the last commit took.", state.commit_latency_s),
         ("source_timestamp_seconds", "When the source committed the last transaction.", source_s),
     ):

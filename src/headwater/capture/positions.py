@@ -2,10 +2,10 @@
 
     key                        value (JSON)
     shop                       {"at": place, "changes": n | null, "ts_ms", "delay_ms", "written_ms",
-                                "owner", "signals", "counts": {…},
-                                "lag": {"size_bytes", "retained_bytes"}, "last": {…} | null}
+                                "owner", "signals", "counts": {…}, "last": {…} | null,
+                                "lag": {"size_bytes", "retained_bytes", "left_bytes"}}
     shop/public.orders         {"table": {…}, "snapshot": {…} | null, "failed": {…} | null,
-                                "is_ahead"}
+                                "is_ahead", "storage": {…} | null}
 
 Both are written in the same Kafka transaction as the changes they speak of, as its last records:
 the topic's partition is then part of an open transaction for a moment only, and a capture that
@@ -77,6 +77,7 @@ class TableState:
     snapshot: Snapshot | None = None
     failed: Failure | None = None
     is_ahead: bool = False  # as a look at the database showed it, not yet the stream
+    storage: Any = None  # how the database holds its rows: contract.StorageChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +157,7 @@ def _table_state(stored: Mapping[str, Any]) -> TableState:
         _made(Snapshot, snapshot) if snapshot is not None else None,
         _made(Failure, failed) if failed is not None else None,
         bool(stored.get("is_ahead")),
+        stored.get("storage"),
     )
 
 

@@ -30,6 +30,7 @@ from headwater.capture.contract import (
     Record,
     SchemaChange,
     Source,
+    StorageChange,
     TableFailed,
 )
 from headwater.capture.metrics import CaptureState
@@ -201,6 +202,11 @@ class Capture:
         self._shaper = Shaper(settings, source.connector, source.database)
         # Before anything is made in the database: a slot that nobody reads keeps its log for ever.
         self._check_rules(is_first=stored.capture is None)
+        source.storages = {
+            table_id: each.storage
+            for table_id, each in stored.tables.items()
+            if each.storage is not None
+        }
         place = source.open(after, known)
         start = CapturePosition(Position(place), now_ms(), signals=signals.offset)
         position = dataclasses.replace(stored.capture or start, owner=state.owner, has_ended=False)
@@ -312,6 +318,8 @@ class Capture:
                 outgoing.append(self._shaper.message(event))
             case SchemaChange():
                 self._tables.schema_changed(event)
+            case StorageChange():
+                self._tables.storage_changed(event)
             case TableFailed():
                 self._tables.fail(event.table_id, event.error)
         if outgoing.transaction is None:

@@ -5,8 +5,11 @@ A signal is Debezium's, keyed by the capture's name:
     shop   {"id": "…", "type": "execute-snapshot",
             "data": {"data-collections": ["public.orders"], "type": "INCREMENTAL"}}
 
-or of a type that Debezium does not have: "store-position", from who waits for the capture to pass
-what the database has now. An idle capture stores its position every `heartbeat_s` only.
+Only whole tables are copied, and while the stream goes on: a signal that wants a part of the rows
+(`additional-conditions`), another key or a BLOCKING snapshot is refused rather than half obeyed.
+
+Or it is of a type that Debezium does not have: "store-position", from who waits for the capture to
+pass what the database has now. An idle capture stores its position every `heartbeat_s` only.
 
 The offset behind the last signal that was acted on is part of the capture's position, so each is
 acted on once, also one that was sent while the capture did not run. The first run of a capture, and
@@ -24,7 +27,7 @@ import orjson
 
 from headwater.capture.positions import SIGNALS_TOPIC
 from headwater.client.login import properties_of
-from headwater.errors import BrokerUnreachable, RequestRefused
+from headwater.errors import BrokerUnreachable, RequestRefused, UsageError
 from headwater.settings import ClientSettings
 
 log = logging.getLogger(__name__)
@@ -32,6 +35,8 @@ log = logging.getLogger(__name__)
 POLL_S = 0.2
 END_TIMEOUT_S = 30.0
 _ASK_TIMEOUT_S = 1.0
+_INCREMENTAL = "INCREMENTAL"
+_UNSUPPORTED = ("additional-conditions", "additional-condition", "surrogate-key")
 _STORE = "store-position"
 _STORE_POSITION = orjson.dumps({"type": _STORE})
 
@@ -102,7 +107,13 @@ class SignalReader:
             record = self._consumer.poll(POLL_S)
             if record is None or record.error() or record.key() != self._capture:
                 continue
-            tables, offset = _tables_of(record.value()), record.offset()
+            offset = record.offset()
+            try:
+                tables = _tables_of(record.value())
+            except UsageError as refused:
+                capture = self._capture.decode()
+                log.error("%s: a signal is refused: %s; %s", capture, refused, refused.hint)
+                continue
             if tables is None or offset is None:
                 log.warning("a signal that is not understood: %.200r", record.value())
             else:
@@ -111,7 +122,7 @@ class SignalReader:
 
 def encode(signal_id: str, table_ids: list[str]) -> bytes:
     """A request to copy these tables again."""
-    data = {"data-collections": table_ids, "type": "INCREMENTAL"}
+    data = {"data-collections": table_ids, "type": _INCREMENTAL}
     return orjson.dumps({"id": signal_id, "type": "execute-snapshot", "data": data})
 
 
@@ -129,13 +140,33 @@ def ask_for_position(capture: str, bootstrap: str, login: ClientSettings) -> Non
 
 
 def _tables_of(value: bytes | None) -> list[str] | None:
+    """The tables to copy; None if that is not understood. Raises UsageError."""
     try:
         signal: Any = orjson.loads(value or b"")
         if signal["type"] == _STORE:
             return []
-        tables = signal["data"]["data-collections"]
+        data = signal["data"]
+        tables = data["data-collections"]
         if signal["type"] == "execute-snapshot" and isinstance(tables, list):
+            _check_wishes(data)
             return [str(table) for table in tables]
     except (orjson.JSONDecodeError, KeyError, TypeError):
         pass
     return None
+
+
+def _check_wishes(data: dict[str, Any]) -> None:
+    """Raises UsageError for what would change the result and is not done here."""
+    kind = data.get("type") or _INCREMENTAL
+    if str(kind).upper() != _INCREMENTAL:
+        raise UsageError(
+            f"snapshots of the type {kind} are not made",
+            hint=f"the type {_INCREMENTAL} copies while the stream goes on",
+        )
+    for name in _UNSUPPORTED:
+        if data.get(name):
+            raise UsageError(
+                f"{name} is not supported",
+                hint="without it all rows of the tables are copied; [capture.NAME.rows] selects "
+                "rows for good",
+            )

@@ -6,7 +6,7 @@ Called by the runner's thread only. A table's state is durable with the records 
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from headwater.capture.contract import (
@@ -18,6 +18,7 @@ from headwater.capture.contract import (
     Row,
     SchemaChange,
     Source,
+    StorageChange,
     Table,
 )
 from headwater.capture.metrics import CaptureState
@@ -37,6 +38,7 @@ from headwater.capture.snapshot import (
     Tracker,
 )
 from headwater.capture.topics import Topics
+from headwater.capture.whole_copy import WholeCopy, no_room
 from headwater.errors import (
     CaptureError,
     Fenced,
@@ -48,9 +50,10 @@ from headwater.errors import (
 
 log = logging.getLogger(__name__)
 
-TOLD_ROWS = 1_000  # how often the copy of a table without a key tells how far it is
-AGAIN_S = 1.0  # before it is read again
-SPLIT_BYTES = 1 << 30  # a larger one becomes several Kafka transactions
+AGAIN_S = 1.0  # before a table without a key is read again
+PIECE_ROWS = 1_000  # of such a table: published between two transactions of the source
+PIECE_BYTES = 1 << 20
+SPLIT_BYTES = 64 << 20  # what was set aside meanwhile: more becomes several Kafka transactions
 
 
 @dataclass(slots=True)
@@ -61,10 +64,11 @@ class Followed:
     is_dropped: bool = False  # it has failed, or waits for the copy that comes first
     trackers: list[Tracker] = field(default_factory=list)
     passing: Chunk | None = None  # a copy of all of it that the stream has not passed yet
+    copy: WholeCopy | None = None  # of all of it, under way
 
     @property
     def is_plain(self) -> bool:
-        return not (self.trackers or self.is_dropped or self.passing)
+        return not (self.trackers or self.is_dropped or self.passing or self.copy)
 
 
 class Tables:
@@ -89,7 +93,8 @@ class Tables:
         self.recent = deque([] if last is None else [last], RECENT_TRANSACTIONS)
         self._snapshots = Snapshots(source, self.recent, settings.chunk_rows)
         self._whole: list[Table] = []  # tables without a key that wait for their copy
-        self._again_s = 0.0  # when the next of them may be read
+        self._whole_copy: WholeCopy | None = None  # of one of them
+        self._again_s = 0.0  # when the next of them may be read, or the next piece published
         self._passing: dict[str, Followed] = {}
         self._bounded = {  # copies of whole tables that the run before has published
             table_id: source.bounded(state.table, state.snapshot.passing)
@@ -106,6 +111,7 @@ class Tables:
 
     def close(self) -> None:
         self._snapshots.close()
+        self._end_whole_copy()
 
     # ── following ───────────────────────────────────────────────────────────────────────────────
 
@@ -115,6 +121,9 @@ class Tables:
             return
         for table in self._source.tables():
             state = self._states.get(table.id)
+            if state is not None and state.storage is None and table.id in self._source.storages:
+                state = replace(state, storage=self._source.storages[table.id])
+                self._put(state)
             if state is None:
                 self.follow(table, is_ahead=self._is_ahead(table))
             elif self._has_lost_its_topic(table, state):
@@ -166,11 +175,7 @@ class Tables:
             state = replace(state, is_ahead=False)
             self._put(state)
         if state is not None and (state.failed is not None or state.table == table):
-            # A table without a key has no way to tell what a copy contains already, so its changes
-            # count from the first copy on.
-            followed.is_dropped = state.failed is not None or (
-                not table.key and state.snapshot == Snapshot(INITIAL)
-            )
+            followed.is_dropped = state.failed is not None or _waits_for_copy(table, state.snapshot)
             return followed
         try:
             before = state.table if state is not None else None
@@ -186,13 +191,21 @@ class Tables:
             if self._is_to_copy(state) and state.table.key != table.key:
                 # What was copied has other keys, and where the copy was is no place among the new.
                 self._begin_anew(table)
-                self._put(TableState(table, Snapshot(INCREMENTAL), is_ahead=is_ahead))
+                self._put(
+                    replace(state, table=table, snapshot=Snapshot(INCREMENTAL), is_ahead=is_ahead)
+                )
                 self._stop_copying(table.id)
                 self._copy(table, Snapshot(INCREMENTAL))
             return followed
         log.info("%s: follows %s", self._settings.name, table.id)
         is_wanted = self._settings.snapshot == "initial" and not self._source.snapshots_itself
-        state = TableState(table, Snapshot(INITIAL) if is_wanted else None, is_ahead=is_ahead)
+        # The storage was read before the copy begins: what becomes of it later is noticed.
+        state = TableState(
+            table,
+            Snapshot(INITIAL) if is_wanted else None,
+            is_ahead=is_ahead,
+            storage=self._source.storages.get(table.id),
+        )
         self._put(state)
         if state.snapshot is not None:
             if not is_new:
@@ -216,6 +229,24 @@ class Tables:
             self.fail(event.table_id, error)
         if event.table is None and state is not None:
             self._forget(event.table_id)
+
+    def storage_changed(self, event: StorageChange) -> None:
+        """A table whose rows changed without the log telling is copied again. Not an outbox: its
+        rows are events that were sent.
+        """
+        state = self._states.get(event.table_id)
+        if state is None:
+            return
+        self._put(replace(state, storage=event.storage))
+        is_copied = self._settings.snapshot == "initial" and event.table_id != self._settings.outbox
+        if event.is_rewritten and is_copied and state.failed is None:
+            log.warning(
+                "%s: rows of %s changed without the database's log telling (the table was rewritten"
+                ", or partitions of it came or went)",
+                self._settings.name,
+                event.table_id,
+            )
+            self.copy_again([event.table_id], is_reduced=event.is_reduced)
 
     def _forget(self, table_id: str) -> None:
         """The table is gone. One that gets its name later is a new one."""
@@ -261,15 +292,19 @@ class Tables:
         log.error("%s: %s is not followed: %s; %s", self._settings.name, table_id, error, hint)
         failure = Failure(error.what, error.detail, hint)
         snapshot = state.snapshot if state is not None else None
-        return TableState(table, snapshot, failure, is_ahead=self._is_ahead(table))
+        storage = state.storage if state is not None else self._source.storages.get(table_id)
+        return TableState(table, snapshot, failure, self._is_ahead(table), storage)
 
     def is_wanted(self, followed: Followed, event: Change) -> bool:
         """Whether a change of a table that is not plain is published; notes what it touches."""
-        if followed.is_dropped:
-            return False
         transaction = self._outgoing.transaction
         assert transaction is not None
         if followed.passing is not None and followed.passing.contains(transaction):
+            return False
+        if followed.copy is not None:
+            self._set_aside(followed.copy, event, transaction)
+            return False
+        if followed.is_dropped:
             return False
         if followed.trackers:
             try:
@@ -280,6 +315,16 @@ class Tables:
             for tracker in tuple(followed.trackers):
                 tracker.touch(keys)
         return True
+
+    def _set_aside(self, copy: WholeCopy, event: Change, transaction: Begin) -> None:
+        if copy.chunk is not None and copy.chunk.contains(transaction):
+            return
+        try:
+            copy.aside.add(transaction, self._shaper.change(event))
+        except TableRefused as error:
+            self.fail(event.table.id, error)
+        except OSError as error:
+            self.fail(event.table.id, no_room(copy.table, error))
 
     def _keys(self, event: Change) -> Iterator[bytes]:
         table = event.table
@@ -299,8 +344,7 @@ class Tables:
         """Between two transactions: everything that can be published, now that the stream is at
         `place`.
         """
-        if self._whole and time.monotonic() >= self._again_s:
-            self._copy_whole(self._whole.pop(0))
+        self._copy_whole()
         for table_id, followed in tuple(self._passing.items()):
             if followed.passing is not None and followed.passing.is_passed(place):
                 followed.passing = None
@@ -315,10 +359,12 @@ class Tables:
             else:
                 self._publish(read)
             self._outgoing.settle()
-        self._source.is_awaited = bool(self._snapshots.copies or self._passing)
+        self._source.is_awaited = bool(
+            self._snapshots.copies or self._passing or self._whole_copy or self._whole
+        )
 
-    def copy_again(self, table_ids: Iterable[str]) -> None:
-        """Somebody wants these tables copied."""
+    def copy_again(self, table_ids: Iterable[str], *, is_reduced: bool = False) -> None:
+        """These tables are copied. `is_reduced`: rows may be gone that the topic has."""
         tables = {table.id: table for table in self._source.tables()}
         for table_id in table_ids:
             table = tables.get(table_id)
@@ -335,7 +381,7 @@ class Tables:
             if self._states[table_id].failed is not None:
                 continue
             try:
-                if has_failed and table.key:
+                if (has_failed or is_reduced) and table.key:
                     self._begin_anew(table)  # what was deleted meanwhile is in no copy
             except TableRefused as error:
                 self.fail(table_id, error)
@@ -343,15 +389,22 @@ class Tables:
             followed.is_dropped = False
             passing = followed.passing.bounds() if followed.passing is not None else None
             snapshot = Snapshot(INCREMENTAL, passing=passing)
+            begun = state.snapshot if state is not None else None
+            if begun is not None and not has_failed and _waits_for_copy(table, begun):
+                snapshot = replace(snapshot, rows=begun.rows)
             self._put(replace(self._states[table_id], snapshot=snapshot))
-            self._copy(table, Snapshot(INCREMENTAL))
+            self._copy(table, replace(snapshot, passing=None))
         self._outgoing.settle()
 
     def _is_to_copy(self, state: TableState) -> bool:
         return state.failed is None and state.snapshot is not None and not state.snapshot.is_done
 
     def _is_copying(self, table_id: str) -> bool:
-        return table_id in self._snapshots.copies or any(t.id == table_id for t in self._whole)
+        return (
+            table_id in self._snapshots.copies
+            or any(t.id == table_id for t in self._whole)
+            or (self._whole_copy is not None and self._whole_copy.table.id == table_id)
+        )
 
     def _copy(self, table: Table, snapshot: Snapshot) -> None:
         followed = self._by_id.get(table.id) or self._follow_as_stored(table.id)
@@ -362,7 +415,7 @@ class Tables:
                 copy.sent = Tracker()
                 followed.trackers.append(copy.sent)
         else:
-            followed.is_dropped = snapshot.kind == INITIAL
+            followed.is_dropped = _waits_for_copy(table, snapshot)
             self._whole.append(table)
 
     def _follow_as_stored(self, table_id: str) -> Followed:
@@ -372,6 +425,8 @@ class Tables:
     def _stop_copying(self, table_id: str) -> None:
         self._snapshots.cancel(table_id)
         self._whole = [table for table in self._whole if table.id != table_id]
+        if self._whole_copy is not None and self._whole_copy.table.id == table_id:
+            self._end_whole_copy()
 
     def _publish(self, read: ReadChunk) -> None:
         """A chunk that the stream has passed."""
@@ -406,52 +461,103 @@ class Tables:
         for topic, key, value, headers in self._shaper.rows(table, rows, kind):
             append(topic, partitions[topic], key, value, headers, at_ms)
 
-    def _copy_whole(self, table: Table) -> None:
-        """A table without a key: all of it in one read, while the stream stands still. Changes
-        that the read contains and that come later are dropped.
+    def _copy_whole(self) -> None:
+        """The next step of the copies of tables without a key, one table after the other: see
+        whole_copy.py. Half of the time is the stream's.
         """
-        state, followed = self._states[table.id], self._by_id[table.id]
-        assert state.snapshot is not None
+        began_s = time.monotonic()
+        if began_s < self._again_s:
+            return
+        copy = self._whole_copy
+        if copy is None:
+            if self._whole:
+                self._begin_whole_copy(self._whole.pop(0))
+            return
         try:
-            chunk = self._source.read_chunk(table, None, self._settings.chunk_rows)
-            if not all(chunk.contains(transaction) for transaction in self.recent):
-                self._whole.append(table)  # the topic has something that the read has not (limbo)
-                self._again_s = time.monotonic() + AGAIN_S
+            if copy.chunk is None and not self._has_read(copy):
                 return
-            self._shaper.check_table(chunk.table, state.table)
-            if state.snapshot.kind == INCREMENTAL:
-                self._begin_anew(table)
-            total = self._source.estimate_rows(table)
-            counted = _Counted(chunk.rows, lambda rows: self._has_copied(state, rows, total))
-            self._append_rows(chunk.table, counted, state.snapshot.kind)
+            self._publish_piece(copy)
         except (SourceUnreachable, Fenced):
             raise
         except CaptureError as error:
-            self.fail(table.id, error)
-            self._outgoing.settle()
+            self.fail(copy.table.id, error)
+        self._outgoing.settle()
+        self._again_s = max(self._again_s, 2 * time.monotonic() - began_s)
+
+    def _begin_whole_copy(self, table: Table) -> None:
+        snapshot = self._states[table.id].snapshot
+        assert snapshot is not None
+        # First what is set aside, then the transactions before it, then the read.
+        copy = WholeCopy(self._source, table, snapshot.kind, tuple(self.recent))
+        self._whole_copy = self._by_id[table.id].copy = copy
+        copy.start(self._settings.chunk_rows)
+
+    def _end_whole_copy(self) -> None:
+        copy, self._whole_copy = self._whole_copy, None
+        if copy is not None:
+            copy.aside.close()
+            followed = self._by_id.get(copy.table.id)
+            if followed is not None and followed.copy is copy:
+                followed.copy = None
+
+    def _has_read(self, copy: WholeCopy) -> bool:
+        """Whether the rows can be published: from now on changes are no longer."""
+        chunk = copy.read()
+        if chunk is None:
+            return False
+        if not all(chunk.contains(transaction) for transaction in copy.recent):
+            self._end_whole_copy()
+            self._whole.append(copy.table)  # the topic has something that the read has not (limbo)
+            self._again_s = time.monotonic() + AGAIN_S
+            return False
+        self._shaper.check_table(chunk.table, self._states[copy.table.id].table)
+        if copy.kind == INCREMENTAL:
+            self._begin_anew(copy.table)
+        copy.chunk, copy.rows = chunk, iter(chunk.rows)
+        return True
+
+    def _publish_piece(self, copy: WholeCopy) -> None:
+        """Some rows, and after the last of them what was set aside. Should the end never come, the
+        next run begins anew.
+        """
+        chunk, state = copy.chunk, self._states[copy.table.id]
+        assert chunk is not None
+        assert state.snapshot is not None
+        before = copy.published_rows
+        self._append_rows(chunk.table, self._piece(copy), copy.kind)
+        is_done = copy.published_rows - before == 0
+        self._told.snapshot(copy.table.id, copy.published_rows, copy.total, is_done)
+        snapshot = Snapshot(
+            INCREMENTAL, None, copy.published_rows, copy.total, passing=state.snapshot.passing
+        )
+        if not is_done:
+            self._put(replace(state, snapshot=snapshot))
             return
+        append, partitions = self._outgoing.writer.append, self._outgoing.partitions
+        for at_ms, (topic, key, value, headers) in copy.aside.records(unless_in=chunk):
+            append(topic, partitions[topic], key, value, headers, at_ms)
+            if self._outgoing.writer.transaction_bytes > SPLIT_BYTES:
+                self._put(replace(state, snapshot=snapshot))
+                self._outgoing.store()
+                self._outgoing.open()
+        self._end_whole_copy()
+        followed = self._passing[copy.table.id] = self._by_id[copy.table.id]
         followed.is_dropped = False
         followed.passing = chunk
-        self._passing[table.id] = followed
-        snapshot = Snapshot(
-            state.snapshot.kind, None, counted.rows, total, is_done=True, passing=chunk.bounds()
-        )
-        self._put(replace(state, snapshot=snapshot))
-        self._outgoing.settle()
-        self._told.snapshot(table.id, counted.rows, total, is_done=True)
+        done = replace(snapshot, kind=copy.kind, is_done=True, passing=chunk.bounds())
+        self._put(replace(state, snapshot=done))
+        log.info("%s: %s: %d rows copied", self._settings.name, copy.table.id, done.rows)
 
-    def _has_copied(self, state: TableState, rows: int, total: int | None) -> None:
-        """So many rows of a copy in one piece are on their way. One that is too large for a Kafka
-        transaction becomes several; should the last of them never come, the next run begins anew.
-        """
-        self._told.snapshot(state.table.id, rows, total, is_done=False)
-        if self._outgoing.writer.transaction_bytes > SPLIT_BYTES:
-            assert state.snapshot is not None
-            passing = state.snapshot.passing
-            begun = Snapshot(INCREMENTAL, None, rows, total, passing=passing)
-            self._put(replace(state, snapshot=begun))
-            self._outgoing.store()
-            self._outgoing.open()
+    def _piece(self, copy: WholeCopy) -> Iterator[Row]:
+        until = copy.published_rows + PIECE_ROWS
+        for row in copy.rows:
+            copy.published_rows += 1
+            yield row
+            if (
+                copy.published_rows >= until
+                or self._outgoing.writer.transaction_bytes > PIECE_BYTES
+            ):
+                return
 
     def _copy_failed(self, failed: FailedCopy) -> None:
         if isinstance(failed.error, SourceUnreachable):
@@ -470,17 +576,10 @@ class Tables:
         self._outgoing.append(self._shaper.commit(Commit(1)))
 
 
-class _Counted:
-    """Rows on their way, counted; now and then it is told how many."""
-
-    def __init__(self, rows: Iterable[Row], tell: Callable[[int], None]) -> None:
-        self._rows = rows
-        self._tell = tell
-        self.rows = 0
-
-    def __iter__(self) -> Iterator[Row]:
-        for row in self._rows:
-            self.rows += 1
-            if not self.rows % TOLD_ROWS:
-                self._tell(self.rows)
-            yield row
+def _waits_for_copy(table: Table, snapshot: Snapshot | None) -> bool:
+    """A table without a key has no way to tell what a copy contains already. So its changes count
+    from the first copy on, and not while the topic has only a part of one.
+    """
+    if table.key or snapshot is None or snapshot.is_done:
+        return False
+    return snapshot.kind == INITIAL or snapshot.rows > 0

@@ -1,6 +1,7 @@
 """`headwater capture list | status | run | snapshot | reset`: databases whose changes are followed.
 
-list and status read the log only, so they work from any machine that reaches the broker.
+list and status read the log, so they work from any machine that reaches the broker; the database of
+a capture that does not run is asked what it keeps for it, if it can be reached.
 """
 
 import argparse
@@ -20,6 +21,8 @@ from headwater.cli.capture_state import (
     no_capture,
     shown_lag,
     shown_tables,
+    warning_of,
+    with_lag_now,
 )
 from headwater.cli.output import count, duration, note, print_json, say, size, styled, table
 from headwater.cli.parser import Command, Parser
@@ -89,8 +92,13 @@ def _show(known: Known) -> None:
     say(f"  position  {place}")
     say(f"  last transaction  {at}")
     say(f"  lag  {shown_lag(known)}")
-    if capture.lag.retained_bytes is not None:
-        say(f"  log kept for it  {size(capture.lag.retained_bytes)}")
+    if known.lag.retained_bytes is not None:
+        is_old = known.lag_now is None and known.state != FOLLOWING
+        then = " when it was last seen; its database does not answer now" if is_old else ""
+        say(f"  log kept for it  {size(known.lag.retained_bytes)}{then}")
+    warning = warning_of(known)
+    if warning is not None:
+        say(f"{styled('warning:', 'bold yellow')} {warning}")
     if known.stored.tables:
         say()
         say(table(("table", "state", ">rows copied", "topic"), _table_rows(known)))
@@ -125,9 +133,10 @@ def _known(loaded: config.Config) -> list[Known]:
     connected(loaded)
     records = read_committed_latest(loaded.bootstrap(), loaded.client, positions.TOPIC)
     names = {*loaded.captures, *positions.captures_in(records)}
-    return known_captures(
+    known = known_captures(
         loaded.captures, {name: positions.decode(name, records) for name in sorted(names)}
     )
+    return [with_lag_now(each) for each in known]
 
 
 COMMANDS = {

@@ -49,6 +49,8 @@ def _check_capture(
         if all(isinstance(problem, TableRefused) for problem in problems):
             yield from _check_tables(check, settings, source)
             yield from _check_position(check, loaded, settings.name, stored, source)
+            for advice in source.advice():
+                yield Finding("warning", check, str(advice), advice.hint)
     except HeadwaterError as error:
         yield _finding(check, error)
     finally:

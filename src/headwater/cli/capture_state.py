@@ -9,15 +9,17 @@ from typing import Any, Final
 
 from headwater import config
 from headwater.capture import positions
+from headwater.capture.contract import Lag
 from headwater.capture.plan import topic_name
 from headwater.capture.positions import Stored, TableState
 from headwater.capture.settings import CaptureSettings, with_password
+from headwater.capture.sources import source_of
 from headwater.cli.cluster import Cluster
 from headwater.cli.output import count, duration, plural, size
 from headwater.cli.parser import Parser, common_options
 from headwater.client import login
 from headwater.client.compacted import read_committed_latest
-from headwater.errors import UsageError
+from headwater.errors import HeadwaterError, UsageError
 from headwater.settings import ClientSettings
 
 _METRICS_TIMEOUT_S: Final = 1.0
@@ -36,6 +38,7 @@ class Known:
     settings: CaptureSettings | None
     stored: Stored
     not_ready: str | None = None  # what its process says, if it can be asked
+    lag_now: Lag | None = None  # what its database says, if it was asked
 
     @property
     def state(self) -> str:
@@ -55,12 +58,19 @@ class Known:
         return max(0.0, time.time() - self.stored.capture.written_ms / 1000)
 
     @property
+    def lag(self) -> Lag:
+        """As the database said just now, else as the capture stored it."""
+        if self.lag_now is not None:
+            return self.lag_now
+        return self.stored.capture.lag if self.stored.capture is not None else Lag()
+
+    @property
     def lag_s(self) -> float | None:
         """How old the last transaction was when it was read."""
         capture = self.stored.capture
         if capture is None:
             return None
-        if capture.lag.size_bytes == 0:
+        if self.lag.size_bytes == 0:
             return 0.0
         return capture.delay_ms / 1000
 
@@ -82,9 +92,10 @@ class Known:
             "not_ready": self.not_ready,
             "position": None if capture is None else dict(capture.position.at),
             "source_timestamp_ms": None if capture is None else capture.ts_ms,
-            "lag_bytes": None if capture is None else capture.lag.size_bytes,
+            "lag_bytes": self.lag.size_bytes,
             "lag_seconds": self.lag_s,
-            "retained_bytes": None if capture is None else capture.lag.retained_bytes,
+            "retained_bytes": self.lag.retained_bytes,
+            "retained_left_bytes": self.lag.left_bytes,
             "tables": [
                 _table_as_json(self.name, each) for _, each in sorted(self.stored.tables.items())
             ],
@@ -113,9 +124,10 @@ def shown_lag(known: Known) -> str:
     capture = known.stored.capture
     if capture is None:
         return "-"
-    if capture.lag.size_bytes == 0:
+    lag = known.lag
+    if lag.size_bytes == 0:
         return "none"
-    parts = [size(capture.lag.size_bytes)] if capture.lag.size_bytes is not None else []
+    parts = [size(lag.size_bytes)] if lag.size_bytes is not None else []
     if known.lag_s is not None:
         parts.append(duration(known.lag_s))
     return ", ".join(parts) or "?"
@@ -151,6 +163,37 @@ def asked(settings: CaptureSettings | None) -> str | None:
         return said.strip().removeprefix("not ready: ")
     except (OSError, ValueError):
         return None  # it may run on another machine
+
+
+def with_lag_now(known: Known) -> Known:
+    """Of a capture that nobody runs the database is asked: what was stored is as old as its end,
+    and the log that is kept for it grows. One that does not answer changes nothing.
+    """
+    if known.settings is None or known.stored.capture is None or known.state == FOLLOWING:
+        return known
+    try:
+        source = source_of(with_password(known.settings))
+    except HeadwaterError:
+        return known
+    try:
+        return dataclasses.replace(known, lag_now=source.lag(known.stored.capture.position.at))
+    except HeadwaterError:
+        return known
+    finally:
+        source.close()
+
+
+def warning_of(known: Known) -> str | None:
+    """Why the log that the database keeps for it will soon be a problem."""
+    lag = known.lag
+    if not lag.is_running_out or lag.retained_bytes is None:
+        return None
+    if lag.left_bytes is None:
+        return f"the database keeps {size(lag.retained_bytes)} of log for it, without a limit"
+    return (
+        f"the database keeps {size(lag.retained_bytes)} of log for it; {size(lag.left_bytes)} more,"
+        " and it gives that up, or its disk is full"
+    )
 
 
 def known_captures(

@@ -38,7 +38,7 @@ def captures_state(config: Config) -> list[dict[str, Any]]:
     if not config.captures:
         return []
     from headwater.capture import positions
-    from headwater.cli.capture_state import known_captures
+    from headwater.cli.capture_state import known_captures, warning_of, with_lag_now
     from headwater.client.compacted import read_committed_latest
 
     try:
@@ -49,9 +49,9 @@ def captures_state(config: Config) -> list[dict[str, Any]]:
             for name in config.captures
         ]
     stored = {name: positions.decode(name, records) for name in config.captures}
+    known = [with_lag_now(each) for each in known_captures(config.captures, stored)]
     return [
-        {"ready": each.is_well, **each.as_json()}
-        for each in known_captures(config.captures, stored)
+        {"ready": each.is_well, "warning": warning_of(each), **each.as_json()} for each in known
     ]
 
 
@@ -101,6 +101,9 @@ def show_captures(captures: list[dict[str, Any]]) -> None:
     headers = ("capture", "state", "lag", "tables", "source")
     say("\n" + _coloured(table(headers, [_capture_cells(each) for each in captures])))
     _show_errors("capture", captures)
+    for capture in captures:
+        if capture.get("warning"):
+            say(f"{styled('warning:', 'bold yellow')} {capture['capture']}: {capture['warning']}")
 
 
 def _capture_cells(capture: dict[str, Any]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import pytest
 from postgres_capture import Capture, capturing
 
 from headwater.capture.contract import Begin
-from headwater.capture.postgres import chunks, stream
+from headwater.capture.postgres import chunks
 from headwater.capture.postgres.chunks import Snapshot
 from headwater.errors import CaptureError, SourceRefused
 from headwater.settings import Secret
@@ -69,23 +69,6 @@ def test_a_table_without_key_is_read_in_one(postgres):
         postgres.run("DROP TABLE t")  # no lock outlives the call
         assert chunk.after is None
         assert [row["a"] for row in chunk.rows] == list(range(1, 30001))
-
-
-def test_the_stream_lives_on_while_its_thread_reads_a_table(postgres, monkeypatch):
-    """A table without key is read by the stream's thread, perhaps for longer than PostgreSQL waits
-    for a sign of life.
-    """
-    monkeypatch.setattr(stream, "_KEEPALIVE_S", 0.2)
-    postgres.run("CREATE TABLE t (a int, b text); ALTER TABLE t REPLICA IDENTITY FULL")
-    postgres.run("INSERT INTO t SELECT g, repeat('x', 1000) FROM generate_series(1, 6000) g")
-    impatient = Secret(postgres.url + "?options=-c%20wal_sender_timeout%3D1s")
-    with capturing(postgres, source=impatient) as capture:
-        next(capture.stream)
-        for row in capture.source.read_chunk(capture.table("t"), None, 10).rows:
-            if row["a"] % 1000 == 0:
-                time.sleep(0.4)
-        postgres.run("INSERT INTO t VALUES (0, '')")
-        assert capture.changes(1)[0].after == {"a": 0, "b": ""}
 
 
 def test_large_rows_make_small_chunks(postgres, monkeypatch):

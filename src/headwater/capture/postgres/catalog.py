@@ -13,13 +13,21 @@ from headwater.capture.settings import CaptureSettings
 # A table without replica identity cannot be published: its UPDATEs would fail in the application.
 # Of a partitioned table every leaf needs one.
 _SCHEMAS_VERSION: Final = 150000  # CREATE PUBLICATION … FOR TABLES IN SCHEMA
+GENERATED_VERSION: Final = 180000  # CREATE PUBLICATION … WITH (publish_generated_columns = stored)
 _IN_SCHEMA: Final = """
     OR EXISTS (SELECT FROM pg_publication_namespace s
                WHERE s.pnpubid = p.oid AND s.pnnspid = c.relnamespace)"""
+# From version 18 on PostgreSQL refuses UPDATEs of a table whose identity has columns that are not
+# published; virtual ones never are.
+_UNPUBLISHED: Final = """ AND NOT EXISTS (
+            SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND NOT a.attisdropped
+              AND (a.attgenerated = 'v' OR a.attgenerated = 's' AND NOT EXISTS (
+                  SELECT FROM pg_publication
+                  WHERE pubname = %(publication)s AND pubgencols = 's')))"""
 _CANDIDATES: Final = """
 WITH identity AS (
     SELECT c.oid, CASE c.relreplident
-        WHEN 'f' THEN true
+        WHEN 'f' THEN true/* generated */
         WHEN 'd' THEN EXISTS (SELECT FROM pg_index WHERE indrelid = c.oid AND indisprimary)
         WHEN 'i' THEN EXISTS (SELECT FROM pg_index WHERE indrelid = c.oid AND indisreplident)
         ELSE false END AS present
@@ -39,18 +47,22 @@ SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relkind = 'p',
     pg_get_userbyid(c.relowner)::text,
     COALESCE((SELECT rolsuper FROM pg_roles o WHERE o.oid = c.relowner), false),
     pg_has_role(c.relowner, 'USAGE'),
-    has_table_privilege(c.oid, 'SELECT')
+    has_table_privilege(c.oid, 'SELECT'),
+    c.relreplident = 'f'
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND c.oid >= 16384
     AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%%'
 ORDER BY 2, 3
 """
-# Generated columns are not in the stream (before PostgreSQL 18 never), so not in snapshots either.
+# Generated columns are in snapshots if they are in the stream: before PostgreSQL 18 never.
+_GENERATED: Final = """ OR attgenerated = 's' AND EXISTS (
+        SELECT FROM pg_publication WHERE pubname = %(publication)s AND pubgencols = 's')"""
 _COLUMNS: Final = """
 SELECT attrelid::int8, attname::text, atttypid::int8, atttypmod, format_type(atttypid, atttypmod),
        attnotnull
 FROM pg_attribute
-WHERE attrelid = ANY(%s::oid[]) AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
+WHERE attrelid = ANY(%(oids)s::oid[]) AND attnum > 0 AND NOT attisdropped
+    AND (attgenerated = ''/* generated */)
 ORDER BY attrelid, attnum
 """
 # The primary key; without one the index that is the replica identity.
@@ -81,6 +93,7 @@ class Candidate:
     owner_is_superuser: bool
     owned: bool  # we have its owner's rights
     readable: bool
+    full: bool  # its replica identity is the whole row
 
     @property
     def id(self) -> str:
@@ -121,6 +134,8 @@ class Selection:
         query = _CANDIDATES
         if cursor.connection.server_version >= _SCHEMAS_VERSION:
             query = query.replace("/* schemas */", _IN_SCHEMA)
+        if cursor.connection.server_version >= GENERATED_VERSION:
+            query = query.replace("/* generated */", _UNPUBLISHED)
         cursor.execute(query, {"publication": publication})
         matching = [
             Candidate(oid, schema, name, partitioned, tuple(ancestors), *flags)
@@ -131,8 +146,12 @@ class Selection:
         return [c for c in matching if oids.isdisjoint(c.ancestors)]
 
 
-def describe(cursor: Any, oids: Sequence[int]) -> dict[int, Description]:
-    cursor.execute(_COLUMNS, (list(oids),))
+def describe(cursor: Any, oids: Sequence[int], publication: str) -> dict[int, Description]:
+    """Tables as the publication shows them."""
+    query = _COLUMNS
+    if cursor.connection.server_version >= GENERATED_VERSION:
+        query = query.replace("/* generated */", _GENERATED)
+    cursor.execute(query, {"oids": list(oids), "publication": publication})
     columns: dict[int, list[RawColumn]] = {oid: [] for oid in oids}
     for oid, *fields in cursor.fetchall():
         columns[oid].append(RawColumn(*fields))

@@ -173,7 +173,7 @@ def _tables(
         foreign = []
     for candidate in candidates:
         if not candidate.identified:
-            yield unidentified(candidate)
+            yield unidentified(candidate, publication.name)
             continue
         if not candidate.readable:
             yield _unreadable(candidate, role)

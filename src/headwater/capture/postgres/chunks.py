@@ -5,13 +5,9 @@ the place of the log, COPY the rows out. `pg_current_snapshot()` tells exactly w
 the rows show, so the stream and the chunk can be brought together without a guess.
 """
 
-import math
-import re
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import repeat
+from collections.abc import Iterable, Iterator
 from typing import IO, Any, Final, NamedTuple
 
 import psycopg2
@@ -20,25 +16,22 @@ import psycopg2.errors
 from headwater.capture.contract import Begin, Chunk, Place, Row, Table, without_values
 from headwater.capture.postgres.catalog import RawColumn, Shelf, describe, make_table
 from headwater.capture.postgres.connection import Pool, literal, lsn_number, quoted
+from headwater.capture.postgres.copy_text import (
+    NULL,
+    Full,
+    Lines,
+    MakeRows,
+    cells_of,
+    find_operators,
+    rows_maker,
+    unescaped,
+)
 from headwater.capture.postgres.typecatalog import TypeCatalog
-from headwater.capture.postgres.values import Codec
 from headwater.errors import SourceUnreachable, TableRefused
 
 CHUNK_BYTES: Final = 8 << 20  # of COPY's text; a chunk ends early rather than grow beyond
 _SPOOL_BYTES: Final = 8 << 20  # of a table without key: in memory; more goes to a temporary file
 _WRITERS_POLL_S: Final = 0.2
-_WRITERS_WAIT_S: Final = 20.0
-# COPY's text format writes a vertical tab inside of values as \v: a bare one can only be our NULL.
-_NULL: Final = "\x0b"
-_ESCAPES: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
-_ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
-_INLINE: Final = {
-    "int": "int(c{i})",
-    "float": "f{i}(c{i})",
-    "bool": "c{i} == 't'",
-    "text": "c{i}",
-    "call": "f{i}(c{i})",
-}
 # A write lock on the table, or on a partition of it, held by a transaction under way.
 _WRITERS: Final = """
 SELECT DISTINCT l.virtualtransaction FROM pg_locks l
@@ -49,9 +42,6 @@ WHERE l.locktype = 'relation' AND l.granted AND l.pid IS DISTINCT FROM pg_backen
   AND l.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock',
                  'AccessExclusiveLock')
 """
-
-# From cells, and what stands for NULL among them, to rows.
-MakeRows = Callable[[Iterable[list[str]], str], list[Row]]
 
 
 class Snapshot:
@@ -103,47 +93,14 @@ class _Reader(NamedTuple):
     make_rows: MakeRows
 
 
-class _Full(Exception):
-    """Enough bytes for one chunk."""
-
-
-class _Lines(list[bytes]):
-    """Where COPY writes its rows; ends it when there are enough bytes."""
-
-    size_bytes = 0
-
-    def write(self, line: bytes) -> None:
-        self.append(line)
-        self.size_bytes += len(line)
-        if self.size_bytes > CHUNK_BYTES:
-            raise _Full
-
-
-class _Spool:
-    """Where COPY writes a whole table, which may take long: `alive` is called again and again."""
-
-    def __init__(self, alive: Callable[[], None]) -> None:
-        self.file: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES)  # noqa: SIM115
-        self._alive = alive
-        self._rows = 0
-
-    def write(self, line: bytes) -> None:
-        self.file.write(line)
-        self._rows += 1
-        if self._rows % 10_000 == 0:
-            self._alive()
-
-
 class ChunkReader:
-    """Used by several threads. `alive` is called while a table without key is read: that is done by
-    the stream's thread, and PostgreSQL would take a stream from which it hears nothing for dead.
-    """
+    """Used by several threads."""
 
     def __init__(
-        self, pool: Pool, shelf: Shelf, decimals: str, times: str, alive: Callable[[], None]
+        self, pool: Pool, shelf: Shelf, publication: str, decimals: str, times: str
     ) -> None:
+        self._publication = publication
         self._pool = pool
-        self._alive = alive
         self._shelf = shelf
         self._types = TypeCatalog(decimals, times)
         self._readers: dict[int, _Reader] = {}
@@ -199,14 +156,14 @@ class ChunkReader:
             _flush(cursor, lsn)
             return PostgresChunk(reader.table, every_row, None, snapshot, lsn)
         limit = min(limit_rows, int(CHUNK_BYTES / 2 / self._row_bytes.get(oid, 1)) or 1)
-        self._find_operators(cursor, reader)
-        lines = _Lines()
+        find_operators(cursor, [c.oid for c in reader.columns if c.name in reader.key])
+        lines = Lines(CHUNK_BYTES)
         full = False
         try:
             cursor.copy_expert(_select(reader, rows_from, after, limit), lines)
             cursor.execute("COMMIT")
             _flush(cursor, lsn)
-        except _Full:
+        except Full:
             full = True
             connection.close()  # in the middle of a COPY: of no further use
         if lines:
@@ -214,24 +171,24 @@ class ChunkReader:
         last = None
         if full or len(lines) >= limit:
             at = [c.name for c in reader.columns]
-            cells = _unescaped(lines[-1].decode().removesuffix("\n"))
+            cells = unescaped(lines[-1].decode().removesuffix("\n"))
             last = [cells[at.index(column)] for column in reader.key]
-        rows = reader.make_rows(*_cells(b"".join(lines)))
+        rows = reader.make_rows(*cells_of(b"".join(lines)))
         return PostgresChunk(reader.table, rows, last, snapshot, lsn)
 
     def _read_all(self, cursor: Any, reader: _Reader, rows_from: str) -> Iterator[Row]:
         """Everything into a file first, so that neither transaction nor lock outlive the call."""
-        spool = _Spool(self._alive)
+        spool: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES)  # noqa: SIM115
         try:
             cursor.copy_expert(_select(reader, rows_from, None, None), spool)
         except BaseException:
-            spool.file.close()
+            spool.close()
             raise
-        spool.file.seek(0)
-        return _rows_of(spool.file, reader.make_rows, self._alive)
+        spool.seek(0)
+        return _rows_of(spool, reader.make_rows)
 
     def _reader(self, cursor: Any, table: Table, oid: int) -> _Reader:
-        described = describe(cursor, [oid])[oid]
+        described = describe(cursor, [oid], self._publication)[oid]
         with self._lock:
             reader = self._readers.get(oid)
             if (
@@ -245,23 +202,10 @@ class ChunkReader:
                 table.schema, table.name, described.columns, described.key, self._types
             )
             codecs = [self._types.codec(c.oid, c.typmod) for c in described.columns]
-            make_rows = _make_rows([c.name for c in described.columns], codecs)
+            make_rows = rows_maker([c.name for c in described.columns], codecs)
             reader = _Reader(described.columns, described.key, self._shelf.same(made), make_rows)
             self._readers[oid] = reader
             return reader
-
-    def _find_operators(self, cursor: Any, reader: _Reader) -> None:
-        """The `>` of types of extensions (citext) is found only in their schema."""
-        key_types = [c.oid for c in reader.columns if c.name in reader.key and c.oid >= 16384]
-        if not key_types:
-            return
-        cursor.execute(
-            """SELECT DISTINCT n.nspname FROM pg_type t JOIN pg_namespace n ON n.oid = typnamespace
-               WHERE t.oid = ANY(%s::oid[]) AND typtype = 'b'""",
-            (key_types,),
-        )
-        schemas = ["pg_catalog", *(name for (name,) in cursor.fetchall())]
-        cursor.execute("SET LOCAL search_path = " + ", ".join(map(quoted, schemas)))
 
     def _wait_for_writers(self, cursor: Any, table: Table) -> None:
         """What a transaction wrote before its table was published is not in the stream, even if
@@ -273,10 +217,7 @@ class ChunkReader:
             return
         cursor.execute(_WRITERS, {"oid": oid})
         writers = set(cursor.fetchall())
-        # A table without key is read while the stream stands still: that must not be for long.
-        deadline = time.monotonic() + (_WRITERS_WAIT_S if not table.key else math.inf)
-        while writers and time.monotonic() < deadline and not self._stopped.wait(_WRITERS_POLL_S):
-            self._alive()
+        while writers and not self._stopped.wait(_WRITERS_POLL_S):
             cursor.execute(_WRITERS, {"oid": oid})
             writers &= set(cursor.fetchall())
         if writers:
@@ -313,49 +254,18 @@ def _select(reader: _Reader, rows_from: str, after: Any, limit: int | None) -> s
         if after is not None:
             where = f" WHERE ({key}) > ({', '.join(map(literal, after))})"
         order = f" ORDER BY {key} LIMIT {limit}"
-    return f"COPY (SELECT {columns} FROM {rows_from}{where}{order}) TO STDOUT (NULL '{_NULL}')"  # noqa: S608
+    return f"COPY (SELECT {columns} FROM {rows_from}{where}{order}) TO STDOUT (NULL '{NULL}')"  # noqa: S608
 
 
-def _cells(data: bytes) -> tuple[Iterator[list[str]], str]:
-    """The cells of each row, and what stands for NULL among them. One row at a time: lists that
-    live on would be the garbage collector's work.
-    """
-    text = data.decode()
-    if "\\" not in text:
-        lines = text.split("\n")
-        lines.pop()
-        return map(str.split, lines, repeat("\t")), _NULL
-    # Once unescaped, a vertical tab may be a value. PostgreSQL's text never has a NUL character.
-    lines = text.replace(_NULL, "\0").split("\n")
-    lines.pop()
-    return (_unescaped(line) if "\\" in line else line.split("\t") for line in lines), "\0"
+def _rows_of(spool: IO[bytes], make_rows: MakeRows) -> Iterator[Row]:
+    """The file is closed with the iterator, also if nobody asks it for a row."""
 
+    def rows() -> Iterator[Row]:
+        with spool:
+            yield {}
+            while lines := spool.readlines(1 << 20):
+                yield from make_rows(*cells_of(b"".join(lines)))
 
-def _unescaped(line: str) -> list[str]:
-    return [
-        _ESCAPE.sub(lambda match: _ESCAPES.get(match[1], match[1]), cell) if "\\" in cell else cell
-        for cell in line.split("\t")
-    ]
-
-
-def _rows_of(spool: IO[bytes], make_rows: MakeRows, alive: Callable[[], None]) -> Iterator[Row]:
-    with spool:
-        while lines := spool.readlines(1 << 20):
-            alive()
-            yield from make_rows(*_cells(b"".join(lines)))
-
-
-def _make_rows(names: Sequence[str], codecs: Sequence[Codec]) -> MakeRows:
-    """One comprehension made for the table: from cells to rows."""
-    scope: dict[str, Any] = {f"f{i}": codec.convert for i, codec in enumerate(codecs)}
-    if not names:
-        return lambda cells, _null: [{} for _ in cells]
-    row = ", ".join(
-        f"{name!r}: None if c{i} == null else {_INLINE[codec.inline].format(i=i)}"
-        for i, (name, codec) in enumerate(zip(names, codecs, strict=True))
-    )
-    unpacked = ", ".join(f"c{i}" for i in range(len(names)))
-    source = f"def make_rows(cells, null):\n  return [{{{row}}} for {unpacked}, in cells]"
-    exec(source, scope)  # noqa: S102 - names go in as literals only
-    made: MakeRows = scope["make_rows"]
-    return made
+    started = rows()
+    next(started)
+    return started

@@ -247,6 +247,12 @@ def _explained_connect(text: str, parts: dict[str, str]) -> CaptureError:
             detail=user,
             hint=f"ALTER ROLE {quoted(user)} REPLICATION;",
         )
+    if re.search(r'max_wal_senders"? \(currently 0\)', text):
+        return SourceRefused(
+            "PostgreSQL sends its log to nobody",
+            detail="max_wal_senders is 0",
+            hint="ALTER SYSTEM SET max_wal_senders = 10; and restart PostgreSQL",
+        )
     if re.search("sslmode|does not support SSL|certificate", text):
         return SourceRefused(
             "PostgreSQL and `source` do not agree about TLS",

@@ -77,6 +77,36 @@ def parse_truncate(data: bytes) -> list[bytes]:
     return [data[6 + 4 * i : 10 + 4 * i] for i in range(count)]
 
 
+def key_texts(data: bytes, columns: Sequence[int]) -> tuple[str, ...]:
+    """Of an update: these columns of the new row as PostgreSQL writes them. Of a large key that did
+    not change only the old row has the value.
+    """
+    if data[5] == 78:  # N
+        new, _ = _tuple(data, 6)
+        old = new
+    else:
+        old, at = _tuple(data, 6)
+        new, _ = _tuple(data, at + 1)
+    found = (new[i] if new[i] is not None else old[i] for i in columns)
+    return tuple((text or b"").decode() for text in found)
+
+
+def _tuple(data: bytes, at: int) -> tuple[list[bytes | None], int]:
+    """The texts of a row; None for those that are null or left out."""
+    texts: list[bytes | None] = []
+    count = int.from_bytes(data[at : at + 2], "big")
+    at += 2
+    for _ in range(count):
+        if data[at] != 116:  # t
+            texts.append(None)
+            at += 1
+            continue
+        end = at + 5 + _INT32(data, at + 1)[0]
+        texts.append(data[at + 5 : end])
+        at = end
+    return texts, at
+
+
 def make_decode(names: Sequence[str], codecs: Sequence[Codec]) -> Decode:
     scope: dict[str, Any] = {"u": _INT32, "unavailable": UNAVAILABLE}
     lines = ["def decode(d, p):"]

@@ -62,7 +62,7 @@ class Publication:
             )
         candidates = self._select.candidates(cursor, self.name)
         failed: dict[str, HeadwaterError] = {
-            c.id: unidentified(c) for c in candidates if not c.identified
+            c.id: unidentified(c, self.name) for c in candidates if not c.identified
         }
         identified = [c for c in candidates if c.identified]
         if found is not None and found[0]:  # FOR ALL TABLES
@@ -164,7 +164,15 @@ def _listed(candidates: Iterable[Candidate]) -> str:
     )
 
 
-def unidentified(candidate: Candidate) -> TableRefused:
+def unidentified(candidate: Candidate, publication: str) -> TableRefused:
+    if candidate.full:
+        return TableRefused(
+            f"the table {candidate.id} has generated columns in its replica identity",
+            detail="REPLICA IDENTITY FULL has all columns, and PostgreSQL would refuse UPDATEs and "
+            "DELETEs as long as some are not published; the table is left out",
+            hint=f"ALTER PUBLICATION {quoted(publication)} SET (publish_generated_columns = stored)"
+            "; (virtual columns cannot be published: use a primary key as identity)",
+        )
     return TableRefused(
         f"the table {candidate.id} has no replica identity",
         detail="no primary key: PostgreSQL could not tell which row an UPDATE or DELETE changed, "

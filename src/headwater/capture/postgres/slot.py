@@ -1,18 +1,30 @@
 """The replication slot: PostgreSQL's memory of how far we are."""
 
+import os
 import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 import psycopg2
 import psycopg2.errors
 
-from headwater.capture.contract import Position
+from headwater.capture.contract import Lag, Position
 from headwater.capture.postgres.connection import lsn_number, lsn_text
 from headwater.errors import PositionLost, SourceRefused, SourceUnreachable
 
 _HOLDER_PATIENCE_S: Final = 3.0  # for an old process to let go by itself
 _CREATE_TIMEOUT_S: Final = 60
-_FAILOVER_VERSION: Final = 170000
+FAILOVER_VERSION: Final = 170000
+
+
+_RETAINED: Final = """
+SELECT pg_current_wal_lsn() - restart_lsn, safe_wal_size,
+    CASE WHEN inet_server_addr() IS NOT DISTINCT FROM inet_client_addr()
+         THEN (SELECT setting FROM pg_settings WHERE name = 'data_directory') END
+FROM pg_replication_slots WHERE slot_name = %s
+"""
 
 
 class Slot:
@@ -67,6 +79,20 @@ class Slot:
             )
         return at, False
 
+    def retained(self, rows: Callable[[str, Sequence[Any]], list[Any]]) -> Lag:
+        """The log that PostgreSQL keeps for the slot, and by how much it may grow. `rows` asks."""
+        found = rows(_RETAINED, (self.name,))
+        if not found or found[0][0] is None:
+            return Lag()
+        retained, safe_bytes, directory = found[0]
+        limits = [
+            int(each)
+            for each in (safe_bytes, _free_bytes(directory) if directory else None)
+            if each is not None
+        ]
+        left_bytes = max(0, min(limits)) if limits else None
+        return Lag(retained_bytes=max(0, int(retained)), left_bytes=left_bytes)
+
     def free(self, cursor: Any) -> None:
         """Waits until nobody holds the slot; a process that does not let go is ended. (Who calls
         this has fenced it: whatever it still sends to the topics is refused.)
@@ -96,7 +122,7 @@ class Slot:
 
     def _create(self, cursor: Any) -> int:
         """PostgreSQL waits for all transactions that are under way; not for ever here."""
-        failover = cursor.connection.server_version >= _FAILOVER_VERSION
+        failover = cursor.connection.server_version >= FAILOVER_VERSION
         cursor.execute(f"SET statement_timeout = '{_CREATE_TIMEOUT_S}s'")
         try:
             # failover: a standby that synchronises slots (PostgreSQL 17) can take over with it.
@@ -122,3 +148,12 @@ class Slot:
             hint=f"headwater capture reset {self._capture} (then a new snapshot brings the topics "
             "up to date)",
         )
+
+
+def _free_bytes(data_directory: str) -> int | None:
+    """Of the disk that holds the log, if the server runs on this machine."""
+    for directory in (Path(data_directory) / "pg_wal", Path(data_directory)):
+        with suppress(OSError):
+            disk = os.statvfs(directory)
+            return disk.f_bavail * disk.f_frsize
+    return None

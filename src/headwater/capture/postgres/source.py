@@ -3,7 +3,10 @@
 import re
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
+
+import psycopg2.extras
 
 from headwater.capture.contract import (
     Chunk,
@@ -13,11 +16,14 @@ from headwater.capture.contract import (
     Position,
     SchemaChange,
     Source,
+    StorageChange,
     Table,
     TableFailed,
 )
+from headwater.capture.postgres import timeline
 from headwater.capture.postgres.catalog import Candidate, Selection, Shelf, describe, make_table
 from headwater.capture.postgres.chunks import ChunkReader, PostgresChunk, Snapshot
+from headwater.capture.postgres.completing import Completer
 from headwater.capture.postgres.connection import (
     Address,
     ImpatientCursor,
@@ -28,10 +34,12 @@ from headwater.capture.postgres.connection import (
 )
 from headwater.capture.postgres.publication import Publication, Synced
 from headwater.capture.postgres.slot import Slot
+from headwater.capture.postgres.storage import REDUCED, SAME, Storage, compare, read_storages
 from headwater.capture.postgres.stream import OWN_PREFIX, ChangeStream
+from headwater.capture.postgres.toast import ToastCache
 from headwater.capture.postgres.typecatalog import TypeCatalog
 from headwater.capture.settings import CaptureSettings
-from headwater.errors import HeadwaterError
+from headwater.errors import CaptureError, HeadwaterError
 
 # How often new and changed tables are looked for. The stream stands still meanwhile, and thousands
 # of tables take a while: it is then done more rarely.
@@ -63,7 +71,7 @@ class PostgresSource(Source):
         self._types = TypeCatalog(settings.decimals, settings.times)
         self._pool = Pool(self._address)
         self._chunks = ChunkReader(
-            self._pool, self._shelf, settings.decimals, settings.times, self.stay_connected
+            self._pool, self._shelf, self._publication.name, settings.decimals, settings.times
         )
         self._catalog: Any = None  # the main thread's connection
         self._stream: ChangeStream | None = None
@@ -72,6 +80,7 @@ class PostgresSource(Source):
         # that is certain, None before they were told.
         self._held: dict[str, int | None] = {}
         self._failed: dict[str, str] = {}  # tables that were reported, and as what
+        self._seen_storages: dict[str, Storage] = {}  # as of the last look
         self._later: list[tuple[int, Event]] = []  # events for when the stream has come to an LSN
         self._opened = False
         self._mind_due = 0.0
@@ -82,7 +91,14 @@ class PostgresSource(Source):
 
         return check(self._address, self._settings, self._slot, self._publication, self._selection)
 
+    def advice(self) -> list[CaptureError]:
+        from headwater.capture.postgres.advice import advice
+
+        return advice(self._address, self._slot, self._publication, self._selection)
+
     def open(self, after: Position | None, known: Mapping[str, Table]) -> Place:
+        # Before anything is made: should a standby take over meanwhile, the place is the older one.
+        now = self._timeline()
         with self._address.errors(), self._connection().cursor() as cursor:
             self._slot.free(cursor)
             if after is not None:
@@ -95,18 +111,22 @@ class PostgresSource(Source):
             if created:
                 self._chunks.settle(candidate.oid for candidate in synced.tables)
             self._known = {candidate.id: candidate.oid for candidate in synced.tables}
+            self._seen_storages = dict(self.storages)
+            storages = self._changed_storages(cursor, synced.tables)
+            end = _end_of_log(cursor)
             self._later = [
                 (lsn, SchemaChange(table_id, None))
                 for table_id in known
                 if table_id not in self._known and not _exists(cursor, known[table_id])
             ]
+            self._later += [(end, change) for change in storages]
             for candidate in synced.held:
                 self._hold(candidate.id, lsn)
             self._report_failed(synced, lsn)
         self._heartbeat_at = time.monotonic()
         self._mind_due = self._heartbeat_at + MIND_S
         self._opened = True
-        return {"lsn": lsn}
+        return now.place(lsn)
 
     def check_position(self, after: Position) -> bool:
         with self._address.errors(), self._connection().cursor() as cursor:
@@ -125,6 +145,8 @@ class PostgresSource(Source):
 
     def changes(self, after: Position) -> Iterator[Event]:
         self._connection()
+        toast = ToastCache()
+        completer = Completer(self._pool, self._types, toast, self.stay_connected)
         stream = ChangeStream(
             self._settings.name,
             self._address,
@@ -133,11 +155,13 @@ class PostgresSource(Source):
             self._selection,
             self._shelf,
             lambda: self.is_awaited,
+            lambda: completer.is_holding,
+            toast,
         )
         self._stream = stream
         self._beat()  # so that a message comes soon: see feedback.py
         stream.start(self._slot.name, self._publication.name, after)
-        yield from stream.events(after, self._between)
+        yield from completer.complete(stream.events(after, self._between))
 
     def acknowledge(self, place: Place) -> None:
         if self._stream is not None:
@@ -163,15 +187,11 @@ class PostgresSource(Source):
         return int(rows[0][0]) if rows[0][0] else None  # 0: never analysed
 
     def lag(self, acknowledged: Place) -> Lag:
-        rows = self._pool.rows(
-            """SELECT pg_current_wal_lsn() - %s::pg_lsn, pg_current_wal_lsn() - restart_lsn
-               FROM pg_replication_slots WHERE slot_name = %s""",
-            (lsn_text(int(acknowledged["lsn"]) + 1), self._slot.name),
+        retained = self._slot.retained(self._pool.rows)
+        behind = self._pool.rows(
+            "SELECT pg_current_wal_lsn() - %s::pg_lsn", (lsn_text(int(acknowledged["lsn"]) + 1),)
         )
-        if not rows:
-            return Lag()
-        behind, retained = rows[0]
-        return Lag(max(0, int(behind)), None if retained is None else max(0, int(retained)))
+        return replace(retained, size_bytes=max(0, int(behind[0][0])))
 
     def close(self) -> None:
         self._chunks.stop()
@@ -213,15 +233,26 @@ class PostgresSource(Source):
         """Raises PositionLost unless the stream can go on behind `after`. Makes nothing."""
         if not self._publication.exists(cursor):
             raise self._slot.lost("the publication is gone")
+        branched_off = timeline.branched_off(self._address, after.at)
+        if branched_off is not None:
+            raise self._slot.lost(branched_off)
         self._slot.open(cursor, after)
+
+    def _timeline(self) -> timeline.Timeline:
+        with self._address.errors():
+            connection = self._address.connect(psycopg2.extras.LogicalReplicationConnection)
+            try:
+                return timeline.current_timeline(connection)
+            finally:
+                connection.close()
 
     def _mind(self, cursor: Any) -> Synced:
         """Looks at the tables, and notes what shall be told when the stream has come this far."""
         began = time.monotonic()
         self._release()
         synced = self._publication.sync(cursor, held=self._known.keys() | self._held.keys())
-        cursor.execute("SELECT pg_current_wal_lsn()::text")
-        lsn = lsn_number(cursor.fetchone()[0]) - 1
+        storages = self._changed_storages(cursor, synced.tables)
+        lsn = _end_of_log(cursor)
         now = {candidate.id: candidate.oid for candidate in synced.tables}
         held = {candidate.id for candidate in synced.held}
         news = [c for c in synced.tables if self._known.get(c.id) != c.oid]
@@ -229,6 +260,8 @@ class PostgresSource(Source):
             if table.id in self._known:  # made anew under a publication FOR ALL TABLES
                 self._later.append((lsn, SchemaChange(table.id, None)))
             self._later.append((lsn, SchemaChange(table.id, table)))
+        new = {candidate.id for candidate in news}
+        self._later += [(lsn, change) for change in storages if change.table_id not in new]
         for table_id in self._known.keys() - now.keys() - synced.failed.keys():
             if table_id in held:  # made anew, or taken out of the publication
                 self._hold(table_id, lsn)
@@ -240,6 +273,23 @@ class PostgresSource(Source):
         pause_s = max(MIND_S, min((ended - began) / _MIND_SHARE, _LONGEST_MIND_S))
         self._mind_due = ended + pause_s
         return synced
+
+    def _changed_storages(self, cursor: Any, candidates: list[Candidate]) -> list[StorageChange]:
+        """Tables whose rows are held otherwise than when they were looked at before."""
+        changes = []
+        found = read_storages(cursor, [candidate.oid for candidate in candidates])
+        for candidate in candidates:
+            now = found.get(candidate.oid)
+            if now is None:  # dropped meanwhile
+                continue
+            before = self._seen_storages.get(candidate.id)
+            self._seen_storages[candidate.id] = now
+            if before is None or self._known.get(candidate.id) != candidate.oid:
+                self.storages = {**self.storages, candidate.id: now}
+            elif before != now:
+                became = compare(cursor, before, now)
+                changes.append(StorageChange(candidate.id, now, became != SAME, became == REDUCED))
+        return changes
 
     def _hold(self, table_id: str, lsn: int) -> None:
         """A table that was followed and is no longer published (made anew, or taken out) has
@@ -274,7 +324,8 @@ class PostgresSource(Source):
             )
 
     def _describe(self, cursor: Any, candidates: list[Candidate]) -> list[Table]:
-        described = describe(cursor, [candidate.oid for candidate in candidates])
+        oids = [candidate.oid for candidate in candidates]
+        described = describe(cursor, oids, self._publication.name)
         self._types.load(cursor, {c.oid for found in described.values() for c in found.columns})
         return [
             self._shelf.same(make_table(c.schema, c.name, *described[c.oid], self._types))
@@ -290,6 +341,12 @@ class PostgresSource(Source):
 def _own_name(capture: str) -> str:
     """Slots have lower-case letters, digits and underscores only."""
     return ("headwater_" + re.sub(r"[^a-z0-9_]", "_", capture.lower()))[:_MAX_NAME]
+
+
+def _end_of_log(cursor: Any) -> int:
+    """A stream that has come here has sent all that was committed before."""
+    cursor.execute("SELECT pg_current_wal_lsn()::text")
+    return lsn_number(cursor.fetchone()[0]) - 1
 
 
 def _exists(cursor: Any, table: Table) -> bool:

@@ -3,8 +3,8 @@
 With protocol 1 PostgreSQL sends a transaction whole after its commit, one after the other; what
 does not fit its memory it keeps on its own disk. So at any moment we hold one message.
 
-Places are LSNs. A place {"lsn": n} says: all transactions whose commit record stands at or before
-n. A commit record's own LSN is unique; that of a change, or the end of a commit, is not.
+Places are LSNs of a timeline (timeline.py): all transactions whose commit record stands at or
+before it. A commit record's own LSN is unique; that of a change, or the end of a commit, is not.
 """
 
 import select
@@ -26,6 +26,7 @@ from headwater.capture.contract import (
     Commit,
     Event,
     Message,
+    Place,
     Position,
     Progress,
     Row,
@@ -35,8 +36,10 @@ from headwater.capture.contract import (
 )
 from headwater.capture.postgres import pgoutput
 from headwater.capture.postgres.catalog import RawColumn, Selection, Shelf, describe, make_table
+from headwater.capture.postgres.completing import IncompleteChange
 from headwater.capture.postgres.connection import Address, literal, lsn_text, quoted
 from headwater.capture.postgres.feedback import send_status
+from headwater.capture.postgres.timeline import Timeline, branched_off_of, current_timeline
 from headwater.capture.postgres.toast import LARGE_ROW_BYTES, ToastCache
 from headwater.capture.postgres.typecatalog import TypeCatalog
 from headwater.errors import CaptureError, PositionLost, SourceUnreachable
@@ -62,6 +65,8 @@ class Relation:
     identity: tuple[str, ...]  # columns that an old key has
     full: bool  # old rows are whole
     cached: bool  # large values are remembered by key
+    key_columns: tuple[int, ...]  # where the key's columns stand
+    types: dict[str, tuple[int, int]]  # by column, with typmods
     large: bool = False  # it has had some
 
 
@@ -77,34 +82,46 @@ class ChangeStream:
         select_tables: Selection,
         shelf: Shelf,
         is_awaited: Callable[[], bool],
+        is_held_back: Callable[[], bool],
+        toast: ToastCache,
     ) -> None:
         self._capture = capture
+        self._is_held_back = is_held_back  # events wait for a None: nothing comes for now
         self._is_awaited = is_awaited  # somebody waits for Progress
         self._address = address
         self._catalog = catalog  # a connection for looking things up
         self._types = types
         self._select = select_tables
         self._shelf = shelf
+        self._publication = ""
         self._connection: Any = None
         self._thread = 0  # that reads
         self._cursor: Any = None
         self._relations: dict[bytes, Relation] = {}
-        self._toast = ToastCache()
+        self._toast = toast
         self._acknowledged = 0  # LSN that may be told as flushed
         self._told = 0
         self._told_at = 0.0
         self._keepalive_s = _KEEPALIVE_S
         self._asked_at: float | None = None  # since when PostgreSQL owes us an answer
         self._heard: Any = None  # when it was heard the last time before that
+        self._place = Timeline("", 0).place  # of an LSN
         self.seen = 0  # all commits at or before it have been sent
 
     def start(self, slot: str, publication: str, after: Position) -> None:
         self._connection = self._address.connect(psycopg2.extras.LogicalReplicationConnection)
         self._cursor = self._connection.cursor()
+        self._publication = publication
         self.seen = int(after.at["lsn"])
         start = self.seen + (after.changes is None)
         names = literal(quoted(publication)).strip().removeprefix("E")
         try:
+            # Again, on the very connection that is read from: the one that was asked before may
+            # have been of a server that is gone since.
+            branched_off = branched_off_of(self._connection, after.at)
+            if branched_off is not None:
+                raise self._lost("PostgreSQL has another history than ours", branched_off)
+            self._place = current_timeline(self._connection).place
             self._cursor.start_replication_expert(
                 f"START_REPLICATION SLOT {quoted(slot)} LOGICAL {lsn_text(start)} "
                 f"(proto_version '1', publication_names {names}, messages 'true')",
@@ -158,6 +175,8 @@ class ChangeStream:
                 raise self._broken(error) from None
             if message is None:
                 self._tell(idle=True)
+                if self._is_held_back():
+                    yield None
                 if not inside:
                     for event in between():
                         yield event
@@ -165,7 +184,7 @@ class ChangeStream:
                     if at > self.seen:
                         self.seen = at
                         sign_of_life = time.monotonic()
-                        yield Progress({"lsn": at})
+                        yield Progress(self._place(at))
                         continue
                 if not self._wait() or time.monotonic() - sign_of_life > IDLE_S:
                     sign_of_life = time.monotonic()
@@ -191,6 +210,7 @@ class ChangeStream:
                     source = {"lsn": lsn, "sequence": f'[{last_commit},"{lsn}"]'}
                 before: Row | None = None
                 row: Row | None = None
+                incomplete: tuple[str, ...] | None = None
                 try:
                     if kind == 73:
                         row, end = relation.decode(data, 8)
@@ -210,6 +230,8 @@ class ChangeStream:
                                 _fill(row, before)
                             elif relation.cached:
                                 toast.fill(relation.oid, table.key, before, row)
+                                if UNAVAILABLE in row.values():
+                                    incomplete = pgoutput.key_texts(data, relation.key_columns)
                     else:
                         op = "d"
                         before, end = relation.decode(data, 8)
@@ -229,6 +251,11 @@ class ChangeStream:
                 if begin is not None and not sent:
                     sent = True
                     yield begin
+                if failed is None and incomplete is not None:
+                    failed = IncompleteChange(
+                        table, op, before, row, number, source, None, relation.oid, incomplete,
+                        relation.types,
+                    )  # fmt: skip
                 yield failed or Change(table, op, before, row, number, source)
 
             elif kind == 66:  # B
@@ -239,7 +266,7 @@ class ChangeStream:
                 inside = commit_lsn > skipped
                 skip_below = (after.changes or 0) if commit_lsn == partial else 0
                 begin = Begin(
-                    {"lsn": commit_lsn},
+                    self._place(commit_lsn),
                     f"{xid}:{commit_lsn}",
                     (commit_us + pgoutput.EPOCH_2000_US) // 1000,
                     {"txId": xid, "xmin": None},
@@ -296,7 +323,8 @@ class ChangeStream:
                     # may begin; the byte before is in no other record.
                     self.seen = max(self.seen, lsn - 1)
                     if not prefix.startswith(OWN_PREFIX):
-                        yield from _alone(Message(prefix, content, 0, source), lsn - 1)
+                        alone = Message(prefix, content, 0, source)
+                        yield from _alone(alone, self._place(lsn - 1))
 
     def _remember(
         self, relation: Relation, table: Table, before: Row | None, row: Row | None
@@ -310,6 +338,10 @@ class ChangeStream:
         """Names and types are those of then. The catalog, which is of now, adds what the message
         does not tell: the order of the key, and what may be null.
         """
+        # PostgreSQL describes a table again whenever something about it changed. Its rows may have
+        # been written anew (ALTER … TYPE … USING), which the log does not tell.
+        if message.oid in self._relations:
+            self._toast.forget_table(message.oid)
         names = [column.name for column in message.columns]
         identity = tuple(column.name for column in message.columns if column.identity)
         table = None
@@ -317,7 +349,7 @@ class ChangeStream:
         if self._select.has(f"{message.schema}.{message.name}"):
             oid = int.from_bytes(message.oid, "big")
             with self._address.errors(), self._catalog.cursor() as cursor:
-                now = describe(cursor, [oid])[oid]
+                now = describe(cursor, [oid], self._publication)[oid]
                 self._types.load(cursor, {column.oid for column in message.columns})
                 oids = [column.oid for column in message.columns]
                 typmods = [column.typmod for column in message.columns]
@@ -341,6 +373,8 @@ class ChangeStream:
             identity,
             full,
             not full and table is not None and bool(table.key) and set(table.key) <= set(identity),
+            () if table is None else tuple(names.index(name) for name in table.key),
+            {column.name: (column.oid, column.typmod) for column in message.columns},
         )
 
     def stay_connected(self) -> None:
@@ -384,15 +418,20 @@ class ChangeStream:
     def _broken(self, error: psycopg2.Error) -> CaptureError:
         explained = self._address.explained(error)
         if error.pgcode in ("42704", "55000"):  # slot or publication are gone or invalid
-            return PositionLost(
-                "PostgreSQL can no longer send the changes behind our position",
-                detail=explained.detail,
-                hint=f"headwater capture reset {self._capture} (then a new snapshot brings the "
-                "topics up to date)",
+            return self._lost(
+                "PostgreSQL can no longer send the changes behind our position", explained.detail
             )
         if not error.pgcode and not isinstance(explained, SourceUnreachable):
             return SourceUnreachable("PostgreSQL broke off", detail=str(explained))
         return explained
+
+    def _lost(self, what: str, detail: str) -> PositionLost:
+        return PositionLost(
+            what,
+            detail=detail,
+            hint=f"headwater capture reset {self._capture} (then a new snapshot brings the "
+            "topics up to date)",
+        )
 
 
 def _key_of_then(
@@ -405,9 +444,9 @@ def _key_of_then(
     return identity if message.replica_identity == "i" else ()
 
 
-def _alone(message: Message, at: int) -> Iterator[Event]:
+def _alone(message: Message, at: Place) -> Iterator[Event]:
     now_ms = int(time.time() * 1000)  # such a message carries no time
-    yield Begin({"lsn": at}, f"0:{at}", now_ms, {"txId": None, "xmin": None})
+    yield Begin(at, f"0:{at['lsn']}", now_ms, {"txId": None, "xmin": None})
     yield message
     yield Commit(1)
 

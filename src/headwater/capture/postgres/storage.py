@@ -1,0 +1,127 @@
+"""How PostgreSQL holds a table's rows, to notice when they changed without the log telling.
+
+Logical decoding says nothing of an ALTER TABLE that rewrites the rows or gives them a new column's
+default, nor of a partition that is truncated, detached, dropped or attached with rows. What the
+catalogs show of a table (a `Storage`, as JSON) is compared with how it was before:
+
+    file       relfilenode: another after each rewrite
+    columns    attnum, type, xmin of the pg_attribute row, and whether it is part of the key: an
+               ALTER makes new rows there; VACUUM FULL and CLUSTER, which keep values, do not
+    missing    columns whose default stands for values that older rows lack
+    parts      partitions, on all levels, with their files
+"""
+
+from collections.abc import Collection
+from typing import Any, Final, TypeAlias
+
+from headwater.capture.postgres.connection import quoted
+
+Storage: TypeAlias = dict[str, Any]
+
+SAME, REWRITTEN, REDUCED = "same", "rewritten", "reduced"  # values changed; rows may be gone, too
+
+_STORAGES: Final = """
+WITH parts AS MATERIALIZED (
+    SELECT c.oid AS root, p.relid::oid AS part
+    FROM pg_class c, LATERAL pg_partition_tree(c.oid) p
+    WHERE c.oid = ANY(%(oids)s::oid[]) AND c.relkind = 'p' AND p.relid <> c.oid
+), columns AS (
+    SELECT a.attrelid AS root, array_agg(
+        ARRAY[a.attnum::text, a.atttypid::text, a.xmin::text,
+              CASE WHEN a.attnum = ANY(k.indkey::int2[]) THEN 'key' ELSE '' END]
+        ORDER BY a.attnum) AS found
+    FROM pg_attribute a LEFT JOIN pg_index k ON k.indrelid = a.attrelid AND k.indisprimary
+    WHERE a.attrelid = ANY(%(oids)s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+      AND a.attgenerated = ''
+    GROUP BY 1
+), missing AS (
+    SELECT m.root, array_agg(DISTINCT a.attname::text ORDER BY a.attname::text) AS found
+    FROM (SELECT unnest(%(oids)s::oid[]) AS root, unnest(%(oids)s::oid[]) AS member
+          UNION ALL SELECT root, part FROM parts) m
+    JOIN pg_attribute a ON a.attrelid = m.member
+    WHERE a.atthasmissing AND NOT a.attisdropped GROUP BY 1
+), files AS (
+    SELECT p.root, json_object_agg(p.part::text, f.relfilenode::int8) AS found
+    FROM parts p JOIN pg_class f ON f.oid = p.part GROUP BY 1
+)
+SELECT c.oid::int8, c.relfilenode::int8, coalesce(columns.found, '{}'),
+    coalesce(missing.found, '{}'), coalesce(files.found, '{}')
+FROM pg_class c LEFT JOIN columns ON columns.root = c.oid LEFT JOIN missing ON missing.root = c.oid
+LEFT JOIN files ON files.root = c.oid
+WHERE c.oid = ANY(%(oids)s::oid[])
+"""
+# Of partitions that are new: whether each has rows, was made as a partition (its link is as old as
+# itself: system columns' rows in pg_attribute never change), by whom, and whether we may read it.
+_NEW_PARTS: Final = """
+SELECT n.nspname, c.relname, c.relkind = 'r' AND pg_relation_size(c.oid) > 0, i.xmin = a.xmin,
+       i.xmin::text, has_table_privilege(c.oid, 'SELECT')
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_inherits i ON i.inhrelid = c.oid
+JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = -1
+WHERE c.oid = ANY(%s::oid[])
+"""
+
+
+def read_storages(cursor: Any, oids: Collection[int]) -> dict[int, Storage]:
+    cursor.execute(_STORAGES, {"oids": list(oids)})
+    return {
+        oid: {"oid": oid, "file": file, "columns": columns, "missing": missing, "parts": parts}
+        for oid, file, columns, missing, parts in cursor.fetchall()
+    }
+
+
+def compare(cursor: Any, before: Storage, now: Storage) -> str:
+    """What became of the rows in between, as far as the log does not tell it."""
+    if before == now:
+        return SAME
+    if before["oid"] != now["oid"]:  # made anew under the same name
+        return REDUCED
+    parts = now["parts"]
+    if before["parts"].keys() - parts.keys():  # detached or dropped
+        return REDUCED
+    if _types(before, "key") != _types(now, "key"):  # what the topic has goes by other keys
+        return REDUCED
+    is_altered = before["columns"] != now["columns"]
+    if any(parts[part] != file for part, file in before["parts"].items()):
+        return REWRITTEN if is_altered else REDUCED  # truncated
+    if (
+        (is_altered and before["file"] != now["file"])
+        or set(now["missing"]) - set(before["missing"])
+        or any(_types(now).get(column, of) != of for column, of in _types(before).items())
+        or _came_with_rows(cursor, parts.keys() - before["parts"].keys())
+    ):
+        return REWRITTEN
+    return SAME
+
+
+def _types(storage: Storage, part: str = "") -> dict[str, str]:
+    """By attnum; only of the key's columns if `part` is "key"."""
+    return {
+        number: type_oid
+        for number, type_oid, _, part_of in storage["columns"]
+        if part in ("", part_of)
+    }
+
+
+def _came_with_rows(cursor: Any, new: Collection[str]) -> bool:
+    """Whether partitions have rows that they had before they were partitions."""
+    if not new:
+        return False
+    cursor.execute(_NEW_PARTS, ([int(part) for part in new],))
+    found = cursor.fetchall()
+    filled = [part for part in found if part[2]]
+    if not filled:
+        return False
+    if not all(made_as_partition for _, _, _, made_as_partition, _, _ in found):
+        return True
+    for schema, name, _, _, creator, is_readable in filled:
+        if not is_readable:
+            return True
+        # Made, filled and attached by one transaction.
+        cursor.execute(
+            f"SELECT EXISTS (SELECT FROM ONLY {quoted(schema, name)} WHERE xmin = %s::xid)",  # noqa: S608
+            (creator,),
+        )
+        if cursor.fetchone()[0]:
+            return True
+    return False
