@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from mariadb_server import _DATABASES, MariaDbServer
+from mariadb_server import DATABASES, MariaDbServer
 from sink_contract import ID, ID_N
 from sink_killing import KillContract
 from sink_rows import batch, comparable, position, rows_of, table
@@ -42,7 +42,7 @@ class KilledMariaDb(MariaDb):
 
 @pytest.fixture
 def place(durable_mariadb) -> KilledMariaDb:
-    place = KilledMariaDb(durable_mariadb, f"killed{next(_DATABASES)}")
+    place = KilledMariaDb(durable_mariadb, f"killed{next(DATABASES)}")
     durable_mariadb.execute(f"CREATE DATABASE {place.database}")
     place.allow()
     return place
