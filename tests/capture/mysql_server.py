@@ -6,12 +6,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from mariadb_server import SETTINGS, MariaDbServer, as_root
+from mariadb_server import DATABASES, SETTINGS, MariaDbServer, as_root
 
 from bench.peers.mysql import MySqlBinaries, mysql_8_0, mysql_newest
 from bench.peers.provision import PeerUnavailableError
 
 LONG = pytest.mark.skipif("HEADWATER_LONG" not in os.environ, reason="HEADWATER_LONG=1 runs it")
+KINDS = ["mariadb", pytest.param("mysql", marks=LONG), pytest.param("mysql-8.0", marks=LONG)]
 # For tests of what only one kind of server has.
 MARIADB_ONLY = pytest.mark.parametrize("server", ["mariadb"], indirect=True)
 MYSQL_ONLY = pytest.mark.parametrize(
@@ -52,6 +53,7 @@ class MySqlServer(MariaDbServer):
             "gtid_mode": "ON",
             "enforce_gtid_consistency": "ON",
             "innodb_redo_log_capacity": "32M",
+            "max_allowed_packet": "16M",  # as MariaDB has it
             "mysqlx": "OFF",
             "secure_file_priv": "NULL",
         }
@@ -91,3 +93,21 @@ def running(kind: str, directory: Path) -> Iterator[MariaDbServer]:
         yield server
     finally:
         server.close()
+
+
+@pytest.fixture(scope="session", params=KINDS)
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[MariaDbServer]:
+    """MariaDB; with HEADWATER_LONG also MySQL, the newest and 8.0."""
+    with running(request.param, tmp_path_factory.mktemp(request.param)) as server:
+        yield server
+
+
+@pytest.fixture
+def shop(server: MariaDbServer) -> Iterator[str]:
+    """A database of its own, by name."""
+    name = f"shop{next(DATABASES)}"
+    server.execute(f"CREATE DATABASE {name}")
+    yield name
+    server.execute(f"DROP DATABASE IF EXISTS {name}")

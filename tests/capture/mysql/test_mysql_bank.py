@@ -23,7 +23,7 @@ from killing import (
     wait_for_copies,
 )
 from mariadb_server import MariaDbServer
-from mysql_server import LONG, server_of
+from mysql_server import KINDS, server_of
 
 ACCOUNTS, MONEY = 30, 1_000
 # A killed process must not lose what it has committed.
@@ -114,9 +114,7 @@ class Database:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300 + 5 * KILLS)
-@pytest.mark.parametrize(
-    "kind", ["mariadb", pytest.param("mysql", marks=LONG), pytest.param("mysql-8.0", marks=LONG)]
-)
+@pytest.mark.parametrize("kind", KINDS)
 def test_kills_of_capture_broker_and_database(tmp_path, kind):
     rng = random.Random(3)
     kills = max(KILLS // 3, 15)
