@@ -35,7 +35,7 @@ class HttpEndpoint:
                 f" {where}.allow_insecure_network = true",
             )
         self._state = state
-        self._writers: dict[asyncio.StreamWriter, None] = {}  # the oldest first
+        self._requests: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}  # the oldest first
         host, port = split_address(listen)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
@@ -60,19 +60,28 @@ class HttpEndpoint:
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
-        server = await asyncio.start_server(self._serve, sock=self._socket, limit=_MAX_HEAD_BYTES)
+        server = await asyncio.start_server(
+            self._connected, sock=self._socket, limit=_MAX_HEAD_BYTES
+        )
         self._is_started.set()
         try:
             await self._stopping.wait()
         finally:
-            server.close()  # requests under way are cancelled when the loop ends
+            server.close()
+            for writer in self._requests:
+                writer.transport.abort()
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._stopping.is_set():  # accepted before the listener was closed
+            writer.transport.abort()
+            return
+        self._requests[writer] = asyncio.create_task(self._serve(reader, writer))
+        if len(self._requests) > MAX_CONNECTIONS:
+            oldest = next(iter(self._requests))
+            del self._requests[oldest]
+            oldest.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers[writer] = None
-        if len(self._writers) > MAX_CONNECTIONS:
-            oldest = next(iter(self._writers))
-            del self._writers[oldest]
-            oldest.transport.abort()
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -87,7 +96,7 @@ class HttpEndpoint:
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # the peer is gone, does not read, or is no HTTP client
         finally:
-            self._writers.pop(writer, None)
+            self._requests.pop(writer, None)
             writer.transport.abort()  # close() would wait for a peer that does not read
 
 
