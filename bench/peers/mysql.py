@@ -83,3 +83,4 @@ def _unpack_archive(folder: Path) -> None:
         packed.extractall(folder, [n for n in packed.namelist() if n.startswith(_OF_8_0)])
     (folder / "bin" / "mysqld").chmod(0o755)
     shutil.rmtree(folder / "libs")
+    run([str(folder / "bin" / "mysqld"), "--no-defaults", "--version"])  # says what libraries lack
