@@ -13,7 +13,7 @@ from bench.peers.provision import BENCH, PeerUnavailableError, copy_jars, once, 
 
 _PACKAGE, _SUITE = "mysql-server-core", "sid"
 _POM = BENCH / "mysql" / "pom.xml"
-_OF_8_0 = ("bin/mysqld", "share/", "lib/private/", "lib/plugin/component_", "LICENSE")
+_OF_8_0 = ("share/", "lib/private/", "lib/plugin/component_", "LICENSE")
 
 
 class MySqlBinaries(NamedTuple):
@@ -80,7 +80,8 @@ def _unpack_archive(folder: Path) -> None:
     copy_jars(_POM, folder)
     (archive,) = (folder / "libs").iterdir()
     with zipfile.ZipFile(archive) as packed:
-        packed.extractall(folder, [n for n in packed.namelist() if n.startswith(_OF_8_0)])
+        needed = [name for name in packed.namelist() if name.startswith(_OF_8_0)]
+        packed.extractall(folder, ["bin/mysqld", *needed])
     (folder / "bin" / "mysqld").chmod(0o755)
     shutil.rmtree(folder / "libs")
     run([str(folder / "bin" / "mysqld"), "--no-defaults", "--version"])  # says what libraries lack
