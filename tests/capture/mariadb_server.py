@@ -32,16 +32,16 @@ SETTINGS = {
     "character_set_server": "utf8mb4",
     "skip_name_resolve": "ON",
 }
-_DATABASES = iter(range(1, 1_000_000))
+DATABASES = iter(range(1, 1_000_000))
 
 
 class MariaDbServer:
     """`root` has no password; each test makes databases of its own."""
 
+    is_mariadb = True
+
     def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
-        for tool in ("mariadbd", "mariadb-install-db"):
-            if shutil.which(tool, path=_path()) is None:
-                pytest.skip(f"{tool} is missing: apt-get install mariadb-server-core")
+        self._command = self._find()
         self.directory = directory
         directory.mkdir(exist_ok=True)
         self.data = self.directory / "data"
@@ -49,10 +49,25 @@ class MariaDbServer:
         self.ca = Authority(self.directory)
         certificate, key = self.ca.issue("mariadb")
         tls = {"ssl_ca": self.ca.ca, "ssl_cert": certificate, "ssl_key": key}
-        self.settings = {**SETTINGS, **tls, **(settings or {})}
+        self.settings = {**self._own_settings(), **tls, **(settings or {})}
         self._child: subprocess.Popen[bytes] | None = None
+        self._install()
+
+    def _find(self) -> list[str]:
+        """What starts the server."""
+        for tool in ("mariadbd", "mariadb-install-db"):
+            if shutil.which(tool, path=_path()) is None:
+                pytest.skip(f"{tool} is missing: apt-get install mariadb-server-core")
+        return [_tool("mariadbd")]
+
+    def _own_settings(self) -> dict[str, str]:
+        return SETTINGS
+
+    def _install(self) -> None:
         self._run(
-            "mariadb-install-db",
+            _tool("mariadb-install-db"),
+            "--no-defaults",
+            *as_root(),
             f"--datadir={self.data}",
             "--auth-root-authentication-method=normal",
             "--skip-test-db",
@@ -60,17 +75,15 @@ class MariaDbServer:
         )
 
     def _run(self, *command: str) -> None:
-        tool, *arguments = command
-        line = [_tool(tool), "--no-defaults", *_as_root(), *arguments]
-        done = subprocess.run(line, capture_output=True, check=False)
+        done = subprocess.run(command, capture_output=True, check=False)
         assert done.returncode == 0, (done.stdout + done.stderr).decode()[-3000:]
 
     def start(self, settings: Mapping[str, str] | None = None) -> None:
         merged = {**self.settings, **(settings or {})}
         line = [
-            _tool("mariadbd"),
+            *self._command,
             "--no-defaults",
-            *_as_root(),
+            *as_root(),
             f"--datadir={self.data}",
             f"--socket={self.directory / 'mariadb.sock'}",
             # Of its own: one that starts removes all temporary tables there, and a server whose
@@ -105,7 +118,8 @@ class MariaDbServer:
 
     def url(self, database: str = "", user: str = "root", password: str = "") -> str:
         login = f"{user}:{password}" if password else user
-        return f"mariadb://{login}@127.0.0.1:{self.port}/{database}"
+        scheme = "mariadb" if self.is_mariadb else "mysql"
+        return f"{scheme}://{login}@127.0.0.1:{self.port}/{database}"
 
     def connect(self, database: str | None = None) -> Any:
         return pymysql.connect(
@@ -139,7 +153,15 @@ class MariaDbServer:
 
 
 def _literal(value: object) -> str:
-    return str(value) if str(value).isdecimal() else repr(value)
+    return str(value) if str(value).isdecimal() or value == "DEFAULT" else repr(value)
+
+
+def numbers(count: int) -> str:
+    """A table expression with a column `seq` from 1 to count, for both kinds of server."""
+    return (
+        f"JSON_TABLE(CONCAT('[0', REPEAT(',0', {count - 1}), ']'), '$[*]'"
+        " COLUMNS (seq FOR ORDINALITY)) AS numbers"
+    )
 
 
 def _path() -> str:
@@ -152,7 +174,7 @@ def _tool(name: str) -> str:
     return found
 
 
-def _as_root() -> list[str]:
+def as_root() -> list[str]:
     return ["--user=root"] if os.geteuid() == 0 else []
 
 
@@ -169,7 +191,7 @@ def mariadb_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDb
 @pytest.fixture
 def shop(mariadb_server: MariaDbServer) -> Iterator[str]:
     """A database of its own, by name."""
-    name = f"shop{next(_DATABASES)}"
+    name = f"shop{next(DATABASES)}"
     mariadb_server.execute(f"CREATE DATABASE {name}")
     yield name
     mariadb_server.execute(f"DROP DATABASE IF EXISTS {name}")

@@ -1,5 +1,6 @@
 """What a running capture tells to Prometheus and to whoever asks whether it is ready."""
 
+import contextlib
 import http.client
 import socket
 import time
@@ -9,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from headwater.capture.contract import Lag
-from headwater.capture.http import HttpEndpoint
+from headwater.capture.http import MAX_CONNECTIONS, HttpEndpoint
 from headwater.capture.metrics import CaptureState, SnapshotProgress, exposition
 from headwater.errors import ConfigError, SourceUnreachable
 
@@ -125,6 +126,67 @@ def test_strangers_do_no_harm(endpoint):
             connection.sendall(sent)
     assert get(endpoint, "/elsewhere")[0] == 404
     assert get(endpoint, "/live")[0] == 200
+
+
+def silent(endpoint, sent=b"GET /re"):
+    host, port = endpoint.address.split(":")
+    connection = socket.create_connection((host, int(port)), timeout=30)
+    connection.sendall(sent)
+    return connection
+
+
+def is_ended(connection):
+    try:
+        return connection.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def test_clients_that_send_no_request_keep_nobody_out(state, endpoint):
+    """Nor do those that do not read: connections are bounded, and the oldest gives way."""
+    state.lag(Lag())
+    with contextlib.ExitStack() as stack:
+        sent = (b"", b"GET /re", b"GET /metrics HTTP/1.1\r\n\r\n")
+        clients = [
+            stack.enter_context(silent(endpoint, sent[number % 3]))
+            for number in range(3 * MAX_CONNECTIONS)
+        ]
+        assert get(endpoint, "/ready") == (200, "ready\n")
+        assert is_ended(clients[0])
+        assert get(endpoint, "/live") == (200, "alive\n")
+
+
+def test_a_request_has_a_deadline_as_a_whole(endpoint, monkeypatch):
+    monkeypatch.setattr("headwater.capture.http.REQUEST_TIMEOUT_S", 0.2)
+    with silent(endpoint) as connection:
+        connection.settimeout(0.01)
+        deadline_s = time.monotonic() + 30
+        while time.monotonic() < deadline_s:
+            try:
+                connection.sendall(b"x")
+                if connection.recv(1) == b"":
+                    break
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                break
+        else:
+            pytest.fail("a client that sends a byte now and then stays")
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:0", "[::]:0", "db.example.org:9100"])
+def test_an_address_that_others_reach_is_asked_for_explicitly(state, listen):
+    with pytest.raises(ConfigError, match="reached from the network") as caught:
+        HttpEndpoint(listen, state)
+    assert "capture.shop.allow_insecure_network" in caught.value.hint
+
+
+def test_an_address_that_others_reach_if_it_is_wanted(state):
+    endpoint = HttpEndpoint("0.0.0.0:0", state, allow_insecure_network=True)
+    try:
+        assert get(endpoint, "/live") == (200, "alive\n")
+    finally:
+        endpoint.close()
 
 
 def test_an_address_that_is_taken(state, endpoint):

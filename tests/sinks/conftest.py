@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from mariadb_server import mariadb_server, shop
+from mysql_server import server, shop
 from opensearch_server import opensearch_server
 from postgres_server import postgres, postgres_server
 from redis_server import redis_server
@@ -14,7 +14,7 @@ from headwater.testing import InProcessBroker
 pytest.register_assert_rewrite("sink_contract", "sink_rows", "sink_killing")
 
 __all__ = [
-    "mariadb_server", "opensearch_server", "postgres", "postgres_server", "redis_server", "shop",
+    "opensearch_server", "postgres", "postgres_server", "redis_server", "server", "shop",
 ]  # fmt: skip
 
 

@@ -1,5 +1,5 @@
-"""Drivers that write to MariaDB are killed, and so is MariaDB; also between the steps of changes
-that commit by themselves.
+"""Drivers that write to MariaDB and MySQL are killed, and so is the server; also between the steps
+of changes that commit by themselves.
 """
 
 import random
@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from mariadb_server import _DATABASES, MariaDbServer
+from mariadb_server import DATABASES, MariaDbServer
+from mysql_server import KINDS, server_of
 from sink_contract import ID, ID_N
 from sink_killing import KillContract
 from sink_rows import batch, comparable, position, rows_of, table
@@ -20,11 +21,13 @@ from headwater.sinks.contract import Target
 from headwater.sinks.mysql.session import Session
 
 
-@pytest.fixture(scope="module")
-def durable_mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDbServer]:
+@pytest.fixture(scope="module", params=KINDS)
+def durable_server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[MariaDbServer]:
     """Which has on disk what it has committed, as servers do when nobody tells them otherwise."""
     settings = {"innodb_flush_log_at_trx_commit": "1", "skip_log_bin": "1"}
-    server = MariaDbServer(tmp_path_factory.mktemp("durable"), settings)
+    server = server_of(request.param, tmp_path_factory.mktemp("durable"), settings)
     try:
         server.start()
         yield server
@@ -41,9 +44,9 @@ class KilledMariaDb(MariaDb):
 
 
 @pytest.fixture
-def place(durable_mariadb) -> KilledMariaDb:
-    place = KilledMariaDb(durable_mariadb, f"killed{next(_DATABASES)}")
-    durable_mariadb.execute(f"CREATE DATABASE {place.database}")
+def place(durable_server) -> KilledMariaDb:
+    place = KilledMariaDb(durable_server, f"killed{next(DATABASES)}")
+    durable_server.execute(f"CREATE DATABASE {place.database}")
     place.allow()
     return place
 

@@ -27,8 +27,8 @@ ORDERS = Target("shop", "orders", ("id",))
 
 
 @pytest.fixture
-def place(mariadb_server, shop):
-    place = MariaDb(mariadb_server, shop)
+def place(server, shop):
+    place = MariaDb(server, shop)
     place.allow()
     return place
 
@@ -60,9 +60,10 @@ def test_values_as_an_application_reads_them(place):
     assert (found["took"], found["yes"], found["raw"]) == (90, 1, b"\0\xff'\\")
     assert place.ask("SELECT JSON_VALUE(tags, '$[0]') AS first FROM orders") == [{"first": "a"}]
     types = {row["Field"]: row["Type"] for row in place.ask("DESCRIBE orders")}
+    bigint, json = ("bigint(20)", "longtext") if place.server.is_mariadb else ("bigint", "json")
     assert types == {
-        "id": "bigint(20)", "yes": "tinyint(1)", "price": "decimal(20,9)", "day": "date",
-        "at": "datetime(6)", "noon": "time(6)", "took": "bigint(20)", "tags": "longtext",
+        "id": bigint, "yes": "tinyint(1)", "price": "decimal(20,9)", "day": "date",
+        "at": "datetime(6)", "noon": "time(6)", "took": bigint, "tags": json,
         "raw": "longblob",
     }  # fmt: skip
     assert contents(store)[1].to_pylist() == [row]
@@ -244,6 +245,8 @@ def test_only_an_engine_with_transactions(place, table_name):
         with pytest.raises(StoreRefused, match="InnoDB"):
             writer.apply(batch(1, table(ID, [{"id": 2, "v": "b"}])))
     else:
+        if not place.server.is_mariadb:
+            pytest.skip("no other engine of MySQL takes this key")
         place.ask("ALTER TABLE __headwater_positions ENGINE = Aria")
     writer.close()
     with pytest.raises(StoreRefused, match="InnoDB") as caught:
@@ -288,7 +291,8 @@ def test_a_password_from_a_file(place, tmp_path):
 
 def test_a_user_without_rights(place):
     place.server.execute(
-        "CREATE OR REPLACE USER reader@'%' IDENTIFIED BY 'x'",
+        "DROP USER IF EXISTS reader@'%'",
+        "CREATE USER reader@'%' IDENTIFIED BY 'x'",
         f"GRANT SELECT ON {place.database}.* TO reader@'%'",
     )
     url = f"mysql://reader:x@127.0.0.1:{place.server.port}/{place.database}"

@@ -1,4 +1,4 @@
-"""MariaDB keeps the contract of derived stores."""
+"""MariaDB and MySQL keep the contract of derived stores."""
 
 import dataclasses
 from typing import ClassVar
@@ -28,7 +28,8 @@ class MariaDb(Place):
 
     def allow(self):
         self.server.execute(
-            f"CREATE OR REPLACE USER writer@'%' IDENTIFIED BY '{self.password}'",
+            "DROP USER IF EXISTS writer@'%'",
+            f"CREATE USER writer@'%' IDENTIFIED BY '{self.password}'",
             f"GRANT ALL ON {self.database}.* TO writer@'%'",
         )
 
@@ -96,7 +97,7 @@ def _quoted(name):
 
 class TestMariaDbContract(SinkContract):
     @pytest.fixture
-    def place(self, mariadb_server, shop):
-        place = MariaDb(mariadb_server, shop)
+    def place(self, server, shop):
+        place = MariaDb(server, shop)
         place.allow()
         return place

@@ -101,7 +101,8 @@ def test_a_free_port_is_kept_and_told_to_all(tmp_path):
 
 
 def test_a_mistake_is_told_once_and_tried_again_when_it_is_mended(tmp_path):
-    project = Project(tmp_path).with_capture('metrics_listen = "192.0.2.1:1"')
+    wrong = 'metrics_listen = "192.0.2.1:1"\nallow_insecure_network = true'
+    project = Project(tmp_path).with_capture(wrong)
     with running(project) as up:
         failed = up.wait_for(event="child", name="capture shop", state="failed")
         assert failed["reason"].startswith("capture.shop.metrics_listen cannot be bound: 192.0.2.1")

@@ -153,6 +153,12 @@ class CaptureSettings:
     metrics_listen: str | None = setting(
         None, address, "Address for Prometheus metrics, readiness and liveness. Default: none."
     )
+    allow_insecure_network: bool = setting(
+        False,
+        boolean,
+        "Let `metrics_listen` be on a network, where anybody can read the names of tables and what"
+        " goes wrong with them.",
+    )
     options: Mapping[str, str] = table(
         option_text,
         "A table of what only this kind of source knows.",

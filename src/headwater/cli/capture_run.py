@@ -107,7 +107,8 @@ def _serve_metrics(settings: CaptureSettings, state: CaptureState) -> str | None
         return None
     from headwater.capture.http import HttpEndpoint
 
-    return HttpEndpoint(settings.metrics_listen, state).address
+    allowed = settings.allow_insecure_network
+    return HttpEndpoint(settings.metrics_listen, state, allow_insecure_network=allowed).address
 
 
 def _announce(

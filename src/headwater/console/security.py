@@ -206,13 +206,6 @@ def _is_same_host(origin: str, host: str) -> bool:
         return False  # brackets without an address
 
 
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def _with_headers(send: "Send", cookie: str | None, path: str) -> "Send":
     async def sending(message: "Message") -> None:
         if message["type"] == "http.response.start":

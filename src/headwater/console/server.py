@@ -15,10 +15,9 @@ from headwater.config import Config
 from headwater.console import rendering
 from headwater.console.app import create
 from headwater.console.connections import KEEP_ALIVE_S, Connection, WebServer
-from headwater.console.security import is_loopback
 from headwater.console.settings import ConsoleSettings
 from headwater.errors import ConfigError, HeadwaterError, UsageError
-from headwater.settings import join_address, split_address
+from headwater.settings import is_loopback, join_address, split_address
 
 _STOPPING_LIMIT_S: Final = 3
 
@@ -113,8 +112,7 @@ def check_tls(settings: ConsoleSettings) -> None:
 def check_network(config: Config, *, needs_sign_in: bool) -> None:
     """Raises ConfigError if a network could read and change everything."""
     settings = config.console
-    host, _ = split_address(settings.listen)
-    if is_loopback(host) or settings.allow_insecure_network:
+    if is_loopback(settings.listen) or settings.allow_insecure_network:
         return
     if not needs_sign_in:
         reason = "anybody there could read and change everything: the broker knows no users"

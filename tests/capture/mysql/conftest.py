@@ -1,14 +1,15 @@
 from collections.abc import Iterator
 
 import pytest
-from mariadb_server import MariaDbServer, mariadb_server, shop
+from mariadb_server import MariaDbServer
 from mysql_capture import ShopCapture
+from mysql_server import server, shop
 
-__all__ = ["mariadb_server", "shop"]
+__all__ = ["server", "shop"]
 
 
 @pytest.fixture
-def capture(mariadb_server: MariaDbServer, shop: str) -> Iterator[ShopCapture]:
-    capture = ShopCapture(mariadb_server, shop)
+def capture(server: MariaDbServer, shop: str) -> Iterator[ShopCapture]:
+    capture = ShopCapture(server, shop)
     yield capture
     capture.close()

@@ -1,8 +1,9 @@
-"""The bank on MariaDB: transfers and changes of keys and tables, while capture, broker and database
-are killed. Every transaction is in the topics once, whole and in the order of the binlog.
+"""The bank on MariaDB and MySQL: transfers and changes of keys and tables, while capture, broker
+and database are killed. Every transaction is in the topics once, whole, in the order of the binlog.
 """
 
 import random
+import re
 import signal
 import threading
 import time
@@ -22,10 +23,16 @@ from killing import (
     wait_for_copies,
 )
 from mariadb_server import MariaDbServer
+from mysql_server import KINDS, server_of
 
 ACCOUNTS, MONEY = 30, 1_000
 # A killed process must not lose what it has committed.
-DURABLE = {"sync_binlog": "1", "innodb_flush_log_at_trx_commit": "1", "log_bin_compress": "1"}
+DURABLE = {"sync_binlog": "1", "innodb_flush_log_at_trx_commit": "1"}
+COMPRESSED = {
+    "mariadb": {"log_bin_compress": "1"},
+    "mysql": {"binlog_transaction_compression": "ON"},
+    "mysql-8.0": {},
+}
 ROLLED_BACK = (pymysql.err.IntegrityError, ZeroDivisionError)
 
 
@@ -107,10 +114,11 @@ class Database:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300 + 5 * KILLS)
-def test_kills_of_capture_broker_and_database(tmp_path):
+@pytest.mark.parametrize("kind", KINDS)
+def test_kills_of_capture_broker_and_database(tmp_path, kind):
     rng = random.Random(3)
     kills = max(KILLS // 3, 15)
-    server = MariaDbServer(tmp_path / "mariadb", DURABLE)
+    server = server_of(kind, tmp_path / "server", DURABLE | COMPRESSED[kind])
     broker = HeadwaterBroker(tmp_path / "data")
     try:
         server.start()
@@ -162,7 +170,7 @@ def check(server: MariaDbServer, bootstrap: str, kills: int) -> None:
     gtids = [gtid for gtid, _ in _transactions(accounts) if gtid is not None]
     assert len(gtids) > kills
     assert len(gtids) == len(set(gtids)), "a transaction came twice, or not as a whole"
-    numbers = [int(gtid.rpartition("-")[2]) for gtid in gtids]
+    numbers = [int(re.split("[-:]", gtid)[-1]) for gtid in gtids]
     assert numbers == sorted(numbers)
 
     table: dict[int, int] = {}

@@ -344,6 +344,9 @@ def read_with_idle(packets: list[bytes]) -> list[Event]:
         (binlog.ROTATE, b"\4"),
         (binlog.INCIDENT, b"\1\0"),
         (binlog.GTID_TAGGED, b""),
+        (binlog.GTID_TAGGED, b"\4\0\0"),  # of another version
+        (binlog.GTID_TAGGED, b"\2\0\0\0\2\2" + UUID[:3]),
+        (binlog.GTID_TAGGED, b"\2\0\0\4\4"),  # without its uuid
     ],
 )
 def test_an_event_that_cannot_be_is_an_error_with_its_place(kind: int, body: bytes) -> None:
@@ -545,7 +548,69 @@ def test_sets_of_mysql() -> None:
     head = gtids.encoded()[:48]
     assert head == struct.pack("<Q16sQQQ", 2, UUID, 1, 1, 10)
     with pytest.raises(CaptureError):
-        MySqlGtids(f"{UUID_TEXT}:tag:1-4")
+        MySqlGtids(f"{UUID_TEXT}:1-x")
+
+
+def test_sets_of_mysql_with_tags() -> None:
+    other = "ffffffff-0000-0000-0000-000000000000"
+    text = f"{UUID_TEXT}:1-4:blue:1-2:7:red_2:3,{other}:t:5"
+    gtids = MySqlGtids(text.upper())
+    assert str(gtids) == text
+    assert f"{UUID_TEXT}:blue:7" in gtids
+    assert f"{UUID_TEXT}:7" not in gtids
+    assert f"{other}:5" not in gtids
+    gtids.add(f"{UUID_TEXT}:blue:3")
+    gtids.add(f"{UUID_TEXT}:green:1")
+    assert str(gtids) == f"{UUID_TEXT}:1-4:blue:1-3:7:green:1:red_2:3,{other}:t:5"
+    assert str(MySqlGtids(f"{UUID_TEXT}:blue:1:2")) == f"{UUID_TEXT}:blue:1-2"
+    one = MySqlGtids(f"{UUID_TEXT}:3:blue:1").encoded()
+    without = UUID + b"\0" + struct.pack("<QQQ", 1, 3, 4)
+    tagged = UUID + b"\x08blue" + struct.pack("<QQQ", 1, 1, 2)
+    assert one == bytes([1, 2, 0, 0, 0, 0, 0, 1]) + without + tagged
+
+
+def variable(number: int) -> bytes:
+    """MySQL's serialization: as many ones in the lowest bits as bytes follow the first."""
+    size = next(n for n in range(1, 10) if n == 9 or number < 1 << 7 * n)
+    if size == 9:
+        return b"\xff" + number.to_bytes(8, "little")
+    return (number << size | (1 << size - 1) - 1).to_bytes(size, "little")
+
+
+@given(
+    tag=st.from_regex("[a-z_][a-z0-9_]{0,31}", fullmatch=True),
+    number=st.integers(1, (1 << 63) - 2),
+    committed_us=st.integers(1000, (1 << 55) - 1),
+)
+def test_a_tagged_id_of_mysql(tag: str, number: int, committed_us: int) -> None:
+    fields = [
+        (0, variable(1)),
+        (1, b"".join(variable(byte) for byte in UUID)),
+        (2, variable(number << 1)),
+        (3, variable(len(tag)) + tag.encode()),
+        (4, variable(2 << 1)),
+        (5, variable(300 << 1)),
+        (6, variable(committed_us)),
+        (8, variable(276)),
+        (9, variable(90_704)),
+    ]
+    content = b"".join(variable(kind) + value for kind, value in fields)
+    log = Log()
+    log.describe()
+    log.add(binlog.GTID_TAGGED, variable(1) + variable(len(content)) + variable(0) + content)
+    log.query("BEGIN")
+    log.add(binlog.TABLE_MAP, mapped())
+    log.add(binlog.WRITE_ROWS, rows(image(1, "one")))
+    log.add(binlog.XID, bytes(8))
+    log.gtid(5)
+    log.query("BEGIN")
+    log.add(binlog.TABLE_MAP, mapped())
+    log.add(binlog.WRITE_ROWS, rows(image(2, "two")))
+    log.add(binlog.XID, bytes(8))
+    first, second = [event for event in read(log.packets) if isinstance(event, Begin)]
+    assert first.id == first.at["gtid"] == f"{UUID_TEXT}:{tag}:{number}"
+    assert first.ts_ms == committed_us // 1000
+    assert second.at["gtids"] == f"{UUID_TEXT}:1-4:{tag}:{number}"
 
 
 def test_ids_of_mariadb() -> None:

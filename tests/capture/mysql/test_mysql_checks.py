@@ -15,12 +15,12 @@ from headwater.settings import Secret
 
 
 @pytest.fixture
-def account(mariadb_server: MariaDbServer, shop: str) -> Iterator[str]:
+def account(server: MariaDbServer, shop: str) -> Iterator[str]:
     """A user without any right."""
     name = f"user_{shop}"
-    mariadb_server.execute(f"CREATE USER {name} IDENTIFIED BY 'sécret'")
+    server.execute(f"CREATE USER {name} IDENTIFIED BY 'sécret'")
     yield name
-    mariadb_server.execute(f"DROP USER {name}")
+    server.execute(f"DROP USER {name}")
 
 
 def _source(url: str, **settings: object) -> MySqlSource:
@@ -32,7 +32,7 @@ def _source(url: str, **settings: object) -> MySqlSource:
     [
         ("binlog_format", "MIXED", SourceRefused, "SET GLOBAL binlog_format = ROW"),
         ("binlog_row_image", "MINIMAL", TableRefused, "SET GLOBAL binlog_row_image = FULL"),
-        ("binlog_row_metadata", "NO_LOG", TableRefused, "SET GLOBAL binlog_row_metadata = FULL"),
+        ("binlog_row_metadata", "DEFAULT", TableRefused, "SET GLOBAL binlog_row_metadata = FULL"),
         ("binlog_expire_logs_seconds", "3600", TableRefused, "binlog_expire_logs_seconds = 604800"),
     ],
 )
@@ -45,21 +45,50 @@ def test_settings_are_told_with_the_sql(
     assert hint in problem.hint
 
 
+def test_rows_that_foreign_keys_change(capture: ShopCapture) -> None:
+    """Followed where the log has them; otherwise the check says which table they are missing in."""
+    capture.execute(
+        "CREATE TABLE parent (id INT PRIMARY KEY)",
+        "CREATE TABLE child (id INT PRIMARY KEY, p INT,"
+        " FOREIGN KEY (p) REFERENCES parent (id) ON DELETE CASCADE)",
+        "CREATE TABLE strict (p INT PRIMARY KEY, FOREIGN KEY (p) REFERENCES parent (id))",
+        "INSERT INTO parent VALUES (1)",
+        "INSERT INTO child VALUES (10, 1)",
+    )
+    capture.begin()
+    capture.execute("DELETE FROM parent", "INSERT INTO parent VALUES (2)")
+    problems = capture.source.check()
+    logged = capture.execute("SHOW VARIABLES LIKE 'innodb_native_foreign_keys'")
+    if logged:
+        assert problems == []
+        changes = capture.changes(3)
+        assert [(each.table.name, each.op) for each in changes] == [
+            ("child", "d"), ("parent", "d"), ("parent", "c"),
+        ]  # fmt: skip
+    else:
+        [problem] = problems
+        assert type(problem) is TableRefused
+        assert f"{capture.database}.child " in problem.what
+        assert [(each.table.name, each.op) for each in capture.changes(2)] == [
+            ("parent", "d"), ("parent", "c"),
+        ]  # fmt: skip
+
+
 def test_rights_are_told_with_the_grant_that_gives_them(
-    mariadb_server: MariaDbServer, shop: str, account: str
+    server: MariaDbServer, shop: str, account: str
 ) -> None:
-    mariadb_server.execute(f"CREATE TABLE {shop}.t (id INT PRIMARY KEY)")
-    source = _source(mariadb_server.url(shop, account, "s%C3%A9cret"))
+    server.execute(f"CREATE TABLE {shop}.t (id INT PRIMARY KEY)")
+    source = _source(server.url(shop, account, "s%C3%A9cret"))
     for _ in range(5):
         problems = source.check()
         if not problems:
             break
         assert isinstance(problems[0], SourceRefused)
         assert problems[0].hint.startswith("GRANT ")
-        mariadb_server.execute(problems[0].hint)
+        server.execute(problems[0].hint)
     assert problems == []
     place = source.open(None, {})
-    mariadb_server.execute(f"INSERT INTO {shop}.t VALUES (1)")
+    server.execute(f"INSERT INTO {shop}.t VALUES (1)")
     events = source.changes(Position(place))
     for event in events:
         if event is not None:
@@ -71,13 +100,13 @@ def test_rights_are_told_with_the_grant_that_gives_them(
 
 
 def test_a_missing_right_stops_the_stream_with_its_grant(
-    mariadb_server: MariaDbServer, shop: str, account: str
+    server: MariaDbServer, shop: str, account: str
 ) -> None:
-    mariadb_server.execute(
+    server.execute(
         f"CREATE TABLE {shop}.t (id INT PRIMARY KEY)",
-        f"GRANT SELECT, BINLOG MONITOR ON *.* TO {account}",
+        f"GRANT SELECT, REPLICATION CLIENT ON *.* TO {account}",
     )
-    source = _source(mariadb_server.url(shop, account, "s%C3%A9cret"))
+    source = _source(server.url(shop, account, "s%C3%A9cret"))
     place = source.open(None, {})
     with pytest.raises(SourceRefused) as caught:
         next(source.changes(Position(place)))
@@ -85,8 +114,8 @@ def test_a_missing_right_stops_the_stream_with_its_grant(
     source.close()
 
 
-def test_a_wrong_password(mariadb_server: MariaDbServer, account: str) -> None:
-    [problem] = _source(mariadb_server.url("", account, "wrong")).check()
+def test_a_wrong_password(server: MariaDbServer, account: str) -> None:
+    [problem] = _source(server.url("", account, "wrong")).check()
     assert isinstance(problem, SourceRefused)
     assert account in problem.what
     assert "wrong" not in str(problem) + problem.hint
@@ -157,15 +186,15 @@ def test_two_captures_register_under_ids_of_their_own(capture: ShopCapture) -> N
     other.close()
 
 
-def test_patterns_choose_tables(mariadb_server: MariaDbServer, shop: str) -> None:
-    mariadb_server.execute(
+def test_patterns_choose_tables(server: MariaDbServer, shop: str) -> None:
+    server.execute(
         f"CREATE TABLE {shop}.orders (id INT PRIMARY KEY)",
         f"CREATE TABLE {shop}.users (id INT PRIMARY KEY)",
         f"CREATE VIEW {shop}.seen AS SELECT * FROM {shop}.users",
     )
-    everything = _source(mariadb_server.url(shop))
+    everything = _source(server.url(shop))
     assert [table.name for table in everything.tables()] == ["orders", "users"]
-    some = _source(mariadb_server.url(), tables=(f"{shop}.*",), exclude=("*.users",))
+    some = _source(server.url(), tables=(f"{shop}.*",), exclude=("*.users",))
     assert [table.id for table in some.tables()] == [f"{shop}.orders"]
-    system = _source(mariadb_server.url(), tables=("mysql.*",))
+    system = _source(server.url(), tables=("mysql.*",))
     assert system.tables() == []

@@ -6,6 +6,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+from mariadb_server import numbers
 from mysql_capture import ShopCapture
 from source_contract import Transaction
 
@@ -67,7 +68,13 @@ KEYS = {
 @pytest.mark.parametrize("name", KEYS)
 def test_chunks_by_every_kind_of_key(capture: ShopCapture, name: str) -> None:
     columns, values = KEYS[name]
-    capture.execute(f"CREATE TABLE t ({columns})", f"INSERT INTO t VALUES {', '.join(values)}")
+    if name in ("uuid", "inet") and not capture.server.is_mariadb:
+        pytest.skip("a type that only MariaDB has")
+    capture.execute(
+        "SET sql_mode = ''",  # a zero date among them
+        f"CREATE TABLE t ({columns})",
+        f"INSERT INTO t VALUES {', '.join(values)}",
+    )
     table = capture.table("t")
     whole = list(capture.source.read_chunk(table, None, 1000).rows)
     assert len(whole) == len(values)
@@ -116,7 +123,7 @@ def test_a_table_that_is_gone(capture: ShopCapture) -> None:
 
 
 def test_rows_of_a_keyless_table_are_read_as_they_are_taken(capture: ShopCapture) -> None:
-    capture.execute("CREATE TABLE t (a INT)", "INSERT INTO t SELECT seq FROM seq_1_to_50000")
+    capture.execute("CREATE TABLE t (a INT)", f"INSERT INTO t SELECT seq FROM {numbers(50_000)}")
     chunk = capture.source.read_chunk(capture.table("t"), None, 10)
     rows = iter(chunk.rows)
     first = next(rows)
@@ -127,8 +134,9 @@ def test_rows_of_a_keyless_table_are_read_as_they_are_taken(capture: ShopCapture
 @pytest.mark.parametrize("is_locked", [False, True])
 def test_what_a_chunk_contains_is_exact_under_load(capture: ShopCapture, is_locked: bool) -> None:
     """A counter that only grows: a chunk's value must be that of the last transaction it contains.
-    With the lock as on MySQL without GTIDs.
+    With the lock as on MySQL without GTIDs. MySQL's GTIDs give two bounds, and it is between them.
     """
+    is_exact = is_locked or capture.server.is_mariadb
     capture.execute("CREATE TABLE t (id INT PRIMARY KEY, n INT)", "INSERT INTO t VALUES (1, 0)")
     reader = capture.begin()
     table = capture.table("t")
@@ -169,8 +177,10 @@ def test_what_a_chunk_contains_is_exact_under_load(capture: ShopCapture, is_lock
     for chunk in chunks:
         contained = [each for each in transactions if chunk.contains(each.begin)]
         assert contained == transactions[: len(contained)]
-        assert [row["n"] for row in chunk.rows] == [len(contained)]
-        behind = transactions[len(contained) :]
-        assert all(chunk.is_passed(each.begin.at) for each in behind)
-        assert not any(chunk.is_passed(each.begin.at) for each in contained)
-    assert len({chunk.below for chunk in chunks}) > 5  # there were writers between them
+        behind = [each for each in transactions if chunk.is_passed(each.begin.at)]
+        assert behind == transactions[len(transactions) - len(behind) :]
+        [number] = [row["n"] for row in chunk.rows]
+        assert len(contained) <= number <= len(transactions) - len(behind)
+        if is_exact:
+            assert len(contained) == number == len(transactions) - len(behind)
+    assert len({chunk.passed for chunk in chunks}) > 5  # there were writers between them

@@ -85,12 +85,13 @@ class MariaDbDatabase(Database):
         )
 
     def write_values(self, table: str) -> None:
-        columns = ", ".join(f"{name} {kind}" for name, kind, *_ in VALUES)
+        values = VALUES + (MARIADB_VALUES if self.server.is_mariadb else MYSQL_VALUES)
+        columns = ", ".join(f"{name} {kind}" for name, kind, *_ in values)
         self.execute(
             f"CREATE TABLE IF NOT EXISTS {table} (id INT AUTO_INCREMENT PRIMARY KEY, {columns})"
         )
-        names = ", ".join(name for name, *_ in VALUES)
-        for row in zip(*(values for _, _, *values in VALUES), strict=True):
+        names = ", ".join(name for name, *_ in values)
+        for row in zip(*(each for _, _, *each in values), strict=True):
             self.execute(f"INSERT INTO {table} ({names}) VALUES ({', '.join(row)})")
 
 
@@ -155,25 +156,44 @@ VALUES = [
     ("e", "ENUM('a', 'b''c', 'd,e')", "'b''c'", "'a'", "'d,e'", "NULL"),
     ("el", "ENUM('ä', 'ö') CHARACTER SET latin1", "'ö'", "''", "'ä'", "NULL"),
     ("s", "SET('x', 'y', 'z')", "'x,z'", "''", "'y'", "NULL"),
-    ("js", "JSON", "'{\"a\": [1, 2.5, null]}'", "'[]'", "'\"x\"'", "NULL"),
     ("g", "GEOMETRY", "ST_GeomFromText('LINESTRING(0 0,1 1)', 4326)",
      "ST_GeomFromText('POINT(1 2)')", "ST_GeomFromText('POLYGON((0 0,1 0,1 1,0 0))')", "NULL"),
     ("p", "POINT", "ST_GeomFromText('POINT(1.5 -2)')", "ST_GeomFromText('POINT(0 0)', 4326)",
      "ST_GeomFromText('POINT(1e10 1)')", "NULL"),
+    ("`quo``te'd`", "INT", "1", "2", "3", "NULL"),
+    ("gs", "INT AS (t2 + 1) STORED", "DEFAULT", "DEFAULT", "DEFAULT", "DEFAULT"),
+    ("gv", "INT AS (t2 - 1) VIRTUAL", "DEFAULT", "DEFAULT", "DEFAULT", "DEFAULT"),
+    ("hidden", "INT INVISIBLE DEFAULT 5", "1", "2", "3", "NULL"),
+]  # fmt: skip
+MARIADB_VALUES = [
     ("i6", "INET6", "'2001:db8::1'", "'::ffff:1.2.3.4'", "'::'", "NULL"),
     ("i4", "INET4", "'10.0.0.1'", "'0.0.0.0'", "'255.0.0.0'", "NULL"),
     ("uu", "UUID", "'00112233-4455-1677-8899-aabbccddee00'",
      "'00112233-4455-7677-8899-aabbccddeeff'", "'00000000-0000-0000-0000-000000000000'", "NULL"),
     ("co", "VARCHAR(500) COMPRESSED", "REPEAT('abc', 150)", "'x'", "''", "NULL"),
     ("cb", "BLOB COMPRESSED", "REPEAT('abc', 1000)", "x'00'", "''", "NULL"),
-    ("`quo``te'd`", "INT", "1", "2", "3", "NULL"),
-    ("gs", "INT AS (t2 + 1) STORED", "DEFAULT", "DEFAULT", "DEFAULT", "DEFAULT"),
-    ("gv", "INT AS (t2 - 1) VIRTUAL", "DEFAULT", "DEFAULT", "DEFAULT", "DEFAULT"),
-    ("hidden", "INT INVISIBLE DEFAULT 5", "1", "2", "3", "NULL"),
+    ("js", "JSON", "'{\"a\": [1, 2.5, null]}'", "'[]'", "'\"x\"'", "NULL"),
+]  # fmt: skip
+# JSON is a type of its own here: each kind of value that its binary form knows.
+MYSQL_VALUES = [
+    ("js", "JSON", "JSON_OBJECT('a', JSON_ARRAY(1, -1, 2.5, NULL, TRUE, FALSE), 'ü', '🦆')",
+     "JSON_ARRAY()", "CAST('\"x\"' AS JSON)", "NULL"),
+    ("jn", "JSON", "JSON_ARRAY(32767, -32768, 65535, 2147483647, 4294967295, 9223372036854775807)",
+     "CAST(18446744073709551615 AS JSON)", "JSON_ARRAY(1e300, 0.1, CAST(1.10 AS DECIMAL(10,2)))",
+     "NULL"),
+    ("jt", "JSON", "JSON_ARRAY(CAST('2024-02-29' AS DATE), CAST('12:34:56.5' AS TIME(1)))",
+     "CAST(CAST('2024-02-29 12:34:56.789012' AS DATETIME(6)) AS JSON)",
+     "CAST(CAST(x'00ff' AS BINARY) AS JSON)", "NULL"),
+    ("jl", "JSON", "JSON_OBJECT('long', REPEAT('x', 70000), 'n', 1)",
+     "JSON_ARRAY(REPEAT('y', 200), REPEAT('z', 20000))", "JSON_OBJECT()", "CAST('null' AS JSON)"),
+    ("c09", "VARCHAR(30) COLLATE utf8mb4_0900_ai_ci", "'ünï 🦆'", "''", "'x'", "NULL"),
+    ("cja", "TEXT COLLATE utf8mb4_ja_0900_as_cs", "'日本'", "''", "'x'", "NULL"),
+    ("g18", "VARCHAR(30) CHARACTER SET gb18030", "'中文🦆'", "''", "'x'", "NULL"),
+    ("expr", "VARCHAR(36) DEFAULT (CONCAT('a', 'b'))", "DEFAULT", "'x'", "''", "NULL"),
 ]  # fmt: skip
 
 
 class TestMariaDbContract(SourceContract):
     @pytest.fixture
-    def database(self, mariadb_server: MariaDbServer, shop: str) -> MariaDbDatabase:
-        return MariaDbDatabase(mariadb_server, shop)
+    def database(self, server: MariaDbServer, shop: str) -> MariaDbDatabase:
+        return MariaDbDatabase(server, shop)

@@ -1,11 +1,10 @@
 """Which settings of security go together, and which would leave the door open unawares."""
 
-import ipaddress
 import logging
 from typing import TYPE_CHECKING
 
 from headwater.errors import ConfigError
-from headwater.settings import BrokerSettings, split_address
+from headwater.settings import BrokerSettings, is_loopback
 
 if TYPE_CHECKING:
     from headwater.broker.security.oauth import TokenVerifier
@@ -53,17 +52,6 @@ def token_verifier(settings: BrokerSettings) -> "TokenVerifier | None":
     )
     verifier.check()
     return verifier
-
-
-def is_loopback(address: str) -> bool:
-    """Whether only this machine reaches it. A name is taken for one that others reach."""
-    host, _ = split_address(address)
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _check_pairs(settings: BrokerSettings) -> None:

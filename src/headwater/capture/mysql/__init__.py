@@ -17,7 +17,7 @@ catalog.py       information_schema
 schemas.py       which columns a table had at a place in the log
 chunks.py        reading tables for snapshots
 dump.py          asking the server for its log, as a replica does
-server.py        what kind of server it is, and where its log ends
+server.py        what kind of server it is, where its log ends, which transactions it lacks
 checks.py        what is wrong with the server's settings and our rights
 """
 

@@ -249,10 +249,68 @@ def read_mysql_gtid(event: Event) -> Gtid:
         committed_us = int.from_bytes(body[42:49], "little") & ((1 << 55) - 1)
     if event.type == ANONYMOUS_GTID:
         return Gtid(None, is_standalone=False, is_xa=False, committed_us=committed_us)
-    uuid = body[1:17].hex()
-    uuid = f"{uuid[:8]}-{uuid[8:12]}-{uuid[12:16]}-{uuid[16:20]}-{uuid[20:]}"
     number = int.from_bytes(body[17:25], "little")
-    return Gtid(f"{uuid}:{number}", is_standalone=False, is_xa=False, committed_us=committed_us)
+    text = f"{_uuid(body[1:17])}:{number}"
+    return Gtid(text, is_standalone=False, is_xa=False, committed_us=committed_us)
+
+
+def read_tagged_gtid(event: Event) -> Gtid:
+    """Since 8.3. Version, size, the last field that must not be ignored; then fields in the order
+    of their numbers, each number in front of its value: 0 flags, 1 the uuid as 16 numbers, 2 the
+    number (signed), 3 the tag with its length, 4 and 5 (signed) for parallel replicas, 6 the time
+    of the commit in microseconds, and more behind them. All numbers are of variable length.
+    """
+    body, at = event.body, 0
+    version, at = _variable(body, at)
+    if version != 1:
+        raise ValueError(f"a tagged GTID in a format of version {version}")
+    _, at = _variable(body, at)
+    _, at = _variable(body, at)
+    uuid, tag = b"", ""
+    number, committed_us = 0, None
+    while at < len(body):
+        kind, at = _variable(body, at)
+        if kind == 1:
+            parts: list[int] = []
+            for _ in range(16):
+                part, at = _variable(body, at)
+                parts.append(part)
+            uuid = bytes(parts)
+        elif kind == 3:
+            size, at = _variable(body, at)
+            tag, at = body[at : at + size].decode(), at + size
+        else:
+            value, at = _variable(body, at)
+            if kind == 2:
+                number = value >> 1  # the lowest bit is the sign
+            elif kind == 6:
+                committed_us = value
+            if kind >= 6:  # nothing behind it is needed
+                break
+    if not uuid or not number or at > len(body):
+        raise ValueError("a tagged GTID is cut")
+    source = f"{_uuid(uuid)}:{tag}" if tag else _uuid(uuid)
+    text = f"{source}:{number}"
+    return Gtid(text, is_standalone=False, is_xa=False, committed_us=committed_us)
+
+
+def _uuid(data: bytes) -> str:
+    text = data.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def _variable(data: bytes, at: int) -> tuple[int, int]:
+    """A number as MySQL's serialization has it, and where it ends. The first byte ends in as many
+    ones as further bytes follow; what is left of the bytes, little-endian, is the number.
+    """
+    first = data[at]
+    further = (~first & first + 1).bit_length() - 1
+    part = data[at : at + 1 + further]
+    if len(part) != 1 + further:
+        raise IndexError("a number is cut")
+    if further == 8:
+        return int.from_bytes(part[1:], "little"), at + 9
+    return int.from_bytes(part, "little") >> further + 1, at + 1 + further
 
 
 def read_mariadb_gtid(event: Event) -> Gtid:

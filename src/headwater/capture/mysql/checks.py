@@ -14,6 +14,7 @@ from headwater.errors import HeadwaterError, SourceRefused, TableRefused
 
 _KEPT_FOR_S: Final = 24 * 3600  # a capture that stands still for a day should find its place again
 _OLDEST: Final = {"MySQL": (8, 0), "MariaDB": (10, 5)}
+_CASCADING: Final = {"CASCADE", "SET NULL", "SET DEFAULT"}
 _VARIABLES: Final = (
     "log_bin",
     "binlog_format",
@@ -34,6 +35,7 @@ def problems(
         *_settings(connection, server),
         *_rights(connection, server, address),
         *_tables(connection, choice),
+        *_cascades(connection, choice),
     ]
 
 
@@ -180,3 +182,28 @@ def _tables(connection: Any, choice: Choice) -> list[HeadwaterError]:
                 )
             )
     return wrong
+
+
+def _cascades(connection: Any, choice: Choice) -> list[HeadwaterError]:
+    """InnoDB changes the rows of a cascade by itself, and the log does not have them. From MySQL
+    9.6 on the server does it, and logs it, unless innodb_native_foreign_keys is ON.
+    """
+    if (
+        variables(connection, "innodb_native_foreign_keys").get("innodb_native_foreign_keys")
+        == "OFF"
+    ):
+        return []
+    return [
+        TableRefused(
+            f"{schema}.{table} changes by a foreign key, and the log does not have it",
+            detail=f"{name}: ON DELETE {deletes}, ON UPDATE {updates}",
+            hint="change its rows by statements, and let the key RESTRICT; MySQL 9.6 and newer log"
+            " what a foreign key changes",
+        )
+        for schema, table, name, deletes, updates in query(
+            connection,
+            "SELECT CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME, DELETE_RULE, UPDATE_RULE"
+            " FROM information_schema.REFERENTIAL_CONSTRAINTS ORDER BY 1, 2, 3",
+        )
+        if f"{schema}.{table}" in choice and {deletes, updates} & _CASCADING
+    ]

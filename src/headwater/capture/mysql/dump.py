@@ -17,7 +17,8 @@ from headwater.capture.mysql.connection import (
     unreachable,
 )
 from headwater.capture.mysql.gtids import MySqlGtids
-from headwater.capture.mysql.server import Server
+from headwater.capture.mysql.server import Server, is_replicating, lacking_gtids
+from headwater.errors import PositionLost, SourceUnreachable
 
 HEARTBEAT_S: Final = 1
 SILENCE_S: Final = 30.0  # of a server that should have sent thirty heartbeats
@@ -47,6 +48,8 @@ class Dump:
         self.framing = Framing(has_checksums=server.has_checksums, file=file)
         try:
             with translated(address, is_in=True):
+                if gtids and not server.is_mariadb:
+                    self._check_history(gtids)
                 self._introduce(server, server_id, gtids if server.is_mariadb else None)
                 self._ask(server, server_id, file, position, gtids, with_statements)
         except BaseException:
@@ -84,6 +87,26 @@ class Dump:
 
     def close(self) -> None:
         self._connection._force_close()  # noqa: SLF001 (a command is under way, nothing can be said)
+
+    def _check_history(self, gtids: str) -> None:
+        """MySQL sends what is not in `gtids`, and does not ask whether it has all that is: after a
+        failover to a server that lacked our last transactions, what took their place would come
+        without an error. (MariaDB compares by itself.) Asked on the connection that then reads.
+        """
+        lacking = lacking_gtids(self._connection, gtids)
+        if not lacking:
+            return
+        if is_replicating(self._connection):
+            raise SourceUnreachable(
+                f"the server at {self._address} is a replica that is behind the capture",
+                detail=f"it does not have {lacking[:200]} yet",
+                hint="the capture goes on when the replica has caught up: SHOW REPLICA STATUS",
+            )
+        raise PositionLost(
+            "the server does not have all transactions that the capture has read",
+            detail=f"{lacking[:200]}: lost in a failover, or of a server with another history",
+            hint="if a replica has them, make that one the source",
+        )
 
     def _introduce(self, server: Server, server_id: int, mariadb_gtids: str | None) -> None:
         period_ns = HEARTBEAT_S * 1_000_000_000

@@ -1,39 +1,48 @@
 """Global transaction ids: which transactions a place in the log has behind it.
 
 MySQL: a set, `uuid:1-5:7,uuid:1-3`. Each server numbers its transactions without gaps, but they may
-be committed in another order.
+be committed in another order. Since 8.3 a transaction may carry a tag, and each tag has numbers of
+its own: `uuid:1-5:7:blue:1-2:red:4` (the numbers behind a tag are that tag's).
 MariaDB: one id for each domain, `0-1-5,1-2-7` (domain, server, number). Within a domain the log has
 them in order, so the last one stands for all before it.
 """
 
+import re
+from typing import Final
+
 from headwater.errors import CaptureError
+
+_TAG: Final = re.compile(r"[a-z_][a-z0-9_]{0,31}")
+_WITH_TAGS: Final = 1 << 56 | 1  # marks the encoding of a set in which each source has a tag
 
 
 class MySqlGtids:
     """A set of MySQL's ids that grows."""
 
     def __init__(self, text: str = "") -> None:
-        self._intervals: dict[str, list[list[int]]] = {}
+        self._intervals: dict[str, list[list[int]]] = {}  # by source: `uuid` or `uuid:tag`
         self._texts: dict[str, str] = {}
         try:
             for part in text.replace("\n", "").replace(" ", "").split(","):
                 if part:
-                    uuid, *ranges = part.lower().split(":")
-                    for span in ranges:
+                    uuid, *spans = part.lower().split(":")
+                    source = uuid
+                    for span in spans:
+                        if _TAG.fullmatch(span):
+                            source = f"{uuid}:{span}"
+                            continue
                         first, _, last = span.partition("-")
-                        self._add(uuid, int(first), int(last or first))
+                        self._add(source, int(first), int(last or first))
         except ValueError:
-            raise CaptureError(
-                "a set of GTIDs cannot be read", detail=text[:200], hint="tagged GTIDs are unknown"
-            ) from None
+            raise CaptureError("a set of GTIDs cannot be read", detail=text[:200]) from None
 
     def add(self, gtid: str) -> None:
-        uuid, _, number = gtid.partition(":")
-        self._add(uuid, int(number), int(number))
+        source, _, number = gtid.rpartition(":")
+        self._add(source, int(number), int(number))
 
-    def _add(self, uuid: str, first: int, last: int) -> None:
-        intervals = self._intervals.setdefault(uuid, [])
-        self._texts.pop(uuid, None)
+    def _add(self, source: str, first: int, last: int) -> None:
+        intervals = self._intervals.setdefault(source, [])
+        self._texts.pop(source, None)
         if intervals and intervals[-1][1] + 1 == first:  # the usual case: the next one
             intervals[-1][1] = last
             return
@@ -45,25 +54,41 @@ class MySqlGtids:
                 merged[-1][1] = max(merged[-1][1], span[1])
             else:
                 merged.append(span)
-        self._intervals[uuid] = merged
+        self._intervals[source] = merged
 
     def __contains__(self, gtid: str) -> bool:
-        uuid, _, number = gtid.partition(":")
+        source, _, number = gtid.rpartition(":")
         n = int(number)
-        return any(first <= n <= last for first, last in self._intervals.get(uuid, ()))
+        return any(first <= n <= last for first, last in self._intervals.get(source, ()))
 
     def __str__(self) -> str:
-        for uuid, intervals in self._intervals.items():
-            if uuid not in self._texts:
+        """As the server writes it: the tags of a uuid behind its numbers without a tag."""
+        for source, intervals in self._intervals.items():
+            if source not in self._texts:
                 spans = (str(a) if a == b else f"{a}-{b}" for a, b in intervals)
-                self._texts[uuid] = f"{uuid}:{':'.join(spans)}"
-        return ",".join(self._texts[uuid] for uuid in sorted(self._intervals))
+                self._texts[source] = f"{source}:{':'.join(spans)}"
+        out: list[str] = []
+        for source in sorted(self._intervals):  # `uuid` comes in front of its `uuid:tag`
+            text = self._texts[source]
+            uuid = source.partition(":")[0]
+            if out and out[-1].startswith(uuid):
+                out[-1] += text[len(uuid) :]
+            else:
+                out.append(text)
+        return ",".join(out)
 
     def encoded(self) -> bytes:
-        """As COM_BINLOG_DUMP_GTID has it; the end of an interval is exclusive there."""
-        out = [len(self._intervals).to_bytes(8, "little")]
-        for uuid, intervals in sorted(self._intervals.items()):
+        """As COM_BINLOG_DUMP_GTID has it; the end of an interval is exclusive there. Servers older
+        than 8.3 read sets without tags only, so the other form is used for sets that need it.
+        """
+        has_tags = any(":" in source for source in self._intervals)
+        count = len(self._intervals)
+        out = [(count << 8 | _WITH_TAGS if has_tags else count).to_bytes(8, "little")]
+        for source, intervals in sorted(self._intervals.items()):
+            uuid, _, tag = source.partition(":")
             out.append(bytes.fromhex(uuid.replace("-", "")))
+            if has_tags:  # its length as a number of variable length, here always of one byte
+                out.append(bytes([len(tag) << 1]) + tag.encode())
             out.append(len(intervals).to_bytes(8, "little"))
             out += [a.to_bytes(8, "little") + (b + 1).to_bytes(8, "little") for a, b in intervals]
         return b"".join(out)

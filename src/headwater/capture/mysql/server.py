@@ -1,7 +1,10 @@
-"""What kind of server this is, and where its log ends."""
+"""What kind of server this is, where its log ends, and whether it has what was read elsewhere."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
+
+import pymysql
 
 from headwater.capture.mysql.connection import query, variables
 from headwater.errors import SourceRefused
@@ -67,3 +70,34 @@ def log_end(connection: Any, server: Server) -> dict[str, Any]:
 def log_files(connection: Any) -> list[tuple[str, int]]:
     """The files of the log and their sizes, oldest first."""
     return [(str(row[0]), int(row[1])) for row in query(connection, "SHOW BINARY LOGS")]
+
+
+def lacking_gtids(connection: Any, gtids: str) -> str:
+    """Of these transactions, those that this MySQL server does not have.
+
+    A session owns its transaction's id while the log already has the transaction (and sends it to
+    readers); the id is in gtid_executed before the session gives it up. So that is asked first.
+    """
+    ((owned,),) = query(connection, "SELECT @@global.gtid_owned")
+    about_to_commit = re.sub(r"#\d+", "", str(owned))  # uuid:5#12: the thread that owns it
+    ((lacking,),) = query(
+        connection,
+        "SELECT GTID_SUBTRACT(GTID_SUBTRACT(%s, %s), @@global.gtid_executed)",
+        (gtids, about_to_commit),
+    )
+    return str(lacking).replace("\n", "")
+
+
+def is_replicating(connection: Any) -> bool:
+    """Whether this MySQL server is a replica that still receives or applies transactions."""
+    with connection.cursor(pymysql.cursors.DictCursor) as cursor:
+        try:
+            cursor.execute("SHOW REPLICA STATUS")
+        except pymysql.err.ProgrammingError:  # older than 8.0.22
+            cursor.execute("SHOW SLAVE STATUS")
+        return any(
+            str(value).upper() == "YES"
+            for channel in cursor.fetchall()
+            for name, value in channel.items()
+            if name.endswith(("_IO_Running", "_SQL_Running"))
+        )

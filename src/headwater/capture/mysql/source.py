@@ -88,15 +88,17 @@ class MySqlSource(Source):
                 server = inspect(connection)
         finally:
             connection.close()
-        dump = self._dump_behind(after, server, self._gtids(after, server), self._ahead_id)
+        dump = None
         try:
+            dump = self._dump_behind(after, server, self._gtids(after, server), self._ahead_id)
             for _ in range(_FIRST_EVENTS):
                 if dump.event(_FIRST_EVENTS_S) is None:
                     break
         except PositionLost as error:
             raise self._lost(error) from error
         finally:
-            dump.close()
+            if dump is not None:
+                dump.close()
         return True
 
     def tables(self) -> list[Table]:
@@ -128,11 +130,12 @@ class MySqlSource(Source):
             self._close_dump()
 
     def _lost(self, error: PositionLost) -> PositionLost:
+        keep_longer = "to keep the log longer: SET GLOBAL binlog_expire_logs_seconds = 604800;"
         return PositionLost(
             error.what,
             detail=error.detail,
             hint=f"headwater capture reset {self._settings.name} begins anew, with a snapshot; "
-            "to keep the log longer: SET GLOBAL binlog_expire_logs_seconds = 604800;",
+            + (error.hint or keep_longer),
         )
 
     def _stream(self, after: Position, server: Server, schemas: Schemas) -> BinlogStream:

@@ -161,6 +161,8 @@ class BinlogStream:
             yield from self._table_map(event)
         elif kind in (binlog.GTID, binlog.ANONYMOUS_GTID):
             self._begin(event, binlog.read_mysql_gtid(event))
+        elif kind == binlog.GTID_TAGGED:
+            self._begin(event, binlog.read_tagged_gtid(event))
         elif kind == binlog.MARIADB_GTID:
             self._begin(event, binlog.read_mariadb_gtid(event))
         elif kind == binlog.XID:
@@ -186,12 +188,6 @@ class BinlogStream:
             raise PositionLost(
                 "the server reports that its binlog lacks changes",
                 detail=f"an incident at {self._file}:{event.end}",
-            )
-        elif kind == binlog.GTID_TAGGED:
-            raise CaptureError(
-                "the binlog has GTIDs with tags, which are not supported",
-                detail=f"{self._file}:{event.end}",
-                hint="SET GTID_NEXT = 'AUTOMATIC'; without a tag",
             )
         elif binlog.is_without_news(event):
             self._between(event)
