@@ -345,13 +345,13 @@ def test_what_checks_decompress_is_counted_and_bounded(tmp_path, monkeypatch):
     lock = threading.Lock()
     scan = batch_checks._scan
 
-    def measured(batch, limit_bytes):
+    def measured(batch, limit_bytes, *buffer):
         with lock:
             active.append(limit_bytes)
             most[0] = max(most[0], sum(active))
             counted.append(broker.running.server.buffered_bytes)
         try:
-            return scan(batch, limit_bytes)
+            return scan(batch, limit_bytes, *buffer)
         finally:
             with lock:
                 active.remove(limit_bytes)

@@ -88,6 +88,8 @@ class BatchChecks:
     def __init__(self, broker: "Broker", max_bytes: int) -> None:
         self._broker = broker
         self._room = _Room(max_bytes)
+        # For what is looked into at once: fresh pages would take longer than to decompress it.
+        self._scratch = memoryview(bytearray(QUICK_BYTES + 1))
         # By connection. None: it has none now, but had; so we hear when it is lost.
         self._checks: dict[int, _Check | None] = {}
         self._background = Background("looking into a batch")
@@ -100,7 +102,7 @@ class BatchChecks:
         connection = context.connection
         check = self._checks.get(connection.id)
         if check is None or not check.is_of(batches):
-            outcomes = _look_quickly(batches)
+            outcomes = _look_quickly(batches, self._scratch)
             if outcomes is not None:
                 return outcomes
             check = self._begin(connection, batches)
@@ -219,7 +221,7 @@ class _Room:
         return not self._taken_bytes or self._taken_bytes + size_bytes <= self._limit_bytes
 
 
-def _look_quickly(batches: dict[Place, _Batch]) -> Outcomes | None:
+def _look_quickly(batches: dict[Place, _Batch], scratch: memoryview) -> Outcomes | None:
     """None: it would take too long."""
     headers = {place: records.read_header(batch.data) for place, batch in batches.items()}
     cost = sum(
@@ -234,7 +236,7 @@ def _look_quickly(batches: dict[Place, _Batch]) -> Outcomes | None:
         bound = 0
         try:
             bound = _bound(headers[place], batch.data, QUICK_BLOCKS)
-            scan = _scan(batch, min(bound, left_bytes))
+            scan = _scan(batch, min(bound, left_bytes), scratch)
             left_bytes -= scan.size_bytes
             scan.step(QUICK_RECORDS)
             outcomes[place] = scan.keyless
@@ -261,10 +263,14 @@ def _bound(header: BatchHeader, batch: memoryview, max_blocks: int) -> int:
     return bound
 
 
-def _scan(batch: _Batch, limit_bytes: int) -> LengthScan | KeyScan:
+def _scan(
+    batch: _Batch, limit_bytes: int, buffer: memoryview | None = None
+) -> LengthScan | KeyScan:
     header = records.read_header(batch.data)
     # One more: zlib has not seen the end of a stream that fills its buffer.
-    body = compression.decompress(header.codec, batch.data[HEADER_BYTES:], limit_bytes + 1)
+    body = compression.decompress(
+        header.codec, batch.data[HEADER_BYTES:], limit_bytes + 1, buffer=buffer
+    )
     kind = KeyScan if batch.needs_keys else LengthScan
     return kind(body, header.record_count)
 

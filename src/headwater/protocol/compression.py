@@ -32,11 +32,17 @@ _ZSTD_LARGEST_BLOCK_BYTES = 128 << 10
 
 
 def decompress(
-    codec: int, data: bytes | memoryview, limit_bytes: int, *, ratio: float = 4
+    codec: int,
+    data: bytes | memoryview,
+    limit_bytes: int,
+    *,
+    ratio: float = 4,
+    buffer: memoryview | None = None,
 ) -> bytes | memoryview:
     """The bytes behind `data`. More than `limit_bytes` is refused: it may be a bomb.
 
     `ratio`: how many times as many they are, by a guess; a good one saves time and memory.
+    `buffer`, of `limit_bytes` at least, saves making one; the result may be a view of it.
     """
     if codec == NONE:
         return data
@@ -46,9 +52,9 @@ def decompress(
         if codec == SNAPPY:
             return _unsnappy(data, limit_bytes)
         if codec == LZ4:
-            return _bounded(cramjam.lz4.decompress_into, data, limit_bytes, ratio)
+            return _bounded(cramjam.lz4.decompress_into, data, limit_bytes, ratio, buffer)
         if codec == ZSTD:
-            return _bounded(cramjam.zstd.decompress_into, data, limit_bytes, ratio)
+            return _bounded(cramjam.zstd.decompress_into, data, limit_bytes, ratio, buffer)
     except (cramjam.DecompressionError, zlib.error, struct.error) as error:
         raise MalformedMessage(f"a batch does not decompress ({NAMES[codec]}): {error}") from None
     raise MalformedMessage(f"unknown compression {codec}")
@@ -188,9 +194,15 @@ def _one_less(max_blocks: int) -> int:
 
 
 def _bounded(
-    decompress_into: Any, data: bytes | memoryview, limit_bytes: int, ratio: float
+    decompress_into: Any,
+    data: bytes | memoryview,
+    limit_bytes: int,
+    ratio: float,
+    buffer: memoryview | None,
 ) -> memoryview:
     """Tries growing buffers, because neither format has to say how long its plain bytes are."""
+    if buffer is not None:
+        return buffer[: decompress_into(data, buffer[:limit_bytes])]
     size_bytes = min(max(int(len(data) * ratio), 4096), limit_bytes)
     while True:
         plain = bytearray(size_bytes)
