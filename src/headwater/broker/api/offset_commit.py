@@ -3,8 +3,8 @@
 Answered when the offsets are durable in `__consumer_offsets`. Versions 2–4 may ask for a
 retention of their own; topics are named by id from version 10 on. Members of KIP-848 groups
 commit with their member epoch from version 9 on; another epoch is STALE_MEMBER_EPOCH. Without
-member and generation only an empty group can be committed to. Needs READ on the group and on the
-topics.
+member and generation only an empty group can be committed to; the audit log then says who did it,
+for that is how a group is moved. Needs READ on the group and on the topics.
 
 Deviations: a partition that its topic does not have is UNKNOWN_TOPIC_OR_PARTITION; Kafka stores
 its offset.
@@ -67,6 +67,8 @@ async def offset_commit(
                         ),
                     )
                 )
+    is_member = bool(request.member_id) or request.generation_id_or_member_epoch >= 0
+    before = {} if is_member else {key: _offset_of(broker, request, key) for key, _ in offsets}
     try:
         await broker.groups.commit(
             request.group_id,
@@ -79,7 +81,36 @@ async def offset_commit(
     except ApiError as error:
         for answer in answers:
             answer.error_code = error.code
+    else:
+        _note_moves(broker, request, context, before, dict(offsets))
     return response
+
+
+def _offset_of(broker: Broker, request: OffsetCommitRequest, key: OffsetKey) -> int:
+    committed = broker.groups.committed(request.group_id, key.topic, key.partition)
+    return -1 if committed is None else committed.offset
+
+
+def _note_moves(
+    broker: Broker,
+    request: OffsetCommitRequest,
+    context: RequestContext,
+    before: dict[OffsetKey, int],
+    after: dict[OffsetKey, CommittedOffset],
+) -> None:
+    """A line in the audit log for each topic in which the group was moved from outside."""
+    for topic in dict.fromkeys(key.topic for key in before):
+        moves = {
+            key.partition: (offset, after[key].offset)
+            for key, offset in before.items()
+            if key.topic == topic
+        }
+        detail = ", ".join(
+            f"{partition}: {now}" if was < 0 else f"{partition}: {was} → {now}"
+            for partition, (was, now) in moves.items()
+        )
+        is_seek = any(now < was for was, now in moves.values())
+        broker.audit.moved(context, request.group_id, topic, detail, is_seek=is_seek)
 
 
 def _refused(request: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitResponse:
