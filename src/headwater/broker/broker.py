@@ -182,6 +182,7 @@ class Broker:
     async def abandon(self) -> None:
         """Lets everything go as a crash would; for tests."""
         await self._background.stop()
+        await self.batch_checks.close()
         self.users.close()
         self.transactions.abandon()
         await self.queues.abandon()

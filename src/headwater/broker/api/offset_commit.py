@@ -14,6 +14,7 @@ from uuid import UUID
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
+from headwater.broker.group_moves import note_moves, offsets_before
 from headwater.broker.groups.offsets import CommittedOffset, OffsetKey
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ApiError
@@ -67,8 +68,13 @@ async def offset_commit(
                         ),
                     )
                 )
-    is_member = bool(request.member_id) or request.generation_id_or_member_epoch >= 0
-    before = {} if is_member else {key: _offset_of(broker, request, key) for key, _ in offsets}
+    before = offsets_before(
+        broker,
+        request.group_id,
+        offsets,
+        member_id=request.member_id,
+        generation_or_epoch=request.generation_id_or_member_epoch,
+    )
     try:
         await broker.groups.commit(
             request.group_id,
@@ -82,35 +88,8 @@ async def offset_commit(
         for answer in answers:
             answer.error_code = error.code
     else:
-        _note_moves(broker, request, context, before, dict(offsets))
+        note_moves(broker, context, request.group_id, before, offsets)
     return response
-
-
-def _offset_of(broker: Broker, request: OffsetCommitRequest, key: OffsetKey) -> int:
-    committed = broker.groups.committed(request.group_id, key.topic, key.partition)
-    return -1 if committed is None else committed.offset
-
-
-def _note_moves(
-    broker: Broker,
-    request: OffsetCommitRequest,
-    context: RequestContext,
-    before: dict[OffsetKey, int],
-    after: dict[OffsetKey, CommittedOffset],
-) -> None:
-    """A line in the audit log for each topic in which the group was moved from outside."""
-    for topic in dict.fromkeys(key.topic for key in before):
-        moves = {
-            key.partition: (offset, after[key].offset)
-            for key, offset in before.items()
-            if key.topic == topic
-        }
-        detail = ", ".join(
-            f"{partition}: {now}" if was < 0 else f"{partition}: {was} → {now}"
-            for partition, (was, now) in moves.items()
-        )
-        is_seek = any(now < was for was, now in moves.values())
-        broker.audit.moved(context, request.group_id, topic, detail, is_seek=is_seek)
 
 
 def _refused(request: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitResponse:
