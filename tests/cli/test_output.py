@@ -1,5 +1,9 @@
 """Text for people."""
 
+import io
+import json
+import re
+
 import pytest
 
 from headwater.cli import output
@@ -36,3 +40,53 @@ def test_a_shell_that_does_not_find_the_program_is_told_where_it_is(monkeypatch,
     assert output.path_to_type() == [f'export PATH="{tmp_path}:$PATH"']
     monkeypatch.setenv("PATH", f"/usr/bin:{tmp_path}")
     assert output.path_to_type() == []
+
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\x1b[8mhidden\x9b31m\x7f\r\u202etxt"
+RAW = ("\x1b", "\x07", "\x9b", "\x7f", "\r", "\u202e")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+STREAMS = pytest.mark.parametrize("stream", [io.StringIO, Terminal])
+
+
+def replaced_stdout(monkeypatch, stream: io.StringIO) -> io.StringIO:
+    monkeypatch.setattr("sys.stdout", stream)
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return stream
+
+
+def without_styles(text: str) -> str:
+    return re.sub("\x1b\\[[0-9;]*m", "", text)
+
+
+@STREAMS
+def test_what_others_chose_gives_a_terminal_nothing_to_act_upon(monkeypatch, stream):
+    stdout = replaced_stdout(monkeypatch, stream())
+    output.say(f"member {HOSTILE}")
+    output.note(HOSTILE)
+    output.say(output.styled(HOSTILE, "bold red"))
+    output.say(output.table(("client", ">lag"), [(HOSTILE, 1)]))
+    output.print_json({"client": HOSTILE})
+    shown = without_styles(stdout.getvalue())
+    assert not any(each in shown for each in RAW)
+    assert shown.count(r"\x1b]0;owned\x07\x1b[2J\x1b[8mhidden\x9b31m\x7f\r") == 4
+
+
+@STREAMS
+def test_json_says_the_same(monkeypatch, stream):
+    stdout = replaced_stdout(monkeypatch, stream())
+    output.print_json({"client": HOSTILE})
+    assert json.loads(stdout.getvalue()) == {"client": HOSTILE}
+
+
+def test_styles_of_our_own_stay(monkeypatch):
+    stdout = replaced_stdout(monkeypatch, Terminal())
+    output.say(output.styled("ready", "bold green") + " now")
+    assert stdout.getvalue() == "\x1b[1;32mready\x1b[0m now\n"

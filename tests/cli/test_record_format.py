@@ -66,3 +66,18 @@ def test_a_terminal_tells_null_from_empty():
     render = terminal_formatter("hex", with_topic=False, colour=False)
     assert b"(null)" in render(FakeMessage(value=None))
     assert b"(null)" not in render(FakeMessage(value=b""))
+
+
+def test_escapes_in_records_do_not_reach_a_terminal():
+    hostile = FakeMessage(
+        key=b"\x1b[2J", value="\x9b31m\r\ttext\n".encode(), headers=[("\x1b]0;x\x07", b"\x07")]
+    )
+    line = terminal_formatter(None, with_topic=False, colour=False)(hostile)
+    assert rb"\x1b[2J" in line
+    assert rb"\x9b31m\r" + b"\ttext\n" in line
+    assert not set(line) & {0x1B, 0x07, 0x0D}
+    assert formatter("%k %v", terminal=True)(hostile) == rb"\x1b[2J \x9b31m\r" + b"\ttext\n"
+    assert formatter(r"\x1b[1m%k", terminal=True)(hostile) == b"\x1b[1m" + rb"\x1b[2J"
+    # Who asks for raw, or reads by a pipe, gets what was written.
+    assert formatter("%k", "raw", terminal=True)(hostile) == b"\x1b[2J"
+    assert formatter("%k")(hostile) == b"\x1b[2J"

@@ -12,10 +12,12 @@ from test_fetching import end_of, values
 from written import batch, producer
 
 from headwater.broker.security.acls import Operation, ResourceType
+from headwater.client.cluster import refused_topic
 from headwater.client.fetching import LATEST, Fetcher
 from headwater.client.group_offsets import GroupOffsets
 from headwater.client.topics import NewTopic, ensure_topics
 from headwater.errors import RequestRefused
+from headwater.protocol.error_codes import ErrorCode
 from headwater.settings import ClientSettings, Secret
 
 
@@ -52,8 +54,9 @@ def test_the_right_that_is_missing_is_named(tmp_path: Path) -> None:
         name, topic = broker.user(), broker.topic()
         bob = ClientSettings(username=name, password=Secret(rights.PASSWORD))
         with Fetcher(broker.address, bob) as fetcher:
-            with pytest.raises(RequestRefused, match=f"no right to .*{topic}"):
+            with pytest.raises(RequestRefused, match=f"no right to .*{topic}") as refused:
                 fetcher.partitions(topic)
+            assert "write" not in refused.value.hint
             broker.allow(name, Operation.DESCRIBE, ResourceType.TOPIC, topic)
             assert fetcher.offsets([(topic, 0)], LATEST) == {(topic, 0): 0}
             with pytest.raises(RequestRefused, match="cannot be read") as refused:
@@ -63,3 +66,12 @@ def test_the_right_that_is_missing_is_named(tmp_path: Path) -> None:
             with pytest.raises(RequestRefused, match="group mine") as refused:
                 offsets.commit({(topic, 0): 1})
             assert "--group mine" in refused.value.hint
+
+
+@pytest.mark.parametrize("topic", ["__headwater_positions", "__headwater_signals"])
+def test_no_hint_grants_write_on_internal_topics(topic: str) -> None:
+    """Who writes there decides where captures and sinks go on."""
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    for operation in ("describe", "read", "write"):
+        assert "--allow write" not in refused_topic(code, topic, operation=operation).hint
+    assert "--allow write --topic t" in refused_topic(code, "t", operation="write").hint

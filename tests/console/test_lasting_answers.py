@@ -71,10 +71,30 @@ def test_one_who_was_gone_before_it_began_leaves_a_place():
     async def send(message):
         await asyncio.sleep(0)
 
-    places = Places(1, "things")
-    places.take()
+    places = Places(1, 1, "things")
+    places.take("")
     with pytest.raises(NotReady):
-        places.take()
-    answer = Stream(source(), places.leave, media_type="text/plain", headers={})
+        places.take("")
+    answer = Stream(source(), lambda: places.leave(""), media_type="text/plain", headers={})
     asyncio.run(asyncio.wait_for(answer({"type": "http"}, gone, send), TIMEOUT_S))
     assert places.taken == 0
+
+
+def test_a_user_leaves_places_to_the_others():
+    places = Places(3, 2, "things")
+    places.take("alice")
+    places.take("alice")
+    with pytest.raises(NotReady, match="alice has 2 things open"):
+        places.take("alice")
+    places.take("bob")
+    with pytest.raises(NotReady, match="3 things are open"):
+        places.take("carol")
+    places.leave("alice")
+    places.take("alice")
+    for user in ("alice", "alice", "bob"):
+        places.leave(user)
+    assert places.taken == 0
+    for _ in range(3):  # where nobody signs in there are no users
+        places.take("")
+    with pytest.raises(NotReady):
+        places.take("")

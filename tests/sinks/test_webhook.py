@@ -258,3 +258,20 @@ def test_killed_senders_lose_nothing_and_keep_the_order(receiver, topic_headwate
     assert list(first.values()) == expected
     with closing(work.store()) as store:
         assert store.versions()[0].position == position(batches - 1)
+
+
+@pytest.mark.parametrize("host", ["hooks.example.org", "192.0.2.7", "[2001:db8::1]"])
+@pytest.mark.parametrize(
+    ("user", "options"), [("", {"bearer_token": "t0"}), ("me:secret@", {}), ("me@", {})]
+)
+def test_credentials_do_not_go_over_a_network_in_clear(store_with, host, user, options):
+    with pytest.raises(ConfigError, match="in clear") as refused:
+        store_with(f"http://{user}{host}/hook", **options)
+    assert "t0" not in str(refused.value)
+    assert "secret" not in str(refused.value)
+    for url in (f"https://{user}{host}/hook", f"http://{user}127.0.0.1:9/", f"http://{user}[::1]/"):
+        store_with(url, **options).close()
+
+
+def test_a_signature_is_no_credential(store_with):
+    store_with("http://hooks.example.org/hook", secret="whsec_" + "QUJD" * 8).close()

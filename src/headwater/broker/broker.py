@@ -10,12 +10,12 @@ from uuid import UUID
 
 from headwater.broker.api.registry import APIS, ClientConnection
 from headwater.broker.background import Background
+from headwater.broker.batch_checks import BatchChecks
 from headwater.broker.falling_behind import FallingBehind
 from headwater.broker.fetch_sessions import FetchSessions
 from headwater.broker.group_configs import GroupConfigs
 from headwater.broker.groups import GroupCoordinator, GroupSettings
 from headwater.broker.internal_log import InternalLog
-from headwater.broker.key_checks import KeyChecks
 from headwater.broker.lag import MEASURE_S, LagMeter
 from headwater.broker.metrics import Metrics
 from headwater.broker.overload import Overload
@@ -75,6 +75,7 @@ class BrokerOptions:
     group_defaults: Mapping[str, str] = field(default_factory=dict)
     transactions: TransactionSettings = field(default_factory=TransactionSettings)
     compaction: CompactionLimits = field(default_factory=CompactionLimits)
+    max_decompressed_bytes: int = 64 << 20  # by all checks of batches together
     lag_warning_percent: int = 80
     lag_webhook: str | None = None
 
@@ -129,7 +130,7 @@ class Broker:
         )
         self.compactor = Compactor(store, options.compaction)
         self.quotas = Quotas(store, clock)
-        self.key_checks = KeyChecks(self)
+        self.batch_checks = BatchChecks(self, options.max_decompressed_bytes)
         self.overload = Overload(self)
         self.groups.when_committed(self.overload.committed)
         self.lag = LagMeter(self)
@@ -168,6 +169,7 @@ class Broker:
         """Commits what was taken in and closes the log."""
         await self._background.stop()
         await self.overload.close()
+        await self.batch_checks.close()
         if self._changes:
             await asyncio.wait(self._changes)
         await self.transactions.close()
@@ -180,6 +182,7 @@ class Broker:
     async def abandon(self) -> None:
         """Lets everything go as a crash would; for tests."""
         await self._background.stop()
+        await self.batch_checks.close()
         self.users.close()
         self.transactions.abandon()
         await self.queues.abandon()

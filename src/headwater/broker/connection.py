@@ -155,6 +155,12 @@ class Connection(asyncio.BufferedProtocol):
             except Exception:
                 log.exception("what follows the end of a connection failed")
 
+    def took(self, size_bytes: int) -> None:
+        self._server.took(self, size_bytes)
+
+    def released(self, size_bytes: int) -> None:
+        self._server.released(self, size_bytes)
+
     def when_lost(self, callback: Callable[[], None]) -> None:
         self._when_lost.append(callback)
 

@@ -6,16 +6,19 @@ import time
 
 import orjson
 
+from headwater.printable import printable, printable_json
+
 
 class TextFormatter(logging.Formatter):
     """12:30:59.123 warning  a torn tail is cut: …"""
 
     def format(self, record: logging.LogRecord) -> str:
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
-        line = (
-            f"{clock}.{int(record.msecs):03d} {record.levelname.lower():<8} {record.getMessage()}"
-        )
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        message = printable(record.getMessage())
+        line = f"{clock}.{int(record.msecs):03d} {record.levelname.lower():<8} {message}"
+        if record.exc_info:
+            return f"{line}\n{printable(self.formatException(record.exc_info))}"
+        return line
 
 
 class JsonFormatter(logging.Formatter):
@@ -30,7 +33,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             fields["traceback"] = self.formatException(record.exc_info)
-        return orjson.dumps(fields).decode()
+        return printable_json(orjson.dumps(fields).decode())
 
 
 def set_up(log_format: str, log_level: str) -> None:

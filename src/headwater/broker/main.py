@@ -55,6 +55,7 @@ class RunningBroker:
                     memory_bytes=settings.compaction_memory_bytes,
                     bytes_per_s=settings.compaction_bytes_per_s,
                 ),
+                max_decompressed_bytes=settings.max_buffered_bytes // 4,
                 lag_warning_percent=settings.lag_warning_percent,
                 lag_webhook=settings.lag_webhook.reveal() if settings.lag_webhook else None,
                 groups=GroupSettings(

@@ -24,6 +24,7 @@ from headwater.cli.parser import Command, Parser, client_options, whole_number
 from headwater.cli.positions import END, FORMS, START, Range, Span, parse_range, resolve
 from headwater.cli.record_json import dump_record
 from headwater.errors import BrokerUnreachable, RequestRefused, UsageError
+from headwater.printable import printable_json
 
 _BATCH: Final = 10_000
 _POLL_S: Final = 0.1
@@ -61,7 +62,8 @@ def _configure(parser: Parser) -> None:
         "--binary",
         choices=record_format.BINARY_FORMS,
         metavar="FORM",
-        help="raw, hex or base64: how to show what is not UTF-8 (hex on a terminal, else raw)",
+        help="raw, hex or base64: how to show what is not UTF-8 (hex on a terminal, else raw);"
+        " raw leaves control characters to the terminal",
     )
     parser.add_argument(
         "--isolation",
@@ -133,13 +135,13 @@ def _renderer(args: argparse.Namespace) -> Callable[[Batch], bytes | bytearray]:
     terminal = sys.stdout.isatty()
     one: record_format.Formatter
     if args.json:
-        one = dump_record
+        one = _dump_printable if terminal else dump_record
     elif args.format is not None:
-        one = record_format.formatter(args.format, args.binary or "raw")
+        one = record_format.formatter(args.format, args.binary, terminal=terminal)
     elif terminal:
         several = len(args.topics) > 1 or args.topics[0].startswith("^")
         one = record_format.terminal_formatter(
-            args.binary or "hex", with_topic=several, colour=coloured(sys.stdout)
+            args.binary, with_topic=several, colour=coloured(sys.stdout)
         )
     elif args.binary in (None, "raw"):
         return record_format.value_lines
@@ -154,6 +156,10 @@ def _renderer(args: argparse.Namespace) -> Callable[[Batch], bytes | bytearray]:
         return lines
 
     return render
+
+
+def _dump_printable(message: Any) -> bytes:
+    return printable_json(dump_record(message).decode()).encode()
 
 
 def _consume_partitions(

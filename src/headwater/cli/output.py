@@ -5,6 +5,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, TextIO
 
+from headwater.printable import printable, printable_json, printable_with_styles
+
 _STYLES: Final = {
     "bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34",
     "magenta": "35", "cyan": "36",
@@ -13,14 +15,19 @@ _STYLES: Final = {
 
 def say(text: str = "") -> None:
     """One or more lines on stdout."""
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(_safe(text, sys.stdout) + "\n")
 
 
 def note(text: str) -> None:
     """One or more lines on stderr: what is not the result."""
     sys.stdout.flush()
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(_safe(text, sys.stderr) + "\n")
     sys.stderr.flush()
+
+
+def _safe(text: str, stream: TextIO) -> str:
+    """Only `styled` gives a terminal something to act upon."""
+    return printable_with_styles(text) if coloured(stream) else printable(text)
 
 
 def terminal() -> bool:
@@ -38,7 +45,7 @@ def styled(text: str, style: str, stream: TextIO | None = None) -> str:
     if not coloured(stream or sys.stdout):
         return text
     codes = ";".join(_STYLES[name] for name in style.split())
-    return f"\x1b[{codes}m{text}\x1b[0m"
+    return f"\x1b[{codes}m{printable(text)}\x1b[0m"
 
 
 def path_to_type() -> list[str]:
@@ -58,7 +65,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Aligned columns, numbers to the right. A header that begins with ">" aligns right."""
     right = [header.startswith(">") for header in headers]
     titles = [header.removeprefix(">").upper() for header in headers]
-    cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    cells = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
 
     def line(row: Sequence[str]) -> str:
@@ -75,9 +82,8 @@ def print_json(value: Any) -> None:
     """One JSON document on a line of its own, at once (a pipe may be waiting for it)."""
     import orjson
 
-    sys.stdout.write(
-        orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode() + "\n"
-    )
+    text = orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+    sys.stdout.write(printable_json(text) + "\n")
     sys.stdout.flush()
 
 

@@ -5,7 +5,8 @@ r"""Records as text: format strings, and the form that people read on a terminal
     %%  a percent sign     \n \t \r \0 \\ and \xNN as in C
 
 Output is bytes: keys and values go out as they are, unless `binary` asks for hex or base64 where
-they are not UTF-8.
+they are not UTF-8. On a terminal control characters in them are escaped, unless `binary` asks for
+`raw`.
 """
 
 import base64
@@ -15,17 +16,23 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from headwater.errors import UsageError
+from headwater.printable import printable
 
 Formatter = Callable[[Any], bytes]
 
 BINARY_FORMS: Final = ("raw", "hex", "base64")
+_ENCODERS: Final[dict[str | None, Callable[[bytes], bytes]]] = {
+    "hex": lambda data: data.hex().encode(),
+    "base64": base64.b64encode,
+    None: lambda data: printable(data.decode(errors="backslashreplace")).encode(),
+}
 _ESCAPES: Final = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 _TOKEN: Final = re.compile(r"%(.)|\\x([0-9a-fA-F]{2})|\\(.)|([^%\\]+)|(.)", re.DOTALL)
 
 
-def formatter(template: str, binary: str = "raw") -> Formatter:
+def formatter(template: str, binary: str | None = None, *, terminal: bool = False) -> Formatter:
     """A function from a message to its bytes. Raises UsageError for an unknown escape."""
-    shown = _shown(binary)
+    shown = _shown(binary, terminal=terminal)
     fields: dict[str, Formatter] = {
         "t": lambda message: message.topic().encode(),
         "p": lambda message: b"%d" % message.partition(),
@@ -67,9 +74,9 @@ def value_lines(messages: list[Any]) -> bytes:
     return b"\n".join(lines)
 
 
-def terminal_formatter(binary: str, *, with_topic: bool, colour: bool) -> Formatter:
+def terminal_formatter(binary: str | None, *, with_topic: bool, colour: bool) -> Formatter:
     """One line for a person: where, when, key, value, headers."""
-    shown = _shown(binary)
+    shown = _shown(binary or "hex", terminal=True)
     dim, cyan, plain = (b"\x1b[2m", b"\x1b[36m", b"\x1b[0m") if colour else (b"", b"", b"")
 
     def render(message: Any) -> bytes:
@@ -100,21 +107,21 @@ def iso_time(timestamp_ms: int) -> str:
 
 def _headers(message: Any, shown: Callable[[bytes | None], bytes]) -> bytes:
     pairs = message.headers() or ()
-    return b",".join(name.encode() + b"=" + shown(value) for name, value in pairs)
+    return b",".join(shown(name.encode()) + b"=" + shown(value) for name, value in pairs)
 
 
-def _shown(binary: str) -> Callable[[bytes | None], bytes]:
-    if binary == "raw":
+def _shown(binary: str | None, *, terminal: bool) -> Callable[[bytes | None], bytes]:
+    if binary == "raw" or (binary is None and not terminal):
         return lambda data: data or b""
-    encode = base64.b64encode if binary == "base64" else lambda data: data.hex().encode()
+    encode = _ENCODERS[binary]
 
     def shown(data: bytes | None) -> bytes:
         if data is None:
             return b""
         try:
-            data.decode()
+            text = data.decode()
         except UnicodeDecodeError:
             return encode(data)
-        return data
+        return printable(text).encode() if terminal else data
 
     return shown

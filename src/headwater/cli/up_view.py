@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from headwater.cli.output import coloured, path_to_type, styled, terminal
 from headwater.config import Config
+from headwater.printable import printable
 from headwater.supervisor import told
 from headwater.supervisor.child import LONGEST_PAUSE_S, Child
 from headwater.supervisor.lines import Line
@@ -33,7 +34,7 @@ class TextView:
     def line(self, name: str, line: Line) -> None:
         style = _LEVEL_STYLES.get(line.level, "")
         level = f"{line.level}: " if style and not self._has_colour else ""
-        for text in (level + line.text).split("\n"):
+        for text in printable(level + line.text).split("\n"):
             self._put(name, styled(text, style) if style and text else text, line.at)
 
     def changed(self, child: Child, before: str) -> None:

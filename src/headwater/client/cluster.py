@@ -37,6 +37,7 @@ _FIRST_PAUSE_S: Final = 0.005
 _LONGEST_PAUSE_S: Final = 1.0
 _UNKNOWN_TOPIC_PATIENCE_S: Final = 3.0  # a broker of a cluster may learn of a new topic late
 GROUP, TRANSACTION = 0, 1  # what a coordinator is for
+_INTERNAL: Final = "__headwater_"
 
 # What ends a connection without a word about the request. Malformed: whoever is behind that
 # address now, it is not the broker we have talked to.
@@ -391,7 +392,10 @@ class Cluster:
             self.lose(connection)
 
 
-def refused_topic(code: int, topic: str, message: str | None = None) -> HeadwaterError:
+def refused_topic(
+    code: int, topic: str, message: str | None = None, *, operation: str = "describe"
+) -> HeadwaterError:
+    """`operation`: what was asked for; `read` and `write` include `describe`."""
     detail = f"{message or 'refused'} ({error_name(code)})"
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return RequestRefused(
@@ -400,14 +404,23 @@ def refused_topic(code: int, topic: str, message: str | None = None) -> Headwate
     if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
         return TopicRefused(
             topic,
-            f"no right to read or to write topic {topic}",
+            f"no right to {operation} topic {topic}",
             detail=detail,
-            hint=f"`headwater acl add USER --allow read,write --topic {topic}` grants both",
+            hint=_grant(operation, topic),
         )
     what = f"topic {topic} does not take the records"
     if code in _OF_THE_RECORDS:
         return TopicRefused(topic, what, detail=detail)
     return RequestRefused(what, detail=detail)
+
+
+def _grant(operation: str, topic: str) -> str:
+    if operation == "write" and topic.startswith(_INTERNAL):
+        # Who writes there decides where captures and sinks go on: nothing to grant by the way.
+        return (
+            f"what captures and sinks may do with {topic} is in docs/capture.md and docs/sinks.md"
+        )
+    return f"`headwater acl add USER --allow {operation} --topic {topic}` grants it"
 
 
 def refused_id(code: int, transactional_id: str, message: str | None = None) -> HeadwaterError:

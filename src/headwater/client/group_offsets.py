@@ -111,7 +111,7 @@ class GroupOffsets:
     def _refuse(self, codes: Iterable[tuple[str, int]]) -> None:
         for topic, code in codes:
             if code in _OF_TOPICS:
-                raise refused_topic(code, topic)
+                raise refused_topic(code, topic, operation="read")
             if code:
                 raise refused_group(code, self._group)
 

@@ -299,7 +299,7 @@ class _Round:
                 f" compression; {result.error_message or error_name(code)}",
                 hint=f"`headwater topic alter {topic} -c max.message.bytes=SIZE` allows more",
             )
-        return refused_topic(code, topic, result.error_message)
+        return refused_topic(code, topic, result.error_message, operation="write")
 
     def _lost(self, leader: _Leader, error: Exception) -> None:
         self._cluster.lose(leader.connection)

@@ -198,7 +198,7 @@ class TransactionalProducer:
                     ErrorCode.TOPIC_AUTHORIZATION_FAILED,
                     ErrorCode.INVALID_TOPIC_EXCEPTION,
                 ):
-                    raise refused_topic(code, topic_result.name)
+                    raise refused_topic(code, topic_result.name, operation="write")
                 if code:
                     raise self._refused(code)
         self._added.update(partitions)

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _THREADS: Final = 16
-_TAILS: Final = 32
-_EXPORTS: Final = 8
+_TAILS, _TAILS_OF_USER = 32, 8
+_EXPORTS, _EXPORTS_OF_USER = 8, 2
 _MOST_USERS: Final = 100  # with a connection of their own
 
 
@@ -50,8 +50,8 @@ class Console:
         self.needs_sign_in = signing_in.is_needed(config)
         self.threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="console")
         self.searches = Searches()
-        self.tails = Places(_TAILS, "live tails")
-        self.exports = Places(_EXPORTS, "exports")
+        self.tails = Places(_TAILS, _TAILS_OF_USER, "live tails")
+        self.exports = Places(_EXPORTS, _EXPORTS_OF_USER, "exports")
         self.is_stopping = False  # what streams for ever ends
         self.requests: dict[int, int] = {}  # by status
         self.jobs = Jobs(options_of(config))

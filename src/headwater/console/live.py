@@ -4,6 +4,7 @@ Whatever is slower than the events (a browser on a train) does not pile them up 
 event is made when the last one has been taken.
 """
 
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -53,18 +54,32 @@ def events(source: AsyncIterator[bytes], ended: Callable[[], None]) -> Stream:
 
 
 class Places:
-    """So many answers that last, at once: each has a connection to the broker, and some memory."""
+    """So many answers that last, at once: each has a connection to the broker, and some memory.
 
-    def __init__(self, most: int, what: str) -> None:
-        self.taken = 0
+    A user has a part of them, so that nobody shuts out the others. Where nobody signs in (the user
+    is "") there are no users to tell apart.
+    """
+
+    def __init__(self, most: int, most_of_user: int, what: str) -> None:
+        self._taken: Counter[str] = Counter()
         self._most = most
+        self._most_of_user = most_of_user
         self._what = what
 
-    def take(self) -> None:
+    @property
+    def taken(self) -> int:
+        return self._taken.total()
+
+    def take(self, user: str) -> None:
         """Raises NotReady."""
         if self.taken >= self._most:
             raise NotReady(f"{self._most} {self._what} are open", hint="close one, or wait")
-        self.taken += 1
+        if user and self._taken[user] >= self._most_of_user:
+            raise NotReady(
+                f"{user} has {self._most_of_user} {self._what} open", hint="close one, or wait"
+            )
+        self._taken[user] += 1
 
-    def leave(self) -> None:
-        self.taken -= 1
+    def leave(self, user: str) -> None:
+        self._taken[user] -= 1
+        self._taken += Counter()  # without those who have none

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from headwater.client.fetching import Fetcher
 
 MOST_FOUND: Final = 1000
-_MOST_RUNNING: Final = 4
-_MOST_KEPT: Final = 16  # each has some MiB at most
+_MOST_RUNNING, _MOST_RUNNING_OF_USER = 4, 2
+_MOST_KEPT, _MOST_KEPT_OF_USER = 16, 8  # each has some MiB at most
 _ALONE_S: Final = 120.0  # after which a search that nobody asks for ends
 _STRETCH: Final = 200_000  # offsets that are read at a time
 
@@ -204,18 +204,30 @@ class Searches:
             threading.Thread(target=_load, name="prepare", daemon=True).start()
 
     def start(self, access: Access, topic: str, partitions: int, wanted: Wanted) -> Search:
-        """Raises RequestRefused while too many are running."""
+        """Raises RequestRefused while too many are running, of all users or of this one. Where
+        nobody signs in there are no users to tell apart.
+        """
         wanted.check()
         running = [each for each in self._searches.values() if each.is_running]
-        if len(running) >= _MOST_RUNNING:
+        own = [each for each in running if access.user and each.user == access.user]
+        if len(running) >= _MOST_RUNNING or len(own) >= _MOST_RUNNING_OF_USER:
             raise RequestRefused(
-                f"{len(running)} searches are running", hint="cancel one, or wait for its end"
+                f"{len(own) or len(running)} searches are running",
+                hint="cancel one, or wait for its end",
             )
         search = Search(access, topic, partitions, wanted)
         self._searches[search.id] = search
-        while len(self._searches) > _MOST_KEPT:
-            self._searches.popitem(last=False)
+        if access.user:
+            self._forget(_MOST_KEPT_OF_USER, access.user)
+        self._forget(_MOST_KEPT)
         return search
+
+    def _forget(self, most: int, user: str | None = None) -> None:
+        """The oldest that have ended, beyond so many, of one user or of all."""
+        of_user = [each for each in self._searches.values() if user is None or each.user == user]
+        ended = [each for each in of_user if not each.is_running]
+        for each in ended[: max(len(of_user) - most, 0)]:
+            del self._searches[each.id]
 
     def find(self, access: Access, identity: str) -> Search | None:
         """Of this user."""

@@ -45,6 +45,8 @@ LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
 
+MIN_RECORD_BYTES = 7  # a length, attributes, two deltas, and no key, value or headers
+
 NO_PRODUCER_ID = -1
 NO_TIMESTAMP = -1
 INT64_MAX = 2**63 - 1
@@ -112,6 +114,16 @@ def header_is_sane(header: BatchHeader) -> bool:
     )
 
 
+def codec_of(batch: memoryview) -> int:
+    """Its compression. The caller has made sure that 61 bytes are there."""
+    return batch[_ATTRIBUTES_AT + 1] & COMPRESSION_MASK
+
+
+def counts_fit(header: BatchHeader) -> bool:
+    """Whether the batch says that it has records, and an offset for each."""
+    return header.record_count >= 1 and header.last_offset_delta == header.record_count - 1
+
+
 def check_produced(records: memoryview) -> BatchHeader:
     """The header of the one batch in `records`, or the error code that Kafka gives instead.
 
@@ -135,7 +147,7 @@ def check_produced(records: memoryview) -> BatchHeader:
         raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"compression {header.codec}")
     if header.attributes & CONTROL:
         raise ApiError(ErrorCode.INVALID_RECORD, "clients may not write control batches")
-    if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
+    if not counts_fit(header):
         raise ApiError(
             ErrorCode.INVALID_RECORD,
             "the batch's offsets do not fit its number of records",

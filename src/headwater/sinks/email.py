@@ -35,6 +35,7 @@ from headwater.sinks.sending import (
     TryAgain,
     number_of,
     password_of,
+    refuse_clear_credentials,
     split_address,
     tls_context,
     untrusted,
@@ -45,7 +46,6 @@ OPTIONS: Final = ("from", "mails_per_minute", "timeout_s", "tls_ca")
 TARGET_OPTIONS: Final = ("from", "to", "subject", "body")
 
 _SCHEMES: Final = {"smtp": 25, "smtp+starttls": 587, "smtps": 465}
-_LOCAL: Final = ("localhost", "127.0.0.1", "::1")
 _ADDRESS: Final = re.compile(r"[^\s@<>(),;:\"\[\]\\]+@[^\s@<>(),;:\"\[\]\\]+")
 
 
@@ -144,10 +144,9 @@ class _Mailer(Sender):
         self.address = f"{self._host}:{self._port}"
         self._user = None if url.username is None else unquote(url.username)
         self._password = password_of(settings, url.password)
-        if self._user is not None and url.scheme == "smtp" and self._host not in _LOCAL:
-            raise ConfigError(
-                f"sink {settings.name}: the password would go over the network in clear",
-                hint="smtps:// or smtp+starttls:// encrypt it",
+        if self._user is not None and url.scheme == "smtp":
+            refuse_clear_credentials(
+                f"sink {settings.name}", self._host, "smtps:// or smtp+starttls:// encrypt it"
             )
         self._timeout_s = number_of(options, "timeout_s", "30", 0.001)
         per_minute = number_of(options, "mails_per_minute", "0")

@@ -9,7 +9,7 @@ from urllib.parse import quote, unquote
 import orjson
 
 from headwater.errors import StoreRefused, StoreUnreachable
-from headwater.sinks.sending import split_address, tls_context
+from headwater.sinks.sending import refuse_clear_credentials, split_address, tls_context
 
 _TIMEOUT_S: Final = 60
 _IDLE_S: Final = 5  # a connection that rested longer may have been closed by anybody on the way
@@ -28,6 +28,8 @@ class OpenSearchApi:
         if parts.username:
             login = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
             self._headers["Authorization"] = f"Basic {base64.b64encode(login).decode()}"
+            if parts.scheme == "http":
+                refuse_clear_credentials(whose, parts.hostname, "https:// encrypts it")
         self._tls = tls_context(tls_ca) if parts.scheme == "https" else None
         self._connection: http.client.HTTPConnection | None = None
         self._used_s = 0.0

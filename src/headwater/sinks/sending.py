@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -343,6 +344,20 @@ def split_address(whose: str, url: str, schemes: Collection[str], hint: str) -> 
             hint=f"{hint}; in a password, special characters are %-encoded",
         )
     return parts
+
+
+def refuse_clear_credentials(whose: str, host: str, hint: str) -> None:
+    """Raises ConfigError unless `host` is this machine: the connection is not encrypted, and a
+    password or token would be read by whoever is on the way. A name is taken for another machine.
+    """
+    try:
+        is_local = host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        is_local = False
+    if not is_local:
+        raise ConfigError(
+            f"{whose}: the password or token would go over the network in clear", hint=hint
+        )
 
 
 def password_of(settings: SinkSettings, in_url: str | None) -> str:

@@ -37,6 +37,7 @@ from headwater.sinks.sending import (
     TryAgain,
     number_of,
     password_of,
+    refuse_clear_credentials,
     split_address,
     tls_context,
     untrusted,
@@ -113,6 +114,10 @@ class _Webhook(Sender):
             password = password_of(settings, url.password)
             pair = f"{unquote(url.username)}:{password}".encode()
             self._headers["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
+        if "Authorization" in self._headers and url.scheme == "http":
+            refuse_clear_credentials(
+                f"sink {settings.name}", url.hostname, "https:// encrypts it; `secret` only signs"
+            )
         self._connection: http.client.HTTPConnection = (
             http.client.HTTPSConnection(
                 url.hostname,

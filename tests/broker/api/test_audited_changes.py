@@ -22,12 +22,18 @@ from headwater.protocol.messages.create_topics import (
 )
 from headwater.protocol.messages.delete_topics import DeleteTopicsRequest
 from headwater.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from headwater.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from headwater.protocol.primitives import NIL_UUID
 
 api.load_all()
 
 ADMIN, ALICE = Principal("admin"), Principal("alice")
 # Reading, writing, consuming, logging in: nothing that an administrator would ask about later.
+# (OffsetCommit by who is no member writes its own line.)
 NO_CHANGE = {
     "AddOffsetsToTxn", "AddPartitionsToTxn", "ApiVersions", "ConsumerGroupDescribe",
     "ConsumerGroupHeartbeat", "DescribeAcls", "DescribeClientQuotas", "DescribeCluster",
@@ -158,3 +164,32 @@ def test_who_goes_away_at_once_is_written_down_all_the_same(audited):
     audited.runner.run(ask_and_go())
     (line,) = audited.lines()
     assert (line["operation"], line["resource"]) == ("DELETE", "orders")
+
+
+def committing(offset: int, **fields) -> OffsetCommitRequest:
+    partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
+    topic = OffsetCommitRequestTopic(name="orders", partitions=[partition])
+    return OffsetCommitRequest(
+        group_id=GROUP, **{"generation_id_or_member_epoch": -1, "member_id": "", **fields},
+        topics=[topic],
+    )  # fmt: skip
+
+
+def test_a_group_that_is_moved_by_who_is_no_member_has_a_line(audited):
+    for offset in (50, 51, 52, 7, 7, 3):  # three of a consumer by itself, then seeks
+        audited.ask(committing(offset), 9, ADMIN)
+    lines = audited.lines()
+    assert {(each["resource_type"], each["resource"], each["operation"]) for each in lines} == {
+        ("GROUP", GROUP, "ALTER")
+    }
+    assert {each["principal"] for each in lines} == {str(ADMIN)}
+    details = [each["detail"] for each in lines if "repeated" not in each]
+    assert [each.split(": ", 1)[1] for each in details][1:] == ["0: 52 → 7", "0: 7 → 3"]
+    assert details[0].startswith("offsets in orders: 0: ")
+    assert [each["repeated"] for each in lines if "repeated" in each] == [3]
+
+
+def test_a_move_that_is_refused_has_no_line_of_a_change(audited):
+    audited.ask(committing(5, generation_id_or_member_epoch=4, member_id="nobody"), 9, ADMIN)
+    audited.ask(committing(5), 9, ALICE)
+    assert [each["event"] for each in audited.lines()] == ["denied"]

@@ -71,8 +71,9 @@ class TestList:
         assert [each.transactional_id for each in answer.transaction_states] == ["orders-1"]
         answer = asked.ask(ListTransactionsRequest(state_filters=["Odd"]), 1)
         assert answer.transaction_states == []
-        answer = asked.ask(ListTransactionsRequest(transactional_id_pattern="(("), 2)
-        assert answer.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+        for pattern in ("((", "(?:){30000000}", "(?:){2000000000}", "x" * 5000):
+            answer = asked.ask(ListTransactionsRequest(transactional_id_pattern=pattern), 2)
+            assert answer.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
 
 
 def test_describe(asked):

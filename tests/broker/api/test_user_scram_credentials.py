@@ -3,11 +3,16 @@
 import pytest
 
 from headwater.broker.security import scram
+from headwater.broker.security.authorizer import Operation, Principal, ResourceType
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsRequestScramCredentialDeletion,
     AlterUserScramCredentialsRequestScramCredentialUpsertion,
+)
+from headwater.protocol.messages.create_acls import (
+    CreateAclsRequest,
+    CreateAclsRequestAclCreation,
 )
 from headwater.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
@@ -119,3 +124,39 @@ def test_a_disk_that_refuses_changes_nothing(asked):
     assert describe(asked) == {"bob": [(1, 4096)]}
     asked.reopen()
     assert describe(asked) == {"bob": [(1, 4096)]}
+
+
+def test_the_password_of_a_super_user_is_changed_by_super_users_only(guarded):
+    """Who may ALTER the cluster changes other users, but does not become a super user."""
+    alice, admin = Principal("alice"), Principal("admin")
+    acl = CreateAclsRequestAclCreation(
+        resource_type=ResourceType.CLUSTER,
+        resource_name="kafka-cluster",
+        resource_pattern_type=3,
+        principal="User:alice",
+        host="*",
+        operation=Operation.ALTER,
+        permission_type=3,
+    )
+    guarded.ask(CreateAclsRequest(creations=[acl]), 2, principal=admin)
+
+    def alter_as(principal, *changes) -> dict[str, str]:
+        request = AlterUserScramCredentialsRequest(
+            deletions=[each for each in changes if not hasattr(each, "salt")],
+            upsertions=[each for each in changes if hasattr(each, "salt")],
+        )
+        results = guarded.ask(request, 0, principal=principal).results
+        return {each.user: ErrorCode(each.error_code).name for each in results}
+
+    refused = "CLUSTER_AUTHORIZATION_FAILED"
+    assert alter_as(alice, upsertion("admin"), upsertion("bob")) == {
+        "admin": refused,
+        "bob": "NONE",
+    }
+    assert "admin" not in guarded.broker.users.names()  # nor is one set who has none yet
+    assert alter_as(admin, upsertion("admin")) == {"admin": "NONE"}
+    stored = guarded.broker.users.credentials("admin")
+    assert alter_as(alice, upsertion("admin", password="mine")) == {"admin": refused}
+    assert alter_as(alice, deletion("admin")) == {"admin": refused}
+    assert guarded.broker.users.credentials("admin") == stored
+    assert guarded.broker.authorizer.denials[Operation.ALTER, ResourceType.USER] == 3

@@ -14,6 +14,7 @@ from headwater.broker import api
 from headwater.broker.api.registry import APIS, RequestContext
 from headwater.broker.group_configs import GroupConfigs
 from headwater.broker.groups import GroupCoordinator, GroupSettings, StoredRecord
+from headwater.broker.security.audit import AuditLog
 from headwater.broker.security.authorizer import Authorizer
 from headwater.errors import StorageFailed
 from headwater.protocol.error_codes import ErrorCode
@@ -201,7 +202,7 @@ class Cluster:
             groups=self.groups,
             queues=self.queues,
             authorizer=Authorizer(self.store),
-            audit=SimpleNamespace(changed=lambda context, change: None, dropped=0),
+            audit=AuditLog(None, self.clock),
             in_any_case=lambda work: work,
             clock=self.clock,
             node_id=1,

@@ -1,6 +1,7 @@
 """KIP-848: the broker assigns, members follow at their own pace."""
 
 import asyncio
+import random
 
 import pytest
 from group_clients import Consumer, ModernConsumer, converge, stabilise
@@ -238,12 +239,37 @@ async def test_subscriptions_by_pattern_follow_the_topics():
     assert member.owned == everything(cluster, "payments")
 
 
-@pytest.mark.parametrize("pattern", ["(", "[z-a]", r"(a)\1", "(?=a)a", "a{9999}", "(?P<n>a)(?P=n)"])
+@pytest.mark.parametrize("pattern", ["(", "[z-a]", r"(a)\1", "(?=a)a", "a{9999}", "(?P<n>a)(?P=n)",
+     "(?:){30000000}", "x" * 5000])  # fmt: skip
 async def test_a_pattern_that_cannot_be_matched_is_refused(pattern):
     cluster = await Cluster.start()
     response = await ModernConsumer(cluster, topics=None, regex=pattern).heartbeat()
     assert response.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
     assert response.error_message
+
+
+async def test_a_pattern_that_is_slow_with_the_topics_of_this_broker_is_refused():
+    cluster = await Cluster.start()
+    for seed in range(300):
+        cluster.topics.create("".join(random.Random(seed).choices("abc-", k=249)), 1)
+    response = await ModernConsumer(cluster, topics=None, regex=".*a.{900}").heartbeat()
+    assert response.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+    member = ModernConsumer(cluster, topics=None, regex="[a-c-]{249}")
+    await converge(member)
+    assert len(member.owned) == 300
+
+
+async def test_a_pattern_that_became_slow_matches_nothing_new_and_fails_nobody():
+    """It was accepted when there were few topics."""
+    cluster = await Cluster.start(t=2)
+    slow = ModernConsumer(cluster, topics=None, regex=".*a.{900}|t")
+    other = ModernConsumer(cluster, topics=["t"])
+    await converge(slow, other)
+    for seed in range(300):
+        cluster.topics.create("".join(random.Random(seed).choices("abc-", k=249)), 1)
+    cluster.groups.topics_changed()
+    await converge(slow, other)
+    assert owned_by_all(slow, other) == sorted(everything(cluster, "t"))
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,4 @@
+import random
 import re
 
 import pytest
@@ -53,7 +54,7 @@ def test_examples(pattern, name, result):
 
 @pytest.mark.parametrize(
     "pattern",
-    ["(a+)+b", "(a|a)*b", "(a*)*(a*)*b", ".*.*.*.*.*.*.*x", "(.*a){30}", "((a?){20}){20}b"],
+    ["(a+)+b", "(a|a)*b", "(a*)*(a*)*b", ".*.*.*.*.*.*.*x", "(.*a){30}", "((a?){9}){9}b"],
 )
 def test_patterns_that_would_keep_re_busy_for_years_are_answered(pattern):
     matches = compile_topic_regex(pattern)
@@ -66,9 +67,23 @@ def test_patterns_that_would_keep_re_busy_for_years_are_answered(pattern):
         "(", ")", "[", "*", "a{2,1}", "(?P<x>a", r"\1", r"(a)\1", "(?=a)", "(?!a)", "(?<=a)",
         r"\ba", "(?(1)a|b)", "(" * 5000 + ")" * 5000, "(a{100}){100}", "a{99999999}", "(?>a)",
         "a++", "[[a]", "(?P<n>a)(?P=n)", "x" * 3000,
+        # Empty bodies add no state, however often they are repeated.
+        "(?:){30000000}", "(?:(?:){1000}){1000}", "(?:(?:(?:|){30}){30}){30}", "(?:){0,2000000000}",
+        "(?#" + "x" * 5000 + ")a", "a{" + "9" * 5000 + "}",
     ],
 )  # fmt: skip
 def test_what_is_no_pattern_or_too_much_is_refused(pattern):
     with pytest.raises(ApiError) as refused:
         compile_topic_regex(pattern)
+    assert refused.value.code == ErrorCode.INVALID_REGULAR_EXPRESSION
+
+
+@pytest.mark.parametrize("pattern", [".*a.{900}", ".*[ab].{200}(.*[ab].{200})*", "(.?){900}a.{99}"])
+def test_a_pattern_that_takes_a_new_set_of_states_at_every_character_is_refused(pattern):
+    """Otherwise each name would cost its length times the states, on the event loop."""
+    matches = compile_topic_regex(pattern)
+    names = ("".join(random.Random(seed).choices("abc-", k=249)) for seed in range(1000))
+    with pytest.raises(ApiError) as refused:
+        for name in names:
+            matches(name)
     assert refused.value.code == ErrorCode.INVALID_REGULAR_EXPRESSION

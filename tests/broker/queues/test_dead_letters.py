@@ -1,6 +1,8 @@
 """Records that a group gives up on, and rests between deliveries."""
 
 import asyncio
+import struct
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -215,3 +217,71 @@ def test_small_records_are_copied_a_bounded_number_at_a_time(broker, monkeypatch
     log = broker.broker.running.broker.partition("jobs.dlq", 0)
     headers = segments_on_disk.headers(log.storage, log.segments[0], 0)
     assert [header.record_count for _, header in headers] == [10, 10, 10, 5]
+
+
+def claim(broker, count: int) -> None:
+    """Appends a batch that claims `count` records and holds none, as brokers before took them."""
+    batch = batch_of(b"x", codec=3)[:61] + b"no lz4 at all"
+    struct.pack_into(">i", batch, 8, len(batch) - 12)
+    struct.pack_into(">i", batch, 23, count - 1)
+    struct.pack_into(">i", batch, 57, count)
+    batch[17:21] = struct.pack(">I", records.crc32c(bytes(batch[21:])))
+    running = broker.broker.running
+    log = running.broker.partition("jobs", 0)
+    done = threading.Event()
+    running.store.on_loop(
+        lambda: log.append(memoryview(batch), records.read_header(batch), lambda _: done.set())
+    )
+    assert done.wait(30)
+
+
+@pytest.mark.parametrize("count", [3, 2**31 - 1])
+def test_a_batch_that_cannot_be_read_is_one_letter_whatever_it_claims(broker, count):
+    jobs = broker.topic()
+    broker.produce(b"before")
+    claim(broker, count)
+    broker.produce(b"behind")
+    consumer = broker.consumer(jobs)
+
+    def rejects_all() -> bool:
+        spans = acquired_spans(consumer.fetch(max_records=2**31 - 1))
+        if spans:
+            assert consumer.acknowledge(*((first, last, REJECT) for first, last, _ in spans)) == 0
+        return len(broker.letters()) == 3
+
+    wait_until(rejects_all)
+    before, claimed, behind = broker.letters()
+    assert (before.value, claimed.value, behind.value) == (b"before", None, b"behind")
+    assert about(claimed)["offset"] == b"1"
+    assert about(claimed)["last_offset"] == str(count).encode()
+    assert "lz4" in about(claimed)["error"].decode()
+    assert about(behind)["offset"] == str(count + 1).encode()
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_claim_that_was_not_archived_before_a_crash_has_one_letter(broker, monkeypatch, copied):
+    """At the next start, too, there is no object for each claimed record."""
+    jobs = broker.topic()
+    claim(broker, 2**31 - 1)
+
+    async def nothing(*_):
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patched:
+        if copied:
+            patched.setattr(broker.broker.running.broker.queues, "buried", nothing)
+        else:
+            patched.setattr(dead_letters, "_append", nothing)
+        consumer = broker.consumer(jobs)
+        for first, last, _ in acquired_spans(consumer.fetch(max_records=2**31 - 1)):
+            assert consumer.acknowledge((first, last, REJECT)) == 0
+        if copied:
+            wait_until(broker.letters)
+        broker.restart(crash=True)
+
+    def settled() -> bool:
+        queues = broker.broker.running.broker.queues
+        return [each.archiving for each in queues.describe("workers")] == [0]
+
+    wait_until(settled)
+    assert [about(each)["last_offset"] for each in broker.letters()] == [b"%d" % (2**31 - 2)]

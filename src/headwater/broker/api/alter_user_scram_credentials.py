@@ -10,6 +10,9 @@ RESOURCE_NOT_FOUND, an empty name or fewer than 4096 or more than 16384 iteratio
 UNACCEPTABLE_CREDENTIAL, an unknown mechanism UNSUPPORTED_SASL_MECHANISM; the other users of the
 request are changed all the same.
 
+Needs ALTER on the cluster; for a user in `super_users` the client has to be one of them, else that
+user is CLUSTER_AUTHORIZATION_FAILED (Kafka lets whoever may ALTER the cluster become anybody).
+
 Deviations: names have up to 255 characters, salts up to 256 bytes.
 """
 
@@ -54,13 +57,15 @@ async def alter_user_scram_credentials(
             for change in changes
         }
         return AlterUserScramCredentialsResponse(results=list(refused.values()))
-    results = await broker.to_the_end(_alter_all(broker, changes))
+    results = await broker.to_the_end(_alter_all(broker, changes, context))
     if request.deletions:
         broker.when_users_removed(context.connection)
     return AlterUserScramCredentialsResponse(results=results)
 
 
-async def _alter_all(broker: Broker, changes: list[_Deletion | _Upsertion]) -> list[_Result]:
+async def _alter_all(
+    broker: Broker, changes: list[_Deletion | _Upsertion], context: RequestContext
+) -> list[_Result]:
     times_named = Counter(change.name for change in changes)
     results: dict[str, _Result] = {}
     accepted: dict[str, dict[str, Credential | None]] = {}
@@ -71,6 +76,11 @@ async def _alter_all(broker: Broker, changes: list[_Deletion | _Upsertion]) -> l
         try:
             if times_named[change.name] > 1:
                 raise ApiError(ErrorCode.DUPLICATE_RESOURCE, "the user is named more than once")
+            if not broker.authorizer.allows_credentials_of(context, change.name):
+                raise ApiError(
+                    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+                    "only a super user changes the password of a super user",
+                )
             accepted[change.name] = _checked(broker, change)
         except ApiError as error:
             result.error_code, result.error_message = refusal(error)

@@ -3,8 +3,8 @@
 Answered when the offsets are durable in `__consumer_offsets`. Versions 2–4 may ask for a
 retention of their own; topics are named by id from version 10 on. Members of KIP-848 groups
 commit with their member epoch from version 9 on; another epoch is STALE_MEMBER_EPOCH. Without
-member and generation only an empty group can be committed to. Needs READ on the group and on the
-topics.
+member and generation only an empty group can be committed to; the audit log then says who did it,
+for that is how a group is moved. Needs READ on the group and on the topics.
 
 Deviations: a partition that its topic does not have is UNKNOWN_TOPIC_OR_PARTITION; Kafka stores
 its offset.
@@ -14,6 +14,7 @@ from uuid import UUID
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
+from headwater.broker.group_moves import note_moves, offsets_before
 from headwater.broker.groups.offsets import CommittedOffset, OffsetKey
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ApiError
@@ -67,6 +68,13 @@ async def offset_commit(
                         ),
                     )
                 )
+    before = offsets_before(
+        broker,
+        request.group_id,
+        offsets,
+        member_id=request.member_id,
+        generation_or_epoch=request.generation_id_or_member_epoch,
+    )
     try:
         await broker.groups.commit(
             request.group_id,
@@ -79,6 +87,8 @@ async def offset_commit(
     except ApiError as error:
         for answer in answers:
             answer.error_code = error.code
+    else:
+        note_moves(broker, context, request.group_id, before, offsets)
     return response
 
 

@@ -3,9 +3,10 @@
 Versions 3–13 are served; 0 is advertised, because librdkafka turns compression off unless it is
 (KAFKA-18659, librdkafka#4956).
 
-The header and the CRC of a batch are checked, its records are not looked into; it is stored as it
-was sent, whatever its compression. Only for a compacted topic are the keys looked at: a record
-without one would have no place in it (INVALID_RECORD, with the number of each such record). With
+A batch is stored as it was sent, whatever its compression. Its header and its CRC are checked. A
+compressed one has to decompress to as many records as it claims, and to 128 MiB at the most; for a
+compacted topic each of them needs a key (INVALID_RECORD, with the numbers of up to 1,000 records
+without one). See `batch_checks.py`. With
 acks=1 and acks=all the answer comes when the batch is durable (`headwater.durability`); with acks=0
 there is none, and an error ends the connection, so that the client looks at its metadata again.
 Batches of idempotent producers are checked for gaps and not stored twice. Needs WRITE on the
@@ -22,7 +23,8 @@ up, or drop a batch: then the answer is POLICY_VIOLATION, or a success with offs
 says so (never inside a transaction). A client over its byte quota is slowed down (quotas.py).
 
 Deviations: `timeout_ms` is not used, for there is no replica to wait for. Offsets inside a batch
-are checked record by record for compacted topics only.
+are checked record by record for compacted topics only, and of an uncompressed batch for another
+topic only whether so many records can be in so many bytes.
 """
 
 import asyncio
@@ -30,8 +32,8 @@ from collections.abc import Callable
 from functools import partial
 
 from headwater.broker.api.registry import Answer, Held, RequestContext, serves
+from headwater.broker.batch_checks import Outcome
 from headwater.broker.broker import COORDINATORS_TOPICS, Broker
-from headwater.broker.key_checks import Outcome
 from headwater.broker.quotas import PRODUCER_BYTES
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ApiError, MalformedMessage, StorageFailed
@@ -46,10 +48,14 @@ from headwater.protocol.messages.produce import (
     ProduceResponsePartitionProduceResponse,
     ProduceResponseTopicProduceResponse,
 )
-from headwater.protocol.records import LOG_APPEND_TIME, TRANSACTIONAL, BatchHeader
+from headwater.protocol.records import (
+    LOG_APPEND_TIME,
+    MIN_RECORD_BYTES,
+    TRANSACTIONAL,
+    BatchHeader,
+)
 
 ZSTD_SINCE = 7
-MIN_RECORD_BYTES = 7  # a length, attributes, two deltas, and no key, value or headers
 IDS_SINCE = 13
 JOINS_TRANSACTIONS_SINCE = 12
 ABORTABLE_SINCE = 11
@@ -76,7 +82,7 @@ def produce(
 ) -> "asyncio.Future[Answer]":
     if broker.overload.is_any:
         _hold_back(broker, request, context)
-    outcomes = broker.key_checks.look(request, context)
+    outcomes = broker.batch_checks.look(request, context)
     if broker.quotas.is_any:
         broker.quotas.charge_bytes(context, PRODUCER_BYTES, _size_bytes(request))
     response = ProduceResponse()
@@ -110,9 +116,9 @@ def produce(
                 partition = broker.partition(name, data.index)
                 waiting += 1
                 try:
-                    keys = outcomes.get((topic_at, at))
+                    outcome = outcomes.get((topic_at, at))
                     joining = _append(
-                        broker, partition, data.records, keys, request, context, answer, settle
+                        broker, partition, data.records, outcome, request, context, answer, settle
                     )
                 except ApiError:
                     waiting -= 1
@@ -168,7 +174,7 @@ def _append(
     broker: Broker,
     partition: PartitionLog,
     data: memoryview | None,
-    keys: Outcome | None,
+    outcome: Outcome | None,
     request: ProduceRequest,
     context: RequestContext,
     answer: ProduceResponsePartitionProduceResponse,
@@ -179,8 +185,8 @@ def _append(
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, "no records")
     header = records.check_produced(data)
     _check_batch(broker, partition, header, context)
-    if keys is not None:
-        _check_keys(keys, answer)
+    if outcome is not None:
+        _check_records(outcome, answer)
     policy = partition.config.overload
     if policy is not None:
         if broker.overload.is_dropped(partition, header.size_bytes):
@@ -320,17 +326,17 @@ def _check_batch(
             )
 
 
-def _check_keys(keys: Outcome, answer: ProduceResponsePartitionProduceResponse) -> None:
-    if isinstance(keys, MalformedMessage):
-        raise ApiError(ErrorCode.INVALID_RECORD, str(keys))
-    if keys:
+def _check_records(outcome: Outcome, answer: ProduceResponsePartitionProduceResponse) -> None:
+    if isinstance(outcome, MalformedMessage):
+        raise ApiError(ErrorCode.INVALID_RECORD, str(outcome))
+    if outcome:
         # Which ones: the client may then send the others again (KIP-467).
         answer.record_errors = [
             ProduceResponseBatchIndexAndErrorMessage(
                 batch_index=at,
                 batch_index_error_message="a record of a compacted topic needs a key",
             )
-            for at in keys
+            for at in outcome
         ]
         raise ApiError(ErrorCode.INVALID_RECORD, "records of a compacted topic need a key")
 

@@ -36,6 +36,14 @@ class ClientConnection(Protocol):
         """The connection ends when the answer to this request is sent; `reason` is logged."""
         ...
 
+    def took(self, size_bytes: int) -> None:
+        """A request holds so much besides its own bytes: nobody is read from beyond a limit."""
+        ...
+
+    def released(self, size_bytes: int) -> None:
+        """It has let that go; also when the connection has ended meanwhile."""
+        ...
+
     def when_lost(self, callback: Callable[[], None]) -> None:
         """`callback` is called once, on the event loop, when the connection has ended."""
         ...

@@ -11,6 +11,7 @@ import asyncio
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import OFFSETS_TOPIC, Broker
+from headwater.broker.group_moves import note_moves, offsets_before
 from headwater.broker.groups.offsets import CommittedOffset, OffsetKey
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ApiError
@@ -68,11 +69,20 @@ async def txn_offset_commit(
                     )
                 )
     if offsets:
+        before = offsets_before(
+            broker,
+            request.group_id,
+            offsets,
+            member_id=request.member_id,
+            generation_or_epoch=request.generation_id,
+        )
         try:
             await _commit(broker, request, offsets, context)
         except ApiError as error:
             for answer in answers:
                 answer.error_code = _as_clients_know_it(error.code, context)
+        else:
+            note_moves(broker, context, request.group_id, before, offsets)
     return response
 
 

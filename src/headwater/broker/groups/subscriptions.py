@@ -1,6 +1,7 @@
 """From what members subscribe to, to the topics that there are."""
 
 import hashlib
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
@@ -10,6 +11,9 @@ from uuid import UUID
 from headwater.broker.groups.consumer_records import Subscription
 from headwater.broker.groups.ports import Topics
 from headwater.broker.groups.topic_regex import compile_topic_regex
+from headwater.errors import ApiError
+
+log = logging.getLogger(__name__)
 
 # Whether somebody may see a topic, by its name.
 Sees = Callable[[str], bool]
@@ -37,13 +41,31 @@ class Subscriptions:
         self._compile: Callable[[str], Callable[[str], bool]] = lru_cache(maxsize=256)(
             compile_topic_regex
         )
+        self._verify: Callable[[str], None] = lru_cache(maxsize=256)(self._try_all)
+        self._warn: Callable[[str, str], None] = lru_cache(maxsize=256)(_warn)  # not each time
 
     def matches(self, pattern: str, topic: str) -> bool:
-        return not topic.startswith("__") and self._compile(pattern)(topic)
+        """A stored pattern that is over a limit matches nothing more: the other members of its
+        group must not fail for it.
+        """
+        if topic.startswith("__"):
+            return False
+        try:
+            return self._compile(pattern)(topic)
+        except ApiError as error:
+            self._warn(pattern, str(error))
+            return False
 
     def verify(self, pattern: str) -> None:
-        """Raises ApiError (INVALID_REGULAR_EXPRESSION) for what is no pattern."""
-        self._compile(pattern)
+        """Raises ApiError (INVALID_REGULAR_EXPRESSION) for what is no pattern, or takes too much
+        to match with the topics that there are.
+        """
+        self._verify(pattern)
+
+    def _try_all(self, pattern: str) -> None:
+        matches = self._compile(pattern)
+        for name in self._topics.names():
+            matches(name)
 
     def resolve(
         self, subscriptions: Iterable[Subscription], sees: Mapping[str, Sees] = NO_LIMITS
@@ -79,6 +101,10 @@ class Subscriptions:
                 names.update(matching(each.topic_regex))
             resolved.append([found for name in sorted(names) if (found := topic(name))])
         return resolved
+
+
+def _warn(pattern: str, reason: str) -> None:
+    log.warning("a subscription's pattern %.200r matches no further topics: %s", pattern, reason)
 
 
 def topics_hash(topics: Iterable[Topic]) -> int:

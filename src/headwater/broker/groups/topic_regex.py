@@ -6,7 +6,12 @@ backtracks: `(a+)+b` from one client would stop the whole broker. So a pattern i
 
     pattern ──re's parser──▶ tree ──Thompson──▶ states ──subset construction, on demand──▶ match
 
-Like RE2 it refuses back references and look-around; unlike RE2 also word boundaries (\b).
+Like RE2 it refuses back references, look-around and repetitions of more than 1,000; unlike RE2 also
+word boundaries (\b).
+
+All of it runs on the event loop, so each stage has a limit that does not depend on the client: the
+length of the pattern, the steps that build the states, and the states that are visited to build the
+sets. Nothing else takes longer than a name is long.
 """
 
 import re
@@ -21,8 +26,11 @@ from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
 
 _ALPHABET: Final = frozenset(string.ascii_letters + string.digits + "._-")
+_MAX_PATTERN_CHARS: Final = 4_096
+_MAX_REPEATS: Final = 1_000  # as RE2
 _MAX_STATES: Final = 2_000
-_MAX_SETS: Final = 2_000
+_MAX_BUILD_STEPS: Final = 10_000  # an empty body takes steps, but adds no state
+_MAX_VISITS: Final = 200_000  # of states, in an automaton's lifetime: about 20 ms
 
 _CATEGORIES: Final[dict[Any, frozenset[str]]] = {
     op.CATEGORY_DIGIT: frozenset(string.digits),
@@ -35,7 +43,7 @@ _CATEGORIES: Final[dict[Any, frozenset[str]]] = {
 _ACCEPT: Final = 0
 
 
-def _invalid(pattern: str, why: str) -> ApiError:
+def _invalid(why: str) -> ApiError:
     return ApiError(ErrorCode.INVALID_REGULAR_EXPRESSION, f"invalid regular expression: {why}")
 
 
@@ -43,16 +51,18 @@ def compile_topic_regex(pattern: str) -> Callable[[str], bool]:
     """A function that tells whether a whole topic name matches.
 
     Raises ApiError (INVALID_REGULAR_EXPRESSION) for what is no pattern, cannot be matched in
-    linear time or takes more than 2,000 states.
+    linear time or exceeds a limit; so does the function for a name that takes too many states.
     """
+    if len(pattern) > _MAX_PATTERN_CHARS:
+        raise _invalid(f"more than {_MAX_PATTERN_CHARS} characters")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # "possible nested set" and the like: ambiguous
             tree = _parser.parse(pattern)
-        states = _States(pattern)
+        states = _States()
         start = states.sequence(tree, _ACCEPT, ignore_case=bool(tree.state.flags & re.IGNORECASE))
     except (re.error, RecursionError, OverflowError, Warning) as error:
-        raise _invalid(pattern, str(error)) from None
+        raise _invalid(str(error)) from None
     return _Automaton(states, start).matches
 
 
@@ -63,8 +73,8 @@ class _States:
     ("^" or "$") holds. `targets[s]` is where to.
     """
 
-    def __init__(self, pattern: str) -> None:
-        self._pattern = pattern
+    def __init__(self) -> None:
+        self._steps = 0
         self.chars: list[frozenset[str] | None] = []
         self.anchors: list[str] = []
         self.targets: list[tuple[int, ...]] = []
@@ -72,7 +82,7 @@ class _States:
 
     def _add(self, chars: frozenset[str] | None, targets: tuple[int, ...], anchor: str = "") -> int:
         if len(self.targets) >= _MAX_STATES:
-            raise _invalid(self._pattern, f"more than {_MAX_STATES} states")
+            raise _invalid(f"more than {_MAX_STATES} states")
         self.chars.append(chars)
         self.targets.append(targets)
         self.anchors.append(anchor)
@@ -80,6 +90,9 @@ class _States:
 
     def sequence(self, items: Sequence[Any], then: int, *, ignore_case: bool) -> int:
         """The state from which the items lead to `then`."""
+        self._steps += 1
+        if self._steps > _MAX_BUILD_STEPS:
+            raise _invalid(f"more than {_MAX_BUILD_STEPS} steps")
         for code, argument in reversed(list(items)):
             then = self._item(code, argument, then, ignore_case=ignore_case)
         return then
@@ -105,11 +118,13 @@ class _States:
             return self._add(None, (then,), "^")
         if code is op.AT and argument in (op.AT_END, op.AT_END_STRING):
             return self._add(None, (then,), "$")
-        raise _invalid(self._pattern, f"{str(code).lower()} is not supported")
+        raise _invalid(f"{str(code).lower()} is not supported")
 
     def _repeat(
         self, least: int, most: Any, items: Sequence[Any], *, then: int, ignore_case: bool
     ) -> int:
+        if least > _MAX_REPEATS or (most is not op.MAXREPEAT and most > _MAX_REPEATS):
+            raise _invalid(f"more than {_MAX_REPEATS} repetitions")
         if most is op.MAXREPEAT:
             entry = self._add(None, ())
             self.targets[entry] = (
@@ -151,37 +166,54 @@ class _Automaton:
 
     def __init__(self, states: _States, start: int) -> None:
         self._states = states
-        self._start = self._closure([start], {"", "^"})
+        self._visits = 0
         self._steps: dict[frozenset[int], dict[str, frozenset[int]]] = {}
+        self._accepts: dict[frozenset[int], bool] = {}
+        self._start = self._closure([start], {"", "^"})
+        self._accepts_nothing = _ACCEPT in self._closure([start], {"", "^", "$"})
 
     def matches(self, name: str) -> bool:
+        if not name:
+            return self._accepts_nothing
         current = self._start
         for character in name:
             steps = self._steps.get(current)
             if steps is None:
-                if len(self._steps) >= _MAX_SETS:
-                    self._steps.clear()
                 steps = self._steps[current] = {}
             following = steps.get(character)
             if following is None:
                 following = steps[character] = self._step(current, character)
+            if not following:
+                return False
             current = following
-        anchors = {"", "$"} if name else {"", "^", "$"}
-        return _ACCEPT in self._closure(current, anchors)
+        accepts = self._accepts.get(current)
+        if accepts is None:
+            accepts = self._accepts[current] = _ACCEPT in self._closure(current, {"", "$"})
+        return accepts
 
     def _step(self, current: frozenset[int], character: str) -> frozenset[int]:
         chars, targets = self._states.chars, self._states.targets
         reached = [t for s in current if character in (chars[s] or ()) for t in targets[s]]
+        self._count(len(current))
         return self._closure(reached, {""})
 
     def _closure(self, reached: Iterable[int], anchors: set[str]) -> frozenset[int]:
         """Everything that can be reached from there without a character."""
         found: set[int] = set()
         open_ = list(reached)
+        visits = 0
         while open_:
             state = open_.pop()
+            visits += 1
             if state not in found:
                 found.add(state)
                 if self._states.chars[state] is None and self._states.anchors[state] in anchors:
                     open_ += self._states.targets[state]
+        self._count(visits)
         return frozenset(found)
+
+    def _count(self, visits: int) -> None:
+        """Bounds the memory, too: no set is larger than the visits that found it."""
+        self._visits += visits
+        if self._visits > _MAX_VISITS:
+            raise _invalid("it takes too many states to match")

@@ -9,6 +9,9 @@ are not lost, and the copy is tried again, after one second and then ever longer
 
 Headers that are added: `headwater.dlq.cause`, `.topic`, `.partition`, `.offset`, `.group`,
 `.deliveries`, `.timestamp` (the record's own, in ms; the dead letter's is the time of its death).
+Records that cannot be read, of one batch and one death, are one letter: with `.error`, and with
+`.last_offset` behind `.offset`. A batch may claim any number of records, and has as many objects
+only if it holds them.
 """
 
 import asyncio
@@ -16,10 +19,9 @@ import logging
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING
 
-from headwater.broker.queues.read_ahead import PlacedBatch, read_ahead, read_batch
+from headwater.broker.queues.read_ahead import PlacedBatch, ReadAhead, read_ahead, read_batch
 from headwater.broker.queues.share_partition import DEAD_LETTERS_SUFFIX, SharePartition
 from headwater.broker.queues.window import Span
 from headwater.clock import sleep
@@ -43,6 +45,9 @@ COPY_BYTES = 512 << 10  # at a time, as they are stored
 COPY_RECORDS = 5_000  # at a time: with their headers they are large, however small they were
 CLOCK_SKEW_MS = 60_000  # by which the wall clock may have been put back
 
+# Offsets that have a letter, each with the last one that its letter stands for.
+_Copied = dict[int, int]
+
 
 @dataclass(slots=True)
 class Death:
@@ -62,7 +67,7 @@ class DeadLetters:
         self._queues = queues
         self._waiting: dict[SharePartition, deque[Death]] = {}
         self._tasks: dict[SharePartition, asyncio.Task[None]] = {}
-        self._copied: dict[SharePartition, set[int]] = {}  # by the last process
+        self._copied: dict[SharePartition, _Copied] = {}  # by the last process
 
     def bury(self, share: SharePartition, deaths: list[Death]) -> None:
         """Takes them in charge: they are "archiving", durably."""
@@ -104,7 +109,7 @@ class DeadLetters:
     async def _copy(self, share: SharePartition, death: Death) -> None:
         log = await self._log_for(share)
         store = self._broker.store
-        copied: set[int] = set()
+        copied: _Copied = {}
         if death.is_resumed:
             if share not in self._copied:
                 since_ms = share.archiving_since_ms - CLOCK_SKEW_MS
@@ -113,7 +118,9 @@ class DeadLetters:
             copied = self._copied[share]
         first = death.span.first
         while first <= death.span.last:
-            letters, until = await store.in_reader_and_archive(_letters, share, death, first)
+            letters, until = await store.in_reader_and_archive(
+                _letters, share, death, first, copied
+            )
             letters = [
                 each
                 for each in letters
@@ -141,7 +148,9 @@ class DeadLetters:
         return self._broker.partition(name, share.index % topic.partitions)
 
 
-def _letters(share: SharePartition, death: Death, first: int) -> tuple[list[Record], int]:
+def _letters(
+    share: SharePartition, death: Death, first: int, copied: _Copied
+) -> tuple[list[Record], int]:
     """(worker) Some dead letters from `first` on, and the offset up to which they go.
 
     Records that are no longer in the log have none.
@@ -157,26 +166,39 @@ def _letters(share: SharePartition, death: Death, first: int) -> tuple[list[Reco
             return letters, span.last + 1
         if not placed.is_hidden:
             read_bytes += placed.size_bytes
-            try:
-                found = list(records.records_of(read_batch(share.log, ahead, placed)))
-            except (CorruptLog, MalformedMessage) as error:
-                found = _unreadable(placed, str(error))
-            dead = (record for record in found if first <= record.offset <= span.last)
-            room = COPY_RECORDS - len(letters)
-            letters += (_letter(share, death, record) for record in islice(dead, room))
-            if len(letters) == COPY_RECORDS:
-                return letters, letters[-1].offset + 1
+            for record, last in _dead(share.log, ahead, placed, first, span.last, copied):
+                letters.append(_letter(share, death, record))
+                if len(letters) == COPY_RECORDS:
+                    return letters, last + 1
         until = placed.last_offset + 1
         if read_bytes >= COPY_BYTES:
             break
     return letters, min(until, span.last + 1)
 
 
-def _unreadable(placed: PlacedBatch, error: str) -> list[Record]:
-    """No consumer could read them either: their places and the cause are what is left."""
-    header = (PREFIX + "error", error.encode())
-    offsets = range(placed.base_offset, placed.last_offset + 1)
-    return [Record(offset, -1, None, None, [header]) for offset in offsets]
+def _dead(
+    log: PartitionLog, ahead: ReadAhead, placed: PlacedBatch, first: int, last: int, copied: _Copied
+) -> Iterator[tuple[Record, int]]:
+    """The records of first..last in a batch, each with the last offset that it stands for.
+
+    From where the batch cannot be read, one stands for all: no consumer could read them either,
+    and their place and the cause are what is left.
+    """
+    first, last = max(first, placed.base_offset), min(last, placed.last_offset)
+    try:
+        for record in records.records_of(read_batch(log, ahead, placed)):
+            if record.offset > last:
+                return
+            if record.offset >= first:
+                yield record, record.offset
+                first = record.offset + 1
+    except (CorruptLog, MalformedMessage) as error:
+        while first in copied:
+            first = copied[first] + 1
+        if first <= last:
+            about = {"error": str(error), "last_offset": str(last)}
+            headers = [(PREFIX + name, value.encode()) for name, value in about.items()]
+            yield Record(first, -1, None, None, headers), last
 
 
 def _letter(share: SharePartition, death: Death, record: Record) -> Record:
@@ -213,22 +235,23 @@ async def _append(log: PartitionLog, batch: bytearray) -> None:
     await done
 
 
-def _copied(log: PartitionLog, share: SharePartition, since_ms: int) -> set[int]:
+def _copied(log: PartitionLog, share: SharePartition, since_ms: int) -> _Copied:
     """(worker) The offsets of the share partition that have a dead letter since then."""
     found = first_at_or_after(log, since_ms)
     if found is None:
-        return set()
+        return {}
     mine = {
         PREFIX + "topic": share.log.topic.encode(),
         PREFIX + "partition": str(share.index).encode(),
         PREFIX + "group": share.group_id.encode(),
     }.items()
-    copied: set[int] = set()
+    copied: _Copied = {}
     for record in _records_from(log, found.offset):
         about = dict(record.headers)
         offset = about.get(PREFIX + "offset") or b""
         if mine <= about.items() and offset.isdigit():
-            copied.add(int(offset))
+            last = about.get(PREFIX + "last_offset") or b""
+            copied[int(offset)] = int(last) if last.isdigit() else int(offset)
     return copied
 
 

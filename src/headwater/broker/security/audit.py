@@ -5,11 +5,13 @@
     change           topics, settings, ACLs, users, quotas, groups or records were changed; or not,
                      for another reason than a missing right (`error`)
 
-What did not happen repeats as fast as a client can ask, and so do logins. The first of its kind is
-written at once, the rest of its minute is counted (`repeated`), and a minute writes no more than
-DISTINCT_PER_WINDOW kinds of one user's denials, of failed logins and of logins; so a flood can
-neither fill the disk, nor push the log's past out of it, nor hide what somebody else does, nor the
-login that succeeds at last. Changes that happened are all written.
+What did not happen repeats as fast as a client can ask, and so do logins, and offsets that somebody
+commits for a group without being a member of it (a seek, or a consumer by itself). The first of its
+kind is written at once, the rest of its minute is counted (`repeated`), and a minute writes no more
+than DISTINCT_PER_WINDOW kinds of one user's denials and of its seeks, of failed logins and of
+logins; so a flood can neither fill the disk, nor push the log's past out of it, nor hide what
+somebody else does, nor the login that succeeds at last. Other changes that happened are all
+written.
 
 Lines are written by a thread. What it cannot write in time, or not at all, is dropped and counted;
 no request waits for it. Text that a client chose is cut. No password, key or value of a setting is
@@ -134,6 +136,28 @@ class AuditLog:
         else:
             fields["error"] = _error_name(change.error_code)
             self._repeatable("change", (context.principal, *change), fields)
+
+    def moved(
+        self, context: "RequestContext", group_id: str, topic: str, detail: str, *, is_seek: bool
+    ) -> None:
+        """Somebody who is no member of the group has committed offsets for it. A seek (to before
+        what was committed) is told from other seeks; else that may be a consumer without a group
+        protocol, which does it all the time.
+        """
+        if self._path is not None:
+            text = _cut(detail)
+            self._repeatable(
+                "change",
+                (context.principal, group_id, topic, text if is_seek else ""),
+                {
+                    **_who(context),
+                    "operation": Operation.ALTER.name,
+                    "resource_type": "GROUP",
+                    "resource": _cut(group_id),
+                    "allowed": True,
+                    "detail": _cut(f"offsets in {topic}: {text}"),
+                },
+            )
 
     # ── what repeats ──────────────────────────────────────────────────────────────────────────
 

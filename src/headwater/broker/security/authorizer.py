@@ -200,6 +200,21 @@ class Authorizer:
             or self.allows(context, Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER)
         )
 
+    def allows_credentials_of(self, context: "RequestContext", user: str) -> bool:
+        """Whether the client may set or remove passwords of `user`, besides its right to ALTER the
+        cluster. Those of super users are for super users: whoever sets one can log in as that one.
+        """
+        if (
+            not self.enabled
+            or str(context.principal) in self._super_users
+            or str(Principal(user)) not in self._super_users
+        ):
+            return True
+        self.denials[Operation.ALTER, ResourceType.USER] += 1
+        if self._audit is not None:
+            self._audit.denied(context, Operation.ALTER, ResourceType.USER, user)
+        return False
+
     def require(
         self,
         context: "RequestContext",

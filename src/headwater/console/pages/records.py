@@ -249,15 +249,15 @@ async def _export(request: Request) -> Response:
     is_raw = query.get("format") == "raw"
     given = query.get("since", "").strip()
     since_ms = time_ms_of(given) if given else None
-    console.exports.take()
+    console.exports.take(access.user)
     try:
         fetcher: Fetcher = await access.call(records.opened, access)
     except BaseException:
-        console.exports.leave()
+        console.exports.leave(access.user)
         raise
 
     def ended() -> None:
-        console.exports.leave()
+        console.exports.leave(access.user)
         fetcher.close()
 
     lines = _lines(fetcher, topic.name, partitions, since_ms, is_raw=is_raw)

@@ -47,17 +47,17 @@ async def _events(request: Request) -> Response:
     query = request.query_params
     partitions = chosen_partitions(topic, query.get("partition", ""))
     after = parse_positions(query.get("after", ""))
-    console.tails.take()
+    console.tails.take(access.user)
     try:
         tail: Tail = await access.call(
             Tail, access, topic.name, partitions, query.get("contains", ""), after
         )
     except BaseException:
-        console.tails.leave()
+        console.tails.leave(access.user)
         raise
 
     def ended() -> None:
-        console.tails.leave()
+        console.tails.leave(access.user)
         tail.close()
 
     return live.events(_told(request, access, topic.name, tail), ended)

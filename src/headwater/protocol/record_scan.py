@@ -1,16 +1,59 @@
-"""Looking for records without a key, without taking the records apart.
+"""Walking over the records of a batch without taking them apart.
 
-About 0.6 µs a record: its length leads to the next one, and one regular expression reads what is in
-between. A caller that must not hold up others looks at some records at a time (`step`).
+    LengthScan  whether there are so many: each length leads to the next, 0.15 µs a record
+    KeyScan     which have no key: one regular expression reads what is in between, 0.6 µs a record
+
+A caller that must not hold up others looks at some records at a time (`step`).
 """
 
 import re
+from collections.abc import Sequence
 
 from headwater.errors import MalformedMessage
 from headwater.protocol.primitives import write_varlong
 
 # attributes, timestamp delta, (offset delta), and the length of the key if it is -1: there is none
 _HEAD = re.compile(rb".[\x80-\xff]*+[\x00-\x7f]([\x80-\xff]*+[\x00-\x7f])(\x01)?", re.DOTALL).match
+
+
+class LengthScan:
+    """The records of one batch, counted by their lengths.
+
+    Raises MalformedMessage if the bytes are not `count` records, one behind the other.
+    """
+
+    keyless: Sequence[int] = ()
+
+    def __init__(self, body: bytes | memoryview, count: int) -> None:
+        self.size_bytes = len(body)
+        self._body = body
+        self._left = count
+        self._at = 0
+
+    def step(self, records: int) -> bool:
+        """Walks over so many more. True: that was all."""
+        body, at, signs = self._body, self._at, 0
+        count = min(records, self._left)
+        try:
+            for _ in range(count):
+                size_bytes = body[at]
+                at += 1
+                if size_bytes > 127:
+                    more = body[at]
+                    if more > 127:
+                        size_bytes, at = _long_size(body, size_bytes, at)
+                    else:
+                        size_bytes = size_bytes & 127 | more << 7
+                        at += 1
+                signs |= size_bytes
+                at += size_bytes >> 1
+        except IndexError:
+            raise MalformedMessage("a batch ends inside a record") from None
+        if signs & 1:
+            raise MalformedMessage("a record's length is negative")
+        self._at = at
+        self._left -= count
+        return _is_end(body, at, self._left)
 
 
 class KeyScan:
@@ -20,8 +63,9 @@ class KeyScan:
     Raises MalformedMessage if the bytes are not `count` records with the offsets 0, 1, 2, …
     """
 
-    def __init__(self, body: bytes, count: int) -> None:
+    def __init__(self, body: bytes | memoryview, count: int) -> None:
         self.keyless: list[int] = []
+        self.size_bytes = len(body)
         self._body = body
         self._count = count
         self._at = 0
@@ -47,14 +91,18 @@ class KeyScan:
         except IndexError:
             raise MalformedMessage("a batch ends inside a record") from None
         self._at, self._number = at, end
-        if end < self._count:
-            return False
-        if at != len(body):
-            raise MalformedMessage("a batch is not as long as its records")
-        return True
+        return _is_end(body, at, self._count - end)
 
 
-def _long_size(body: bytes, size_bytes: int, at: int) -> tuple[int, int]:
+def _is_end(body: bytes | memoryview, at: int, left: int) -> bool:
+    if left and at < len(body):
+        return False
+    if left or at != len(body):
+        raise MalformedMessage("a batch is not as long as its records")
+    return True
+
+
+def _long_size(body: bytes | memoryview, size_bytes: int, at: int) -> tuple[int, int]:
     """The rest of a length whose first byte says that there is one, still in zigzag."""
     size_bytes &= 127
     for shift in (7, 14, 21, 28):

@@ -1,0 +1,51 @@
+"""Groups that are moved by somebody who is no member of them: what the audit log says of it.
+
+That is how a group is set back or ahead (`headwater group seek`, `kafka-consumer-groups.sh
+--reset-offsets`), and how consumers that need no group protocol commit. See `AuditLog.moved`.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from headwater.broker.groups.offsets import CommittedOffset, OffsetKey
+
+if TYPE_CHECKING:
+    from headwater.broker.api.registry import RequestContext
+    from headwater.broker.broker import Broker
+
+Offsets = list[tuple[OffsetKey, CommittedOffset]]
+
+
+def offsets_before(
+    broker: "Broker", group_id: str, offsets: Offsets, *, member_id: str, generation_or_epoch: int
+) -> dict[OffsetKey, int]:
+    """Where the group stands (-1: nowhere yet); of a member that is nothing to note."""
+    if member_id or generation_or_epoch >= 0:
+        return {}
+    found = {key: broker.groups.committed(group_id, *key) for key, _ in offsets}
+    return {key: -1 if each is None else each.offset for key, each in found.items()}
+
+
+def note_moves(
+    broker: "Broker",
+    context: "RequestContext",
+    group_id: str,
+    before: dict[OffsetKey, int],
+    offsets: Offsets,
+) -> None:
+    """A line in the audit log for each topic."""
+    moves: dict[str, list[tuple[int, int, int]]] = {}
+    for key, committed in offsets:
+        if key in before:
+            move = (key.partition, before[key], committed.offset)
+            moves.setdefault(key.topic, []).append(move)
+    for topic, of_topic in moves.items():
+        is_seek = any(now < was for _, was, now in of_topic)
+        broker.audit.moved(context, group_id, topic, _text(of_topic), is_seek=is_seek)
+
+
+def _text(moves: Iterable[tuple[int, int, int]]) -> str:
+    return ", ".join(
+        f"{partition}: {now}" if was < 0 else f"{partition}: {was} → {now}"
+        for partition, was, now in moves
+    )
