@@ -12,6 +12,7 @@ import pytest
 from headwater.demo import postgres
 from headwater.demo.postgres import Postgres
 from headwater.demo.project import free_port
+from headwater.errors import NotReady
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="another user would start it as itself")
 
@@ -67,6 +68,13 @@ def test_no_link_of_its_user_leads_root_to_another_file(directory, tmp_path):
         server.start(lambda: False)
     assert victim.read_text() == "as it was"
     assert victim.stat().st_uid == 0
+
+
+def test_a_directory_that_its_user_cannot_reach_is_named(tmp_path):
+    server = Postgres(tmp_path / "postgres", free_port(), tmp_path / "postgres.password")
+    with pytest.raises(NotReady, match="Permission denied") as caught:
+        server.make()
+    assert "--data-dir takes another directory, which `nobody` can reach" in caught.value.hint
 
 
 def test_only_the_cluster_belongs_to_its_user(directory):

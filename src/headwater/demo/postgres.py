@@ -12,6 +12,7 @@ files only `data` belongs to `nobody`: what root opens lies where no other user 
 import importlib.util
 import os
 import pwd
+import re
 import secrets
 import shutil
 import signal
@@ -211,7 +212,9 @@ class Postgres:
 
     def _not_ready(self, detail: str) -> NotReady:
         lines = detail.strip().splitlines()
-        reason = lines[-1] if lines else ""
+        # initdb says last that it cleans up.
+        errors = [line for line in lines if re.search("error|could not|denied", line, re.I)]
+        reason = (errors or lines[-1:] or [""])[0]
         if not self.is_running and (self._directory / "log").exists():
             said = (self._directory / "log").read_text(errors="replace").strip().splitlines()
             reason = said[-1] if said else reason
