@@ -213,7 +213,7 @@ class Postgres:
     def _not_ready(self, detail: str) -> NotReady:
         lines = detail.strip().splitlines()
         # initdb says last that it cleans up.
-        errors = [line for line in lines if re.search("error|could not|denied", line, re.I)]
+        errors = [line for line in lines if re.search("(?i)error|could not|denied", line)]
         reason = (errors or lines[-1:] or [""])[0]
         if not self.is_running and (self._directory / "log").exists():
             said = (self._directory / "log").read_text(errors="replace").strip().splitlines()
