@@ -1,4 +1,4 @@
-"""Files that only their owner can open: locks, and what processes tell about themselves.
+"""Files that only their owner can open: locks and status files.
 
 A lock is private for its own sake: a user who can open a file, for reading only, can lock it.
 """

@@ -58,7 +58,7 @@ class KnownWrite:
 
     @property
     def idle_s(self) -> float | None:
-        """Since the last batch that had records has ended; None if none was told of."""
+        """Since the last batch that had records has ended; None before the first."""
         try:
             began = datetime.fromisoformat(str(self.told.get("at"))).timestamp()
         except ValueError:

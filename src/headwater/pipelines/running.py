@@ -177,10 +177,10 @@ class Runner:
             with file.replacing() as function:
                 flow = dataclasses.replace(pipeline, function=function).flow()
         except Exception as error:
-            told = failed(pipeline.name, error)
-            if str(told) != str(pipeline.file_error):
-                _log.error("%s: %s%s", pipeline.name, _not_in_use(told), _hint(told))
-            pipeline.file_error = told
+            reason = failed(pipeline.name, error)
+            if str(reason) != str(pipeline.file_error):
+                _log.error("%s: %s%s", pipeline.name, _not_in_use(reason), _hint(reason))
+            pipeline.file_error = reason
             return
         _log.info(
             "%s: %s has changed and is in use now; `headwater pipeline rebuild %s --promote`"
@@ -341,9 +341,9 @@ def _told(kept: _Kept) -> dict[str, Any]:
     file_error = kept.pipeline.file_error
     if run is None:
         state = "stopped" if kept.has_ended else "failed" if kept.error else "starting"
-        known = file_error or kept.error  # the newer one
-        hint = known.hint if known else ""
-        error = str(known) if known else None
+        reason = file_error or kept.error  # the newer one
+        hint = reason.hint if reason else ""
+        error = str(reason) if reason else None
         operators = {"operators": kept.operators} if kept.operators else {}
         return {**kept.about, **operators, "state": state, "error": error, "hint": hint}
     read = run.position.offsets if run.position else {}  # a pattern's topics are known so
