@@ -17,6 +17,10 @@ ROOT = Path(__file__).parent.parent
 def test_the_table_of_apis_is_current():
     generated = runpy.run_path(str(ROOT / "tools/generate_api_docs.py"))["page"]()
     assert (ROOT / "docs/apis.md").read_text() == generated, "run `make docs`"
+    modules = re.findall(r"\| `(\w+\.py)` \|", generated)
+    assert len(modules) == len(set(modules)) > 50  # one each
+    for module in modules:
+        assert (ROOT / "src/headwater/broker/api" / module).is_file()
 
 
 def test_the_example_of_the_testing_page_runs(headwater_broker):

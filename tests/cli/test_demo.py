@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -55,13 +56,14 @@ def processes(directory):
 class Demo:
     """A demo in a pipe, whose lines are read as they come."""
 
-    def __init__(self, directory, *options):
+    def __init__(self, directory, *options, program=COMMAND, cwd=None):
         self.directory = directory
         self.process = subprocess.Popen(
-            [*COMMAND, "demo", "--data-dir", str(directory), *options],
+            [*program, "demo", "--data-dir", str(directory), *options],
             stdout=subprocess.PIPE,
             bufsize=0,
             env=environment(),
+            cwd=cwd,
         )
         self.said = ""
 
@@ -93,10 +95,40 @@ def small(directory):
     return directory
 
 
-def test_it_ends_by_itself_verified_although_the_capture_was_killed(directory):
-    demo = Demo(directory, "--seconds", "15")
-    demo.until("^ready after ")
-    os.kill(demo.children()["capture"], signal.SIGKILL)
+class Pasted:
+    """Lines that were printed, in a shell that does not know the program."""
+
+    def __init__(self, lines):
+        self._process = subprocess.Popen(
+            ["bash", "-e", "-c", "\n".join(lines)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment(PATH="/usr/local/bin:/usr/bin:/bin"),
+            cwd="/",
+        )
+
+    def said(self):
+        said, _ = self._process.communicate(timeout=START_S)
+        assert self._process.returncode == 0, said.decode()
+        return said.decode()
+
+
+def test_what_it_prints_to_try_can_be_pasted_and_it_ends_verified(directory):
+    """Started by a relative path, as `make run` does; one of the lines kills the capture."""
+    bin_ = Path(sys.executable).parent
+    program = [f"./{bin_.name}/headwater"]
+    demo = Demo(directory, "--seconds", "15", program=program, cwd=bin_.parent)
+    demo.until(r"^   kill -9 \d+   # capture shop")
+    lines = re.findall("^   (.+)$", demo.said, re.MULTILINE)
+    verify = lines.index("headwater verify orders")
+    verified = Pasted([*lines[:2], lines[verify]])  # takes its time: beside the others
+    capture = demo.children()["capture"]
+    said = Pasted([*lines[:verify], *lines[verify + 1 :]]).said()
+    assert "UPDATE 1" in said
+    assert re.search(r"^ +1 \|", said, re.MULTILINE)  # the customer, in the warehouse
+    wait_until(lambda: demo.children()["capture"] not in (None, capture))
+    assert "orders" in verified.said()
     assert demo.ended() == 0, demo.said
     assert "verified: every store is what the log says" in demo.said
     rows = {

@@ -84,6 +84,22 @@ def test_a_data_directory_in_memory(offline, tmp_path):
     assert not os.path.exists("/dev/shm/headwater-of-a-test")
 
 
+@pytest.mark.parametrize(
+    ("listen", "level", "shown"),
+    [
+        ("127.0.0.1:0", "info", "anybody on this machine can read and change everything"),
+        ("0.0.0.0:0", "warning", "anybody can read and change everything"),
+    ],
+)
+def test_an_open_broker_is_not_called_secure(offline, listen, level, shown):
+    offline.environment["HEADWATER_BROKER__LISTEN"] = listen
+    offline.environment["HEADWATER_BROKER__ALLOW_INSECURE_NETWORK"] = "true"
+    (found,) = findings(offline)["security"]
+    assert found["level"] == level
+    assert found["found"].startswith(shown)
+    assert "broker.authentication" in found["hint"]
+
+
 def test_too_few_open_files(offline):
     offline.environment["HEADWATER_BROKER__MAX_OPEN_FILES"] = "2000000000"
     offline.environment["HEADWATER_BROKER__LISTEN"] = "127.0.0.1:0"

@@ -37,7 +37,7 @@ def test_a_shell_that_does_not_find_the_program_is_told_where_it_is(monkeypatch,
     program.chmod(0o755)
     monkeypatch.setattr("sys.argv", [str(program), "broker"])
     monkeypatch.setenv("PATH", "/usr/bin")
-    assert output.path_to_type() == [f'export PATH="{tmp_path}:$PATH"']
+    assert output.path_to_type() == [f'export PATH={tmp_path}:"$PATH"']
     monkeypatch.setenv("PATH", f"/usr/bin:{tmp_path}")
     assert output.path_to_type() == []
 

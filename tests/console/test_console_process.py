@@ -7,15 +7,18 @@ import socket
 import ssl
 import subprocess
 import sys
+import time
 import urllib.request
 
 import pytest
 from certificates import Authority
 from confluent_kafka.admin import AdminClient, NewTopic
+from recorded_project import RecordedProject
 
 from headwater.console import rendering
 from headwater.console.server import check_assets
 from headwater.errors import HeadwaterError
+from headwater.testing import InProcessBroker
 
 COMMAND = [sys.executable, "-m", "headwater.cli.main", "console"]
 TIMEOUT_S = 60.0
@@ -31,6 +34,30 @@ def test_it_says_where_it_is_and_ends_when_it_is_told_to(tmp_path, console_broke
             assert answer.read() == b"ready\n"
         process.send_signal(number)
         assert process.wait(TIMEOUT_S) == 0
+
+
+def test_history_begins_with_the_console_and_not_with_who_looks(tmp_path):
+    with InProcessBroker.serving(str(tmp_path / "broker")) as broker:
+        recorded = RecordedProject(tmp_path, broker.bootstrap)
+        recorded.pipeline()
+        command = [*COMMAND, "--listen", "127.0.0.1:0", "--json"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path) as process:
+            url = json.loads(process.stdout.readline())["url"]
+
+            def read(path):
+                with urllib.request.urlopen(f"{url}{path}", timeout=TIMEOUT_S) as answer:
+                    return answer.read().decode()
+
+            until_s = time.monotonic() + TIMEOUT_S
+            while float(read("/metrics").split()[-1]) < 3:  # topics, project, groups
+                assert time.monotonic() < until_s
+                time.sleep(0.05)
+            looked_at = time.time()
+            (write,) = json.loads(read("/pipelines/orders.json"))["writes"]
+            assert write["over_time"]["lag"]["x"][0] < looked_at
+            process.terminate()
+            assert process.wait(TIMEOUT_S) == 0
+        recorded.ended()
 
 
 def test_a_live_tail_does_not_keep_it_from_ending(tmp_path, console_broker):

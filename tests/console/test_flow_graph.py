@@ -1,7 +1,7 @@
 """Who is joined to whom, and who is to blame when something is behind."""
 
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from headwater.capture.contract import Column, Lag, Table
 from headwater.capture.contract import Position as SourcePosition
@@ -60,6 +60,29 @@ def test_from_source_to_store():
     assert graph.nodes["store:revenue/cache/orders"].notes == ("in step",)
     assert graph.nodes["topic:other"].state == IDLE
     assert not graph.causes
+
+
+def test_what_nothing_flows_through_is_quiet():
+    quiet = {TOPIC: TopicFlow(1000, 0.0)}
+    group = GroupLag("billing", "stable", "consumer", (TOPIC,), 0)
+    graph = graph_of([capture()], [pipeline(write())], quiet, [group], {}, {})
+    assert {each.id: each.state for each in graph.nodes.values() if each.state != IDLE} == {}
+    assert not graph.causes
+    read = {"revenue/cache/orders": 25.0}
+    graph = graph_of([capture()], [pipeline(write())], TOPICS, [group], {}, read)
+    flowing = {each.id for each in graph.nodes.values() if each.state == WELL}
+    assert flowing == {
+        "source:shop", f"topic:{TOPIC}", "pipeline:revenue", "store:revenue/cache/orders",
+        "group:billing",
+    }  # fmt: skip
+
+
+def test_the_time_of_a_batch_is_shown_while_there_are_batches():
+    now = datetime.now(UTC)
+    for at, notes in ((now, ("batch 2 s",)), (now - timedelta(minutes=5), ())):
+        told = write(batch_ms=2000, at=at.isoformat())
+        graph = graph_of([], [pipeline(told)], TOPICS)
+        assert graph.nodes["pipeline:revenue"].notes == notes
 
 
 def test_an_edge_has_the_lag_of_its_own_topic():

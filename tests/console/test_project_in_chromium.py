@@ -2,6 +2,7 @@
 
 import re
 import sys
+import time
 from dataclasses import replace
 
 import pytest
@@ -77,6 +78,27 @@ def test_the_flow_is_a_picture_whose_nodes_open_their_pages(served, new_page):
         page.keyboard.press("Enter")
         page.wait_for_url(f"**{address}")
         expect(page.locator("h1")).to_contain_text(name.rpartition("/")[2])
+
+
+def test_a_long_error_leaves_the_other_columns_their_room(served, recorded, new_page):
+    recorded.pipeline(state="failed", error="x" * 30 + " a long reason" * 40)
+    try:
+        page = new_page(viewport={"width": 1280, "height": 900})
+        page.goto(served.url + "/flow")
+        row = page.locator("tr", has_text="a long reason")
+        expect(row).to_have_count(1)
+        width = page.locator("table", has=row).bounding_box()["width"]
+        assert row.locator("th").bounding_box()["width"] < width / 2
+        assert row.bounding_box()["height"] < 150
+    finally:
+        recorded.pipeline()
+
+
+def test_charts_and_tables_have_the_same_times(served, new_page):
+    page = new_page(timezone_id="Asia/Tokyo")
+    page.goto(served.url + "/flow")
+    at_s = time.time()
+    assert page.evaluate(f"clock({at_s}, 1)") == time.strftime("%H:%M:%S", time.localtime(at_s))
 
 
 def test_on_a_phone_the_flow_is_a_list(served, new_page):

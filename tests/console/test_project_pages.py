@@ -9,6 +9,7 @@ from recorded_project import ORDERS, RecordedProject
 from serving import serving
 
 from headwater.console import jobs, overview, project, readings
+from headwater.pipelines import status
 from headwater.supervisor.told import ChildTold
 from headwater.testing import InProcessBroker
 
@@ -163,6 +164,50 @@ def test_a_pipeline_with_its_batches_watermark_and_plan(browser):
     assert "== Physical Plan ==" in page
     idle = browser.get("/pipelines/idle/").text
     assert "No process runs it now" in idle
+
+
+def test_a_pipeline_that_fails_before_it_says_what_it_writes(served, browser):
+    """What an earlier process told of its writes is what they are, and not how they are."""
+    served.project.pipeline(read=100)
+    status._written.clear()
+    status.write(
+        served.project.state_dir, "orders", {"": {"state": "failed", "error": "boom", "hint": ""}}
+    )
+    try:
+        told = wait_until(
+            lambda: (found := browser.get("/pipelines/orders.json").json)["error"] and found,
+            "the failure",
+        )
+        assert told["state"] == "failed"
+        (write,) = told["writes"]
+        assert (write["state"], write["health"]) == ("failed", "bad")
+        assert write["rows_per_s"] == 0.0  # of a batch of long ago
+        page = browser.get("/pipelines/orders/").text
+        assert "boom" in page
+        assert ">running<" not in page
+        nodes = {each["id"]: each["state"] for each in browser.get("/flow.json").json["nodes"]}
+        assert nodes["pipeline:orders"] == "broken"
+        assert nodes["store:orders/cache/orders"] == "idle"
+    finally:
+        served.project.pipeline()
+
+
+def test_a_pipeline_whose_changed_file_is_not_in_use(served, browser):
+    served.project.pipeline(error="its file has changed, and does not load", read=100)
+    try:
+        (write,) = wait_until(
+            lambda: (
+                (found := browser.get("/pipelines/orders.json").json["writes"])[0]["error"]
+                and found
+            ),
+            "the error",
+        )
+        assert (write["state"], write["health"]) == ("running", "warn")
+        page = browser.get("/pipelines/orders/").text
+        assert "Its changed file is not in use." in page
+        assert ", behind" not in page
+    finally:
+        served.project.pipeline()
 
 
 def test_rebuilding_and_promoting_ask_first(browser, monkeypatch):

@@ -1,5 +1,7 @@
 """How far behind a write is in time, and how much it takes in, from samples."""
 
+from datetime import UTC, datetime, timedelta
+
 from headwater.cli.pipeline_state import Known, KnownWrite
 from headwater.console import write_history
 from headwater.console.write_history import WriteHistory
@@ -59,6 +61,23 @@ def test_a_pipeline_that_does_not_run_has_no_batches():
     found.add(pipelines(10, 20, batch_ms=250, is_running=False), 110)
     chart = found.chart(NAME, ("batch", "batch_ms"))
     assert chart == {"x": [100, 110], "series": [{"label": "batch", "y": [250, None]}]}
+
+
+def test_an_idle_pipeline_does_not_repeat_its_last_batch():
+    found = WriteHistory()
+    batch = {"batch_ms": 250, "store_ms": 200, "rows_per_s": 163.0}
+    now = datetime.now(UTC)
+    found.add(pipelines(20, 20, at=now.isoformat(), **batch), 100)
+    found.add(pipelines(20, 20, at=(now - timedelta(seconds=30)).isoformat(), **batch), 130)
+    # Batches may be rare; one that has records to read is at work.
+    found.add(pipelines(10, 20, at=(now - timedelta(seconds=30)).isoformat(), **batch), 160)
+    found.add(pipelines(10, 20, at=(now - timedelta(minutes=5)).isoformat(), **batch), 430)
+    for attribute, values in (
+        ("batch_ms", [250, None, 250, None]),
+        ("store_ms", [200, None, 200, None]),
+        ("rows_per_s", [163.0, 0.0, 163.0, 0.0]),
+    ):
+        assert found.chart(NAME, ("x", attribute))["series"][0]["y"] == values
 
 
 def test_it_is_bounded(monkeypatch):

@@ -180,6 +180,54 @@ def test_one_that_fails_does_not_take_the_others_along(project, orders, spark):
     assert status.read(project.state_dir, "worse").writes[""]["state"] == "failed"
 
 
+def test_a_file_that_changes_takes_the_place_of_what_runs(project, orders, spark):
+    def told():
+        return status.read(project.state_dir, "copy").writes
+
+    def labelled(label, more=""):
+        (project.directory / "labels.py").write_text(
+            f"def label(country):\n    return country + '-{label}'\n"
+        )
+        project.pipeline(
+            "copy",
+            f"""
+            from labels import label
+            orders = flow.changes("{orders}", "{SCHEMA}")
+            labelled = orders.withColumn("country", F.udf(label)("country"))
+            flow.write(labelled, to="cache", table="orders", key="id")
+            {more}
+            """,
+        )
+
+    def country(number):
+        return project.rows(f"SELECT country FROM orders WHERE id = {number}")
+
+    project.pipeline("copy", f'flow.changes("{orders}").nonsense()')
+    project.produce(orders, order(1))
+    with project.running(spark, "copy"):
+        wait_for(lambda: told().get("", {}).get("state") == "failed", "the mistake")
+        labelled("a")
+        wait_for(lambda: country(1) == [("DE-a",)], "the corrected one")
+
+        labelled("b", 'flow.write(orders, to="cache", table="plain", key="id")')
+        wait_for(lambda: project.rows("SELECT id FROM plain"), "another write")
+        project.produce(orders, order(2))
+        wait_for(lambda: country(2) == [("DE-b",)], "the edited one")
+        assert country(1) == [("DE-a",)]  # it goes on from its checkpoint
+
+        (project.directory / "copy.py").write_text("import headwater as hw\n\ndef copy(flow\n")
+        wait_for(lambda: "copy.py:3: '('" in (told()["cache/orders"]["error"] or ""), "the mistake")
+        project.produce(orders, order(3))
+        wait_for(lambda: country(3) == [("DE-b",)], "the one before goes on")
+        assert told()["cache/orders"]["state"] == "running"
+
+        labelled("c")
+        wait_for(lambda: set(told()) == {"cache/orders"}, "one write fewer")
+        project.produce(orders, order(4))
+        wait_for(lambda: country(4) == [("DE-c",)], "the last one")
+        assert told()["cache/orders"]["error"] is None
+
+
 def test_records_that_cannot_be_read_and_rows_that_do_not_fit(project, orders, spark):
     project.pipeline(
         "strict",

@@ -8,8 +8,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headwater.errors import PipelineError
-from headwater.pipelines import running
-from headwater.pipelines.running import SchemaChanged, SchemaWatch
+from headwater.pipelines import schema_watch
+from headwater.pipelines.schema_watch import SchemaChanged, SchemaWatch
 from headwater.sinks.contract import Log
 
 
@@ -106,7 +106,7 @@ def test_one_that_is_written_and_not_yet_committed_is_waited_for(
     thread.join(30)
     assert isinstance(found[0], SchemaChanged)
 
-    monkeypatch.setattr(running, "_COMMITTED_S", 0.2)
+    monkeypatch.setattr(schema_watch, "_COMMITTED_S", 0.2)
     reader.now = "old"
     watch()
     producer.begin_transaction()

@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import multiprocessing
 import os
+import stat
 
 import pytest
 
@@ -42,6 +43,21 @@ def test_a_pipeline_runs_as_long_as_its_process_lives(tmp_path, elsewhere):
     read = status.read(tmp_path, "orders")
     assert not read.is_running
     assert read.writes["cache/orders"]["state"] == "failed"
+
+
+def test_only_its_user_can_read_or_lock_what_a_pipeline_leaves(tmp_path):
+    state_dir = tmp_path / "pipelines"
+    status.write(state_dir, "orders", WRITES)
+    status.write_plan(state_dir, "orders", "cache/orders", "a plan")
+    checkpoint = Checkpoint(state_dir, "orders", "cache/orders", 1).lock()
+    try:
+        private = [state_dir / "orders", checkpoint.directory]
+        private += [each for each in state_dir.rglob("*") if each.is_file()]
+        assert {"status.json", "plans.json", "running", "lock"} <= {each.name for each in private}
+        assert [each for each in private if stat.S_IMODE(each.stat().st_mode) & 0o077] == []
+    finally:
+        checkpoint.unlock()
+        status.ended(state_dir, "orders")
 
 
 def test_a_second_process_says_nothing(tmp_path, elsewhere):

@@ -5,6 +5,7 @@ file is loaded before Spark is started, and can do what a test wants.
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,26 @@ def test_starts_what_is_asked_for_and_stops_it_in_order(tmp_path):
     assert project.is_clean()
     assert told.read(project.data_dir) is None
     assert not (project.data_dir / "up.json").exists()
+
+
+def test_no_other_user_can_read_what_it_makes_or_hold_its_locks(tmp_path):
+    project = Project(tmp_path)
+    with running(project) as up:
+        up.wait_ready()
+        made = {each.name: stat.S_IMODE(each.stat().st_mode) for each in project.data_dir.iterdir()}
+        assert stat.S_IMODE(project.data_dir.stat().st_mode) == 0o700
+        assert {"up.lock", "up.json", "lock"} <= set(made)
+        sockets = {"control"}  # to write to one, its owner's right is needed
+        assert {name: f"{mode:o}" for name, mode in made.items() if mode & 0o077
+                and name not in sockets} == {}  # fmt: skip
+        assert up.stop() == 0
+
+
+def test_a_lock_that_an_earlier_version_left_open_to_others_is_closed_to_them(tmp_path):
+    (tmp_path / lock.FILE_NAME).touch(mode=0o644)
+    taken = lock.Lock.take(tmp_path, wait_s=0.0)
+    assert stat.S_IMODE((tmp_path / lock.FILE_NAME).stat().st_mode) == 0o600
+    taken.release()
 
 
 def test_a_second_one_is_refused_and_told_by_whom(tmp_path):

@@ -15,6 +15,7 @@ from headwater.backup.copying import Copied, Told, copy, sync, sync_all
 from headwater.broker.control import short_path
 from headwater.errors import HeadwaterError, NotReady, UsageError
 from headwater.log.staging import LIST
+from headwater.private_files import open_lock
 
 MANIFEST: Final = "backup.json"
 FORMAT: Final = 1
@@ -83,7 +84,7 @@ def _copied_log(data_dir: Path, state_dir: Path, target: Path, told: Told) -> It
 @contextmanager
 def _source(data_dir: Path, state_dir: Path) -> Iterator[list[tuple[Path, str, int | None]]]:
     """The files of the log as of one moment, which stay as they are until this is left."""
-    lock = os.open(data_dir / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    lock = open_lock(data_dir / "lock")
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

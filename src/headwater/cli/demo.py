@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shlex
 import shutil
 import signal
 import tempfile
@@ -44,8 +45,8 @@ def _run(args: argparse.Namespace) -> int:
 
     directory = _directory(args.data_dir)
     try:
-        os.chdir(directory)
         view = view_for(directory, STEPS, quiet=args.json)
+        os.chdir(directory)
         demo = Demo(directory, args.rate, view, lambda: bool(interrupt))
         demo.run(args.seconds)
     finally:
@@ -83,7 +84,8 @@ def _directory(given: str | None) -> Path:
 def _left(given: str | None, directory: Path) -> str:
     if given is None:
         return "everything has stopped and is removed (--data-dir DIR keeps it)"
-    return f"everything has stopped; `headwater demo --data-dir {directory}` goes on with it"
+    goes_on = f"headwater demo --data-dir {shlex.quote(str(directory))}"
+    return f"everything has stopped; `{goes_on}` goes on with it"
 
 
 COMMANDS = {

@@ -293,10 +293,10 @@ def _check_security(read: config.Config) -> Iterator[Finding]:
 
     try:
         rules.check(read.broker)
-        level, found, hint = "ok", rules.described(read.broker), ""
+        if read.broker.bootstrap is None:
+            yield _openness(read.broker)
     except ConfigError as error:
-        level, found, hint = "broken", str(error), error.hint
-    yield Finding(level, "security", found, hint)
+        yield Finding("broken", "security", str(error), error.hint)
     secrets = (read.broker.tls_key, read.client.tls_key, read.client.password_file)
     for path in filter(None, (*secrets, read.client.token_file)):
         try:
@@ -306,6 +306,20 @@ def _check_security(read: config.Config) -> Iterator[Finding]:
             continue
         if mode & 0o077:
             yield Finding("warning", "security", f"others can read {path}", f"chmod go= {path}")
+
+
+def _openness(broker: BrokerSettings) -> Finding:
+    """An open broker is a warning if a network reaches it; else it is open to the other users of
+    this machine, which is said and may be meant.
+    """
+    from headwater.broker.security import rules
+
+    found = rules.described(broker)
+    if broker.authentication != "none":
+        return Finding("ok", "security", found)
+    level = "info" if rules.is_loopback(broker.listen) else "warning"
+    hint = 'broker.authentication = "sasl" asks clients who they are (docs/security.md)'
+    return Finding(level, "security", found, hint)
 
 
 def _check_listen(read: config.Config) -> Finding:

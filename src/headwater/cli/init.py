@@ -1,6 +1,7 @@
 """`headwater init DIR`: a small project that runs as it is, and whose files explain themselves."""
 
 import argparse
+import shlex
 import shutil
 import sqlite3
 from contextlib import closing
@@ -35,7 +36,7 @@ def _run(args: argparse.Namespace) -> int:
         print_json({"directory": str(directory.resolve()), "files": files})
         return 0
     say(f"{styled(args.directory, 'bold')} has {', '.join(files)}\n\nnext:")
-    for line in [*path_to_type(), f"cd {args.directory}", "headwater up"]:
+    for line in [*path_to_type(), f"cd {shlex.quote(args.directory)}", "headwater up"]:
         say(f"  {styled(line, 'bold')}")
     say("\nREADME.md there says what to try then")
     return 0

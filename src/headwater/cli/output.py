@@ -49,16 +49,21 @@ def styled(text: str, style: str, stream: TextIO | None = None) -> str:
 
 
 def path_to_type() -> list[str]:
-    """What must be typed before `headwater` is found by a shell: nothing, or one line."""
+    """What must be typed before `headwater` is found by a shell: nothing, or one line. Right for
+    as long as the working directory is the one that the program was started in.
+    """
+    import shlex
     import shutil
 
     called = os.path.abspath(sys.argv[0])
-    if os.path.basename(called) != "headwater":
-        return []  # python -m
+    if os.path.basename(called) != "headwater":  # python -m
+        called = os.path.join(os.path.dirname(os.path.abspath(sys.executable)), "headwater")
+    if not os.path.exists(called):
+        return []
     found = shutil.which("headwater")
     if found and os.path.realpath(found) == os.path.realpath(called):
         return []
-    return [f'export PATH="{os.path.dirname(called)}:$PATH"']
+    return [f'export PATH={shlex.quote(os.path.dirname(called))}:"$PATH"']
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from headwater.config import nearest
 from headwater.errors import UsageError
-from headwater.settings import topic_config
+from headwater.settings import parse_duration_ms, topic_config
 
 
 class Option(NamedTuple):
@@ -52,8 +52,8 @@ class Parser(argparse.ArgumentParser):
                 continue
             value = action.metavar or action.dest.upper()
             if not action.option_strings:
-                more = f" [{value}...]" if action.nargs == "+" else ""
-                yield Option(f"{value}{more}", action.help or "")
+                shown = {"+": f"{value} [{value}...]", "*": f"[{value}...]", "?": f"[{value}]"}
+                yield Option(shown.get(str(action.nargs), str(value)), action.help or "")
                 continue
             names = ", ".join(action.option_strings)
             yield Option(f"{names} {value}" if action.nargs != 0 else names, action.help or "")
@@ -141,6 +141,14 @@ def whole_number(least: int, most: int) -> Callable[[str], int]:
         return int(text)
 
     return parse
+
+
+def duration_s(text: str) -> float:
+    """An option's 90s, 1h30m."""
+    try:
+        return parse_duration_ms(text) / 1000
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {error}") from None
 
 
 def key_value(text: str) -> tuple[str, str]:

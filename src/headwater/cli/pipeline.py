@@ -116,7 +116,9 @@ def _show_write(known: Known, write: KnownWrite) -> None:
         say(styled(f"    {rows} refused by the store: in {letters}", "yellow"))
     if told.get("batch_ms") is not None:
         rate = count(round(told.get("rows_per_s") or 0))
-        say(f"    last batch  {plural(told['rows'], 'record')} in {told['batch_ms']} ms ({rate}/s)")
+        ago = f", {duration(write.idle_s)} ago" if write.is_idle and write.idle_s else ""
+        records = plural(told["rows"], "record")
+        say(f"    last batch  {records} in {told['batch_ms']} ms ({rate}/s){ago}")
     if told.get("state_rows"):
         say(f"    state  {count(told['state_rows'])} rows, {size(told['state_bytes'])}")
     for name, each in write.operators.items():

@@ -6,6 +6,7 @@ import argparse
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from headwater import config
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 RUNNING, STOPPED, NEW = "running", "stopped", "never ran"
 _WELL: Final = (RUNNING,)
+_IDLE_S: Final = 10.0  # after which a write that has read everything is idle
+_STUCK_S: Final = 60.0  # and one that has not: batches may be rare (`every`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,21 @@ class KnownWrite:
         return lag_records(self.position, self.ends)
 
     @property
+    def idle_s(self) -> float | None:
+        """Since the last batch that had records has ended; None before the first."""
+        try:
+            began = datetime.fromisoformat(str(self.told.get("at"))).timestamp()
+        except ValueError:
+            return None
+        return max(0.0, time.time() - began - (self.told.get("batch_ms") or 0) / 1000)
+
+    @property
+    def is_idle(self) -> bool:
+        """Its last batch says nothing about now: there is nothing to read, or no batch ends."""
+        idle_s = self.idle_s
+        return idle_s is not None and idle_s > (_STUCK_S if self.lag else _IDLE_S)
+
+    @property
     def operators(self) -> dict[str, dict[str, Any]]:
         """What each has told after the last batch, and how far its time is behind ours."""
         found = {name: dict(each) for name, each in self.told.get("operators", {}).items()}
@@ -67,8 +85,11 @@ class KnownWrite:
         return any(each.get("late_alert") for each in self.operators.values())
 
     def as_json(self) -> dict[str, Any]:
+        rates = ("rows_per_s", "input_rows_per_s")
         return {
             **self.told,
+            **({each: 0.0 for each in rates if each in self.told} if self.is_idle else {}),
+            "idle_seconds": self.idle_s,
             "operators": self.operators,
             "write": self.name,
             "live_version": self.live.number if self.live else None,
@@ -116,8 +137,9 @@ class Known:
 
     @property
     def is_well(self) -> bool:
-        is_late = any(each.has_late_alert for each in self.writes)
-        return self.state in _WELL and not is_late and not any(each.error for each in self.writes)
+        return self.state in _WELL and not any(
+            each.has_late_alert or each.error or each.told.get("error") for each in self.writes
+        )
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -154,8 +176,15 @@ def known_pipelines(loaded: config.Config, names: list[str]) -> list[Known]:
 
 
 def writes_told(told: status.Status) -> dict[str, dict[str, Any]]:
-    """The writes whose stores are known."""
-    return {name: dict(each) for name, each in told.writes.items() if name and "sink" in each}
+    """The writes whose stores are known, each with the state that it has now: what an earlier
+    process left says what a write is, and not how it is.
+    """
+    now: dict[str, Any] = {}
+    if not told.is_running:
+        now = {"state": STOPPED}
+    elif "" in told.writes:  # the function has not described them yet, or fails
+        now = {"state": told.writes[""].get("state", STOPPED), "error": None, "hint": ""}
+    return {name: {**each, **now} for name, each in told.writes.items() if name and "sink" in each}
 
 
 def known(

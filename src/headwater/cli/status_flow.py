@@ -139,7 +139,7 @@ def show_pipelines(pipelines: list[dict[str, Any]]) -> None:
     _show_errors("pipeline", pipelines)
     for pipeline in pipelines:
         for each in pipeline.get("writes", []):
-            if each.get("error") and pipeline["state"] == "failed":
+            if each.get("error") and pipeline["state"] in ("failed", "running"):
                 say(f"{styled('error:', 'bold red')} {each['write']}: {each['error']}")
 
 

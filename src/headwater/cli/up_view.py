@@ -2,13 +2,14 @@
 start the addresses and what to try next. As text, or as one JSON object per event.
 """
 
+import shlex
 import shutil
 import sys
 import time
 from typing import Any, Final
 
 from headwater.cli.output import coloured, path_to_type, styled, terminal
-from headwater.config import Config
+from headwater.config import Config, read
 from headwater.printable import printable
 from headwater.supervisor import told
 from headwater.supervisor.child import LONGEST_PAUSE_S, Child
@@ -169,6 +170,8 @@ def _next_steps(config: Config, children: list[Child]) -> list[str]:
     lines += [f"  {each}" for each in path_to_type()]
     # Another terminal has the same file and environment; it does not know a port that was free.
     given = f" -b {broker}" if broker != config.bootstrap() else ""
+    if config.path and config.path != read().path:  # named on the command line
+        given += f" --config {shlex.quote(str(config.path.resolve()))}"
     lines += [f"  headwater status{given}"]
     for name in list(config.captures)[:1]:
         lines.append(f"  headwater capture status {name}{given}")

@@ -5,8 +5,7 @@ import time
 
 from headwater.cli.capture_state import client_options, connected, load
 from headwater.cli.output import print_json, say
-from headwater.cli.parser import Command, Parser
-from headwater.settings import parse_duration_ms
+from headwater.cli.parser import Command, Parser, duration_s
 
 
 def _configure(parser: Parser) -> None:
@@ -19,13 +18,9 @@ def _configure(parser: Parser) -> None:
         " (all that is committed now, in the log and in captured databases)",
     )
     parser.add_argument(
-        "--timeout", metavar="DURATION", type=_seconds, default=30.0, help="how long (30s)"
+        "--timeout", metavar="DURATION", type=duration_s, default=30.0, help="how long (30s)"
     )
     client_options(parser)
-
-
-def _seconds(text: str) -> float:
-    return parse_duration_ms(text) / 1000
 
 
 def _wait(args: argparse.Namespace) -> int:

@@ -20,12 +20,13 @@ from headwater.console.access import Access
 from headwater.console.jobs import Jobs, options_of
 from headwater.console.live import Places
 from headwater.console.not_found import NoSuchThing
+from headwater.console.overview import Overview
 from headwater.console.pages import NAVIGATION, ROUTES
 from headwater.console.searching import Searches
 from headwater.console.security import Guard
 from headwater.console.sessions import Attempts, Sessions, SignedIn
 from headwater.errors import BrokerUnreachable, HeadwaterError, NotReady, RequestRefused
-from headwater.settings import split_address
+from headwater.settings import ClientSettings, split_address
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -85,6 +86,17 @@ class Console:
         if signed_in is None and self.needs_sign_in:
             raise RequestRefused("nobody has signed in", detail="the login of a user is needed")
         user, login = (signed_in.user, signed_in.login) if signed_in else ("", self.config.client)
+        return self._access_of(user, login)
+
+    def start(self) -> None:
+        """Begins to sample, so that charts and rates do not begin with the first visitor; on the
+        event loop. Where users sign in, nothing can be read before one has.
+        """
+        if not self.needs_sign_in:
+            access = self._access_of("", self.config.client)
+            access.part(Overview, lambda: Overview(access, self.config)).start()
+
+    def _access_of(self, user: str, login: ClientSettings) -> Access:
         found = self._accesses.get(user)
         if found is None or found.login != login:
             if found is not None:

@@ -12,11 +12,9 @@ The cause of backpressure. A write that is behind has its cause where its batch'
     a group with lag and without members, or slower than its topics    the group
 """
 
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 from headwater.capture.plan import topic_name
@@ -87,6 +85,11 @@ def graph_of(
     return grouped(graph)
 
 
+def _well(flowing: float | None) -> str:
+    """Of a part without trouble: whether anything flows through it, or waits to."""
+    return WELL if flowing else IDLE
+
+
 def _topic_id(name: str) -> str:
     return f"topic:{name}"
 
@@ -107,7 +110,7 @@ def _add_topic(graph: Graph, name: str, topics: Mapping[str, TopicFlow]) -> None
             TOPIC,
             name,
             _href("topics", name),
-            WELL if known.per_s else IDLE,
+            _well(known.per_s),
             (*([shown_rate(known.per_s)] if known.per_s else []), *notes),
             known.per_s,
         )
@@ -124,7 +127,8 @@ def _add_capture(graph: Graph, known: KnownCapture, topics: Mapping[str, TopicFl
         if each.startswith(f"{known.name}.") and not each.endswith(".dlq") and each not in names
     ]
     per_s = [topics[each].per_s or 0.0 for each in names if each in topics]
-    state, notes, cause = WELL, [], None
+    total = sum(per_s)
+    state, notes, cause = _well(total), [], None
     lag_bytes = known.stored.capture.lag.size_bytes if known.stored.capture else None
     if known.state != FOLLOWING:
         state, cause = BROKEN, known.not_ready or f"the capture {_does_not_run(known.state)}"
@@ -142,8 +146,8 @@ def _add_capture(graph: Graph, known: KnownCapture, topics: Mapping[str, TopicFl
             each.snapshot is not None and not each.snapshot.is_done
             for each in known.stored.tables.values()
         )
+        state = _well(total or copying)
         notes.append(f"copies {plural(copying, 'table')}" if copying else "follows")
-    total = sum(per_s)
     notes += [shown_rate(total)] if total else []
     href = _href("captures", known.name)
     graph.add(Node(node_id, SOURCE, known.name, href, state, tuple(notes), total, None, cause))
@@ -180,14 +184,14 @@ def _add_pipeline(
     blamed: list[str] = [cause] if cause else []
     for write in known.writes:
         write_lag_s = lag_s.get(f"{known.name}/{write.name}")
+        per_s = read_per_s.get(f"{known.name}/{write.name}")
         store_id, (store_state, store_cause), (why, is_behind) = _write_states(
-            known, write, write_lag_s, topic_sinks
+            known, write, write_lag_s, per_s, topic_sinks
         )
         if is_behind and state == WELL:
             state = BEHIND
         if why and why not in blamed:
             blamed.append(why)
-        per_s = read_per_s.get(f"{known.name}/{write.name}")
         if store_id.startswith("topic:"):
             _add_topic(graph, write.told["table"], topics)
             if store_cause:
@@ -203,8 +207,10 @@ def _add_pipeline(
             rate = topics[topic].per_s if topic in topics else None
             graph.join(Edge(_topic_id(topic), node_id, rate, lag, behind))
     total = max(rates, default=None)
+    state = _well(total or max(lags, default=0)) if state == WELL else state
     notes += [shown_rate(total)] if total else []
-    batches = [ms for each in known.writes if (ms := each.told.get("batch_ms")) is not None]
+    at_work = [each for each in known.writes if not each.is_idle]
+    batches = [ms for each in at_work if (ms := each.told.get("batch_ms")) is not None]
     notes += [f"batch {duration(max(batches) / 1000)}"] if batches and known.is_running else []
     graph.add(
         Node(
@@ -255,7 +261,11 @@ def _lag_in(topic: str, write: KnownWrite) -> int:
 
 
 def _write_states(
-    known: KnownPipeline, write: KnownWrite, lag_s: float | None, topic_sinks: Collection[str]
+    known: KnownPipeline,
+    write: KnownWrite,
+    lag_s: float | None,
+    per_s: float | None,
+    topic_sinks: Collection[str],
 ) -> tuple[str, tuple[str, str | None], tuple[str | None, bool]]:
     """The store's id, its state and its blame, and the pipeline's blame and whether the write is
     behind.
@@ -271,24 +281,20 @@ def _write_states(
     if write.error is not None:
         return store_id, (BROKEN, f"it cannot be asked: {write.error}"), (None, is_behind)
     if not is_behind:
-        return store_id, (WELL, None), (None, False)
+        return store_id, (_well(per_s or write.lag), None), (None, False)
     if not known.is_running or told.get("state") != "running":
         return store_id, (BEHIND, None), (None, True)  # the pipeline as a whole has its cause
     batch_ms, store_ms = told.get("batch_ms"), told.get("store_ms")
     if batch_ms and store_ms is not None and store_ms > batch_ms / 2:
         share = f"{100 * store_ms / batch_ms:.0f} %"
         return store_id, (BEHIND, f"it takes {share} of the batch's time"), (None, True)
-    return store_id, (BEHIND, None), (_of_spark(told), True)
+    return store_id, (BEHIND, None), (_of_spark(write), True)
 
 
-def _of_spark(told: Mapping[str, Any]) -> str:
+def _of_spark(write: KnownWrite) -> str:
     """Why rows wait for Spark, as far as its last batch tells."""
-    batch_ms = told.get("batch_ms")
-    try:
-        since_s = time.time() - datetime.fromisoformat(str(told.get("at"))).timestamp()
-    except ValueError:
-        since_s = 0.0
-    since_s -= (batch_ms or 0) / 1000
+    batch_ms = write.told.get("batch_ms")
+    since_s = write.idle_s or 0.0
     if since_s >= BEHIND_S:
         return f"no batch of Spark has finished for {duration(since_s)}"
     spent = f" ({duration(batch_ms / 1000)} a batch)" if batch_ms else ""
@@ -324,7 +330,7 @@ def _add_group(graph: Graph, group: GroupLag, topics: Mapping[str, TopicFlow]) -
         return
     per_s = sum(topics[each].per_s or 0.0 for each in read)
     lag = group.lag or 0
-    state, cause = WELL, None
+    state, cause = _well(per_s or lag), None
     if lag and group.state in ("empty", "dead"):
         state, cause = BEHIND, f"{count(lag)} records wait, and the group has no members"
     elif lag > BEHIND_S * max(per_s, 1.0):

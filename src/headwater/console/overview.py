@@ -4,6 +4,7 @@ that all who look share, and what they were over time.
 
 import asyncio
 import contextlib
+import math
 import time
 from typing import Any, Final
 
@@ -46,7 +47,7 @@ class Overview:
         self.writes = WriteHistory()
         self.kafka = KafkaCluster(access.bootstrap, login.properties_of(access.login))
         self._project = Project(config, access.bootstrap, access.login)
-        self._asked_s = time.monotonic()
+        self._asked_s = -math.inf  # when somebody looked last
         self._sampler: asyncio.Task[None] | None = None
 
     def close(self) -> None:
@@ -166,8 +167,12 @@ class Overview:
         self.start()
 
     async def _sample(self) -> None:
-        """Charts need what was before somebody looked, so it goes on, seldom, while nobody does."""
+        """Charts and rates need what was before somebody looked, so it goes on, less often, while
+        nobody does.
+        """
         while True:
+            with contextlib.suppress(HeadwaterError):
+                await self.access.topics()  # for the rates
             with contextlib.suppress(HeadwaterError):
                 await self._read_project()
             with contextlib.suppress(HeadwaterError):

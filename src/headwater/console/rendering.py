@@ -187,8 +187,22 @@ def _environment() -> jinja2.Environment:
         "plural": plural,
         "version": headwater.__version__,
         "asset": _asset,
+        "utc_offset_minutes": _utc_offset_minutes,
+        "zone": _zone,
     }
     return environment
+
+
+def _utc_offset_minutes() -> int:
+    """Of this machine, in whose time all pages show what happened: tables, charts and forms."""
+    return time.localtime().tm_gmtoff // 60
+
+
+def _zone() -> str:
+    """UTC, UTC+01:00"""
+    minutes = _utc_offset_minutes()
+    hours, rest = divmod(abs(minutes), 60)
+    return f"UTC{'-' if minutes < 0 else '+'}{hours:02d}:{rest:02d}" if minutes else "UTC"
 
 
 def _count(number: float | None) -> str:

@@ -25,6 +25,10 @@ _STOPPING_LIMIT_S: Final = 3
 class _Server(WebServer):
     """Ends with 0 when it is asked to; uvicorn's would end by the signal it was sent."""
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.config.app.state.console.start()  # type: ignore[union-attr]
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         def ask(number: int, frame: FrameType | None) -> None:

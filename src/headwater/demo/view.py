@@ -3,6 +3,7 @@
 On a terminal a screen that is redrawn, elsewhere lines now and then, with --json nothing.
 """
 
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -45,9 +46,13 @@ class View(Protocol):
 
 
 def view_for(directory: Path, steps: Sequence[str], *, quiet: bool) -> View:
+    """Must be called in the directory that the program was started in: its own path may be
+    relative to that.
+    """
     if quiet:
         return Silent()
-    return Screen(directory, steps) if terminal() else Lines(directory)
+    entering = [*path_to_type(), f"cd {shlex.quote(str(directory))}"]
+    return Screen(entering, steps) if terminal() else Lines(entering)
 
 
 def addresses(children: Sequence[told.ChildTold]) -> dict[str, str]:
@@ -58,15 +63,16 @@ def addresses(children: Sequence[told.ChildTold]) -> dict[str, str]:
     return {name: each for name, each in shown.items() if each}
 
 
-def to_try(directory: Path, children: Sequence[told.ChildTold]) -> list[str]:
-    """Three things, for another terminal."""
+def to_try(entering: Sequence[str], children: Sequence[told.ChildTold]) -> list[str]:
+    """Three things, for another terminal. What begins with three spaces is run by a shell as it
+    stands; `entering` is typed first.
+    """
     # The capture first: it is the one whose end shows best.
     pids = [(each.pid, each.name) for each in children if each.pid]
     pids.sort(key=lambda each: not each[1].startswith("capture"))
     others = "".join(f", or {pid} {name}" for pid, name in pids[1:])
     return [
-        *(f"   {line}" for line in path_to_type()),
-        f"   cd {directory}",
+        *(f"   {line}" for line in entering),
         "1  change a row, and see it everywhere:",
         "   ./psql -c \"UPDATE customers SET country = 'IS' WHERE id = 1\"",
         '   ./psql warehouse -c "SELECT * FROM customers WHERE id = 1"',
@@ -152,8 +158,8 @@ class Silent:
 class Lines:
     """For pipes and files."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, entering: Sequence[str]) -> None:
+        self._entering = entering
         self._done: set[str] = set()
         self._next_s = 0.0
 
@@ -170,7 +176,7 @@ class Lines:
         _say(f"ready after {at_s:.1f} s")
         for name, address in addresses(children).items():
             _say(f"{name:8} {address}")
-        _say("\ntry, in another terminal:\n" + "\n".join(to_try(self._directory, children)) + "\n")
+        _say("\ntry, in another terminal:\n" + "\n".join(to_try(self._entering, children)) + "\n")
 
     def show(self, watch: Watch, children: Sequence[told.ChildTold]) -> None:
         if time.monotonic() > self._next_s:
@@ -187,12 +193,12 @@ class Lines:
 class Screen:
     """For a terminal."""
 
-    def __init__(self, directory: Path, steps: Sequence[str]) -> None:
+    def __init__(self, entering: Sequence[str], steps: Sequence[str]) -> None:
         from rich.live import Live
         from rich.spinner import Spinner
 
         self._spinner = Spinner("dots")
-        self._directory = directory
+        self._entering = entering
         self._steps: dict[str, str] = dict.fromkeys(steps, "")
         self._done: dict[str, float] = {}
         self._live = Live(auto_refresh=False)
@@ -272,7 +278,7 @@ class Screen:
             "",
             Text(where, "cyan"),
             Text("try, in another terminal:", "dim"),
-            Text("\n".join(to_try(self._directory, children)), no_wrap=True, overflow="ellipsis"),
+            Text("\n".join(to_try(self._entering, children)), no_wrap=True, overflow="ellipsis"),
             Text("Ctrl-C ends it", "dim"),
         )
 

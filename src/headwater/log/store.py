@@ -40,6 +40,7 @@ from headwater.log.partition import PartitionLog
 from headwater.log.progress import Progress
 from headwater.log.segment import Segment, Storage
 from headwater.log.workers import Workers
+from headwater.private_files import open_lock
 
 if TYPE_CHECKING:
     from headwater.log.archive.archive import Archive
@@ -237,7 +238,7 @@ class LogStore:
         self.storage.files.write_atomically(f"{self.path}/{CLEAN_SHUTDOWN}", b"")
 
     def _take_lock(self) -> None:
-        self._lock_fd = os.open(f"{self.path}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._lock_fd = open_lock(f"{self.path}/lock")
         try:
             fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

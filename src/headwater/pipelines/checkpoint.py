@@ -23,6 +23,7 @@ import orjson
 
 from headwater.errors import PipelineError
 from headwater.pipelines.source.progress import parted
+from headwater.private_files import open_lock
 from headwater.sinks.contract import Offsets, Position, offsets_from
 
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
@@ -82,7 +83,7 @@ class Checkpoint:
 
     def lose(self, reason: str) -> None:
         """What belongs to it is gone or damaged; from now on it counts as gone as a whole."""
-        self.path.mkdir(parents=True, exist_ok=True)  # it may be gone as a whole
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)  # it may be gone as a whole
         (self.path / "lost").write_text(reason)
 
     def is_lost(self) -> bool:
@@ -94,8 +95,8 @@ class Checkpoint:
 
     def lock(self) -> Self:
         """Two processes on one checkpoint would run the same batches with different contents."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        lock = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = open_lock(self.directory / "lock")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

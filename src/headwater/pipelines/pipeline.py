@@ -3,7 +3,10 @@
 import importlib.util
 import sys
 import traceback
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from headwater.config import nearest
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
 
 Function: TypeAlias = "Callable[[Flow], None]"
 _MARK: Final = "__headwater_pipeline__"
+MODULE_PREFIX: Final = "headwater_pipeline_"  # of the names that pipelines' files are loaded by
 
 
 def pipeline(function: Function) -> Function:
@@ -29,15 +33,17 @@ def pipeline(function: Function) -> Function:
     return function
 
 
-def load(settings: PipelineSettings, directory: Path) -> Function:
-    """The function of [pipeline.NAME]. `directory` is where a relative `file` begins."""
+def load(settings: PipelineSettings, directory: Path, modules: Collection[Path] = ()) -> Function:
+    """The function of [pipeline.NAME]. `directory` is where a relative `file` begins, `modules` are
+    files beside it that it imports. Raises ConfigError.
+    """
     file = directory / settings.file
     if not file.is_file():
         raise ConfigError(
             f"pipeline {settings.name}: there is no file {file}",
             hint=f"`file` of [pipeline.{settings.name}] begins where the configuration file is",
         )
-    found = _pipelines_in(settings.name, file)
+    found = _pipelines_in(settings.name, file, modules)
     wanted = settings.function or settings.name.replace("-", "_")
     if wanted in found:
         return found[wanted]
@@ -56,10 +62,10 @@ def load(settings: PipelineSettings, directory: Path) -> Function:
     )
 
 
-def _pipelines_in(name: str, file: Path) -> dict[str, Function]:
-    # By a name of its own: two files may be called the same, and the module stays importable for
-    # Spark's workers, which unpickle its functions by value (see register_pickle_by_value).
-    module_name = f"headwater_pipeline_{name.replace('-', '_')}"
+def _pipelines_in(name: str, file: Path, modules: Collection[Path]) -> dict[str, Function]:
+    # By a name of its own: two files may be called the same. Spark's workers get its functions by
+    # value, and those of the modules beside it: they live longer than what they have imported.
+    module_name = f"{MODULE_PREFIX}{name.replace('-', '_')}"
     spec = importlib.util.spec_from_file_location(module_name, file)
     assert spec is not None
     assert spec.loader is not None
@@ -68,21 +74,58 @@ def _pipelines_in(name: str, file: Path) -> dict[str, Function]:
     added = str(file.parent)  # what lies beside it can be imported
     if added not in sys.path:
         sys.path.insert(0, added)
+    importlib.invalidate_caches()  # a module beside it may be new
     try:
-        spec.loader.exec_module(module)
+        with _without_bytecode():
+            spec.loader.exec_module(module)
     except Exception as error:
         why = failed(name, error)
         if isinstance(why, PipelineError):  # to be mended in that file, not to be tried again
             why = ConfigError(why.what, detail=why.detail, hint=f"it was read from {file}")
         raise why from error
-    from pyspark import cloudpickle
-
-    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    _pickle_by_value(module_name, file)
+    for each in modules:
+        _pickle_by_value(_name_of(each, file.parent), each)
     return {
         each.__name__: each
         for each in vars(module).values()
         if callable(each) and getattr(each, _MARK, False)
     }
+
+
+@contextmanager
+def _without_bytecode() -> Iterator[None]:
+    """Cached bytecode is found by whole seconds and size: a second change within a second would
+    load the first.
+    """
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = before
+
+
+def _name_of(module: Path, root: Path) -> str:
+    parts = module.relative_to(root).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _pickle_by_value(name: str, file: Path) -> None:
+    """Also one that is imported later, within a function: cloudpickle goes by its name, and asks
+    for nothing but that it is there.
+    """
+    from pyspark import cloudpickle
+
+    loaded = sys.modules.get(name)
+    if loaded is None:
+        sys.modules[name] = ModuleType(name)
+    elif Path(getattr(loaded, "__file__", None) or "").resolve() != file.resolve():
+        return  # another module that is called the same came first
+    try:
+        cloudpickle.register_pickle_by_value(sys.modules[name])  # type: ignore[no-untyped-call]
+    finally:
+        if loaded is None:
+            del sys.modules[name]
 
 
 def failed(name: str, error: BaseException) -> HeadwaterError:

@@ -18,7 +18,8 @@ from headwater.pipelines.checkpoint import Checkpoint, RunsElsewhere
 from headwater.pipelines.flow import Write
 from headwater.pipelines.offsets import check_derivable, ends_of, has_reached
 from headwater.pipelines.reading import LiveReader
-from headwater.pipelines.running import Pipeline, SchemaWatch
+from headwater.pipelines.running import Pipeline
+from headwater.pipelines.schema_watch import SchemaWatch
 from headwater.pipelines.write_run import Choice, WriteRun, open_store
 from headwater.sinks.contract import Offsets, Store, Version
 

@@ -4,10 +4,11 @@ Each write of a pipeline is a query of its own, with its own checkpoint and its 
 Spark application. One that fails is tried again with growing pauses; the others do not notice.
 """
 
+import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -15,36 +16,30 @@ from typing import Any, Final
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
-from headwater.capture import positions
-from headwater.client.fetching import LATEST, Fetcher, Isolation
 from headwater.config import Config
 from headwater.errors import HeadwaterError, PipelineError
 from headwater.pipelines import status, stores_told
 from headwater.pipelines.applying import is_final
 from headwater.pipelines.flow import Flow, Write
-from headwater.pipelines.offsets import by_topic, check_derivable, lag_of
+from headwater.pipelines.offsets import check_derivable
 from headwater.pipelines.operators.building import building
-from headwater.pipelines.pipeline import Function, failed, load
+from headwater.pipelines.pipeline import Function, failed
+from headwater.pipelines.pipeline_file import PipelineFile
 from headwater.pipelines.reading import LiveReader
+from headwater.pipelines.schema_watch import SchemaChanged, SchemaWatch
 from headwater.pipelines.session import cores, has_ended
 from headwater.pipelines.settings import PipelineSettings
 from headwater.pipelines.write_run import Place, WriteRun, choose, open_store
-from headwater.sinks.contract import Log, Offsets
+from headwater.sinks.contract import Log
 
 _log = logging.getLogger(__name__)
 _ROUND_S: Final = 0.2
 _VERSIONS_EVERY_S: Final = 2.0  # how soon a promoted version is taken up
+_FILES_EVERY_S: Final = 1.0  # how often the pipelines' files are looked at
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
 _STARTS_WITHIN_S: Final = 30.0  # others wait no longer for one that starts
-_COMMITTED_S: Final = 10.0  # for a transaction whose rows are read already
 _STEADY_S: Final = 60.0  # after which a failure counts as the first again
-
-_ISOLATIONS: Final[tuple[Isolation, ...]] = ("read_committed", "read_uncommitted")
-
-
-class SchemaChanged(PipelineError):
-    """A captured table has other columns than when the pipeline was built."""
 
 
 def place_of(config: Config) -> Place:
@@ -60,6 +55,8 @@ class Pipeline:
     function: Function
     place: Place
     spark: SparkSession
+    file: PipelineFile | None = None  # where the function was loaded from
+    file_error: HeadwaterError | None = None  # why its file, which has changed, is not in use
 
     @property
     def name(self) -> str:
@@ -86,83 +83,12 @@ def pipelines_of(
 ) -> list[Pipeline]:
     """Spark is started when all files are read: nobody should wait for it to hear of a mistake."""
     base = config.path.parent if config.path else Path.cwd()
-    functions = {name: load(config.pipelines[name], base) for name in names}
+    files = {name: PipelineFile(config.pipelines[name], base) for name in names}
     place, spark = place_of(config), start()
     return [
-        Pipeline(config.pipelines[name], function, place, spark)
-        for name, function in functions.items()
+        Pipeline(config.pipelines[name], file.function, place, spark, file)
+        for name, file in files.items()
     ]
-
-
-class SchemaWatch:
-    """Whether the captured tables of a flow have got other columns. Asked before each batch, so
-    that none is applied with columns left out.
-
-    The capture writes a change of columns into `<capture>.schema`, and its tables' states into the
-    topic of positions, in the same Kafka transaction as the first rows that have them, or earlier.
-    Whoever sees such a row finds them written, if not yet committed: partitions learn one after
-    another that a transaction is. So it is asked for what is written, and waited for the rest.
-    """
-
-    def __init__(self, reader: LiveReader, log: Log) -> None:
-        self._reader = reader
-        self._known = dict(reader.captured)
-        self._lock = threading.Lock()  # several writes ask
-        self._fetchers = (
-            {each: Fetcher(log.bootstrap, log.login, isolation=each) for each in _ISOLATIONS}
-            if self._known
-            else {}
-        )
-        self._ends: Offsets = {}
-        try:
-            # Also now: a change since the columns were asked for would be missed.
-            self()
-        except BaseException:
-            self.close()
-            raise
-
-    def __call__(self) -> None:
-        """Raises SchemaChanged."""
-        if not self._known:
-            return
-        with self._lock:
-            captures = {topic.split(".")[0] for topic in self._known}
-            ends = self._look([f"{capture}.schema" for capture in captures], "read_uncommitted")
-            if ends == self._ends:
-                return
-            self._await_committed(ends)
-            self._await_committed(self._look([positions.TOPIC], "read_uncommitted"))
-            self._compare()
-            self._ends = ends
-
-    def close(self) -> None:
-        for fetcher in self._fetchers.values():
-            fetcher.close()
-
-    def _look(self, topics: Iterable[str], isolation: Isolation) -> Offsets:
-        fetcher = self._fetchers[isolation]
-        places = [
-            (topic, number) for topic in topics for number in range(fetcher.partitions(topic))
-        ]
-        return by_topic(fetcher.offsets(places, LATEST))
-
-    def _await_committed(self, ends: Offsets) -> None:
-        until_s = time.monotonic() + _COMMITTED_S
-        while lag_of(self._look(ends, "read_committed"), ends):
-            if time.monotonic() > until_s:
-                raise PipelineError(
-                    "whether the columns of its tables have changed is not known yet",
-                    detail=f"a transaction in {', '.join(sorted(ends))} is open",
-                )
-            time.sleep(_ROUND_S / 4)
-
-    def _compare(self) -> None:
-        for topic, schema in self._known.items():
-            if self._reader.schema_of(topic) != schema:
-                raise SchemaChanged(
-                    f"the columns of {topic} have changed",
-                    hint="what was begun can go on: --resume",
-                )
 
 
 @dataclass
@@ -195,6 +121,7 @@ class Runner:
     pipelines: list[Pipeline]
     stop: threading.Event = field(default_factory=threading.Event)
     _kept: list[_Kept] = field(default_factory=list)
+    _files_s: float = 0.0  # when their files are looked at again
 
     def run(self) -> None:
         """Returns when `stop` is set, or when no pipeline can ever go on. Raises PipelineError when
@@ -211,6 +138,7 @@ class Runner:
                         hint="start the pipelines again; they go on where they were",
                     )
                 try:
+                    self._look_at_files()
                     for each in list(self._kept):
                         self._look_after(each)
                     self._tell()
@@ -227,6 +155,50 @@ class Runner:
 
     def errors(self) -> list[HeadwaterError]:
         return [each.error for each in self._kept if each.error is not None]
+
+    def _look_at_files(self) -> None:
+        if time.monotonic() < self._files_s:
+            return
+        for pipeline in self.pipelines:
+            if pipeline.file is not None:
+                self._look_at_file(pipeline, pipeline.file)
+        self._files_s = time.monotonic() + _FILES_EVERY_S
+
+    def _look_at_file(self, pipeline: Pipeline, file: PipelineFile) -> None:
+        """A file that has changed takes the place of what runs, once it loads and describes
+        something; until then what was loaded before goes on.
+        """
+        if pipeline.file_error is not None and file.is_as_loaded:
+            _log.info("%s: %s is as it was", pipeline.name, file.path.name)
+            pipeline.file_error = None
+        if not file.is_changed():
+            return
+        try:
+            with file.replacing() as function:
+                flow = dataclasses.replace(pipeline, function=function).flow()
+        except Exception as error:
+            reason = failed(pipeline.name, error)
+            if str(reason) != str(pipeline.file_error):
+                _log.error("%s: %s%s", pipeline.name, _not_in_use(reason), _hint(reason))
+            pipeline.file_error = reason
+            return
+        _log.info(
+            "%s: %s has changed and is in use now; `headwater pipeline rebuild %s --promote`"
+            " applies it to what was derived before, too",
+            pipeline.name,
+            file.path.name,
+            pipeline.name,
+        )
+        pipeline.function = file.function
+        pipeline.file_error = None
+        self._begin_again(pipeline, flow.writes)
+
+    def _begin_again(self, pipeline: Pipeline, writes: Sequence[Write]) -> None:
+        """Each write goes on from its checkpoint, if that fits; `_start` decides, as at first."""
+        for kept in [each for each in self._kept if each.pipeline is pipeline]:
+            self._end(kept)
+            self._kept.remove(kept)
+        self._kept += [_Kept(pipeline, each.name, about=status.about(each)) for each in writes]
 
     def _look_after(self, kept: _Kept) -> None:
         now_s = time.monotonic()
@@ -360,12 +332,18 @@ def _hint(error: HeadwaterError) -> str:
     return f" (hint: {error.hint})" if error.hint else ""
 
 
+def _not_in_use(error: HeadwaterError) -> str:
+    return f"its file has changed, and what was loaded before goes on: {error}"
+
+
 def _told(kept: _Kept) -> dict[str, Any]:
     run = kept.run
+    file_error = kept.pipeline.file_error
     if run is None:
         state = "stopped" if kept.has_ended else "failed" if kept.error else "starting"
-        hint = kept.error.hint if kept.error else ""
-        error = str(kept.error) if kept.error else None
+        reason = file_error or kept.error  # the newer one
+        hint = reason.hint if reason else ""
+        error = str(reason) if reason else None
         operators = {"operators": kept.operators} if kept.operators else {}
         return {**kept.about, **operators, "state": state, "error": error, "hint": hint}
     read = run.position.offsets if run.position else {}  # a pattern's topics are known so
@@ -373,8 +351,8 @@ def _told(kept: _Kept) -> dict[str, Any]:
         **kept.about,
         "topics": sorted({*kept.about["topics"], *read}),
         "state": "waiting" if run.waits_for else "running",
-        "error": run.waits_for,
-        "hint": "",
+        "error": run.waits_for or (_not_in_use(file_error) if file_error else None),
+        "hint": file_error.hint if file_error and not run.waits_for else "",
         "version": run.choice.version,
         "overtakes": run.choice.overtakes is not None,
         **run.progress(),

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from headwater import private_files
+
 if TYPE_CHECKING:
     from headwater.pipelines.flow import Write
 
@@ -78,7 +80,8 @@ def write_plan(state_dir: Path, pipeline: str, write: str, plan: str) -> None:
     path = state_dir / pipeline / "plans.json"
     if path.parent in _locks:
         with contextlib.suppress(OSError):
-            _put(path, orjson.dumps({**read_plans(state_dir, pipeline), write: plan[:_PLAN]}))
+            plans = {**read_plans(state_dir, pipeline), write: plan[:_PLAN]}
+            private_files.replace(path, orjson.dumps(plans))
 
 
 def read_plans(state_dir: Path, pipeline: str) -> dict[str, str]:
@@ -118,20 +121,14 @@ def _merged(
 
 def _replace(path: Path, told: Mapping[str, Mapping[str, Any]]) -> None:
     content = orjson.dumps({"pid": os.getpid(), "at": time.time(), "writes": told})
-    _put(path, content)
-
-
-def _put(path: Path, content: bytes) -> None:
-    temporary = path.with_suffix(".tmp")
-    temporary.write_bytes(content)
-    temporary.replace(path)
+    private_files.replace(path, content)
 
 
 def _lock(directory: Path) -> bool:
     if directory in _locks:
         return True
-    directory.mkdir(parents=True, exist_ok=True)
-    lock = os.open(directory / "running", os.O_RDWR | os.O_CREAT, 0o644)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = private_files.open_lock(directory / "running")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

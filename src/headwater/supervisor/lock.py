@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from headwater.errors import DataDirectoryInUse, HeadwaterError, NotReady
+from headwater.private_files import open_lock
 
 FILE_NAME: Final = "up.lock"
 _LOOK_S: Final = 0.05
@@ -34,8 +35,8 @@ class Lock:
         DataDirectoryInUse if one is at work.
         """
         try:
-            data_dir.mkdir(parents=True, exist_ok=True)
-            fd = os.open(data_dir / FILE_NAME, os.O_RDWR | os.O_CREAT, 0o644)
+            data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fd = open_lock(data_dir / FILE_NAME)
         except OSError as error:
             raise HeadwaterError(
                 "the data directory cannot be used",

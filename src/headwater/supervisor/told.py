@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from headwater import private_files
 from headwater.supervisor import lock
 
 FILE_NAME: Final = "up.json"
@@ -53,9 +54,9 @@ class Told:
 
 def write(data_dir: Path, told: Told) -> None:
     """Raises OSError."""
-    temporary = data_dir / f"{FILE_NAME}.tmp"
-    temporary.write_text(json.dumps(dataclasses.asdict(told)) + "\n", encoding="utf-8")
-    temporary.replace(data_dir / FILE_NAME)
+    private_files.replace(
+        data_dir / FILE_NAME, json.dumps(dataclasses.asdict(told)).encode() + b"\n"
+    )
 
 
 def read(data_dir: Path) -> Told | None:

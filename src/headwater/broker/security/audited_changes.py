@@ -6,6 +6,7 @@ not here changes nothing that an administrator would ask about.
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from headwater.broker.security.acls import Acl, Operation
@@ -188,6 +189,7 @@ def audited(api_name: str, handle: "Handler") -> "Handler":
     if changes is None:
         return handle
 
+    @wraps(handle)
     def handle_and_note(
         broker: "Broker", request: Any, context: "RequestContext"
     ) -> "Answer | Awaitable[Answer]":

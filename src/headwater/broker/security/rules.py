@@ -30,8 +30,9 @@ def check(settings: BrokerSettings) -> None:
 
 def described(settings: BrokerSettings) -> str:
     """What a client meets, in a few words."""
+    who = "anybody on this machine" if is_loopback(settings.listen) else "anybody"
     ways = {
-        "none": "nobody is asked who they are",
+        "none": f"{who} can read and change everything at {settings.listen}",
         "sasl": "login by " + ", ".join(settings.sasl_mechanisms),
         "tls": "login by certificate",
     }

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headwater.cli.pipeline_state import NEW, RUNNING, Known, KnownWrite
+from headwater.cli.pipeline_state import NEW, RUNNING, STOPPED, Known, KnownWrite
 from headwater.console.flow import BEHIND_S
 from headwater.console.navigation import Place
 from headwater.console.overview import Overview, no_such, overview_of
@@ -149,7 +149,10 @@ def told(overview: Overview, known: Known) -> dict[str, Any]:
     }
     for each, write in zip(data["writes"], known.writes, strict=True):
         each["lag_seconds"] = overview.writes.lag_s(f"{known.name}/{write.name}")
-        each["health"] = write_health(known, write, each["lag_seconds"])
+        of_state = {"failed": "bad", STOPPED: "bad", status.STARTING: "busy", "waiting": "warn"}
+        each["health"] = of_state.get(each["state"]) or (
+            "warn" if each.get("error") else write_health(known, write, each["lag_seconds"])
+        )
         each["waits_for"] = _waits_for(known, write)
     return data
 

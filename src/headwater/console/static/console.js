@@ -88,9 +88,16 @@ function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
+// A date whose local fields are the server's time, as in the tables and forms of the page.
+function serverDate(atS) {
+  const at = new Date(atS * 1000);
+  const shiftMin = Number(document.body.dataset.utcOffset) + at.getTimezoneOffset();
+  return new Date(at.getTime() + shiftMin * 60_000);
+}
+
 // 24 hours, as in the rest of the page.
 function clock(atS, stepS) {
-  const at = new Date(atS * 1000);
+  const at = serverDate(atS);
   if (stepS >= 86400) return `${at.getMonth() + 1}-${at.getDate()}`;
   return at.toTimeString().slice(0, stepS < 60 ? 8 : 5);
 }
@@ -113,6 +120,7 @@ function drawChart(element, again = false) {
     height: (element.clientHeight || 192) - (series.length > 1 ? 32 : 0), // for the legend
     legend: { show: series.length > 1 },
     cursor: { y: false },
+    tzDate: serverDate, // ticks at its full minutes and hours
     axes: [{ ...axis, values: (plot, at, index, space, step) => at.map((each) => clock(each, step)) }, { ...axis, size: 64 }],
     scales: { y: { range: (plot, low, high) => [Math.min(0, low), high > 0 ? high * 1.1 : 1] } },
     series: [
