@@ -378,23 +378,34 @@ class PartitionLog:
         for wake in (*(self.waiters or ()), *(self.stable_waiters or ())):
             wake(INT64_MAX)
 
-    def _failed(self, error: OSError) -> None:
-        appends = (self._committing or []) + self._pending
-        self._committing, self._pending = None, []
-        self.broken = True
+    def sync_failed(self, error: OSError) -> None:
+        """A checkpoint's sync failed. The next commit, of a producer or by `retry`, begins with
+        making good what that may have lost (`commit.mend`).
+        """
+        if not self.deleted:
+            self._note_failure(error)
+
+    def _note_failure(self, error: OSError) -> StorageFailed:
         self.failure = StorageFailed(
             "the disk refused a write",
             detail=f"{self.topic}-{self.index}: {error}",
             hint="free some space or mend the disk; writing resumes by itself",
         )
         self._store.note_failure(self, error)
+        return self.failure
+
+    def _failed(self, error: OSError) -> None:
+        appends = (self._committing or []) + self._pending
+        self._committing, self._pending = None, []
+        self.broken = True
+        failure = self._note_failure(error)
         now_ms = self._store.clock.now_ms()
         for append in reversed(appends):  # latest first, so that the oldest entry stays
             if append.batch is not None and append.producer is not None:
                 self.producers.undo(append.batch.header, append.before, now_ms)
         self.next_offset = self.high_watermark
         for append in appends:
-            append.done(self.failure)
+            append.done(failure)
 
     def expire_producers(self, before_ms: int) -> None:
         """Forgets those that have sent nothing since, unless they have a transaction open."""

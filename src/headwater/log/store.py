@@ -26,7 +26,7 @@ from uuid import uuid4
 
 from headwater.clock import Clock
 from headwater.errors import ConfigError, DataDirectoryInUse
-from headwater.log import checkpoint, progress, recovery, staging
+from headwater.log import checkpoint, progress, recovery, staging, syncing
 from headwater.log import segment as segments_on_disk
 from headwater.log.archive import descriptor
 from headwater.log.archive.descriptor import NotCached
@@ -39,6 +39,7 @@ from headwater.log.files import Files, OpenFiles
 from headwater.log.partition import PartitionLog
 from headwater.log.progress import Progress
 from headwater.log.segment import Segment, Storage
+from headwater.log.syncing import ToSync
 from headwater.log.workers import Workers
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class LogStore:
         self.storage = Storage(files, OpenFiles(files, max_open_files))
         self.catalog = Catalog(files, self.path)
         self.partitions: dict[tuple[str, int], PartitionLog] = {}
-        self.committer = Committer(self.storage, self.on_loop)
+        self.committer = Committer(self.storage, self.path, self.on_loop)
         self.workers = Workers("work", WORK_THREADS)
         self.readers = Workers("read", READ_THREADS)
         self._archive_options = archive
@@ -110,6 +111,7 @@ class LogStore:
         self._loop = asyncio.get_running_loop()
         self._make_directory()
         self._take_lock()
+        self.storage.root_fd = files.open_directory(self.path)
         if self._archive_options is not None:
             from headwater.log.archive.archive import Archive
 
@@ -125,7 +127,7 @@ class LogStore:
         if existed and not clean:
             log.warning("the last process did not close the log; checking what may be torn")
             self.catalog.next_leader_epoch()
-        to_sync: list[str] = []
+        to_sync: list[ToSync] = []
         for topic in self.catalog.topics.values():
             config = topic_config(topic.configs, self.topic_defaults)
             for index in range(topic.partitions):
@@ -134,7 +136,7 @@ class LogStore:
             found = self.partitions.get(key)
             if found is not None and offset <= found.high_watermark:  # else the log was cut
                 found.clean_offset = offset
-        segments_on_disk.sync(self.storage, to_sync)  # before anyone sees what a crash left
+        self._sync_opened(to_sync)  # before anyone sees what a crash left
         self._remove_leftovers()
         known = recovery_points.keys() | self._log_starts.keys() | clean_offsets.keys()
         if not self.partitions.keys() >= known:
@@ -166,7 +168,7 @@ class LogStore:
         config: TopicConfig,
         clean: bool,
         recovery_points: dict[tuple[str, int], int],
-    ) -> tuple[str, ...]:
+    ) -> tuple[ToSync, ...]:
         key = (topic.name, index)
         files = self.storage.files
         partition = PartitionLog(self, topic.name, index, config, LeaderEpochs())
@@ -186,7 +188,21 @@ class LogStore:
         partition.delete_before(min(self._log_starts.get(key, 0), partition.high_watermark))
         if opened.to_sync or opened.is_ahead:
             self.dirty.add(partition)
-        return opened.to_sync
+        if not opened.to_sync:
+            return ()
+        active = partition.segments[-1]
+        return (ToSync.all_of(active, active.written),)
+
+    def _sync_opened(self, to_sync: list[ToSync]) -> None:
+        errors = syncing.sync_many(self.storage, self.storage.root_fd, to_sync)
+        for each, error in zip(to_sync, errors, strict=True):
+            if error is not None:  # perhaps of what the last process wrote: once more, then
+                log.warning("%s is written again: %s", each.segment.log_path, error)
+                segments_on_disk.cut(self.storage, each.segment, each.written)
+        for partition in self.partitions.values():
+            if partition.segments:
+                active = partition.segments[-1]
+                active.synced = syncing.sizes(active.written)
 
     def _find_archived(self, partition: PartitionLog) -> None:
         if self.archive is None and not partition.config.remote_storage:
@@ -233,7 +249,8 @@ class LogStore:
     def _finish(self, partitions: list[Progress]) -> None:
         """(worker)"""
         progress.complete(self.storage, partitions)
-        self._checkpoint(partitions)
+        for _, error in self._checkpoint(partitions):
+            raise error
         self.storage.files.write_atomically(f"{self.path}/{CLEAN_SHUTDOWN}", b"")
 
     def _take_lock(self) -> None:
@@ -248,11 +265,13 @@ class LogStore:
                 detail=f"{self.path}, process {holder or 'unknown'}",
                 hint="stop it, or choose another --data-dir",
             ) from None
-        self.storage.root_fd = self._lock_fd
         os.ftruncate(self._lock_fd, 0)
         os.pwrite(self._lock_fd, f"{os.getpid()}\n".encode(), 0)
 
     def _release_lock(self) -> None:
+        if self.storage.root_fd >= 0:
+            self.storage.files.close(self.storage.root_fd)
+            self.storage.root_fd = -1
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
@@ -303,10 +322,14 @@ class LogStore:
             config = self.checked_config(configs, name)
             topic = self.catalog.topics[name]
             await self.in_worker(self._change, topic, {"configs": configs})
-            for partition in self._partitions_of(topic):
+            partitions = self._partitions_of(topic)
+            was_synced = all(each.config.fsync for each in partitions)
+            for partition in partitions:
                 partition.config = config
                 if self.archive is not None:
                     self.archive.uploads.look_at(partition)
+            if config.fsync and not was_synced:
+                await self.checkpoint()  # from here on a start relies on the syncs of commits
 
     def checked_config(self, configs: Mapping[str, str], topic: str | None = None) -> TopicConfig:
         """The settings of a new topic, or of one that is there. Raises ConfigError if they are
@@ -432,7 +455,8 @@ class LogStore:
             dirty = [Progress.of(each) for each in starts if each in self.dirty]
             if dirty:
                 # What the producers did in front of it can't be read again after a crash.
-                await self.in_worker(self._checkpoint, dirty)
+                for _, error in await self._saved(dirty):
+                    raise error
             log_starts = self._log_starts | {(p.topic, p.index): at for p, at in starts.items()}
             await self.in_worker(self._write_log_starts, log_starts)
             starts = {each: at for each, at in starts.items() if not each.deleted}
@@ -448,22 +472,35 @@ class LogStore:
         async with self._checkpoint_turn:
             partitions = [Progress.of(each) for each in self.dirty]
             try:
-                await self.in_worker(self._checkpoint, partitions)
+                failed = {each.partition for each, _ in await self._saved(partitions)}
             except OSError as error:
                 log.error("a checkpoint could not be written: %s", error)
                 return
             # Only now, so that a stop in between still knows what it has to write.
-            self.dirty -= {each.partition for each in partitions if each.is_all}
+            self.dirty -= {each.partition for each in partitions if each.is_all} - failed
+
+    async def _saved(self, partitions: list[Progress]) -> list[tuple[Progress, OSError]]:
+        """Writes a checkpoint; the partitions whose part of it failed, with the reason. Those
+        whose bytes a failed sync may have lost take no more until they are mended.
+        """
+        failed = await self.in_worker(self._checkpoint, partitions)
+        for each, error in failed:
+            name = f"{each.partition.topic}-{each.partition.index}"
+            log.error("a checkpoint could not be written: %s: %s", name, error)
+            if each.active is not None and each.active.sync_error is not None:
+                each.partition.sync_failed(error)
+        return failed
 
     async def stage(self) -> str:
         """A directory with the log as of one moment, which the caller removes (staging.py)."""
         async with self._catalog_turn, self._checkpoint_turn:
             return staging.stage(self)
 
-    def _checkpoint(self, partitions: list[Progress]) -> None:
+    def _checkpoint(self, partitions: list[Progress]) -> list[tuple[Progress, OSError]]:
         """(worker)"""
-        progress.save(self.storage, partitions)
+        failed = progress.save(self.storage, partitions)
         self._write_recovery_points()
+        return failed
 
     def _write_recovery_points(self) -> None:
         """(worker)"""
