@@ -4,6 +4,7 @@ Runs in a committing thread. It changes nothing that the event loop reads: it wo
 the partition takes over what came of it (`PartitionLog._finish`).
 """
 
+import errno
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -72,6 +73,8 @@ class Commit:
     def write(self) -> None:
         """Writes everything, without a last sync. Sets `error` instead of raising."""
         try:
+            if self.storage.is_short and any(each.batch for each in self.appends):
+                raise OSError(errno.ENOSPC, "the disk is full; what is left is for deletions")
             if self.is_broken or (self.active is not None and self.active.sync_error is not None):
                 mend(self.storage, self.directory, self.active, self.end_offset)
             self._write()

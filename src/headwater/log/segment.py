@@ -62,6 +62,7 @@ class Storage:
 
     files: Files
     open_files: OpenFiles
+    is_short: bool = False  # of room: records are refused (ballast.py)
     root_fd: int = -1  # of the data directory, for syncs by checkpoints and at the start
 
     @contextlib.contextmanager

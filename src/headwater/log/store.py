@@ -7,6 +7,7 @@
   recovery-point-offset-checkpoint   how far each partition needs no scan
   log-start-offset-checkpoint        where a partition begins inside its first segment
   cleaner-offset-checkpoint          how far each partition is compacted
+  ballast                            room for deletions on a full disk (ballast.py)
   archive-cache/                     what was read back from the archive
   control                            socket for commands on this machine (broker/control.py)
   backup-….deleted/                  while a backup is made (staging.py)
@@ -20,12 +21,13 @@ import errno
 import fcntl
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 from headwater.clock import Clock
 from headwater.errors import ConfigError, DataDirectoryInUse
+from headwater.log import ballast as room
 from headwater.log import checkpoint, progress, recovery, staging, syncing
 from headwater.log import segment as segments_on_disk
 from headwater.log.archive import descriptor
@@ -78,6 +80,7 @@ class LogStore:
         self.topic_defaults = topic_defaults or {}
         files = files or Files()
         self.storage = Storage(files, OpenFiles(files, max_open_files))
+        self.ballast = room.Ballast(self.storage, self.path)
         self.catalog = Catalog(files, self.path)
         self.partitions: dict[tuple[str, int], PartitionLog] = {}
         self.committer = Committer(self.storage, self.path, self.on_loop)
@@ -117,6 +120,7 @@ class LogStore:
 
             self.archive = Archive(self, self._archive_options)
             self.archive.cache.clear()
+        self.ballast.find()
         clean_path = f"{self.path}/{CLEAN_SHUTDOWN}"
         clean = os.path.exists(clean_path)
         existed = os.path.exists(f"{self.path}/catalog.jsonl")
@@ -321,7 +325,8 @@ class LogStore:
         async with self._catalog_turn:
             config = self.checked_config(configs, name)
             topic = self.catalog.topics[name]
-            await self.in_worker(self._change, topic, {"configs": configs})
+            # It may be a shorter retention.
+            await self._making_room(self._change, topic, {"configs": configs})
             partitions = self._partitions_of(topic)
             was_synced = all(each.config.fsync for each in partitions)
             for partition in partitions:
@@ -366,8 +371,8 @@ class LogStore:
                 from headwater.log.archive.deletions import TOPICS
 
                 work = {topic.id.hex: name}
-                await self.in_worker(self.catalog.put, TOPICS, work)
-            await self.in_worker(self.catalog.delete, name)
+                await self._making_room(self.catalog.put, TOPICS, work)
+            await self._making_room(self.catalog.delete, name)
             for index in range(topic.partitions):
                 partition = self.partitions.pop((name, index))
                 while not partition.is_idle or partition.is_swapping:
@@ -381,7 +386,7 @@ class LogStore:
             async with self._checkpoint_turn:
                 self._log_starts = {k: v for k, v in self._log_starts.items() if k[0] != name}
                 try:
-                    await self.in_worker(self._retire, topic, partitions, self._log_starts)
+                    await self._making_room(self._retire, topic, partitions, self._log_starts)
                 except OSError as error:  # the next start, or the next topic of the name, does it
                     log.error("files of a deleted topic are still there: %s: %s", name, error)
 
@@ -455,10 +460,9 @@ class LogStore:
             dirty = [Progress.of(each) for each in starts if each in self.dirty]
             if dirty:
                 # What the producers did in front of it can't be read again after a crash.
-                for _, error in await self._saved(dirty):
-                    raise error
+                await self._with_room(lambda: self._save_all(dirty))
             log_starts = self._log_starts | {(p.topic, p.index): at for p, at in starts.items()}
-            await self.in_worker(self._write_log_starts, log_starts)
+            await self._making_room(self._write_log_starts, log_starts)
             starts = {each: at for each, at in starts.items() if not each.deleted}
             self._log_starts |= {(p.topic, p.index): at for p, at in starts.items()}
         # Only now do files go, so that none of them can come back into the log alone.
@@ -490,6 +494,28 @@ class LogStore:
             if each.active is not None and each.active.sync_error is not None:
                 each.partition.sync_failed(error)
         return failed
+
+    async def _save_all(self, partitions: list[Progress]) -> None:
+        for _, error in await self._saved(partitions):
+            raise error
+
+    async def _making_room(self, job: Callable[..., T], *args: Any) -> T:
+        """Runs in a thread what a deletion has to write; on a full disk the ballast makes way."""
+        return await self._with_room(lambda: self.in_worker(job, *args))
+
+    async def _with_room(self, write: Callable[[], Awaitable[T]]) -> T:
+        try:
+            return await write()
+        except OSError as error:
+            if not room.is_full(error) or not await self.in_worker(self.ballast.release):
+                raise
+        return await write()
+
+    async def make_room(self) -> bool:
+        """The ballast makes way if the disk is full. False: it is not, or has made way before."""
+        if not await self.in_reader(self.ballast.is_needed):
+            return False
+        return await self.in_worker(self.ballast.release)
 
     async def stage(self) -> str:
         """A directory with the log as of one moment, which the caller removes (staging.py)."""
@@ -536,7 +562,10 @@ class LogStore:
 
     async def probe(self) -> None:
         """Finds out whether a disk that refused writes takes them again, if nobody else tries."""
-        if not self.failed:
+        if not self.ballast.is_there:
+            with contextlib.suppress(OSError):
+                await self.in_worker(self.ballast.take)
+        if not self.failed or self.storage.is_short:
             return
         try:
             await self.in_worker(self._write_probe)

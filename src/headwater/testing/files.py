@@ -523,6 +523,16 @@ class FaultyFiles(Files):
             if self._reads.strikes():
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
 
+    def allocate(self, path: str, size_bytes: int) -> None:
+        """Takes room; what is in the file is nobody's, so it is not a part of the model."""
+        with self._lock:
+            self._step()
+            if self.room_bytes is not None and self.room_bytes < size_bytes:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            with open(path, "wb") as file:
+                file.truncate(size_bytes)
+            self._give_back(-size_bytes)
+
     def free_bytes(self, path: str) -> int:
         return super().free_bytes(path) if self.room_bytes is None else self.room_bytes
 
