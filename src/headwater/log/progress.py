@@ -11,7 +11,6 @@ from headwater.log import segment as segments_on_disk
 from headwater.log import snapshots, syncing
 from headwater.log.commit import mend
 from headwater.log.partition import PartitionLog
-from headwater.log.producers import Producers
 from headwater.log.segment import Segment, Storage
 from headwater.log.syncing import ToSync
 
@@ -22,14 +21,17 @@ class Progress(NamedTuple):
     partition: PartitionLog
     active: Segment | None
     offset: int
-    producers: Producers
     broken: bool
 
     @classmethod
     def of(cls, partition: PartitionLog) -> "Progress":
         active = partition.segments[-1] if partition.segments else None
-        producers = partition.durable_producers.copy()
-        return cls(partition, active, partition.high_watermark, producers, partition.broken)
+        # A copy of thousands of producers would hold the loop up: the worker has its own, and gets
+        # what has changed since the last checkpoint.
+        changes = partition.durable_producers.take_changes()
+        if changes:
+            partition.unsaved_producers.append(changes)
+        return cls(partition, active, partition.high_watermark, partition.broken)
 
     @property
     def is_all(self) -> bool:
@@ -58,6 +60,8 @@ def save(storage: Storage, partitions: Sequence[Progress]) -> list[tuple[Progres
     existing = [
         (each, each.active) for each in partitions if each.active and not each.partition.deleted
     ]
+    for each, _ in existing:
+        _follow(each.partition)
     # Also where every commit is synced: the topic may have been set so only just now.
     wanted = [ToSync.all_of(active, active.written) for _, active in existing]
     errors = syncing.sync_many(storage, storage.root_fd, wanted)
@@ -74,9 +78,16 @@ def _saved(storage: Storage, progress: Progress) -> OSError | None:
     partition, offset = progress.partition, progress.offset
     try:
         snapshots.write_at_checkpoint(
-            storage.files, partition.directory, offset, progress.producers
+            storage.files, partition.directory, offset, partition.saved_producers
         )
     except OSError as error:
         return error
     partition.recovery_point = offset
     return None
+
+
+def _follow(partition: PartitionLog) -> None:
+    """(worker) Makes `saved_producers` what the newest `Progress` saw; one checkpoint at a time."""
+    while partition.unsaved_producers:
+        for producer_id, producer in partition.unsaved_producers.pop(0).items():
+            partition.saved_producers.put(producer_id, producer)

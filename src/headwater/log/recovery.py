@@ -92,7 +92,8 @@ def open_partition(
     snapshots.replace_behind(storage.files, directory, names, end, producers)
     changed = _renew_txn_index(storage, active, offset, aborted) if is_scanned else ()
     opened = Opened(opened.scanned_bytes, opened.to_sync + changed, offset < end)
-    partition.producers, partition.durable_producers = producers, producers.copy()
+    partition.producers = producers
+    partition.durable_producers = producers.copy(tracks_changes=True)
     return opened
 
 
