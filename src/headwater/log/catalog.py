@@ -77,14 +77,14 @@ class Catalog:
             self._rewrite()
 
     def create(self, name: str, partitions: int, configs: dict[str, str]) -> Topic:
-        topic = Topic(name, uuid4(), partitions, dict(configs))
+        topic = _checked(Topic(name, uuid4(), partitions, dict(configs)))
         self._append(
             {"topic": name, "id": topic.id.hex, "partitions": partitions, "configs": configs}
         )
         return topic
 
     def change(self, topic: Topic, **changes: Any) -> Topic:
-        changed = replace(topic, **changes)
+        changed = _checked(replace(topic, **changes))
         self._append(_line_of(changed))
         return changed
 
@@ -197,7 +197,9 @@ class Catalog:
 
 
 def _checked(topic: Topic) -> Topic:
-    """The file may be of a backup that somebody else made."""
+    """Before it is written, and when it is read: the file may be of a backup that somebody else
+    made.
+    """
     name, partitions, configs = topic.name, topic.partitions, topic.configs
     if (
         not isinstance(name, str)
