@@ -2,14 +2,17 @@
 half; and what is refused.
 """
 
+import asyncio
 import itertools
 import json
 import os
 import random
+import shutil
 import socket
 import subprocess
 import sys
 import threading
+import zlib
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,9 +24,11 @@ from wire import wait_until
 from headwater.backup.restoring import restore
 from headwater.backup.taking import take
 from headwater.broker import control
-from headwater.errors import HeadwaterError
+from headwater.errors import CorruptLog, HeadwaterError
+from headwater.log.store import LogStore
 from headwater.settings import BrokerSettings
 from headwater.testing import InProcessBroker
+from headwater.testing.clock import FakeClock
 
 PLAIN, LEFT, RIGHT, COMPACTED = "plain", "left", "right", "compacted"
 SMALL = {"segment.bytes": "60000"}
@@ -308,6 +313,90 @@ def test_a_backup_names_nothing_outside_of_it(tmp_path, files):
     with pytest.raises(HeadwaterError, match="damaged"):
         restore(saved, target, target / "pipelines", lambda _: None)
     assert not (tmp_path / "a").exists()
+
+
+async def with_log(directory: Path, use):
+    """What `use(store)` gives, of a log that is then closed."""
+    store = LogStore(str(directory), FakeClock())
+    store.open()
+    try:
+        return await use(store)
+    finally:
+        await store.close()
+
+
+async def epoch_and_ids(store: LogStore) -> tuple[int, set[int]]:
+    return store.leader_epoch, {await store.next_producer_id() for _ in range(3)}
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_a_restored_log_gives_out_nothing_that_the_original_gives_out(tmp_path, is_running):
+    """Clients of the original, which went on, meet the copy: epochs and producer ids are new."""
+    data, saved, copy = tmp_path / "data", tmp_path / "saved", tmp_path / "copy"
+
+    async def begin(store: LogStore):
+        await store.create_topic("t", 1, {})
+        if is_running:
+            staged = Path(await store.stage())
+            shutil.copytree(staged, tmp_path / "staged")
+        return await epoch_and_ids(store)
+
+    before_epoch, before_ids = asyncio.run(with_log(data, begin))
+    if is_running:  # what `headwater backup` copies
+        names = json.loads((tmp_path / "staged" / "staged.json").read_text())
+        files = []
+        for name, size_bytes in names:
+            content = (tmp_path / "staged" / name).read_bytes()[:size_bytes]
+            (saved / "log" / name).parent.mkdir(parents=True, exist_ok=True)
+            (saved / "log" / name).write_bytes(content)
+            files.append([f"log/{name}", size_bytes, zlib.crc32(content)])
+        about = {"format": 1, "version": "1", "files": files}
+        (saved / "backup.json").write_text(json.dumps(about))
+    else:
+        take(data, data / "pipelines", saved, lambda _: None)
+    after_epoch, after_ids = asyncio.run(with_log(data, epoch_and_ids))
+    restore(saved, copy, copy / "pipelines", lambda _: None)
+    assert not (copy / "clean-shutdown").exists()
+    epoch, ids = asyncio.run(with_log(copy, epoch_and_ids))
+    assert epoch > max(before_epoch, after_epoch)
+    assert not ids & (before_ids | after_ids)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"topic": "../../escaped", "id": "0" * 32, "partitions": 1, "configs": {}},
+        {"topic": "..", "id": "0" * 32, "partitions": 1, "configs": {}},
+        {"topic": "a/b", "id": "0" * 32, "partitions": 1, "configs": {}},
+        {"topic": "", "id": "0" * 32, "partitions": 1, "configs": {}},
+        {"topic": ["a"], "id": "0" * 32, "partitions": 1, "configs": {}},
+        {"topic": "t", "id": "0" * 32, "partitions": 10**12, "configs": {}},
+        {"topic": "t", "id": "0" * 32, "partitions": "1", "configs": {}},
+        {"topic": "t", "id": "0" * 32, "partitions": 1, "configs": {"retention.ms": 1}},
+        {"cluster": "../../escaped"},
+    ],
+)
+def test_a_catalog_names_nothing_outside_of_the_log(tmp_path, line):
+    """A backup may come from elsewhere; whoever starts on its catalog is not led astray either."""
+    catalog = b"".join(json.dumps(each).encode() + b"\n" for each in ({"cluster": "c"}, line))
+    saved = tmp_path / "below" / "saved"
+    (saved / "log").mkdir(parents=True)
+    (saved / "log" / "catalog.jsonl").write_bytes(catalog)
+    files = [["log/catalog.jsonl", len(catalog), zlib.crc32(catalog)]]
+    (saved / "backup.json").write_text(json.dumps({"format": 1, "version": "1", "files": files}))
+    target = tmp_path / "a" / "b" / "data"
+    with pytest.raises(HeadwaterError, match="damaged"):
+        restore(saved, target, target / "pipelines", lambda _: None)
+    assert not target.exists()
+    target.mkdir(parents=True)
+    (target / "catalog.jsonl").write_bytes(catalog)
+
+    async def nothing(_):
+        raise AssertionError("it was opened")
+
+    with pytest.raises(CorruptLog):
+        asyncio.run(with_log(target, nothing))
+    assert sorted(os.listdir(tmp_path)) == ["a", "below"]
 
 
 def test_staging_that_fails_leaves_nothing(tmp_path, monkeypatch):

@@ -10,9 +10,17 @@ from collections import defaultdict
 
 import pytest
 import wire
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 from wire import Wire, batch_of, wait_until
 
+from headwater.log import ballast
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from headwater.protocol.messages.offset_commit import (
@@ -262,3 +270,32 @@ def test_acks_0_is_slowed_down_and_counted_when_the_disk_refuses(faulty):
         wait_until(lambda: counts["events"] == 3)
         faulty.files.mend()
         assert client.produce("events", batch_of(b"x")).base_offset == 0
+
+
+def test_clients_delete_on_a_full_disk(tmp_path):
+    """Each of these has to write something first."""
+    faulty = Faulty(str(tmp_path))
+    try:
+        producer = Producer({"bootstrap.servers": faulty.address})
+        for topic in ("gone", "cut", "shorter"):
+            producer.produce(topic, bytes(1000))
+        assert producer.flush(60) == 0
+        wait_until((tmp_path / ballast.NAME).exists)
+        faulty.files.room_bytes = 0
+        admin = AdminClient({"bootstrap.servers": faulty.address})
+        deleted = admin.delete_records([TopicPartition("cut", 0, 1)])
+        assert [each.result(60).low_watermark for each in deleted.values()] == [1]
+        changes = [ConfigEntry("retention.ms", "1000", incremental_operation=AlterConfigOpType.SET)]
+        resource = ConfigResource(ResourceType.TOPIC, "shorter", incremental_configs=changes)
+        for each in admin.incremental_alter_configs([resource]).values():
+            each.result(60)
+        for each in admin.delete_topics(["gone"]).values():
+            each.result(60)
+        assert "gone" not in admin.list_topics(timeout=60).topics
+        faulty.files.room_bytes += 3 * ballast.SIZE_BYTES
+        wait_until((tmp_path / ballast.NAME).exists)
+        producer.produce("fresh", b"again")
+        assert producer.flush(60) == 0
+        assert [value for _, value in faulty.stored("fresh")] == [b"again"]
+    finally:
+        faulty.broker.stop()

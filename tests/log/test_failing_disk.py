@@ -8,6 +8,7 @@ import pytest
 from log_harness import PENDING, Log, batch_of
 
 from headwater.errors import CorruptLog, StorageFailed
+from headwater.log import ballast
 from headwater.testing.files import FaultyFiles
 
 
@@ -233,3 +234,78 @@ def test_a_cut_whose_sync_failed_is_made_again(tmp_path, restarts: bool, seed: i
         assert log.roll() is None
         log.power_cut(seed)
         assert log.values() == values
+
+
+def on_a_full_disk(log: Log) -> None:
+    """With a ballast, and not a byte beside it."""
+    log.files.room_bytes = 3 * ballast.SIZE_BYTES
+    log.run(log.store.probe())
+    assert log.store.ballast.is_there
+    log.files.room_bytes = 0
+    with pytest.raises(StorageFailed):
+        log.append(batch_of(bytes(500)), "kept")
+
+
+def resume(log: Log) -> None:
+    """What was deleted has made room, and more of it has come."""
+    assert log.files.room_bytes is not None
+    log.files.room_bytes += 2 * ballast.SIZE_BYTES
+    log.run(log.store.probe())
+    log.settle()
+    assert log.store.ballast.is_there
+    assert log.store.failed == set()
+    log.append(batch_of(b"again"), "kept")
+
+
+def test_a_topic_is_deleted_on_a_full_disk(log: Log):
+    log.create("kept")
+    log.create()
+    log.fill(5)
+    on_a_full_disk(log)
+    log.run(log.store.delete_topic("t"))
+    assert not log.store.has_topic("t")
+    with pytest.raises(StorageFailed):  # producers do not take the room that deletions need
+        log.append(batch_of(b"x"), "kept")
+    resume(log)
+    log.crash()
+    assert not log.store.has_topic("t")
+    assert log.values(topic="kept") == [b"again"]
+
+
+def test_records_are_deleted_on_a_full_disk(log: Log):
+    log.create("kept")
+    log.create(segment_bytes=1024)
+    values = log.fill(20)
+    on_a_full_disk(log)
+    log.delete_records(15)
+    assert log.values() == values[15:]
+    resume(log)
+    log.crash()
+    assert log.values() == values[15:]
+
+
+def test_a_shorter_retention_deletes_on_a_full_disk(log: Log):
+    """Also the active segment, for which another has to be begun."""
+    log.create("kept")
+    log.create()
+    log.fill(5)
+    on_a_full_disk(log)
+    log.run(log.store.set_configs("t", {"retention.ms": "1000"}))
+    log.clock.advance(60)
+    assert log.retain() > 0
+    assert log.values() == []
+    resume(log)
+    log.crash()
+    assert log.values() == []
+    assert log.partition().log_start_offset == 5
+
+
+def test_a_start_on_a_full_disk(log: Log):
+    log.create("kept")
+    values = log.fill(3, topic="kept")
+    on_a_full_disk(log)
+    log.store.abandon()
+    log.open()
+    assert not log.store.ballast.is_there
+    assert log.values(topic="kept") == values
+    resume(log)

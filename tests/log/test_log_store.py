@@ -187,14 +187,14 @@ class TestCatalog:
     def test_torn_at_every_byte(self, log: Log, tmp_path):
         log.create("a")
         before = self.lines(log)
-        log.create("b" * 600, 2)
+        log.create("b" * 240, 2, headwater_overload_group="g" * 600)
         whole = self.lines(log)
         for size in range(len(before), len(whole) + 1):
             path = tmp_path / "catalog.jsonl"
             path.write_bytes(whole[:size])
             catalog = Catalog(Files(), str(tmp_path))
             catalog.open()
-            assert set(catalog.topics) == ({"a"} if size < len(whole) else {"a", "b" * 600})
+            assert set(catalog.topics) == ({"a"} if size < len(whole) else {"a", "b" * 240})
             catalog.create("c", 1, {})
             catalog = Catalog(Files(), str(tmp_path))
             catalog.open()
@@ -203,16 +203,22 @@ class TestCatalog:
     def test_power_cuts_while_it_is_written(self, log: Log):
         names = set()
         for seed in range(30):
-            name = f"{seed}-" + "x" * 700  # longer than a sector
+            name = f"{seed}-x"
             log.files.die(after=seed % 5)
             try:
-                log.create(name)
+                log.create(name, headwater_overload_group="g" * 700)  # longer than a sector
             except OSError:
                 pass
             else:
                 names.add(name)
             log.power_cut(seed)
             assert names <= set(log.store.catalog.topics)
+
+    def test_a_name_that_leads_elsewhere_is_not_written(self, log: Log):
+        before = self.lines(log)
+        with pytest.raises(CorruptLog):
+            log.create("../../escaped")
+        assert self.lines(log) == before
 
     def test_damage_in_the_middle_is_refused(self, log: Log):
         log.create("a")

@@ -6,7 +6,9 @@ import pytest
 from log_harness import PENDING, Log, batch_of, split
 
 from headwater.errors import ApiError, OffsetOutOfRange
+from headwater.log import partition as partition_module
 from headwater.log import timestamps
+from headwater.log.producers import Producers
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.records import LOG_APPEND_TIME, read_header
 
@@ -303,3 +305,50 @@ def test_a_producer_of_old_records_is_known_as_long_as_any_other(log: Log):
     log.clock.advance(2 * 24 * 3600)
     log.partition().expire_producers(log.clock.now_ms() - day_ms)
     assert log.append(bytearray(last_year)) == 1
+
+
+def test_producers_of_a_partition_are_bounded(log: Log, monkeypatch):
+    """Idle ones make way, those that may repeat a batch never do, a new one waits if all may."""
+    monkeypatch.setattr(partition_module, "MAX_PRODUCERS", 4)
+    log.create()
+    log.append(batch_of(b"open", producer=(1, 0, 0), transactional=True))
+    for producer_id in (2, 3, 4):
+        log.append(batch_of(b"first", producer=(producer_id, 0, 0)))
+    with pytest.raises(ApiError) as refused:
+        log.append(batch_of(b"new", producer=(5, 0, 0)))
+    assert refused.value.code == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert log.append(batch_of(b"first", producer=(2, 0, 0))) == 1  # still known, as a repetition
+    log.clock.advance(partition_module.PRODUCER_IDLE_MS / 1000)
+    assert log.append(batch_of(b"second", producer=(3, 0, 1))) == 4
+    log.clock.advance(1)
+    assert log.append(batch_of(b"new", producer=(5, 0, 0))) == 5
+    assert {each for each in range(1, 6) if log.partition().knows(each)} == {1, 3, 5}
+    assert log.append(batch_of(b"second", producer=(3, 0, 1))) == 4
+    log.crash()
+    assert log.append(batch_of(b"second", producer=(3, 0, 1))) == 4
+    assert log.append(batch_of(b"new", producer=(5, 0, 0))) == 5
+
+
+def test_a_checkpoint_copies_no_producers_on_the_loop(log: Log, monkeypatch):
+    log.create()
+    for producer_id in range(50):
+        log.append(batch_of(b"x", producer=(producer_id, 0, 0)))
+    log.checkpoint()
+    log.append(batch_of(b"y", producer=(7, 0, 1)))
+    log.append(batch_of(b"y", producer=(100, 0, 0)))
+
+    def copied(self, **_):
+        raise AssertionError("all producers were copied")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Producers, "copy", copied)
+        taken, take = [], Producers.take_changes
+        patched.setattr(
+            Producers, "take_changes", lambda self: taken.append(take(self)) or taken[-1]
+        )
+        log.checkpoint()
+    assert [sorted(each) for each in taken] == [[7, 100]]
+    before = dict(log.partition().durable_producers.by_id)
+    assert log.partition().recovery_point == 52
+    path = f"{log.partition().directory}/{52:020d}.snapshot"
+    assert Producers.from_snapshot(log.files.read(path)).by_id == before

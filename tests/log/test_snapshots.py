@@ -189,3 +189,17 @@ def test_what_a_crash_left_of_one_goes_too(log: Log):
     log.checkpoint()
     assert snapshots(log) == [1]
     assert not any(name.endswith(".tmp") for name in log.names())
+
+
+def test_recovery_points_are_not_ahead_of_snapshots(log: Log):
+    """All points are written when a topic is deleted, also those of partitions that were opened
+    after a crash and had no checkpoint since.
+    """
+    log.create()
+    log.create("other")
+    log.append(batch_of(b"0", producer=(5, 0, 0), transactional=True))
+    log.crash()
+    log.run(log.store.delete_topic("other"))
+    log.crash()
+    assert log.partition().knows(5)
+    assert list(log.partition().open_transactions) == [5]

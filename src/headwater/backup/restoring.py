@@ -11,7 +11,11 @@ from typing import Any
 
 from headwater.backup.copying import Copied, Told, copy, sync, sync_all
 from headwater.backup.taking import FORMAT, LOG, MANIFEST, PIPELINES
-from headwater.errors import DataDirectoryInUse, HeadwaterError, UsageError
+from headwater.errors import CorruptLog, DataDirectoryInUse, HeadwaterError, UsageError
+from headwater.log.catalog import NAME as CATALOG
+from headwater.log.catalog import Catalog
+from headwater.log.files import Files
+from headwater.log.store import CLEAN_SHUTDOWN
 from headwater.supervisor import lock
 
 
@@ -36,6 +40,7 @@ def restore(source: Path, data_dir: Path, state_dir: Path, told: Told) -> dict[s
             target = (pipelines if part == PIPELINES else log) / place
             if copy(source / file.path, target, None, told) != (file.size_bytes, file.crc):
                 raise HeadwaterError("the backup is damaged", detail=str(source / file.path))
+        _begin_log(log)
         for each, place_of_it in made.items():
             sync_all(each)
             each.replace(place_of_it)
@@ -47,6 +52,22 @@ def restore(source: Path, data_dir: Path, state_dir: Path, told: Told) -> dict[s
             shutil.rmtree(each, ignore_errors=True)
     size_bytes = sum(each.size_bytes for each in files)
     return {**manifest, "files": len(files), "size_bytes": size_bytes}
+
+
+def _begin_log(log: Path) -> None:
+    """Makes the copy a log of its own: the first start takes it for one after a crash, and clients
+    can tell it from the original, which may have gone on. Raises HeadwaterError if its catalog is
+    damaged, or names what no topic can be named.
+    """
+    if not (log / CATALOG).exists():
+        raise HeadwaterError("the backup is damaged", detail=f"no {CATALOG} in it")
+    (log / CLEAN_SHUTDOWN).unlink(missing_ok=True)
+    catalog = Catalog(Files(), str(log))
+    try:
+        catalog.open()
+    except CorruptLog as error:
+        raise HeadwaterError("the backup is damaged", detail=f"{error}") from error
+    catalog.begin_restored()
 
 
 def _manifest(source: Path) -> dict[str, Any]:

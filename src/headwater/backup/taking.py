@@ -14,6 +14,7 @@ from headwater import __version__
 from headwater.backup.copying import Copied, Told, copy, sync, sync_all
 from headwater.broker.control import short_path
 from headwater.errors import HeadwaterError, NotReady, UsageError
+from headwater.log.ballast import NAME as BALLAST
 from headwater.log.staging import LIST
 from headwater.private_files import open_lock
 
@@ -22,7 +23,9 @@ FORMAT: Final = 1
 LOG, PIPELINES = "log", "pipelines"
 _STAGE_TIMEOUT_S: Final = 60.0
 # Of the data directory, what is nobody's when it is used again.
-_NOT_KEPT: Final = ("lock", "control", "up.lock", "up.json", "archive-cache", "write-probe")
+_NOT_KEPT: Final = (
+    "lock", "control", "up.lock", "up.json", "archive-cache", "write-probe", BALLAST,
+)  # fmt: skip
 # Written in this order reversed: whatever is copied of one has its part in those behind it.
 _CHECKPOINT_ORDER: Final = ("commits", "offsets")
 

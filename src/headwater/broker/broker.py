@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -30,7 +29,7 @@ from headwater.broker.transactions.markers import Markers
 from headwater.clock import Clock, sleep
 from headwater.errors import ApiError
 from headwater.log import retention
-from headwater.log.catalog import Topic
+from headwater.log.catalog import Topic, is_topic_name
 from headwater.log.compaction.compactor import CompactionLimits, Compactor
 from headwater.log.partition import PartitionLog
 from headwater.log.store import LogStore
@@ -58,7 +57,6 @@ COMPACTION_S = 15.0  # log.cleaner.backoff.ms
 RETENTION_S = 300.0  # log.retention.check.interval.ms
 ID_EXPIRY_S = 3600.0  # transaction.remove.expired.transaction.cleanup.interval.ms
 RETENTION_PARTITIONS = 500  # looked at, and deleted from, at a time
-_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,7 +349,7 @@ class Broker:
 
 
 def check_topic_name(name: str) -> None:
-    if not _LEGAL_NAME.fullmatch(name) or name in (".", ".."):
+    if not is_topic_name(name):
         raise ApiError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             "a topic's name has 1 to 249 characters of a-z A-Z 0-9 . _ -",

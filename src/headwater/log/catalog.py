@@ -8,6 +8,7 @@ the file is written anew.
 
 import logging
 import os
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID, uuid4
@@ -21,6 +22,17 @@ log = logging.getLogger(__name__)
 
 NAME = "catalog.jsonl"
 PRODUCER_ID_BLOCK = 1000
+# What a restore skips, so that it gives out nothing that the original may have given out since:
+# an epoch for every crash, a producer id for every producer.
+RESTORED_EPOCHS = 1000
+RESTORED_PRODUCER_IDS = 1 << 40
+MAX_PARTITIONS = 1_000_000  # of a topic
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+def is_topic_name(name: str) -> bool:
+    """Kafka's rule. Directories are named by topics: no other name may come from a file either."""
+    return bool(_LEGAL_NAME.fullmatch(name)) and name not in (".", "..")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +77,14 @@ class Catalog:
             self._rewrite()
 
     def create(self, name: str, partitions: int, configs: dict[str, str]) -> Topic:
-        topic = Topic(name, uuid4(), partitions, dict(configs))
+        topic = _checked(Topic(name, uuid4(), partitions, dict(configs)))
         self._append(
             {"topic": name, "id": topic.id.hex, "partitions": partitions, "configs": configs}
         )
         return topic
 
     def change(self, topic: Topic, **changes: Any) -> Topic:
-        changed = replace(topic, **changes)
+        changed = _checked(replace(topic, **changes))
         self._append(_line_of(changed))
         return changed
 
@@ -85,6 +97,14 @@ class Catalog:
 
     def next_leader_epoch(self) -> None:
         self._append({"leader_epoch": self.leader_epoch + 1})
+
+    def begin_restored(self) -> None:
+        """The catalog is a copy, and the original may have gone on: clients have to be able to
+        tell the two apart, by leader epochs and producer ids that the original never uses.
+        """
+        self._append({"leader_epoch": self.leader_epoch + RESTORED_EPOCHS})
+        self._append({"producer_ids": self._producer_ids_reserved + RESTORED_PRODUCER_IDS})
+        self._next_producer_id = self._producer_ids_reserved
 
     def next_producer_id(self) -> int:
         """An id that was never given out before, also not before a crash."""
@@ -121,7 +141,7 @@ class Catalog:
     ) -> None:
         match line:
             case {"topic": name, "id": topic_id, "partitions": partitions, "configs": configs}:
-                topic = Topic(name, UUID(topic_id), partitions, configs)
+                topic = _checked(Topic(name, UUID(topic_id), partitions, configs))
                 topics[name] = by_id[topic.id] = topic
             case {"deleted": name}:
                 topic = topics.pop(name)
@@ -130,11 +150,11 @@ class Catalog:
                 kept = {**self.documents.get(kind, {}), **changes}
                 kept = {key: value for key, value in kept.items() if value is not None}
                 self.documents = {**self.documents, kind: kept}
-            case {"producer_ids": reserved}:
+            case {"producer_ids": int(reserved)}:
                 self._producer_ids_reserved = reserved
-            case {"leader_epoch": epoch}:
+            case {"leader_epoch": int(epoch)}:
                 self.leader_epoch = epoch
-            case {"cluster": cluster_id}:
+            case {"cluster": str(cluster_id)} if _LEGAL_NAME.fullmatch(cluster_id):
                 self.cluster_id = cluster_id
             case _:
                 raise CorruptLog("the catalog holds a line of a later version", detail=str(line))
@@ -174,6 +194,25 @@ class Catalog:
         data = b"".join(orjson.dumps(line) + b"\n" for line in lines)
         self._files.write_atomically(self._path, data)
         self._size_bytes, self._lines = len(data), len(lines)
+
+
+def _checked(topic: Topic) -> Topic:
+    """Before it is written, and when it is read: the file may be of a backup that somebody else
+    made.
+    """
+    name, partitions, configs = topic.name, topic.partitions, topic.configs
+    if (
+        not isinstance(name, str)
+        or not is_topic_name(name)
+        or type(partitions) is not int
+        or not 1 <= partitions <= MAX_PARTITIONS
+        or not isinstance(configs, dict)
+        or not all(isinstance(each, str) for each in configs.values())
+    ):
+        raise CorruptLog(
+            "the catalog names a topic that cannot be one", detail=f"{name!r:.300}, {partitions!r}"
+        )
+    return topic
 
 
 def _line_of(topic: Topic) -> dict[str, Any]:

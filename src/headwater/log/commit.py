@@ -4,6 +4,7 @@ Runs in a committing thread. It changes nothing that the event loop reads: it wo
 the partition takes over what came of it (`PartitionLog._finish`).
 """
 
+import errno
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -11,12 +12,13 @@ from typing import NamedTuple
 
 from headwater.errors import StorageFailed
 from headwater.log import segment as segments_on_disk
-from headwater.log import snapshots, transactions
+from headwater.log import snapshots, syncing, transactions
 from headwater.log.config import TopicConfig
 from headwater.log.epochs import LeaderEpochs
 from headwater.log.index import OFFSET_ENTRY
 from headwater.log.producers import Producer, Producers
 from headwater.log.segment import Batch, Segment, Storage, Written
+from headwater.log.syncing import ToSync
 from headwater.log.transactions import AbortedTransaction
 from headwater.protocol.records import NO_TIMESTAMP, BatchHeader
 
@@ -62,16 +64,18 @@ class Commit:
         return self.error is None and self.config.fsync and bool(self.boundaries)
 
     @property
-    def paths_to_sync(self) -> tuple[str, ...]:
-        segment = self.written[-1][0]
-        if self.has_aborted:
-            return segment.log_path, segment.txn_index_path
-        return (segment.log_path,)
+    def to_sync(self) -> ToSync:
+        """What acknowledgements wait for. Indexes are hints: a checkpoint syncs them."""
+        segment, written = self.written[-1]
+        kinds = (syncing.LOG, syncing.TXN_INDEX) if self.has_aborted else (syncing.LOG,)
+        return ToSync(segment, written, kinds)
 
     def write(self) -> None:
         """Writes everything, without a last sync. Sets `error` instead of raising."""
         try:
-            if self.is_broken:
+            if self.storage.is_short and any(each.batch for each in self.appends):
+                raise OSError(errno.ENOSPC, "the disk is full; what is left is for deletions")
+            if self.is_broken or (self.active is not None and self.active.sync_error is not None):
                 mend(self.storage, self.directory, self.active, self.end_offset)
             self._write()
         except OSError as error:
@@ -79,13 +83,6 @@ class Commit:
         except Exception as error:  # a bug must not leave producers waiting for ever
             self.error = OSError(f"internal: {error!r}")
             raise
-
-    def sync(self) -> None:
-        """Makes it last. Sets `error` instead of raising."""
-        try:
-            segments_on_disk.sync(self.storage, self.paths_to_sync)
-        except OSError as error:
-            self.error = error
 
     def _write(self) -> None:
         first = next((each.batch.header.base_offset for each in self.appends if each.batch), -1)
@@ -175,7 +172,9 @@ class Commit:
 
 
 def mend(storage: Storage, directory: str, active: Segment | None, end_offset: int) -> None:
-    """Takes away what a failed commit left, before anything is written again."""
+    """Takes away what a failed commit left, and makes good a failed sync, before anything else is
+    written.
+    """
     if not os.path.isdir(directory):
         return
     keep = -1 if active is None else active.base_offset

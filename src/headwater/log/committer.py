@@ -11,9 +11,10 @@ import queue
 import threading
 from collections.abc import Callable
 
-from headwater.log import segment as segments_on_disk
+from headwater.log import syncing
 from headwater.log.commit import Commit
-from headwater.log.segment import SYNC_TOGETHER, Storage
+from headwater.log.segment import Storage
+from headwater.log.syncing import SYNC_TOGETHER
 
 log = logging.getLogger(__name__)
 
@@ -25,8 +26,9 @@ SYNC_TOGETHER_MAX = 512
 class Committer:
     """Takes commits from the event loop and gives them back to it when they are durable."""
 
-    def __init__(self, storage: Storage, on_loop: Callable[..., None]) -> None:
+    def __init__(self, storage: Storage, root: str, on_loop: Callable[..., None]) -> None:
         self._storage = storage
+        self._root = root
         self._on_loop = on_loop
         self._waiting: queue.SimpleQueue[Commit | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -52,6 +54,26 @@ class Committer:
         self._threads.clear()
 
     def _run(self) -> None:
+        root_fd = self._open_root()
+        try:
+            self._run_with(root_fd)
+        finally:
+            if root_fd >= 0:
+                self._storage.files.close(root_fd)
+
+    def _open_root(self) -> int:
+        """A descriptor for syncing the file system, of this thread alone: through a shared one it
+        would not hear of errors that another thread has heard of. -1: there is none.
+        """
+        if not self._can_sync_together:
+            return -1
+        try:
+            return self._storage.files.open_directory(self._root)
+        except OSError as error:
+            log.warning("files will be synced one by one: %s", error)
+            return -1
+
+    def _run_with(self, root_fd: int) -> None:
         while True:
             first = self._waiting.get()
             if first is None:
@@ -60,7 +82,7 @@ class Committer:
             if self._can_sync_together and self._waiting.qsize() >= SYNC_TOGETHER:
                 self._take_more(commits)
             try:
-                self._commit(commits)
+                self._commit(commits, root_fd)
             except Exception as error:  # a bug: nobody may take what was not synced for durable
                 log.exception("a commit failed")
                 for commit in commits:
@@ -79,15 +101,14 @@ class Committer:
                 return
             commits.append(commit)
 
-    def _commit(self, commits: list[Commit]) -> None:
+    def _commit(self, commits: list[Commit], root_fd: int) -> None:
         for commit in commits:
             commit.write()
         to_sync = [commit for commit in commits if commit.needs_sync]
-        paths = [path for commit in to_sync for path in commit.paths_to_sync]
-        if len(paths) >= SYNC_TOGETHER and segments_on_disk.sync_together(self._storage, paths):
-            return
-        for commit in to_sync:
-            commit.sync()
+        wanted = [commit.to_sync for commit in to_sync]
+        errors = syncing.sync_many(self._storage, root_fd, wanted)
+        for commit, error in zip(to_sync, errors, strict=True):
+            commit.error = error
 
     def _finish(self, commits: list[Commit]) -> None:
         self._unfinished -= len(commits)

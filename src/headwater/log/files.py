@@ -27,6 +27,10 @@ class Files:
         flags = os.O_RDWR | os.O_CLOEXEC
         return os.open(path, flags | os.O_CREAT if create else flags, 0o600)
 
+    def open_directory(self, path: str) -> int:
+        """For `sync_together`."""
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
     def close(self, fd: int) -> None:
         os.close(fd)
 
@@ -83,7 +87,8 @@ class Files:
         """Makes all of the files last, and whatever else lies on the file system of `root_fd`.
 
         On OSError, any of them may not have. `root_fd` has been open since before they were
-        written: one that is opened later may not hear of an error that another has heard of.
+        written, and one thread at a time uses it: Linux reports an error once to each open
+        description, so that of two threads with the same one only the first would learn of it.
         """
         import ctypes
 
@@ -119,15 +124,16 @@ class Files:
 
     def sync_directory(self, path: str) -> None:
         """Makes creations, renames and removals in `path` last."""
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = self.open_directory(path)
         try:
             os.fsync(fd)
         finally:
-            os.close(fd)
+            self.close(fd)
 
     def write_atomically(self, path: str, data: bytes, *, temporary: str | None = None) -> None:
         """Replaces `path` so that a crash leaves the old contents or the new, whole."""
         temporary = temporary or path + ".tmp"
+        self.unlink(temporary)  # of one that failed: it may still have an error to report
         fd = self.open(temporary, create=True)
         try:
             self.truncate(fd, 0)
@@ -141,6 +147,14 @@ class Files:
     def read(self, path: str) -> bytes:
         with open(path, "rb") as file:
             return file.read()
+
+    def allocate(self, path: str, size_bytes: int) -> None:
+        """A file that has its blocks, whatever is in them."""
+        fd = self.open(path, create=True)
+        try:
+            os.posix_fallocate(fd, 0, size_bytes)
+        finally:
+            self.close(fd)
 
     def free_bytes(self, path: str) -> int:
         status = os.statvfs(path)

@@ -41,7 +41,7 @@ from headwater.log.archive.descriptor import (
 from headwater.log.commit import Append, Commit, Done
 from headwater.log.config import TopicConfig
 from headwater.log.epochs import LeaderEpochs
-from headwater.log.producers import Producers
+from headwater.log.producers import Changes, Producers
 from headwater.log.segment import Batch, Segment, Storage
 from headwater.log.transactions import AbortedTransaction, OpenTransaction
 from headwater.protocol import records
@@ -60,6 +60,11 @@ if TYPE_CHECKING:
 # one is being received while this one is synced. 16 MiB made producers wait for whole commits.
 COMMIT_BYTES = 4 << 20
 RECENT_BOUNDARIES = 64
+# Of one partition, each about half a kilobyte. Beyond that those make way that have sent nothing
+# for longer than clients repeat a batch (delivery.timeout.ms is 2 minutes, librdkafka's 5); if all
+# have, a new one has to wait. A producer that may still repeat a batch is never forgotten.
+MAX_PRODUCERS = 20_000
+PRODUCER_IDLE_MS = 15 * 60_000
 
 
 class Slice(Splice):
@@ -112,8 +117,8 @@ class PartitionLog:
         "_commit_bytes", "_committing", "_pending", "_recent", "_store", "archived", "broken",
         "clean_offset", "committed_bytes", "config", "deleted", "directory", "durable_producers",
         "epochs", "failure", "high_watermark", "index", "is_stuck", "is_swapping",
-        "log_start_offset", "next_offset", "producers", "recovery_point", "segments",
-        "stable_waiters", "topic", "topic_id", "waiters",
+        "log_start_offset", "next_offset", "producers", "recovery_point", "saved_producers",
+        "segments", "stable_waiters", "topic", "topic_id", "unsaved_producers", "waiters",
     )  # fmt: skip
 
     def __init__(
@@ -135,7 +140,10 @@ class PartitionLog:
         self.is_stuck = False  # it could not, and will only at the next start
         self.recovery_point = 0  # everything below needs no scan after a crash
         self.producers = Producers()  # as of the next offset: what an append is judged by
-        self.durable_producers = Producers()  # as of the high watermark
+        self.durable_producers = Producers(tracks_changes=True)  # as of the high watermark
+        # Of checkpoints: a copy as of the last one, and what has changed until this one.
+        self.saved_producers = Producers()
+        self.unsaved_producers: list[Changes] = []
         self.epochs = epochs
         self.failure: StorageFailed | None = None
         self.committed_bytes = 0  # since the partition was opened; only ever grows
@@ -217,6 +225,8 @@ class PartitionLog:
                     return max(original.base_offset, -1)  # discarded: it has none
             self.producers.check(header)
         now_ms = self._store.clock.now_ms()
+        if has_producer:
+            self._check_room_for(header.producer_id, now_ms)
         header = self._place(view, header, now_ms)
         before = producer = None
         if has_producer:
@@ -276,11 +286,26 @@ class PartitionLog:
         if header.producer_id == NO_PRODUCER_ID or self.producers.duplicate_of(header) is not None:
             return
         self.producers.check(header)
+        self._check_room_for(header.producer_id, self._store.clock.now_ms())
         nowhere = header._replace(
             base_offset=-1 - header.last_offset_delta,
             attributes=header.attributes & ~TRANSACTIONAL,  # it begins none
         )
         self.producers.note(nowhere, self._store.clock.now_ms())
+
+    def _check_room_for(self, producer_id: int, now_ms: int) -> None:
+        """Raises an error code that clients retry if there are too many producers."""
+        known = self.producers.by_id
+        if len(known) < MAX_PRODUCERS or producer_id in known:
+            return
+        self.expire_producers(now_ms - PRODUCER_IDLE_MS)
+        if len(known) >= MAX_PRODUCERS:
+            raise ApiError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                "the partition has too many active producers",
+                detail=f"{self.topic}-{self.index}: {len(known)} producer ids in"
+                f" {PRODUCER_IDLE_MS // 60_000} minutes",
+            )
 
     def roll(self, done: Done) -> None:
         """Seals the active segment, behind all appends before this call."""
@@ -378,23 +403,34 @@ class PartitionLog:
         for wake in (*(self.waiters or ()), *(self.stable_waiters or ())):
             wake(INT64_MAX)
 
-    def _failed(self, error: OSError) -> None:
-        appends = (self._committing or []) + self._pending
-        self._committing, self._pending = None, []
-        self.broken = True
+    def sync_failed(self, error: OSError) -> None:
+        """A checkpoint's sync failed. The next commit, of a producer or by `retry`, begins with
+        making good what that may have lost (`commit.mend`).
+        """
+        if not self.deleted:
+            self._note_failure(error)
+
+    def _note_failure(self, error: OSError) -> StorageFailed:
         self.failure = StorageFailed(
             "the disk refused a write",
             detail=f"{self.topic}-{self.index}: {error}",
             hint="free some space or mend the disk; writing resumes by itself",
         )
         self._store.note_failure(self, error)
+        return self.failure
+
+    def _failed(self, error: OSError) -> None:
+        appends = (self._committing or []) + self._pending
+        self._committing, self._pending = None, []
+        self.broken = True
+        failure = self._note_failure(error)
         now_ms = self._store.clock.now_ms()
         for append in reversed(appends):  # latest first, so that the oldest entry stays
             if append.batch is not None and append.producer is not None:
                 self.producers.undo(append.batch.header, append.before, now_ms)
         self.next_offset = self.high_watermark
         for append in appends:
-            append.done(self.failure)
+            append.done(failure)
 
     def expire_producers(self, before_ms: int) -> None:
         """Forgets those that have sent nothing since, unless they have a transaction open."""

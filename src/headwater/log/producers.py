@@ -59,20 +59,37 @@ class Producer(NamedTuple):
     first_offset: int = NONE_OPEN  # of its open transaction
 
 
+Changes = dict[int, Producer | None]
+
+
 class Producers:
-    """The producers of one partition, as of some offset."""
+    """The producers of one partition, as of some offset; the one seen last comes last.
 
-    __slots__ = ("_open", "by_id")
+    `tracks_changes`: what changes is collected (`take_changes`), so that a copy of all of them can
+    follow without being made again each time.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_changes", "_open", "by_id")
+
+    def __init__(self, *, tracks_changes: bool = False) -> None:
         self.by_id: dict[int, Producer] = {}
         self._open: list[tuple[int, int]] = []  # (first offset, producer id) of transactions
+        self._changes: Changes | None = {} if tracks_changes else None
 
-    def copy(self) -> "Producers":
-        copy = Producers()
+    def copy(self, *, tracks_changes: bool = False) -> "Producers":
+        """If it tracks changes, all that is in it counts as changed."""
+        copy = Producers(tracks_changes=tracks_changes)
         copy.by_id = self.by_id.copy()  # one step, also as other threads see it
         copy._open = self._open.copy()
+        if tracks_changes:
+            copy._changes = dict(copy.by_id)
         return copy
+
+    def take_changes(self) -> "Changes":
+        """What has changed since the last call; None in place of a producer that is gone."""
+        assert self._changes is not None
+        changes, self._changes = self._changes, {}
+        return changes
 
     # ── what may come ──
 
@@ -175,11 +192,11 @@ class Producers:
 
     def put(self, producer_id: int, producer: Producer | None) -> None:
         """Replaces an entry."""
-        before = self.by_id.get(producer_id)
-        if producer is None:
-            self.by_id.pop(producer_id, None)
-        else:
+        before = self.by_id.pop(producer_id, None)
+        if producer is not None:
             self.by_id[producer_id] = producer
+        if self._changes is not None:
+            self._changes[producer_id] = producer
         was = NONE_OPEN if before is None else before.first_offset
         now = NONE_OPEN if producer is None else producer.first_offset
         if was != now:
@@ -204,11 +221,13 @@ class Producers:
 
         Kafka goes by the records' own timestamps, and so forgets at once who copies old ones.
         """
-        return [
-            producer_id
-            for producer_id, each in self.by_id.items()
-            if each.seen_ms < before_ms and each.first_offset == NONE_OPEN
-        ]
+        found = []
+        for producer_id, each in self.by_id.items():
+            if each.seen_ms >= before_ms:
+                break  # those behind it were seen later
+            if each.first_offset == NONE_OPEN:
+                found.append(producer_id)
+        return found
 
     # ── transactions ──
 

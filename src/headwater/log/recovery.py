@@ -16,18 +16,19 @@ import itertools
 import logging
 import os
 import re
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from headwater.errors import CorruptLog, MalformedMessage
 from headwater.log import index, snapshots, transactions
 from headwater.log import segment as segments_on_disk
 from headwater.log.compaction import swap
+from headwater.log.config import TopicConfig
 from headwater.log.files import Files
 from headwater.log.index import OFFSET_ENTRY, TIME_ENTRY
 from headwater.log.partition import COMMIT_BYTES, PartitionLog
 from headwater.log.producers import Producers
 from headwater.log.segment import IndexEntries, Segment, Storage, Written
+from headwater.log.syncing import rewrite, whole_batches
 from headwater.log.transactions import AbortedTransaction
 from headwater.protocol import records
 from headwater.protocol.records import (
@@ -35,13 +36,11 @@ from headwater.protocol.records import (
     CRC_FROM,
     HEADER_BYTES,
     NO_PRODUCER_ID,
-    BatchHeader,
     crc32c,
 )
 
 log = logging.getLogger(__name__)
 
-SCAN_BYTES = 4 << 20
 _SEGMENT = re.compile(r"(\d{20})\.log")
 # An offset below 2^48, then length, epoch and the magic byte 2 (see protocol/records.py).
 _MAYBE_A_BATCH = re.compile(rb"(?=\x00\x00.{14}\x02)", re.DOTALL)
@@ -80,17 +79,21 @@ def open_partition(
     is_scanned = not clean or checkpoint is None
     if is_scanned or not _take_over_active(storage, active, checkpoint or 0):
         is_scanned = True
-        end, opened = _recover(storage, active, checkpoint, partition.config.index_interval_bytes)
-    partition.next_offset = partition.high_watermark = partition.recovery_point = end
+        end, opened = _recover(storage, active, checkpoint, partition.config)
+    partition.next_offset = partition.high_watermark = end
     offset, producers = snapshots.newest(storage.files, directory, names, bases[0], end)
     if offset is None:
         # There was no producer at the last checkpoint.
         offset = min(max(checkpoint or 0, bases[0]), end)
+    # Not further than there is a snapshot: the points of all partitions are written at once, also
+    # before the next checkpoint of this one.
+    partition.recovery_point = end if offset >= end else min(checkpoint or 0, end)
     aborted = _replay(storage, segments, producers, offset, now_ms) if offset < end else []
     snapshots.replace_behind(storage.files, directory, names, end, producers)
     changed = _renew_txn_index(storage, active, offset, aborted) if is_scanned else ()
     opened = Opened(opened.scanned_bytes, opened.to_sync + changed, offset < end)
-    partition.producers, partition.durable_producers = producers, producers.copy()
+    partition.producers = producers
+    partition.durable_producers = producers.copy(tracks_changes=True)
     return opened
 
 
@@ -124,9 +127,10 @@ def _take_over_active(storage: Storage, active: Segment, checkpoint: int) -> boo
 
 
 def _recover(
-    storage: Storage, active: Segment, checkpoint: int | None, interval_bytes: int
+    storage: Storage, active: Segment, checkpoint: int | None, config: TopicConfig
 ) -> tuple[int, Opened]:
     """Scans what may be torn, cuts the tail; gives the next offset."""
+    interval_bytes = config.index_interval_bytes
     size_bytes = active.size_bytes
     start, written, end = _trusted_part(storage, active, checkpoint, interval_bytes)
     written.txn_entries = active.written.txn_entries
@@ -135,7 +139,7 @@ def _recover(
     times_at = written.time_entries * TIME_ENTRY.size
     largest_bytes = 0
     with storage.open_files.use(active.log_path) as fd:
-        for header in _whole_batches(storage.files, fd, start, size_bytes, end):
+        for header in whole_batches(storage.files, fd, start, size_bytes, end):
             largest_bytes = max(largest_bytes, header.size_bytes)
             segments_on_disk.note_batch(
                 active.base_offset, written, entries, header, interval_bytes
@@ -152,9 +156,11 @@ def _recover(
             return end, Opened(size_bytes - start)
         if written.size_bytes < size_bytes:
             _keep_if_damaged(storage.files, fd, active, written.size_bytes, size_bytes)
-        unsure_bytes = COMMIT_BYTES + largest_bytes
-        unsure_from = max(start, written.size_bytes - unsure_bytes)
-        _write_again(storage.files, fd, unsure_from, written.size_bytes)
+        # If a sync failed before the process died, the pages read well but are not on the disk.
+        unsure_from = start
+        if config.fsync:  # all but the last commit was synced
+            unsure_from = max(start, written.size_bytes - COMMIT_BYTES - largest_bytes)
+        rewrite(storage.files, fd, unsure_from, written.size_bytes)
         segments_on_disk.shorten(storage.files, fd, written.size_bytes)
     for path, data, at in (
         (active.index_path, entries.offsets, offsets_at),
@@ -163,6 +169,7 @@ def _recover(
         with storage.open_files.use(path, create=True) as fd:
             segments_on_disk.shorten(storage.files, fd, at)
             storage.files.pwrite(fd, data, at)
+    active.synced = (unsure_from, offsets_at, times_at, 0)
     return end, Opened(size_bytes - start, active.paths)
 
 
@@ -279,6 +286,7 @@ def _renew_txn_index(
         return ()
     segments_on_disk.cut_txn_index(storage, active, kept)
     active.written.txn_entries = kept
+    active.synced = (*active.synced[:3], kept * transactions.ENTRY.size)
     transactions.append(storage, active, active.written, aborted)
     return (active.txn_index_path,) if active.written.txn_entries else ()
 
@@ -309,38 +317,6 @@ def _ascends(storage: Storage, active: Segment, number: int, last_offset: int) -
         return True
 
 
-def _whole_batches(
-    files: Files, fd: int, start: int, end: int, offset: int
-) -> Iterator[BatchHeader]:
-    """The headers of the batches that are whole and follow on from `offset`, up to the first
-    that is not.
-    """
-    window, window_at, position = memoryview(b""), start, start
-    while position + HEADER_BYTES <= end:
-        at = position - window_at
-        if at + HEADER_BYTES > len(window):
-            window, window_at, at = memoryview(files.pread(fd, SCAN_BYTES, position)), position, 0
-            if len(window) < HEADER_BYTES:
-                return
-        header = records.read_header(window, at)
-        if (
-            not records.header_is_sane(header)
-            or header.base_offset < offset
-            or position + header.size_bytes > end
-        ):
-            return
-        if at + header.size_bytes > len(window):
-            wanted = max(SCAN_BYTES, header.size_bytes)
-            window, window_at, at = memoryview(files.pread(fd, wanted, position)), position, 0
-            if len(window) < header.size_bytes:
-                return
-        if crc32c(window[at + CRC_FROM : at + header.size_bytes]) != header.crc:
-            return
-        yield header
-        position += header.size_bytes
-        offset = header.last_offset + 1
-
-
 def _holds_a_batch(data: bytes, base_offset: int) -> bool:
     """Whether a whole batch begins anywhere behind the first byte."""
     for found in _MAYBE_A_BATCH.finditer(data, 1):
@@ -357,18 +333,6 @@ def _holds_a_batch(data: bytes, base_offset: int) -> bool:
         ):
             return True
     return False
-
-
-def _write_again(files: Files, fd: int, position: int, end: int) -> None:
-    """Makes sure that the bytes of the last commit, which may not have been synced, get synced.
-
-    If a sync failed before the process died, Linux keeps the pages as if they were written: they
-    read well and the next sync does nothing for them, but they are not on the disk.
-    """
-    while position < end:
-        data = files.pread(fd, min(SCAN_BYTES, end - position), position)
-        files.pwrite(fd, data, position)
-        position += len(data)
 
 
 def _keep_if_damaged(files: Files, fd: int, active: Segment, cut_at: int, end: int) -> None:

@@ -86,7 +86,7 @@ async def _first_kept_offset(store: LogStore, partition: PartitionLog) -> int | 
     if "delete" not in partition.config.cleanup_policy or not partition.segments:
         return None
     kept = await _oldest_kept(store, partition)
-    if kept is None and not partition.deleted and await _sealed(store, partition):
+    if kept is None and not partition.deleted and await _sealed_with_room(store, partition):
         # Something new may have come into it before it was sealed.
         kept = await _oldest_kept(store, partition)
     segments = partition.segments
@@ -162,6 +162,13 @@ def _newest_ms(storage: Storage, segment: Segment) -> int:
     if segment.written.max_timestamp_ms != NO_TIMESTAMP:
         return segment.written.max_timestamp_ms
     return storage.files.modified_at_ms(segment.log_path)
+
+
+async def _sealed_with_room(store: LogStore, partition: PartitionLog) -> bool:
+    """Also on a full disk, where beginning a segment may take what is left of it."""
+    return await _sealed(store, partition) or (
+        await store.make_room() and await _sealed(store, partition)
+    )
 
 
 async def _sealed(store: LogStore, partition: PartitionLog) -> bool:

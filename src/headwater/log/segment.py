@@ -13,12 +13,13 @@ batches. All others are sealed and never change again.
 import contextlib
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from headwater.errors import CorruptLog
-from headwater.log import index
+from headwater.log import index, syncing
 from headwater.log.files import Files, OpenFiles
 from headwater.log.index import OFFSET_ENTRY, TIME_ENTRY, OffsetEntry
 from headwater.log.transactions import ENTRY as TXN_ENTRY
@@ -30,8 +31,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 WALK_BYTES = 64 << 10
-# From so many files on a sync of the whole file system is cheaper.
-SYNC_TOGETHER = 32
 
 
 class Batch(NamedTuple):
@@ -63,7 +62,8 @@ class Storage:
 
     files: Files
     open_files: OpenFiles
-    root_fd: int = -1  # somewhere in the data directory, open as long as that is in use
+    is_short: bool = False  # of room: records are refused (ballast.py)
+    root_fd: int = -1  # of the data directory, for syncs by checkpoints and at the start
 
     @contextlib.contextmanager
     def opened(self, segment: "Segment", kind: str) -> Iterator[int]:
@@ -89,7 +89,10 @@ class Storage:
 class Segment:
     """See the module. `written` belongs to the event loop."""
 
-    __slots__ = ("_stem", "base_offset", "corrupt", "directory", "doomed", "pins", "written")
+    __slots__ = (
+        "_stem", "base_offset", "corrupt", "directory", "doomed", "pins", "sync_error",
+        "sync_lock", "synced", "written",
+    )  # fmt: skip
 
     def __init__(self, directory: str, base_offset: int, written: Written) -> None:
         self.directory = directory
@@ -99,6 +102,9 @@ class Segment:
         self.corrupt = False
         self.pins = 0  # responses that still have to send bytes from here
         self.doomed = False  # no longer part of the log; files go with the last pin
+        self.sync_lock = threading.Lock()  # for all below (syncing.py)
+        self.sync_error: OSError | None = None
+        self.synced: syncing.Sizes = (0, 0, 0, 0)  # known to be on the disk
 
     def path(self, kind: str) -> str:
         return f"{self._stem}.{kind}"
@@ -211,35 +217,6 @@ def _write_entries(
             storage.files.pwrite(fd, entries.times, times_at)
 
 
-def sync_log(storage: Storage, segment: Segment) -> None:
-    with storage.open_files.use(segment.log_path) as fd:
-        storage.files.fdatasync(fd)
-
-
-def sync(storage: Storage, paths: Sequence[str]) -> None:
-    """Makes the files last, each by itself or, if they are many, with one call for all."""
-    if len(paths) >= SYNC_TOGETHER and sync_together(storage, paths):
-        return
-    for path in paths:
-        # A lost index is begun anew, for it is only a hint; a lost log is an error.
-        with storage.open_files.use(path, create=not path.endswith(".log")) as fd:
-            storage.files.fdatasync(fd)
-
-
-def sync_together(storage: Storage, paths: Sequence[str]) -> bool:
-    """One sync for all. False: it cannot be had, or it failed, perhaps for another file than
-    these; then each has to be synced by itself.
-    """
-    if not storage.files.can_sync_together():
-        return False
-    try:
-        storage.files.sync_together(storage.root_fd, paths)
-    except OSError as error:
-        log.error("syncing %d files together failed: %s", len(paths), error)
-        return False
-    return True
-
-
 def create(storage: Storage, directory: str, base_offset: int) -> Segment:
     """A new, empty segment, lasting: its three names are on disk when this returns."""
     segment = Segment(directory, base_offset, Written())
@@ -254,12 +231,7 @@ def create(storage: Storage, directory: str, base_offset: int) -> Segment:
 def seal(storage: Storage, segment: Segment, written: Written) -> None:
     """Ends a segment: the last time entry is written and all of its files are synced."""
     write_last_time(storage, segment, written)
-    sync(storage, written_paths(segment, written))
-
-
-def written_paths(segment: Segment, written: Written) -> tuple[str, ...]:
-    """The files that hold something up to `written`."""
-    return segment.maybe_paths if written.txn_entries else segment.paths
+    syncing.sync(storage, syncing.ToSync.all_of(segment, written))
 
 
 def write_last_time(storage: Storage, segment: Segment, written: Written) -> None:
@@ -271,12 +243,23 @@ def write_last_time(storage: Storage, segment: Segment, written: Written) -> Non
 
 
 def cut(storage: Storage, segment: Segment, written: Written) -> None:
-    """Takes away everything behind `written` and makes that last."""
-    for path, size_bytes in zip(segment.paths, sizes(written), strict=True):
-        with storage.open_files.use(path, create=True) as fd:
-            shorten(storage.files, fd, size_bytes)
-            storage.files.fdatasync(fd)
-    cut_txn_index(storage, segment, written.txn_entries)
+    """Takes away everything behind `written` and makes that last, together with what an earlier
+    sync that failed may have lost.
+    """
+    with segment.sync_lock:
+        try:
+            for path, size_bytes in zip(segment.paths, sizes(written), strict=True):
+                with storage.open_files.use(path, create=True) as fd:
+                    shorten(storage.files, fd, size_bytes)
+            if segment.sync_error is not None:
+                syncing.write_doubtful_again(storage, segment, written)
+            syncing.fdatasync(storage, segment, (syncing.LOG, syncing.INDEX, syncing.TIME_INDEX))
+            cut_txn_index(storage, segment, written.txn_entries)
+        except OSError as error:
+            segment.sync_error = segment.sync_error or error
+            raise
+        segment.sync_error = None
+        segment.synced = syncing.sizes(written)
 
 
 def shorten(files: Files, fd: int, size_bytes: int) -> None:
@@ -306,11 +289,7 @@ def cut_txn_index(storage: Storage, segment: Segment, entries: int) -> None:
 
 def sizes(written: Written) -> tuple[int, int, int]:
     """Of the three files, in the order of `Segment.paths`."""
-    return (
-        written.size_bytes,
-        written.offset_entries * OFFSET_ENTRY.size,
-        written.time_entries * TIME_ENTRY.size,
-    )
+    return syncing.sizes(written)[:3]
 
 
 def remove(storage: Storage, segment: Segment) -> None:

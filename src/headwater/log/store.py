@@ -7,6 +7,7 @@
   recovery-point-offset-checkpoint   how far each partition needs no scan
   log-start-offset-checkpoint        where a partition begins inside its first segment
   cleaner-offset-checkpoint          how far each partition is compacted
+  ballast                            room for deletions on a full disk (ballast.py)
   archive-cache/                     what was read back from the archive
   control                            socket for commands on this machine (broker/control.py)
   backup-….deleted/                  while a backup is made (staging.py)
@@ -20,13 +21,14 @@ import errno
 import fcntl
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 from headwater.clock import Clock
 from headwater.errors import ConfigError, DataDirectoryInUse
-from headwater.log import checkpoint, progress, recovery, staging
+from headwater.log import ballast as room
+from headwater.log import checkpoint, progress, recovery, staging, syncing
 from headwater.log import segment as segments_on_disk
 from headwater.log.archive import descriptor
 from headwater.log.archive.descriptor import NotCached
@@ -39,6 +41,7 @@ from headwater.log.files import Files, OpenFiles
 from headwater.log.partition import PartitionLog
 from headwater.log.progress import Progress
 from headwater.log.segment import Segment, Storage
+from headwater.log.syncing import ToSync
 from headwater.log.workers import Workers
 from headwater.private_files import open_lock
 
@@ -78,9 +81,10 @@ class LogStore:
         self.topic_defaults = topic_defaults or {}
         files = files or Files()
         self.storage = Storage(files, OpenFiles(files, max_open_files))
+        self.ballast = room.Ballast(self.storage, self.path)
         self.catalog = Catalog(files, self.path)
         self.partitions: dict[tuple[str, int], PartitionLog] = {}
-        self.committer = Committer(self.storage, self.on_loop)
+        self.committer = Committer(self.storage, self.path, self.on_loop)
         self.workers = Workers("work", WORK_THREADS)
         self.readers = Workers("read", READ_THREADS)
         self._archive_options = archive
@@ -111,11 +115,13 @@ class LogStore:
         self._loop = asyncio.get_running_loop()
         self._make_directory()
         self._take_lock()
+        self.storage.root_fd = files.open_directory(self.path)
         if self._archive_options is not None:
             from headwater.log.archive.archive import Archive
 
             self.archive = Archive(self, self._archive_options)
             self.archive.cache.clear()
+        self.ballast.find()
         clean_path = f"{self.path}/{CLEAN_SHUTDOWN}"
         clean = os.path.exists(clean_path)
         existed = os.path.exists(f"{self.path}/catalog.jsonl")
@@ -126,7 +132,7 @@ class LogStore:
         if existed and not clean:
             log.warning("the last process did not close the log; checking what may be torn")
             self.catalog.next_leader_epoch()
-        to_sync: list[str] = []
+        to_sync: list[ToSync] = []
         for topic in self.catalog.topics.values():
             config = topic_config(topic.configs, self.topic_defaults)
             for index in range(topic.partitions):
@@ -135,7 +141,7 @@ class LogStore:
             found = self.partitions.get(key)
             if found is not None and offset <= found.high_watermark:  # else the log was cut
                 found.clean_offset = offset
-        segments_on_disk.sync(self.storage, to_sync)  # before anyone sees what a crash left
+        self._sync_opened(to_sync)  # before anyone sees what a crash left
         self._remove_leftovers()
         known = recovery_points.keys() | self._log_starts.keys() | clean_offsets.keys()
         if not self.partitions.keys() >= known:
@@ -167,7 +173,7 @@ class LogStore:
         config: TopicConfig,
         clean: bool,
         recovery_points: dict[tuple[str, int], int],
-    ) -> tuple[str, ...]:
+    ) -> tuple[ToSync, ...]:
         key = (topic.name, index)
         files = self.storage.files
         partition = PartitionLog(self, topic.name, index, config, LeaderEpochs())
@@ -187,7 +193,21 @@ class LogStore:
         partition.delete_before(min(self._log_starts.get(key, 0), partition.high_watermark))
         if opened.to_sync or opened.is_ahead:
             self.dirty.add(partition)
-        return opened.to_sync
+        if not opened.to_sync:
+            return ()
+        active = partition.segments[-1]
+        return (ToSync.all_of(active, active.written),)
+
+    def _sync_opened(self, to_sync: list[ToSync]) -> None:
+        errors = syncing.sync_many(self.storage, self.storage.root_fd, to_sync)
+        for each, error in zip(to_sync, errors, strict=True):
+            if error is not None:  # perhaps of what the last process wrote: once more, then
+                log.warning("%s is written again: %s", each.segment.log_path, error)
+                segments_on_disk.cut(self.storage, each.segment, each.written)
+        for partition in self.partitions.values():
+            if partition.segments:
+                active = partition.segments[-1]
+                active.synced = syncing.sizes(active.written)
 
     def _find_archived(self, partition: PartitionLog) -> None:
         if self.archive is None and not partition.config.remote_storage:
@@ -234,7 +254,8 @@ class LogStore:
     def _finish(self, partitions: list[Progress]) -> None:
         """(worker)"""
         progress.complete(self.storage, partitions)
-        self._checkpoint(partitions)
+        for _, error in self._checkpoint(partitions):
+            raise error
         self.storage.files.write_atomically(f"{self.path}/{CLEAN_SHUTDOWN}", b"")
 
     def _take_lock(self) -> None:
@@ -249,11 +270,13 @@ class LogStore:
                 detail=f"{self.path}, process {holder or 'unknown'}",
                 hint="stop it, or choose another --data-dir",
             ) from None
-        self.storage.root_fd = self._lock_fd
         os.ftruncate(self._lock_fd, 0)
         os.pwrite(self._lock_fd, f"{os.getpid()}\n".encode(), 0)
 
     def _release_lock(self) -> None:
+        if self.storage.root_fd >= 0:
+            self.storage.files.close(self.storage.root_fd)
+            self.storage.root_fd = -1
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
@@ -303,11 +326,16 @@ class LogStore:
         async with self._catalog_turn:
             config = self.checked_config(configs, name)
             topic = self.catalog.topics[name]
-            await self.in_worker(self._change, topic, {"configs": configs})
-            for partition in self._partitions_of(topic):
+            # It may be a shorter retention.
+            await self._making_room(self._change, topic, {"configs": configs})
+            partitions = self._partitions_of(topic)
+            was_synced = all(each.config.fsync for each in partitions)
+            for partition in partitions:
                 partition.config = config
                 if self.archive is not None:
                     self.archive.uploads.look_at(partition)
+            if config.fsync and not was_synced:
+                await self.checkpoint()  # from here on a start relies on the syncs of commits
 
     def checked_config(self, configs: Mapping[str, str], topic: str | None = None) -> TopicConfig:
         """The settings of a new topic, or of one that is there. Raises ConfigError if they are
@@ -344,8 +372,8 @@ class LogStore:
                 from headwater.log.archive.deletions import TOPICS
 
                 work = {topic.id.hex: name}
-                await self.in_worker(self.catalog.put, TOPICS, work)
-            await self.in_worker(self.catalog.delete, name)
+                await self._making_room(self.catalog.put, TOPICS, work)
+            await self._making_room(self.catalog.delete, name)
             for index in range(topic.partitions):
                 partition = self.partitions.pop((name, index))
                 while not partition.is_idle or partition.is_swapping:
@@ -359,7 +387,7 @@ class LogStore:
             async with self._checkpoint_turn:
                 self._log_starts = {k: v for k, v in self._log_starts.items() if k[0] != name}
                 try:
-                    await self.in_worker(self._retire, topic, partitions, self._log_starts)
+                    await self._making_room(self._retire, topic, partitions, self._log_starts)
                 except OSError as error:  # the next start, or the next topic of the name, does it
                     log.error("files of a deleted topic are still there: %s: %s", name, error)
 
@@ -433,9 +461,9 @@ class LogStore:
             dirty = [Progress.of(each) for each in starts if each in self.dirty]
             if dirty:
                 # What the producers did in front of it can't be read again after a crash.
-                await self.in_worker(self._checkpoint, dirty)
+                await self._with_room(lambda: self._save_all(dirty))
             log_starts = self._log_starts | {(p.topic, p.index): at for p, at in starts.items()}
-            await self.in_worker(self._write_log_starts, log_starts)
+            await self._making_room(self._write_log_starts, log_starts)
             starts = {each: at for each, at in starts.items() if not each.deleted}
             self._log_starts |= {(p.topic, p.index): at for p, at in starts.items()}
         # Only now do files go, so that none of them can come back into the log alone.
@@ -449,22 +477,57 @@ class LogStore:
         async with self._checkpoint_turn:
             partitions = [Progress.of(each) for each in self.dirty]
             try:
-                await self.in_worker(self._checkpoint, partitions)
+                failed = {each.partition for each, _ in await self._saved(partitions)}
             except OSError as error:
                 log.error("a checkpoint could not be written: %s", error)
                 return
             # Only now, so that a stop in between still knows what it has to write.
-            self.dirty -= {each.partition for each in partitions if each.is_all}
+            self.dirty -= {each.partition for each in partitions if each.is_all} - failed
+
+    async def _saved(self, partitions: list[Progress]) -> list[tuple[Progress, OSError]]:
+        """Writes a checkpoint; the partitions whose part of it failed, with the reason. Those
+        whose bytes a failed sync may have lost take no more until they are mended.
+        """
+        failed = await self.in_worker(self._checkpoint, partitions)
+        for each, error in failed:
+            name = f"{each.partition.topic}-{each.partition.index}"
+            log.error("a checkpoint could not be written: %s: %s", name, error)
+            if each.active is not None and each.active.sync_error is not None:
+                each.partition.sync_failed(error)
+        return failed
+
+    async def _save_all(self, partitions: list[Progress]) -> None:
+        for _, error in await self._saved(partitions):
+            raise error
+
+    async def _making_room(self, job: Callable[..., T], *args: Any) -> T:
+        """Runs in a thread what a deletion has to write; on a full disk the ballast makes way."""
+        return await self._with_room(lambda: self.in_worker(job, *args))
+
+    async def _with_room(self, write: Callable[[], Awaitable[T]]) -> T:
+        try:
+            return await write()
+        except OSError as error:
+            if not room.is_full(error) or not await self.in_worker(self.ballast.release):
+                raise
+        return await write()
+
+    async def make_room(self) -> bool:
+        """The ballast makes way if the disk is full. False: it is not, or has made way before."""
+        if not await self.in_reader(self.ballast.is_needed):
+            return False
+        return await self.in_worker(self.ballast.release)
 
     async def stage(self) -> str:
         """A directory with the log as of one moment, which the caller removes (staging.py)."""
         async with self._catalog_turn, self._checkpoint_turn:
             return staging.stage(self)
 
-    def _checkpoint(self, partitions: list[Progress]) -> None:
+    def _checkpoint(self, partitions: list[Progress]) -> list[tuple[Progress, OSError]]:
         """(worker)"""
-        progress.save(self.storage, partitions)
+        failed = progress.save(self.storage, partitions)
         self._write_recovery_points()
+        return failed
 
     def _write_recovery_points(self) -> None:
         """(worker)"""
@@ -500,7 +563,10 @@ class LogStore:
 
     async def probe(self) -> None:
         """Finds out whether a disk that refused writes takes them again, if nobody else tries."""
-        if not self.failed:
+        if not self.ballast.is_there:
+            with contextlib.suppress(OSError):
+                await self.in_worker(self.ballast.take)
+        if not self.failed or self.storage.is_short:
             return
         try:
             await self.in_worker(self._write_probe)

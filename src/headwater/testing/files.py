@@ -3,6 +3,7 @@
     files = FaultyFiles()
     store = LogStore(path, clock, files=files)
     files.fail_syncs()                    # the next sync raises EIO, and its pages are lost
+    files.fail_writeback()                # what is dirty is lost; the next syncs say so, once each
     files.room_bytes = 100                # the disk takes 100 more bytes, then it is full
     files.die(after=7)                    # the process is gone at the 8th change from now
     files.power_cut(random.Random(1))     # what was not synced may be gone
@@ -10,6 +11,11 @@
 The files lie in a real directory, so that they can be looked at. Beside them, in memory, stands
 what the disk is sure to have: the contents of each file as of its last sync and the names in each
 directory as of its last `sync_directory`. It is meant for logs of some megabytes.
+
+Errors of writeback are reported as Linux (4.16 and newer) does: a failed page counts as clean, so
+that no later sync writes it; the error is reported once to each open file description that was
+open before, by its next sync, and to one that is opened later only while no other has seen it. The
+same holds for `sync_together` and the errors of the whole file system.
 
 What lay in the directory before counts as synced. Safe to use from several threads.
 """
@@ -42,11 +48,44 @@ class _Truncate(NamedTuple):
 
 
 @dataclass(eq=False, slots=True)
+class _Errors:
+    """Writeback errors of one file or of the file system, as Linux counts them (lib/errseq.c)."""
+
+    count: int = 0
+    is_seen: bool = True
+
+    def add(self) -> None:
+        self.count += 1
+        self.is_seen = False
+
+    def sample(self) -> int:
+        """What a new description starts from: an error that nobody has seen is ahead of it."""
+        return self.count if self.is_seen else self.count - 1
+
+    def check(self, since: int) -> bool:
+        """Whether there was one since; it counts as seen from now on."""
+        if since == self.count:
+            return False
+        self.is_seen = True
+        return True
+
+
+@dataclass(eq=False, slots=True)
 class _File:
     """`synced` is on the disk; `changes` came after it, in order."""
 
     synced: bytearray
     changes: list[_Write | _Truncate] = field(default_factory=list)
+    errors: _Errors = field(default_factory=_Errors)
+
+
+@dataclass(eq=False, slots=True)
+class _Description:
+    """An open file, and up to where it has heard of errors."""
+
+    path: str
+    file: _File
+    since: int
 
 
 @dataclass(eq=False, slots=True)
@@ -89,18 +128,24 @@ class FaultyFiles(Files):
     `room_bytes`: by how much files may still grow before ENOSPC; shrinking and removing them gives
     room back. None: without bound.
     `before_sync`: called with a file's path before it is synced; it may block, or raise OSError.
+    `drops_pages`: what a failed writeback did not write is gone from the page cache, too: readers
+    get what the disk has.
     `operations`: changes and syncs so far, the unit in which `die` counts.
     """
 
     def __init__(self, seed: int = 0) -> None:
         self.room_bytes: int | None = None
         self.before_sync: Callable[[str], None] | None = None
+        self.drops_pages = False
         self.operations = 0
         self._dies_at: int | None = None
         self._random = Random(seed)  # noqa: S311 (faults, not secrets)
         self._lock = threading.RLock()
         self._root = _Directory()
-        self._by_fd: dict[int, tuple[str, _File]] = {}
+        self._by_fd: dict[int, _Description] = {}
+        self._dirty: dict[_File, str] = {}  # with the path by which it was written to
+        self._errors = _Errors()  # of the whole file system
+        self._root_fds: dict[int, int] = {}  # up to where each has heard of them
         self._writes, self._syncs, self._reads = _Fault(), _Fault(), _Fault()
         self._write_error, self._partial_bytes = errno.EIO, 0
 
@@ -122,6 +167,24 @@ class FaultyFiles(Files):
         """
         with self._lock:
             self._syncs.arm(after, count)
+
+    def fail_writeback(self) -> None:
+        """The system writes back all that is dirty, by itself, and fails: a part is on the disk,
+        the rest never will be. No call raises now; the next syncs do (see the module).
+        """
+        with self._lock:
+            for file in list(self._dirty):
+                self._lose(file)
+
+    def _lose(self, file: _File) -> None:
+        path = self._dirty.pop(file, None)
+        _persist_some(file, self._random, 0.5)
+        file.errors.add()
+        self._errors.add()
+        if self.drops_pages and path is not None and os.path.exists(path):
+            with open(path, "r+b") as live:
+                size_bytes = os.fstat(live.fileno()).st_size
+                live.write(file.synced.ljust(size_bytes, b"\0")[:size_bytes])
 
     def fail_reads(self, count: int = 1, *, after: int = 0) -> None:
         """`count` reads fail with EIO, behind `after` that do not."""
@@ -166,6 +229,8 @@ class FaultyFiles(Files):
             self._restore("/", self._root, random, survival)
             self._root = _Directory()
             self._by_fd.clear()
+            self._dirty.clear()
+            self._root_fds.clear()
             self._dies_at = None
 
     # ── the disk as it will be found ──────────────────────────────────────────────────────────
@@ -263,12 +328,19 @@ class FaultyFiles(Files):
                 directory.live[name] = node
                 directory.changes.append(((name, node),))
             assert isinstance(node, _File), path
-            self._by_fd[fd] = (path, node)
+            self._by_fd[fd] = _Description(path, node, node.errors.sample())
+            return fd
+
+    def open_directory(self, path: str) -> int:
+        with self._lock:
+            fd = super().open_directory(path)
+            self._root_fds[fd] = self._errors.sample()
             return fd
 
     def close(self, fd: int) -> None:
         with self._lock:
             self._by_fd.pop(fd, None)
+            self._root_fds.pop(fd, None)
             super().close(fd)
 
     def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
@@ -280,9 +352,14 @@ class FaultyFiles(Files):
                 growth = max(position + allowed - os.fstat(fd).st_size, 0)
                 super().pwrite(fd, data[:allowed], position)
                 self._give_back(-growth)
-                self._by_fd[fd][1].changes.append(_Write(position, data[:allowed]))
+                self._changed(fd, _Write(position, data[:allowed]))
             if error:
                 raise OSError(error, os.strerror(error))
+
+    def _changed(self, fd: int, change: _Write | _Truncate) -> None:
+        opened = self._by_fd[fd]
+        opened.file.changes.append(change)
+        self._dirty[opened.file] = opened.path
 
     def pwritev(self, fd: int, parts: Sequence[memoryview], position: int) -> None:
         self.pwrite(fd, b"".join(parts), position)
@@ -298,19 +375,27 @@ class FaultyFiles(Files):
         return size_bytes, 0
 
     def fdatasync(self, fd: int) -> None:
-        self._sync(*self._by_fd[fd])
+        with self._lock:
+            opened = self._by_fd[fd]
+        self._write_back(opened.path, opened.file)
+        with self._lock:
+            failed = opened.file.errors.check(opened.since)
+            opened.since = opened.file.errors.count
+        if failed:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    def _sync(self, path: str, file: _File) -> None:
+    def _write_back(self, path: str, file: _File) -> None:
         if self.before_sync is not None:
             self.before_sync(path)
         with self._lock:
             self._step()
             if self._syncs.strikes():
-                _persist_some(file, self._random, 0.5)
-                raise OSError(errno.EIO, os.strerror(errno.EIO))
+                self._lose(file)
+                return
             for change in file.changes:
                 _apply(file.synced, change)
             file.changes.clear()
+            self._dirty.pop(file, None)
 
     def can_sync_together(self) -> bool:
         return True
@@ -320,7 +405,16 @@ class FaultyFiles(Files):
             with self._lock:
                 _, _, node = self._known(path)
             assert isinstance(node, _File), path
-            self._sync(path, node)
+            self._write_back(path, node)
+        with self._lock:
+            others = list(self._dirty.items())
+        for file, path in others:  # a sync of the file system takes all that is dirty
+            self._write_back(path, file)
+        with self._lock:
+            failed = self._errors.check(self._root_fds[root_fd])
+            self._root_fds[root_fd] = self._errors.count
+        if failed:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     def truncate(self, fd: int, size_bytes: int) -> None:
         with self._lock:
@@ -329,7 +423,7 @@ class FaultyFiles(Files):
             super().truncate(fd, size_bytes)
             if size_bytes != before_bytes:
                 self._give_back(before_bytes - size_bytes)
-                self._by_fd[fd][1].changes.append(_Truncate(size_bytes))
+                self._changed(fd, _Truncate(size_bytes))
 
     def makedirs(self, path: str) -> None:
         with self._lock:
@@ -428,6 +522,16 @@ class FaultyFiles(Files):
         with self._lock:
             if self._reads.strikes():
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def allocate(self, path: str, size_bytes: int) -> None:
+        """Takes room; what is in the file is nobody's, so it is not a part of the model."""
+        with self._lock:
+            self._step()
+            if self.room_bytes is not None and self.room_bytes < size_bytes:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            with open(path, "wb") as file:
+                file.truncate(size_bytes)
+            self._give_back(-size_bytes)
 
     def free_bytes(self, path: str) -> int:
         return super().free_bytes(path) if self.room_bytes is None else self.room_bytes

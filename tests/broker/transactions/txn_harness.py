@@ -59,7 +59,7 @@ class Disk(FaultyFiles):
     held = ""
 
     def pwrite(self, fd, data, position):
-        path = self._by_fd[fd][0]
+        path = self._by_fd[fd].path
         while self.held and self.held in path:
             time.sleep(0.001)
         if self.refused and self.refused in path:

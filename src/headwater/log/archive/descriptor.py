@@ -78,6 +78,8 @@ class ArchivedSegment:
         self.newest_ms: int = fields["newest_ms"]  # the same, or the file's age if there is none
         self.aborted: int = fields["aborted"]  # transactions
         self.files = tuple(StoredFile(*each) for each in fields["files"])
+        if not all(each.suffix in SIDE_FILES for each in self.files):
+            raise ValueError("a file that no segment has")  # names of objects are made of it
 
 
 class ChunkOf(NamedTuple):

@@ -1,0 +1,77 @@
+"""Room on the disk that is held back for deletions.
+
+Whatever deletes writes first: a line of the catalog, a checkpoint. On a full disk it could not, and
+nothing would ever leave the disk. Therefore a file lies in the data directory that makes way for
+such a write. From then on records are refused (`Storage.is_short`), so that they do not take the
+room; when there is enough of it the file is made again, and records are taken as before.
+"""
+
+import contextlib
+import errno
+import logging
+import os
+import threading
+
+from headwater.log.segment import Storage
+
+log = logging.getLogger(__name__)
+
+NAME = "ballast"
+SIZE_BYTES = 4 << 20
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def is_full(error: OSError) -> bool:
+    """Whether it says that the disk has no room."""
+    return error.errno in _FULL
+
+
+class Ballast:
+    """See the module. Every method blocks; any thread may call it."""
+
+    def __init__(self, storage: Storage, directory: str) -> None:
+        self._storage = storage
+        self._directory = directory
+        self._path = f"{directory}/{NAME}"
+        self._lock = threading.Lock()
+        self.is_there = False
+
+    def find(self) -> None:
+        """At a start: on a full disk even that has to write."""
+        self.is_there = os.path.exists(self._path)
+        if self.is_there and self._free_bytes() < SIZE_BYTES:
+            self.release()
+
+    def take(self) -> None:
+        """Makes the file if there is room for it, and as much again. Raises OSError."""
+        with self._lock:
+            if self.is_there or self._free_bytes() < 2 * SIZE_BYTES:
+                return
+            try:
+                self._storage.files.allocate(self._path, SIZE_BYTES)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    self._storage.files.unlink(self._path)
+                raise
+            self.is_there = True
+            if self._storage.is_short:
+                self._storage.is_short = False
+                log.info("the disk has room again: records are taken")
+
+    def release(self) -> bool:
+        """Gives the room to what has to be written now. False: it is given away already."""
+        with self._lock:
+            if not self.is_there:
+                return False
+            self._storage.files.unlink(self._path)
+            self.is_there = False
+            self._storage.is_short = True
+        log.warning("the disk is full: records are refused until something is deleted")
+        return True
+
+    def is_needed(self) -> bool:
+        """Whether the disk has less room than what is held back."""
+        return self._free_bytes() < SIZE_BYTES
+
+    def _free_bytes(self) -> int:
+        return self._storage.files.free_bytes(self._directory)
