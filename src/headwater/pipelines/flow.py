@@ -10,7 +10,8 @@ from pyspark.sql.types import StructType
 
 from headwater.config import nearest
 from headwater.errors import PipelineError
-from headwater.pipelines.operators.building import Built, above_operators, operators_in
+from headwater.pipelines.operators.building import Built, is_operator, operators_in
+from headwater.pipelines.plans import gives_op, plan_of, reads_alias
 from headwater.sinks.contract import OP, Log
 from headwater.sinks.settings import SinkSettings
 
@@ -232,17 +233,12 @@ class Flow:
         """A projection that leaves `_op` out would let deleted rows live on, and nobody would see
         it. What is aggregated or joined has no such column, unless the operator gives it one.
         """
-        plan = above_operators(plan_of(frame))
-        if OP in plan and not any(name in plan for name in ("Aggregate", "Join", "WithState")):
+        if gives_op(plan_of(frame), is_operator):
             raise PipelineError(
                 f"pipeline {self.name}: what is written to {table} has lost its column {OP}",
                 detail="deleted rows would stay in the store",
                 hint=f'select "{OP}" and "{POSITION}" too, or say ignore_deletes=True',
             )
-
-
-def plan_of(frame: DataFrame) -> str:
-    return str(frame._jdf.queryExecution().analyzed().toString())  # noqa: SLF001
 
 
 def _read_by(frame: DataFrame) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -258,7 +254,7 @@ def _read_by(frame: DataFrame) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _depends_on(frame: DataFrame) -> str:
-    return _TABLE if f"SubqueryAlias {_TABLE_MARK}" in plan_of(frame) else ""
+    return _TABLE if reads_alias(plan_of(frame), _TABLE_MARK) else ""
 
 
 def has_events(frame: DataFrame) -> bool:

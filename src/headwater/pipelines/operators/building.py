@@ -8,13 +8,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final
 
+from headwater.pipelines.plans import Node
+
 _PASSING: Final = re.compile(r"#\d+L?|@[0-9a-f]+")  # numbers of a plan that are others each time
-_IN_PLAN: Final = re.compile(r"^\W*MapInArrow ([\w-]+)\(.*$", re.MULTILINE)
-# What lets rows of a partition be in several tasks, or in another order. Operators shuffle, too.
-_MOVING: Final = re.compile(
-    r"^\W*(Repartition|Rebalance|Join|Aggregate|Window|Deduplicate|Distinct|Sort|FlatMap|Transform)",
-    re.MULTILINE,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,25 +71,14 @@ def name_operator(kind: str, described: Sequence[str]) -> str:
     return name
 
 
-def operators_in(plan: str) -> tuple[Built, ...]:
+def operators_in(plan: Node) -> tuple[Built, ...]:
     """Those that a DataFrame goes through, by its plan (`Running` gives its name to Spark)."""
-    names = dict.fromkeys(found[1] for found in _found(plan))
     now = _current.get()
+    names = dict.fromkeys(each.function for each in plan if is_operator(each))
     return tuple(now.built[name] for name in names) if now else ()
 
 
-def moves_rows(plan: str) -> bool:
-    """Whether rows may not come as the log has them: each partition's in one task, in order."""
-    return _MOVING.search(plan) is not None
-
-
-def above_operators(plan: str) -> str:
-    """The plan down to the first operator's result: what is said below it is of its inputs."""
-    first = next(_found(plan), None)
-    return plan[: first.end()] if first else plan
-
-
-def _found(plan: str) -> Iterator[re.Match[str]]:
-    """Functions of users may be there, too."""
+def is_operator(node: Node) -> bool:
+    """Functions of users may be in a plan, too."""
     now = _current.get()
-    return (each for each in _IN_PLAN.finditer(plan) if now and each[1] in now.built)
+    return now is not None and node.function in now.built

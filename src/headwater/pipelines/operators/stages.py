@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.errors import PipelineError
-from headwater.pipelines.flow import has_events, plan_of, reads_twice
-from headwater.pipelines.operators.building import Built, current, moves_rows, name_operator
+from headwater.pipelines.flow import has_events, reads_twice
+from headwater.pipelines.operators.building import Built, current, name_operator
 from headwater.pipelines.operators.contract import (
     OFFSET,
     ORIGIN,
@@ -45,6 +45,7 @@ from headwater.pipelines.operators.packing import (
     packed_schema,
 )
 from headwater.pipelines.operators.state import FileState, MemoryState
+from headwater.pipelines.plans import moves_rows, plan_of, text_of
 from headwater.sinks.contract import OP
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def run_operator(kind: str, operator: Operator, sides: Sequence[Side]) -> "DataF
 
     is_stream = _is_stream(kind, sides)
     _check_place_of_late_rows(kind, operator)
-    name = name_operator(kind, [repr(operator), *(plan_of(side.frame) for side in sides)])
+    name = name_operator(kind, [repr(operator), *(text_of(side.frame) for side in sides)])
     conf = sides[0].frame.sparkSession.conf
     buckets = int(conf.get(_BUCKETS_CONF, str(_BUCKETS)) or 0) if is_stream else _BOUNDED_BUCKETS
     packets, schemas = None, []
