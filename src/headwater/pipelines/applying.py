@@ -2,6 +2,7 @@
 
 offsets/<batch>  ──▶  where the batch begins and ends      (noted by Spark before it runs)
 DataFrame        ──▶  Arrow, in the order of the log
+computing        ──▶  which state its operators have to find, and have left (manifests.py)
 computed         ──▶  rows that operators put aside, into their topic (late_rows.py)
 writer.apply     ──▶  rows and position in one transaction (again and again while the store
                       does not answer; the other pipelines go on meanwhile)
@@ -11,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 import numpy as np
@@ -48,6 +50,7 @@ class Applying:
         checkpoint: Checkpoint,
         *,
         before: Callable[[], None] = lambda: None,
+        computing: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext(),
         computed: Callable[[int], object] = lambda _: None,
         refuse: Callable[[Batch], Refuse] | None = None,
         applied: Callable[[Position], None] = lambda _: None,
@@ -57,6 +60,7 @@ class Applying:
         self._fields = fields
         self._checkpoint = checkpoint
         self._before = before
+        self._computing = computing
         self._computed = computed
         self._told: int | None = None  # the batch that `computed` has been called with
         self._refuse = refuse
@@ -117,7 +121,8 @@ class Applying:
                 "where the batch begins is not known",
                 detail=f"{self._checkpoint.path} does not know batch {batch_id - 1}",
             )
-        rows = in_log_order(frame.toArrow())
+        with self._computing(batch_id):
+            rows = in_log_order(frame.toArrow())
         check_truncates(rows, offsets)
         return Batch(query, batch_id, starts, offsets, rows)
 

@@ -45,7 +45,7 @@ def plan_of(frame: "DataFrame") -> Node:
 def text_of(frame: "DataFrame") -> str:
     """All of it, to tell plans apart."""
     plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
-    return str(plan.treeString(True, False, _ALL_FIELDS, False, False))  # noqa: FBT003 (Java's)
+    return str(plan.treeString(True, False, _ALL_FIELDS, False, False))
 
 
 def moves_rows(plan: Node) -> bool:

@@ -196,10 +196,12 @@ def test_lost_state_is_derived_anew_and_a_rebuild_has_its_own(spark, tmp_path, b
         assert runner.errors() == []
     assert project.sums_in("sums") == project.expected_sums()
 
-    # Damage that is found by a worker, in the middle of a batch.
+    # What a worker finds, in the middle of a batch: one bucket's newest manifest is gone, and the
+    # one before it is there.
     operators = project.state_dir / "losing" / "cache.sums" / "v2" / "checkpoint" / "operators"
-    for path in (operators / "tumbling-1").glob("*/*.json"):
-        path.write_bytes(b"{")
+    bucket = operators / "tumbling-1" / "3"
+    newest = max(int(each.stem) for each in bucket.glob("*.json"))
+    (bucket / f"{newest}.json").unlink()
     project.at(0, 270)
     with project.running(spark, "losing"):
         wait_for(lambda: live_version(spark, project) == 3, "a new version")

@@ -34,6 +34,12 @@ from headwater.pipelines.operators.contract import (
     Stamping,
 )
 from headwater.pipelines.operators.lateness import SIDE, Lateness
+from headwater.pipelines.operators.manifests import (
+    REQUIRED,
+    Reports,
+    reports_of,
+    required_of,
+)
 from headwater.pipelines.operators.packing import (
     BUCKET,
     EVERY_BUCKET,
@@ -49,6 +55,7 @@ from headwater.pipelines.plans import moves_rows, plan_of, text_of
 from headwater.sinks.contract import OP
 
 if TYPE_CHECKING:
+    from pyspark import Accumulator
     from pyspark.sql import Column, DataFrame
 
 STATE_DIRECTORY: Final = "headwater.state"  # a local property of Spark's: where the query has it
@@ -108,7 +115,13 @@ def run_operator(kind: str, operator: Operator, sides: Sequence[Side]) -> "DataF
     assert packets is not None
     parts = min(buckets, int(conf.get("spark.sql.shuffle.partitions") or buckets))
     running = Running(
-        name, operator, buckets, tuple(schemas), conf.get(_STATE_CONF, None), is_stream
+        name,
+        operator,
+        buckets,
+        tuple(schemas),
+        conf.get(_STATE_CONF, None),
+        is_stream,
+        reports_of(sides[0].frame.sparkSession.sparkContext) if is_stream else None,
     )
     now = current()
     if now is not None:
@@ -164,6 +177,7 @@ class Running:
     schemas: tuple[pa.Schema, ...]
     directory: str | None
     is_stream: bool
+    reports: "Accumulator[Reports] | None" = None  # what was committed, for the driver
 
     @property
     def __name__(self) -> str:
@@ -185,11 +199,16 @@ class Running:
                 if len(commits) == _COMMITS:  # no more of them in memory
                     commits.popleft().result()
                 if isinstance(state, FileState):
-                    commits.append(pool.submit(state.commit))
+                    commits.append(pool.submit(self._commit, state))
                 yield from result.cast(self.operator.output).combine_chunks().to_batches()
             for each in commits:
                 each.result()
         settle()
+
+    def _commit(self, state: FileState) -> None:
+        manifest = state.commit()
+        if self.reports is not None:
+            self.reports.add({state.place: (state.batch, manifest)})
 
     def _state(self, bucket: int) -> FileState | MemoryState:
         from pyspark import TaskContext
@@ -209,8 +228,15 @@ class Running:
                 hint=f"a pipeline has one; elsewhere set {_STATE_CONF}, to a directory that all"
                 " executors share",
             )
-        place = Path(directory) / self.name
-        return FileState(place, bucket, int(batch), buckets=self.buckets, is_begun=is_begun)
+        required = context.getLocalProperty(REQUIRED) if is_begun else None
+        return FileState(
+            Path(directory) / self.name,
+            bucket,
+            int(batch),
+            buckets=self.buckets,
+            is_begun=is_begun,
+            required=required_of(required, self.name, bucket),
+        )
 
 
 @dataclass(frozen=True, slots=True)
