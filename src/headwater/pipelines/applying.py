@@ -49,6 +49,7 @@ class Applying:
         fields: pa.Schema,
         checkpoint: Checkpoint,
         *,
+        rows_of: Callable[[str], bool] = lambda _: True,
         before: Callable[[], None] = lambda: None,
         computing: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext(),
         computed: Callable[[int], object] = lambda _: None,
@@ -59,6 +60,7 @@ class Applying:
         self._version = version
         self._fields = fields
         self._checkpoint = checkpoint
+        self._rows_of = rows_of
         self._before = before
         self._computing = computing
         self._computed = computed
@@ -123,7 +125,7 @@ class Applying:
             )
         with self._computing(batch_id):
             rows = in_log_order(frame.toArrow())
-        check_truncates(rows, offsets)
+        check_truncates(rows, {each: offsets[each] for each in offsets if self._rows_of(each)})
         return Batch(query, batch_id, starts, offsets, rows)
 
     def _apply(self, batch: Batch) -> None:
@@ -205,6 +207,8 @@ def in_log_order(rows: pa.Table) -> pa.Table:
 def check_truncates(rows: pa.Table, offsets: Offsets) -> None:
     """Raises PipelineError if all rows are to go, and the log does not tell which came before:
     partitions have no order among each other, nor have topics. Some batch would lose new rows.
+    `offsets` are those of the topics whose rows are written; a table that is only looked up in has
+    no part in their order.
     """
     if OP not in rows.column_names or sum(map(len, offsets.values())) <= 1:
         return

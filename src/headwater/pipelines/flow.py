@@ -1,8 +1,9 @@
 """What a pipeline's function is given: the log as DataFrames, and a place to put the result."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
@@ -10,8 +11,13 @@ from pyspark.sql.types import StructType
 
 from headwater.config import nearest
 from headwater.errors import PipelineError
-from headwater.pipelines.operators.building import Built, is_operator, operators_in
-from headwater.pipelines.plans import gives_op, plan_of, reads_alias
+from headwater.pipelines.operators.building import (
+    Built,
+    inputs_with_rows,
+    is_operator,
+    operators_in,
+)
+from headwater.pipelines.plans import Node, gives_op, plan_of, reads_alias, streams_of
 from headwater.sinks.contract import OP, Log
 from headwater.sinks.settings import SinkSettings
 
@@ -42,13 +48,14 @@ class Write:
     patterns: tuple[str, ...] = ()
     operators: tuple[Built, ...] = ()  # that its rows go through
     not_from_log: str = ""  # what else its rows depend on, so that they cannot be derived again
+    rows_of: Callable[[str], bool] = lambda _: True  # whether a topic's rows go into it, as rows
 
     @property
     def name(self) -> str:
         return f"{self.to}/{self.table}"
 
     def reads(self, topic: str) -> bool:
-        return topic in self.topics or any(re.fullmatch(each, topic) for each in self.patterns)
+        return _is_among(self.topics, self.patterns, topic)
 
 
 class Reader(Protocol):
@@ -205,6 +212,8 @@ class Flow:
         if not keys and OP in columns:
             is_free = KEPT_OP not in columns
             frame = frame.withColumnRenamed(OP, KEPT_OP) if is_free else frame.drop(OP)
+        plan = plan_of(frame)
+        topics, patterns = _topics(streams_of(plan))
         self.writes.append(
             Write(
                 frame,
@@ -213,9 +222,11 @@ class Flow:
                 keys,
                 mode or ("update" if keys else "append"),
                 {name: str(each) for name, each in (options or {}).items()},
-                *_read_by(frame),
-                operators_in(plan_of(frame)),
-                _depends_on(frame),
+                topics,
+                patterns,
+                operators_in(plan),
+                _TABLE if reads_alias(plan, _TABLE_MARK) else "",
+                partial(_is_among, *_topics(streams_of(plan, inputs_with_rows))),
             )
         )
 
@@ -241,20 +252,14 @@ class Flow:
             )
 
 
-def _read_by(frame: DataFrame) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Topics and patterns of the streams in the plan."""
-    found: tuple[set[str], set[str]] = set(), set()
-    for kind, options in _sources(frame):
-        if kind == "StreamingRelationV2":  # ours, or Spark's own connector
-            topic = options.get("topic") or options.get("subscribe")
-            pattern = options.get("pattern") or options.get("subscribePattern")
-            found[0].update(topic.split(",") if topic else ())
-            found[1].update([pattern] if pattern else ())
-    return tuple(sorted(found[0])), tuple(sorted(found[1]))
+def _topics(streams: Sequence[Node]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """And patterns."""
+    topics = {name for each in streams for name in each.topic.split(",") if name}
+    return tuple(sorted(topics)), tuple(sorted({each.pattern for each in streams} - {""}))
 
 
-def _depends_on(frame: DataFrame) -> str:
-    return _TABLE if reads_alias(plan_of(frame), _TABLE_MARK) else ""
+def _is_among(topics: tuple[str, ...], patterns: tuple[str, ...], topic: str) -> bool:
+    return topic in topics or any(re.fullmatch(each, topic) for each in patterns)
 
 
 def has_events(frame: DataFrame) -> bool:

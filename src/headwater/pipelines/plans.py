@@ -18,6 +18,7 @@ _MOVING: Final = (
 )  # fmt: skip
 _MAKES_ROWS: Final = ("Aggregate", "Join", "WithState")  # of several: no change of any of them
 _ALL_FIELDS: Final = 2**31 - 1
+_STREAM: Final = "StreamingRelationV2"
 _REFERENCE: Final = "CTERelationRef"  # to a part of the same plan
 
 
@@ -30,6 +31,8 @@ class Node:
     function: str = ""  # of mapInArrow
     alias: str = ""
     has_op: bool = False  # whether `_op` is among the columns that it gives
+    topic: str = ""  # of a stream: one, or several with commas between them
+    pattern: str = ""
 
     def __iter__(self) -> Iterator["Node"]:
         """Itself and all below it, from the top, in the order in which Spark shows them."""
@@ -71,6 +74,15 @@ def gives_op(plan: Node, is_operator: Callable[[Node], bool]) -> bool:
     return plan.has_op and not any(_makes_rows(each) for each in plan)
 
 
+def streams_of(
+    plan: Node, inputs_of: Callable[[Node], tuple[Node, ...]] = lambda node: node.children
+) -> list[Node]:
+    """Those at the bottom of the plan, or of what `inputs_of` names of each step's inputs."""
+    if plan.name == _STREAM:
+        return [plan]
+    return [each for given in inputs_of(plan) for each in streams_of(given, inputs_of)]
+
+
 def _makes_rows(node: Node) -> bool:
     return any(each in node.name for each in _MAKES_ROWS)
 
@@ -78,10 +90,13 @@ def _makes_rows(node: Node) -> bool:
 def _node(plan: Any) -> Node:
     name = plan.nodeName()
     children = plan.children()
+    options = plan.extraOptions() if name == _STREAM else {}  # ours, or Spark's own connector's
     return Node(
         name,
         tuple(_node(children.apply(at)) for at in range(children.size())),
         plan.functionExpr().name() if name == "MapInArrow" else "",
         plan.alias() if name == "SubqueryAlias" else "",
         plan.schema().getFieldIndex(OP).isDefined(),
+        options.get("topic") or options.get("subscribe") or "",
+        options.get("pattern") or options.get("subscribePattern") or "",
     )

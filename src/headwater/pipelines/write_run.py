@@ -179,6 +179,7 @@ class WriteRun:
             choice.version,
             fields_of(write),
             self._checkpoint,
+            rows_of=write.rows_of,
             before=before,
             computing=self._computing,
             computed=self._late.publish,

@@ -5,11 +5,12 @@ import pytest
 from headwater.pipelines.operators.building import (
     Built,
     building,
+    inputs_with_rows,
     is_operator,
     name_operator,
     operators_in,
 )
-from headwater.pipelines.plans import Node, gives_op, moves_rows, plan_of
+from headwater.pipelines.plans import Node, gives_op, moves_rows, plan_of, streams_of
 
 SOURCE = Node("StreamingRelationV2", has_op=True)
 
@@ -75,6 +76,22 @@ def test_below_an_operator_is_its_own_business():
 )
 def test_where_op_comes_from(plan, gives):
     assert gives_op(plan, is_operator) is gives
+
+
+def test_whose_rows_a_write_has():
+    """An enrichment gives the events' rows; a window makes rows of its own."""
+    orders, customers = (
+        Node("StreamingRelationV2", topic=each) for each in ("orders", "customers")
+    )
+    joined = over("MapInArrow", over("Union", orders, customers), function="enrich-1")
+    with building("p") as now:
+        now.built["enrich-1"] = Built("enrich-1", 8, (), (), (over("Project", orders),))
+        now.built["tumbling-1"] = Built("tumbling-1", 8, (), ())
+        assert streams_of(over("Project", joined)) == [orders, customers]
+        assert streams_of(over("Project", joined), inputs_with_rows) == [orders]
+        windows = over("MapInArrow", joined, function="tumbling-1")
+        both = over("Union", over("Project", joined), windows, customers)
+        assert streams_of(both, inputs_with_rows) == [orders, customers]
 
 
 PLAIN = over("Project", over("Filter", over("Union", over("SubqueryAlias", alias="Join"), SOURCE)))

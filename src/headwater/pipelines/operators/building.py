@@ -21,6 +21,7 @@ class Built:
     buckets: int
     keys: tuple[tuple[str, ...], ...]  # of each input
     time_columns: tuple[tuple[str, ...], ...]  # that tell its event time
+    passes: tuple[Node, ...] = ()  # the plans of inputs whose rows it gives, with their `_op`
 
 
 @dataclass
@@ -76,6 +77,14 @@ def operators_in(plan: Node) -> tuple[Built, ...]:
     now = _current.get()
     names = dict.fromkeys(each.function for each in plan if is_operator(each))
     return tuple(now.built[name] for name in names) if now else ()
+
+
+def inputs_with_rows(node: Node) -> tuple[Node, ...]:
+    """What the rows that a step gives are rows of; an operator may make its own."""
+    now = _current.get()
+    if now is None or node.function not in now.built:
+        return node.children
+    return now.built[node.function].passes
 
 
 def is_operator(node: Node) -> bool:

@@ -99,7 +99,7 @@ def enrich(
         [
             # Spark plans sources in this order: what the table had when the events were planned is
             # in the same batch or before.
-            Side(events, operator.event_key, operator.events, times.events),
+            Side(events, operator.event_key, operator.events, times.events, passes=True),
             Side(changes, operator.table_key, read_columns, times.table, _EVERYWHERE),
         ],
     )

@@ -51,7 +51,7 @@ from headwater.pipelines.operators.packing import (
     packed_schema,
 )
 from headwater.pipelines.operators.state import FileState, MemoryState
-from headwater.pipelines.plans import moves_rows, plan_of, text_of
+from headwater.pipelines.plans import Node, moves_rows, plan_of, text_of
 from headwater.sinks.contract import OP
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ class Side:
     columns: tuple[str, ...]  # that the operator gets
     stamping: Stamping | None = None
     everywhere: str | None = None  # rows for every bucket, as a condition of Spark's: "_op = 't'"
+    passes: bool = False  # its rows are rows of the result, with their `_op`
 
 
 def run_operator(kind: str, operator: Operator, sides: Sequence[Side]) -> "DataFrame":
@@ -91,6 +92,7 @@ def run_operator(kind: str, operator: Operator, sides: Sequence[Side]) -> "DataF
     conf = sides[0].frame.sparkSession.conf
     buckets = int(conf.get(_BUCKETS_CONF, str(_BUCKETS)) or 0) if is_stream else _BOUNDED_BUCKETS
     packets, schemas = None, []
+    passed: tuple[Node, ...] = ()
     for number, side in enumerate(sides):
         _check(kind, side)
         stamping = side.stamping
@@ -104,8 +106,9 @@ def run_operator(kind: str, operator: Operator, sides: Sequence[Side]) -> "DataF
             bucket.alias(BUCKET),
             F.current_timestamp().alias(NOW),
         )
-        is_moved = moves_rows(plan_of(side.frame)) or reads_twice(side.frame)
-        if stamping is not None and is_moved:
+        plan = plan_of(side.frame)
+        passed += (plan,) if side.passes else ()
+        if stamping is not None and (moves_rows(plan) or reads_twice(side.frame)):
             chosen = _in_log_order(chosen, is_stream=is_stream)
         packing = Packing(number, buckets, stamping, side.columns)
         of_side = chosen.mapInArrow(packing, from_arrow_schema(PACKETS))
@@ -130,6 +133,7 @@ def run_operator(kind: str, operator: Operator, sides: Sequence[Side]) -> "DataF
             buckets,
             tuple(side.key for side in sides),
             tuple(side.stamping.columns() if side.stamping else () for side in sides),
+            passed,
         )
     packets = packets.repartitionById(parts, F.col("bucket") % parts)
     if not is_stream:  # Spark does not sort streams
