@@ -17,7 +17,16 @@ from headwater.pipelines.operators.building import (
     is_operator,
     operators_in,
 )
-from headwater.pipelines.plans import Node, gives_op, plan_of, reads_alias, streams_of
+from headwater.pipelines.operators.window_results import WINDOW_END, WINDOW_START
+from headwater.pipelines.plans import (
+    Node,
+    comes_from,
+    disorders_rows,
+    gives_op,
+    plan_of,
+    reads_alias,
+    streams_of,
+)
 from headwater.sinks.contract import OP, Log
 from headwater.sinks.settings import SinkSettings
 
@@ -207,12 +216,14 @@ class Flow:
             raise PipelineError(
                 f"pipeline {self.name}: mode={mode!r}", hint="it is " + " or ".join(_MODES)
             )
+        plan = plan_of(frame)
         if keys and OP not in columns and not ignore_deletes:
-            self._check_deletes(frame, table)
+            self._check_deletes(plan, table)
+        if keys and POSITION not in columns:
+            self._check_order(frame, plan, table, keys)
         if not keys and OP in columns:
             is_free = KEPT_OP not in columns
             frame = frame.withColumnRenamed(OP, KEPT_OP) if is_free else frame.drop(OP)
-        plan = plan_of(frame)
         topics, patterns = _topics(streams_of(plan))
         self.writes.append(
             Write(
@@ -240,15 +251,33 @@ class Flow:
             hint=f"did you mean {meant}?" if meant else f"[sink.{to}] in headwater.toml makes it",
         )
 
-    def _check_deletes(self, frame: DataFrame, table: str) -> None:
+    def _check_deletes(self, plan: Node, table: str) -> None:
         """A projection that leaves `_op` out would let deleted rows live on, and nobody would see
         it. What is aggregated or joined has no such column, unless the operator gives it one.
         """
-        if gives_op(plan_of(frame), is_operator):
+        if gives_op(plan, is_operator):
             raise PipelineError(
                 f"pipeline {self.name}: what is written to {table} has lost its column {OP}",
                 detail="deleted rows would stay in the store",
                 hint=f'select "{OP}" and "{POSITION}" too, or say ignore_deletes=True',
+            )
+
+    def _check_order(self, frame: DataFrame, plan: Node, table: str, key: tuple[str, ...]) -> None:
+        """Without `_position` rows of a key replace each other in the order in which they come: it
+        has to be one, or which of them is the last is luck. (`verify` finds the rest by counting.)
+        """
+        if OP in frame.columns and disorders_rows(plan, is_operator):
+            raise PipelineError(
+                f"pipeline {self.name}: what is written to {table} has {OP} and no {POSITION}",
+                detail="it comes out of a join or a shuffle of Spark's, so the order of the changes"
+                " of a row is not known",
+                hint=f'select "{POSITION}" too; it is not stored',
+            )
+        if operators_in(plan) and comes_from(frame, key, (WINDOW_START, WINDOW_END)) is False:
+            raise PipelineError(
+                f"pipeline {self.name}: the key of {table} does not tell windows apart",
+                detail=f"it is {', '.join(key)}: of several windows one would stay",
+                hint=f'key=[…, "{WINDOW_START}"], also under another name',
             )
 
 

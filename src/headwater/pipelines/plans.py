@@ -2,7 +2,7 @@
 than 25 fields out of that, and a column may have the name of anything.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -53,7 +53,35 @@ def text_of(frame: "DataFrame") -> str:
 
 def moves_rows(plan: Node) -> bool:
     """Whether rows may not come as the log has them: each partition's in one task, in order."""
-    return any("Join" in each.name or each.name.startswith(_MOVING) for each in plan)
+    return any(_is_moving(each) for each in plan)
+
+
+def disorders_rows(plan: Node, is_operator: Callable[[Node], bool]) -> bool:
+    """Whether rows of one key may come in any order: behind a shuffle of Spark's. An operator gives
+    them in theirs, an aggregation gives one of each group.
+    """
+    if is_operator(plan) or plan.name == "Aggregate":
+        return False
+    return _is_moving(plan) or any(disorders_rows(each, is_operator) for each in plan.children)
+
+
+def comes_from(frame: "DataFrame", columns: Collection[str], names: Collection[str]) -> bool | None:
+    """Whether one of the columns is, or is made of, one that the operator on top of the plan gives
+    under one of the names. None: it cannot be told, or the operator gives none of these.
+    """
+    plan: Any = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+    wanted = {each.exprId().id() for each in _each(plan.output()) if each.name() in columns}
+    while (step := plan.nodeName()) in ("Project", "Filter", "SubqueryAlias"):
+        if step == "Project":
+            for each in _each(plan.projectList()):
+                if each.exprId().id() in wanted:
+                    made_of = _each(each.references().toSeq())
+                    wanted |= {one.exprId().id() for one in made_of}
+        plan = plan.children().apply(0)
+    if step != "MapInArrow":
+        return None
+    given = [each.exprId().id() for each in _each(plan.output()) if each.name() in names]
+    return bool(wanted.intersection(given)) if given else None
 
 
 def reads_alias(plan: Node, alias: str) -> bool:
@@ -83,17 +111,25 @@ def streams_of(
     return [each for given in inputs_of(plan) for each in streams_of(given, inputs_of)]
 
 
+def _is_moving(node: Node) -> bool:
+    return "Join" in node.name or node.name.startswith(_MOVING)
+
+
+def _each(sequence: Any) -> list[Any]:
+    """Of a Seq of Scala's."""
+    return [sequence.apply(at) for at in range(sequence.size())]
+
+
 def _makes_rows(node: Node) -> bool:
     return any(each in node.name for each in _MAKES_ROWS)
 
 
 def _node(plan: Any) -> Node:
     name = plan.nodeName()
-    children = plan.children()
     options = plan.extraOptions() if name == _STREAM else {}  # ours, or Spark's own connector's
     return Node(
         name,
-        tuple(_node(children.apply(at)) for at in range(children.size())),
+        tuple(_node(each) for each in _each(plan.children())),
         plan.functionExpr().name() if name == "MapInArrow" else "",
         plan.alias() if name == "SubqueryAlias" else "",
         plan.schema().getFieldIndex(OP).isDefined(),
