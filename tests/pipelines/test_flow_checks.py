@@ -89,3 +89,31 @@ def test_an_enriched_write_has_the_rows_of_its_events(flow_of):
     assert write.topics == ("others", "plain")
     assert write.rows_of("plain")
     assert not write.rows_of("others")
+
+
+ALIKE = """
+    rows = flow.changes("plain", "id bigint, name string, total int, at timestamp{more}")
+    def counted(status, **given):
+        of_status = rows.where(f"name = '{{status}}'").withColumn("more", F.col("total") + 1)
+        return hw.tumbling(of_status, "at", "1 minute", **given).agg(n=hw.agg.sum("more"))
+    for table in {tables}:
+        flow.write(counted(table), to="cache", table=table, key="window_start")
+"""
+
+
+def test_operators_that_are_alike_keep_their_names_when_others_come_or_change_places(
+    spark, tmp_path, broker_address
+):
+    """By which they find their state: it was by their number."""
+    project = Project(tmp_path, broker_address)
+
+    def operators(tables, more=""):
+        project.pipeline("alike", ALIKE.format(tables=tables, more=more))
+        writes = project.pipelines(spark, "alike")[0].flow().writes
+        return {each.table: each.operators[0].name for each in writes}
+
+    first = operators(["paid", "open"])
+    assert first["paid"] != first["open"]
+    assert operators(["open", "paid"]) == first
+    assert operators(["new", "open", "paid"]).items() > first.items()
+    assert operators(["paid", "open"], ", added string") == first, "a new column"

@@ -1,5 +1,5 @@
-"""The analysed plan of a DataFrame, as a tree. It is never read as text: Spark cuts lists of more
-than 25 fields out of that, and a column may have the name of anything.
+"""The analysed plan of a DataFrame, as a tree. What it does is never read out of its text: Spark
+cuts lists of more than 25 fields out of that, and a column may have the name of anything.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -33,6 +33,7 @@ class Node:
     has_op: bool = False  # whether `_op` is among the columns that it gives
     topic: str = ""  # of a stream: one, or several with commas between them
     pattern: str = ""
+    text: str = ""  # all of it, to tell steps apart, and for nothing else
 
     def __iter__(self) -> Iterator["Node"]:
         """Itself and all below it, from the top, in the order in which Spark shows them."""
@@ -43,12 +44,6 @@ class Node:
 
 def plan_of(frame: "DataFrame") -> Node:
     return _node(frame._jdf.queryExecution().analyzed())  # noqa: SLF001
-
-
-def text_of(frame: "DataFrame") -> str:
-    """All of it, to tell plans apart."""
-    plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
-    return str(plan.treeString(True, False, _ALL_FIELDS, False, False))
 
 
 def moves_rows(plan: Node) -> bool:
@@ -135,4 +130,5 @@ def _node(plan: Any) -> Node:
         plan.schema().getFieldIndex(OP).isDefined(),
         options.get("topic") or options.get("subscribe") or "",
         options.get("pattern") or options.get("subscribePattern") or "",
+        plan.simpleString(_ALL_FIELDS),
     )

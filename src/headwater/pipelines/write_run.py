@@ -139,6 +139,14 @@ def _checkpoint(place: Place, pipeline: str, write: Write, version: Version) -> 
 def _check_operators(checkpoint: Checkpoint, write: Write) -> None:
     """Raises StateLost: also for one that is new, which cannot know what came before it."""
     for each in write.operators:
+        if checkpoint.operators.is_dir() and not (checkpoint.operators / each.name).exists():
+            there = [path.name for path in checkpoint.operators.iterdir() if path.is_dir()]
+            raise StateLost(
+                f"{write.name} has no state of {each.name}",
+                detail="it is new, or its settings or inputs were changed; state is there of "
+                + (", ".join(sorted(there)) or "none"),
+                hint='an operator with name="…" finds its state when its inputs are changed',
+            )
         check_begun(checkpoint.operators / each.name, each.buckets)
 
 

@@ -7,7 +7,6 @@ from headwater.pipelines.operators.building import (
     building,
     inputs_with_rows,
     is_operator,
-    name_operator,
     operators_in,
 )
 from headwater.pipelines.plans import Node, gives_op, moves_rows, plan_of, streams_of
@@ -29,22 +28,19 @@ def of_operators(first="tumbling-2", second="tumbling-1"):
     return over("Project", over("MapInArrow", moved, function=first))
 
 
-def built(*kinds):
-    return {
-        name: Built(name, 8, (("name",),), (("at",),))
-        for name in [name_operator(kind, []) for kind in kinds]
-    }
+def built(*names):
+    return {name: Built(name, 8, (("name",),), (("at",),)) for name in names}
 
 
 def test_operators_of_a_plan():
     with building("p") as now:
-        now.built |= built("tumbling", "tumbling", "join")
+        now.built |= built("tumbling-1", "tumbling-2", "join-1")
         assert [each.name for each in operators_in(of_operators())] == ["tumbling-2", "tumbling-1"]
 
 
 def test_functions_of_users_are_none():
     with building("p") as now:
-        now.built |= built("tumbling", "tumbling")
+        now.built |= built("tumbling-1", "tumbling-2")
         assert operators_in(of_operators("dropping", "mapped")) == ()
 
 
@@ -54,7 +50,7 @@ def test_outside_of_a_pipeline_there_are_none():
 
 def test_below_an_operator_is_its_own_business():
     with building("p") as now:
-        now.built |= built("tumbling", "tumbling")
+        now.built |= built("tumbling-1", "tumbling-2")
         assert not gives_op(of_operators(), is_operator)
         assert gives_op(of_operators("users"), is_operator)
         beside = over("Union", of_operators(), over("Project"))

@@ -17,7 +17,8 @@ PIPELINE = """
     rows = flow.changes("{topic}", "id bigint, name string, n bigint, at timestamp")
     at = hw.event_time("at", delay="10 seconds", future=None)
     def sums(**late):
-        windows = hw.tumbling(rows, at, "1 minute", by="name", **late)
+        name = "tumbling-2" if "allowed_lateness" in late else "tumbling-1"
+        windows = hw.tumbling(rows, at, "1 minute", by="name", name=name, **late)
         return windows.agg(total=hw.agg.sum("n"), rows=hw.agg.count())
     key = ["name", "window_start"]
     flow.write(sums(late="side"), to="cache", table="sums", key=key)
@@ -28,7 +29,7 @@ PIPELINE = """
 ONE_WRITE = """
     rows = flow.changes("{topic}", "id bigint, name string, n bigint, at timestamp")
     at = hw.event_time("at", delay="10 seconds", future=None)
-    windows = hw.tumbling(rows, at, "1 minute", by="name", late="side")
+    windows = hw.tumbling(rows, at, "1 minute", by="name", late="side", name="tumbling-1")
     sums = windows.agg(total=hw.agg.sum("n"), rows=hw.agg.count())
     flow.write(sums, to="cache", table="sums", key=["name", "window_start"])
 """

@@ -1,16 +1,18 @@
 """Names of operators: the same each time the pipeline is built, so that each finds its state."""
 
-import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final
 
+from headwater.errors import PipelineError
 from headwater.pipelines.plans import Node
 
-_PASSING: Final = re.compile(r"#\d+L?|@[0-9a-f]+")  # numbers of a plan that are others each time
+_NAME: Final = re.compile(
+    r"[A-Za-z0-9_-]+"
+)  # it becomes a directory, and part of transactional ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +61,25 @@ def depends_on_when(what: str) -> None:
         now.unrepeatable.append(what)
 
 
-def name_operator(kind: str, described: Sequence[str]) -> str:
-    """By its kind and how many of that kind the function has made before: `tumbling-1`. Outside of
-    a pipeline, where nobody counts, by what it does and to what (`described`, plans of Spark's).
+def name_operator(kind: str, fingerprint: str, name: str | None = None) -> str:
+    """As its user names it, else by its kind and what it is (fingerprints.py), so that no other one
+    finds its state; of those that are the same in everything, by how many there were before.
     """
     now = _current.get()
-    if now is None:
-        text = _PASSING.sub("", "\n".join(described))
-        return f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-    name = f"{kind}-{1 + sum(each.rpartition('-')[0] == kind for each in now.operators)}"
-    now.operators.append(name)
+    if name is None:
+        name = f"{kind}-{fingerprint}"
+        alike = 0 if now is None else now.operators.count(name)
+        if now is not None:
+            now.operators.append(name)
+        return f"{name}-{1 + alike}" if alike else name
+    if not _NAME.fullmatch(name):
+        raise PipelineError(
+            f"{kind}: name={name!r}", hint="a name is made of letters, digits, _ and -"
+        )
+    if now is not None:
+        if name in now.operators:
+            raise PipelineError(f"pipeline {now.pipeline}: two operators are called {name}")
+        now.operators.append(name)
     return name
 
 

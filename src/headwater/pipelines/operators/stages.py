@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from headwater.errors import PipelineError
 from headwater.pipelines.flow import has_events, reads_twice
-from headwater.pipelines.operators.building import Built, current, name_operator
+from headwater.pipelines.operators.building import Built, current, is_operator, name_operator
 from headwater.pipelines.operators.contract import (
     OFFSET,
     ORIGIN,
@@ -33,6 +33,7 @@ from headwater.pipelines.operators.contract import (
     Progress,
     Stamping,
 )
+from headwater.pipelines.operators.fingerprints import fingerprint
 from headwater.pipelines.operators.lateness import SIDE, Lateness
 from headwater.pipelines.operators.manifests import (
     REQUIRED,
@@ -51,7 +52,7 @@ from headwater.pipelines.operators.packing import (
     packed_schema,
 )
 from headwater.pipelines.operators.state import FileState, MemoryState
-from headwater.pipelines.plans import Node, moves_rows, plan_of, text_of
+from headwater.pipelines.plans import moves_rows, plan_of
 from headwater.sinks.contract import OP
 
 if TYPE_CHECKING:
@@ -81,19 +82,23 @@ class Side:
     passes: bool = False  # its rows are rows of the result, with their `_op`
 
 
-def run_operator(kind: str, operator: Operator, sides: Sequence[Side]) -> "DataFrame":
-    """The operator's result over these inputs: a stream if they are, else a bounded frame."""
+def run_operator(
+    kind: str, operator: Operator, sides: Sequence[Side], *, name: str | None = None
+) -> "DataFrame":
+    """The operator's result over these inputs: a stream if they are, else a bounded frame. `name`:
+    what its state is found by, whatever becomes of its inputs.
+    """
     from pyspark.sql import functions as F  # noqa: N812 (as all of PySpark's users write it)
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
     is_stream = _is_stream(kind, sides)
     _check_place_of_late_rows(kind, operator)
-    name = name_operator(kind, [repr(operator), *(text_of(side.frame) for side in sides)])
+    plans = [plan_of(side.frame) for side in sides]
+    name = name_operator(kind, fingerprint(operator, plans, is_operator), name)
     conf = sides[0].frame.sparkSession.conf
     buckets = int(conf.get(_BUCKETS_CONF, str(_BUCKETS)) or 0) if is_stream else _BOUNDED_BUCKETS
     packets, schemas = None, []
-    passed: tuple[Node, ...] = ()
-    for number, side in enumerate(sides):
+    for number, (side, plan) in enumerate(zip(sides, plans, strict=True)):
         _check(kind, side)
         stamping = side.stamping
         read = {*side.columns, POSITION, *(stamping.columns() if stamping else ())}
@@ -106,8 +111,6 @@ def run_operator(kind: str, operator: Operator, sides: Sequence[Side]) -> "DataF
             bucket.alias(BUCKET),
             F.current_timestamp().alias(NOW),
         )
-        plan = plan_of(side.frame)
-        passed += (plan,) if side.passes else ()
         if stamping is not None and (moves_rows(plan) or reads_twice(side.frame)):
             chosen = _in_log_order(chosen, is_stream=is_stream)
         packing = Packing(number, buckets, stamping, side.columns)
@@ -133,7 +136,7 @@ def run_operator(kind: str, operator: Operator, sides: Sequence[Side]) -> "DataF
             buckets,
             tuple(side.key for side in sides),
             tuple(side.stamping.columns() if side.stamping else () for side in sides),
-            passed,
+            tuple(plan for side, plan in zip(sides, plans, strict=True) if side.passes),
         )
     packets = packets.repartitionById(parts, F.col("bucket") % parts)
     if not is_stream:  # Spark does not sort streams
