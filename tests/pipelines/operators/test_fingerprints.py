@@ -10,7 +10,6 @@ from headwater.pipelines.operators.building import Built, building, is_operator,
 from headwater.pipelines.operators.fingerprints import NO_SETTING, fingerprint
 from headwater.pipelines.plans import Node
 
-
 SCHEMA = pa.schema([("n", pa.int64())])
 
 
