@@ -120,12 +120,19 @@ def run_operator(
         schemas.append(packed_schema(list(fields), stamped=stamping is not None))
     assert packets is not None
     parts = min(buckets, int(conf.get("spark.sql.shuffle.partitions") or buckets))
+    directory = conf.get(_STATE_CONF, None)
+    if "://" in (directory or ""):
+        raise PipelineError(
+            f"{kind}: {_STATE_CONF} is to be a directory",
+            detail=f"{directory}: state in object stores and HDFS does not work yet",
+            hint="one that all executors share, such as a mounted volume",
+        )
     running = Running(
         name,
         operator,
         buckets,
         tuple(schemas),
-        conf.get(_STATE_CONF, None),
+        directory,
         is_stream,
         reports_of(sides[0].frame.sparkSession.sparkContext) if is_stream else None,
     )
