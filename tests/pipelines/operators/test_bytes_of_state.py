@@ -7,6 +7,8 @@ from operator_driver import Unsynced
 
 from headwater.pipelines.operators.contract import OFFSET, ORIGIN
 from headwater.pipelines.operators.keyed_table import GONE, VALID, KeyedTable
+from headwater.pipelines.operators.session_merging import FIRST, LAST, NOWHERE, PLACE, SHOWN
+from headwater.pipelines.operators.session_state import SessionState
 from headwater.pipelines.operators.state import FileState
 
 ROWS, BATCHES, CHANGES = 20_000, 60, 20
@@ -64,3 +66,45 @@ def test_changes_of_a_table_that_events_are_enriched_from(tmp_path, is_spread):
         count = batch(number, ids)
     assert files.written_bytes < 12 * changed_bytes
     assert count <= ROWS + (BATCHES * CHANGES if is_spread else 10 * CHANGES)
+
+
+SESSIONS = pa.schema(
+    [("k0", pa.int64()), (FIRST, pa.int64()), (LAST, pa.int64()), (SHOWN, pa.int8()),
+     (PLACE, pa.int64()), ("a0", pa.int64())]
+)  # fmt: skip
+
+
+def sessions(keys, first, count):
+    given = [keys, first, first + count, np.zeros(len(keys)), np.full(len(keys), NOWHERE), count]
+    return pa.Table.from_arrays(
+        [pa.array(each).cast(field.type) for each, field in zip(given, SESSIONS, strict=True)],
+        schema=SESSIONS,
+    )
+
+
+def test_open_sessions_of_which_few_get_rows(tmp_path):
+    files, random = Counted(), np.random.default_rng(7)
+    counts = np.zeros(ROWS, np.int64)
+
+    def batch(number, changed):
+        state = FileState(tmp_path / "session", 0, number, buckets=1, files=files)
+        kept = SessionState(state, SESSIONS, gap_us=1000, lifetime_us=1_000_000)
+        before = kept.read(np.zeros(0, np.int64), 0)
+        assert dict(zip(*(before[name].to_pylist() for name in ("k0", "a0")), strict=True)) == {
+            key: count for key, count in enumerate(counts.tolist()) if count
+        }
+        counts[changed] += 1
+        untouched = before.filter(pa.array(~np.isin(before["k0"].to_numpy(), changed)))
+        merged = sessions(changed, changed * 0, counts[changed])
+        kept.write(pa.concat_tables([untouched, merged]), 0)
+        kept.expire(0)
+        state.commit()
+        return merged.nbytes
+
+    batch(0, np.arange(ROWS))
+    files.written_bytes = changed_bytes = 0
+    for number in range(1, BATCHES):
+        changed_bytes += batch(number, random.choice(ROWS, CHANGES, replace=False))
+    whole_bytes = sessions(np.arange(ROWS), counts, counts).nbytes
+    assert files.written_bytes < whole_bytes * BATCHES / 10
+    batch(BATCHES, np.arange(ROWS))
