@@ -196,7 +196,7 @@ def seen_by_tasks(spark: SparkSession, state_dir: Path) -> Iterator[Path]:
     """A directory for a store's rows. On a cluster it is beside the checkpoints, which are where
     all machines see them: a temporary one of the driver's would be empty elsewhere.
     """
-    is_here = spark.sparkContext.master.startswith("local")
+    is_here = str(spark.sparkContext.master).startswith("local")
     if not is_here:
         state_dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(

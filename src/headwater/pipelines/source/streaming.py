@@ -192,8 +192,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             sample = None
         if sample is None:
             return 0.0
-        size_bytes: int = sample.nbytes
-        return size_bytes / (sample.column("offset")[-1].as_py() + 1 - first)
+        offsets: int = sample.column("offset")[-1].as_py() + 1 - first
+        return float(sample.nbytes / offsets)
 
     # What a micro-batch reads
 
