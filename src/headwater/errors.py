@@ -166,7 +166,9 @@ class StoreDiverged(PipelineError):
 
 
 class StateLost(PipelineError):
-    """What an operator remembers is gone, damaged, or another's: only the log can give it back."""
+    """What an operator remembers, or a store's batch, is gone, damaged, or another's: only the log
+    can give it back.
+    """
 
 
 class SinkError(HeadwaterError):

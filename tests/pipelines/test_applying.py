@@ -104,3 +104,28 @@ def test_who_closes_it_waits_until_the_batch_is_told(store, checkpoint):
     closing.join(30)
     assert told == [0]
     sparks.join(30)
+
+
+class Truncated(Frame):
+    def toArrow(self) -> pa.Table:  # noqa: N802
+        return pa.table({"id": [None, 7], "v": [None, "new"], "_op": ["t", "c"]})
+
+
+def test_a_truncate_needs_the_order_of_the_rows_that_are_written_and_of_no_others(
+    store, checkpoint
+):
+    """A table that events are enriched from is read, too, and may have any number of partitions."""
+    for number in range(2):
+        told = json.dumps({"orders": {"0": number}, "customers": {"0": number, "1": number}})
+        (checkpoint.path / "offsets" / str(number)).write_text(f"v1\n{{}}\n{told}\n")
+    applying = Applying(store, 1, FIELDS, checkpoint, rows_of=lambda topic: topic == "orders")
+    applying.open()
+    applying(Frame(0), 0)
+    applying(Truncated(1), 1)
+    applying.close()
+    with store.read(1) as contents:
+        assert [row["id"] for each in contents.rows for row in each.to_pylist()] == [7]
+    whole = Applying(store, 1, FIELDS, checkpoint)
+    with pytest.raises(Exception, match="PipelineError"):
+        whole(Truncated(1), 1)
+    assert "has several partitions" in str(whole.error)

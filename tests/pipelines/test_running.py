@@ -270,11 +270,16 @@ def consumed(project, topic, partitions):
         consumer.close()
 
 
-def test_deletes_are_not_lost_by_a_projection(project, orders, spark):
+WIDE = ", ".join(f"c{number} int" for number in range(40))
+
+
+@pytest.mark.parametrize("others", ["n int", WIDE, "JoinDate date"])
+def test_deletes_are_not_lost_by_a_projection(project, orders, spark, others):
+    """However many columns there are, and whatever they are called."""
     project.pipeline(
         "narrow",
         f"""
-        orders = flow.changes("{orders}", "{SCHEMA}").select("id", "total")
+        orders = flow.changes("{orders}", "id bigint, {others}, total int").select("id", "total")
         flow.write(orders, to="cache", table="narrow", key="id")
         """,
     )

@@ -29,7 +29,23 @@ def test_settings_for_streaming(spark) -> None:
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.driver.bindAddress") == "127.0.0.1"
+    assert spark.sparkContext.getConf().get("spark.driver.maxResultSize") == "524288k"
     assert spark.range(3).toArrow().num_rows == 3
+
+
+@pytest.mark.parametrize(
+    ("memory", "results"),
+    [
+        ("1g", "524288k"),
+        ("512m", "262144k"),
+        ("2GB", "1048576k"),
+        ("1048576", "512k"),
+        ("?", "512m"),
+    ],
+)
+def test_results_are_bounded_by_half_of_the_drivers_memory(memory, results) -> None:
+    """Spark's own bound is 1 GiB, also for a driver that has no more than that."""
+    assert session._half(memory) == results
 
 
 def test_workers_run_the_python_of_the_driver(spark) -> None:

@@ -258,7 +258,10 @@ class WithOperator(Machine):
 
     def start(self):
         self.frame.sparkSession = SimpleNamespace(
-            sparkContext=SimpleNamespace(setLocalProperty=lambda *_: None)
+            sparkContext=SimpleNamespace(
+                setLocalProperty=lambda *_: None,
+                accumulator=lambda value, _: SimpleNamespace(value=value),
+            )
         )
         write = dataclasses.replace(write_of(self.frame), operators=(OPERATOR,))
         choice = choose(self.place, "p", write, self.store.versions())
@@ -307,6 +310,19 @@ def test_an_operator_whose_state_is_gone_is_derived_anew(with_operator, lost):
     with_operator.check()
     with_operator.check_whole()
     assert with_operator.errors == []
+
+
+def test_a_driver_that_does_not_know_which_state_there_was_derives_it_anew(with_operator):
+    with_operator.end()
+    for path in with_operator.state_of(1).parent.glob("*.json"):
+        path.unlink()
+    with_operator.log += "b"
+    for _ in range(3):
+        with_operator.work()
+        with_operator.end()
+    assert isinstance(with_operator.errors[0], StateLost)
+    assert with_operator.store.live == 2
+    with_operator.check_whole()
 
 
 def test_another_number_of_buckets_is_derived_anew(with_operator):

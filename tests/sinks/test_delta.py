@@ -1,5 +1,6 @@
 """What is Delta's own: upkeep, others who change the table, a log that is shortened, S3."""
 
+import errno
 import os
 import threading
 from contextlib import closing
@@ -12,7 +13,7 @@ from sink_rows import batch, comparable, contents, position, rows_of, table
 
 from bench.peers.provision import missing_tools
 from bench.peers.s3proxy import s3_server
-from headwater.errors import ConfigError, Fenced, StoreRefused
+from headwater.errors import ConfigError, Fenced, StateLost, StoreRefused
 from headwater.settings import Secret
 from headwater.sinks.contract import Log, Target
 from headwater.sinks.settings import SinkSettings
@@ -203,3 +204,40 @@ def test_in_an_object_store(tmp_path):
             assert len([row for row in rows_of(store) if row["n"] == 1]) == 3
             with pytest.raises(StoreRefused, match="no links"):
                 store.promote(2)
+
+
+def failing_at(number, monkeypatch):
+    """The disk, at the n-th sync from now on."""
+    sync, calls = os.fsync, []
+
+    def fsync(descriptor):
+        calls.append(descriptor)
+        if len(calls) == number:
+            raise OSError(errno.EIO, "Input/output error")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return calls
+
+
+def test_a_batch_that_does_not_reach_the_disk_is_not_taken_for_written(tmp_path, monkeypatch):
+    """The file of rows, the commit, and the names of both; whichever it is."""
+    for number in range(1, 6):
+        with delta(tmp_path / str(number)).writer(1, ID_N) as writer, monkeypatch.context() as disk:
+            writer.apply(batch(0, rows(0)))
+            calls = failing_at(number, disk)
+            if number == 5:  # there is no such one
+                writer.apply(batch(1, rows(1)))
+                assert len(calls) == 4
+                return
+            with pytest.raises(StateLost, match="may not be on the disk"):
+                writer.apply(batch(1, rows(1)))
+
+
+def test_files_whose_names_are_escaped_in_the_log_are_synced(tmp_path, monkeypatch):
+    schema = pa.schema([("id", pa.int64()), ("place", pa.string())])
+    store = delta(tmp_path, partition_by="place")
+    with store.writer(1, schema) as writer:
+        calls = failing_at(0, monkeypatch)
+        writer.apply(batch(0, table(schema, [{"id": 1, "place": "São Paulo / 50 %"}])))
+    assert len(calls) == 4  # rows, commit, two directories

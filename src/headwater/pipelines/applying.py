@@ -2,6 +2,7 @@
 
 offsets/<batch>  ──▶  where the batch begins and ends      (noted by Spark before it runs)
 DataFrame        ──▶  Arrow, in the order of the log
+computing        ──▶  which state its operators have to find, and have left (manifests.py)
 computed         ──▶  rows that operators put aside, into their topic (late_rows.py)
 writer.apply     ──▶  rows and position in one transaction (again and again while the store
                       does not answer; the other pipelines go on meanwhile)
@@ -11,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 import numpy as np
@@ -47,7 +49,9 @@ class Applying:
         fields: pa.Schema,
         checkpoint: Checkpoint,
         *,
+        rows_of: Callable[[str], bool] = lambda _: True,
         before: Callable[[], None] = lambda: None,
+        computing: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext(),
         computed: Callable[[int], object] = lambda _: None,
         refuse: Callable[[Batch], Refuse] | None = None,
         applied: Callable[[Position], None] = lambda _: None,
@@ -56,7 +60,9 @@ class Applying:
         self._version = version
         self._fields = fields
         self._checkpoint = checkpoint
+        self._rows_of = rows_of
         self._before = before
+        self._computing = computing
         self._computed = computed
         self._told: int | None = None  # the batch that `computed` has been called with
         self._refuse = refuse
@@ -117,8 +123,9 @@ class Applying:
                 "where the batch begins is not known",
                 detail=f"{self._checkpoint.path} does not know batch {batch_id - 1}",
             )
-        rows = in_log_order(frame.toArrow())
-        check_truncates(rows, offsets)
+        with self._computing(batch_id):
+            rows = in_log_order(frame.toArrow())
+        check_truncates(rows, {each: offsets[each] for each in offsets if self._rows_of(each)})
         return Batch(query, batch_id, starts, offsets, rows)
 
     def _apply(self, batch: Batch) -> None:
@@ -200,6 +207,8 @@ def in_log_order(rows: pa.Table) -> pa.Table:
 def check_truncates(rows: pa.Table, offsets: Offsets) -> None:
     """Raises PipelineError if all rows are to go, and the log does not tell which came before:
     partitions have no order among each other, nor have topics. Some batch would lose new rows.
+    `offsets` are those of the topics whose rows are written; a table that is only looked up in has
+    no part in their order.
     """
     if OP not in rows.column_names or sum(map(len, offsets.values())) <= 1:
         return

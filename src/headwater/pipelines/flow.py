@@ -1,8 +1,9 @@
 """What a pipeline's function is given: the log as DataFrames, and a place to put the result."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
@@ -10,7 +11,22 @@ from pyspark.sql.types import StructType
 
 from headwater.config import nearest
 from headwater.errors import PipelineError
-from headwater.pipelines.operators.building import Built, above_operators, operators_in
+from headwater.pipelines.operators.building import (
+    Built,
+    inputs_with_rows,
+    is_operator,
+    operators_in,
+)
+from headwater.pipelines.operators.window_results import WINDOW_END, WINDOW_START
+from headwater.pipelines.plans import (
+    Node,
+    comes_from,
+    disorders_rows,
+    gives_op,
+    plan_of,
+    reads_alias,
+    streams_of,
+)
 from headwater.sinks.contract import OP, Log
 from headwater.sinks.settings import SinkSettings
 
@@ -41,13 +57,14 @@ class Write:
     patterns: tuple[str, ...] = ()
     operators: tuple[Built, ...] = ()  # that its rows go through
     not_from_log: str = ""  # what else its rows depend on, so that they cannot be derived again
+    rows_of: Callable[[str], bool] = lambda _: True  # whether a topic's rows go into it, as rows
 
     @property
     def name(self) -> str:
         return f"{self.to}/{self.table}"
 
     def reads(self, topic: str) -> bool:
-        return topic in self.topics or any(re.fullmatch(each, topic) for each in self.patterns)
+        return _is_among(self.topics, self.patterns, topic)
 
 
 class Reader(Protocol):
@@ -199,11 +216,15 @@ class Flow:
             raise PipelineError(
                 f"pipeline {self.name}: mode={mode!r}", hint="it is " + " or ".join(_MODES)
             )
+        plan = plan_of(frame)
         if keys and OP not in columns and not ignore_deletes:
-            self._check_deletes(frame, table)
+            self._check_deletes(plan, table)
+        if keys and POSITION not in columns:
+            self._check_order(frame, plan, table, keys)
         if not keys and OP in columns:
             is_free = KEPT_OP not in columns
             frame = frame.withColumnRenamed(OP, KEPT_OP) if is_free else frame.drop(OP)
+        topics, patterns = _topics(streams_of(plan))
         self.writes.append(
             Write(
                 frame,
@@ -212,9 +233,11 @@ class Flow:
                 keys,
                 mode or ("update" if keys else "append"),
                 {name: str(each) for name, each in (options or {}).items()},
-                *_read_by(frame),
-                operators_in(plan_of(frame)),
-                _depends_on(frame),
+                topics,
+                patterns,
+                operators_in(plan),
+                _TABLE if reads_alias(plan, _TABLE_MARK) else "",
+                partial(_is_among, *_topics(streams_of(plan, inputs_with_rows))),
             )
         )
 
@@ -228,37 +251,44 @@ class Flow:
             hint=f"did you mean {meant}?" if meant else f"[sink.{to}] in headwater.toml makes it",
         )
 
-    def _check_deletes(self, frame: DataFrame, table: str) -> None:
+    def _check_deletes(self, plan: Node, table: str) -> None:
         """A projection that leaves `_op` out would let deleted rows live on, and nobody would see
         it. What is aggregated or joined has no such column, unless the operator gives it one.
         """
-        plan = above_operators(plan_of(frame))
-        if OP in plan and not any(name in plan for name in ("Aggregate", "Join", "WithState")):
+        if gives_op(plan, is_operator):
             raise PipelineError(
                 f"pipeline {self.name}: what is written to {table} has lost its column {OP}",
                 detail="deleted rows would stay in the store",
                 hint=f'select "{OP}" and "{POSITION}" too, or say ignore_deletes=True',
             )
 
+    def _check_order(self, frame: DataFrame, plan: Node, table: str, key: tuple[str, ...]) -> None:
+        """Without `_position` rows of a key replace each other in the order in which they come: it
+        has to be one, or which of them is the last is luck. (`verify` finds the rest by counting.)
+        """
+        if OP in frame.columns and disorders_rows(plan, is_operator):
+            raise PipelineError(
+                f"pipeline {self.name}: what is written to {table} has {OP} and no {POSITION}",
+                detail="it comes out of a join or a shuffle of Spark's, so the order of the changes"
+                " of a row is not known",
+                hint=f'select "{POSITION}" too; it is not stored',
+            )
+        if operators_in(plan) and comes_from(frame, key, (WINDOW_START, WINDOW_END)) is False:
+            raise PipelineError(
+                f"pipeline {self.name}: the key of {table} does not tell windows apart",
+                detail=f"it is {', '.join(key)}: of several windows one would stay",
+                hint=f'key=[…, "{WINDOW_START}"], also under another name',
+            )
 
-def plan_of(frame: DataFrame) -> str:
-    return str(frame._jdf.queryExecution().analyzed().toString())  # noqa: SLF001
+
+def _topics(streams: Sequence[Node]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """And patterns."""
+    topics = {name for each in streams for name in each.topic.split(",") if name}
+    return tuple(sorted(topics)), tuple(sorted({each.pattern for each in streams} - {""}))
 
 
-def _read_by(frame: DataFrame) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Topics and patterns of the streams in the plan."""
-    found: tuple[set[str], set[str]] = set(), set()
-    for kind, options in _sources(frame):
-        if kind == "StreamingRelationV2":  # ours, or Spark's own connector
-            topic = options.get("topic") or options.get("subscribe")
-            pattern = options.get("pattern") or options.get("subscribePattern")
-            found[0].update(topic.split(",") if topic else ())
-            found[1].update([pattern] if pattern else ())
-    return tuple(sorted(found[0])), tuple(sorted(found[1]))
-
-
-def _depends_on(frame: DataFrame) -> str:
-    return _TABLE if f"SubqueryAlias {_TABLE_MARK}" in plan_of(frame) else ""
+def _is_among(topics: tuple[str, ...], patterns: tuple[str, ...], topic: str) -> bool:
+    return topic in topics or any(re.fullmatch(each, topic) for each in patterns)
 
 
 def has_events(frame: DataFrame) -> bool:

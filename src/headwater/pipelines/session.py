@@ -28,6 +28,7 @@ JAR = JAVA_DIR / "headwater.jar"
 FILE_SYSTEM_CLASS = "headwater.pipelines.DurableLocalFileSystem"
 OLDEST_JAVA = 17
 _MASTER_ANSWERS_S = 10.0
+_RESULTS = "spark.driver.maxResultSize"
 LOGGING = f"-Dlog4j2.configurationFile={(JAVA_DIR / 'log4j2.properties').as_uri()}"
 
 ConfValue = str | int | float | bool
@@ -64,6 +65,7 @@ def spark(
                 hint='settings are Spark\'s own: hw.spark(**{"spark.driver.memory": "4g"})',
             )
     settings = _settings(master, jars) | {key: _text(value) for key, value in conf.items()}
+    settings.setdefault(_RESULTS, _half(settings.get("spark.driver.memory", "1g")))
     builder = SparkSession.builder.appName(app_name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -169,6 +171,17 @@ def _settings(master: str, jars: Sequence[str]) -> dict[str, str]:
     if master.startswith("spark://"):
         settings["spark.jars"] = ",".join([str(JAR), *jars])
     return settings
+
+
+def _half(memory: str) -> str:
+    """Of the driver's memory, for the results of a job: Spark's own limit is 1 GiB however little
+    there is, so that a large batch would end the driver instead of failing.
+    """
+    found = re.fullmatch(r"(\d+)([kmgt]?)b?", memory.strip().lower())
+    if found is None:  # Spark will say what is wrong with it
+        return "512m"
+    kib = int(found[1]) * {"": 1 / 1024, "k": 1, "m": 1 << 10, "g": 1 << 20, "t": 1 << 30}[found[2]]
+    return f"{max(int(kib / 2), 1)}k"
 
 
 def _local_cores(master: str) -> int:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwater import config
+from headwater.errors import ConfigError
 
 if TYPE_CHECKING:
     from headwater.sinks.contract import Store
@@ -22,8 +23,15 @@ def store_told(loaded: config.Config, pipeline: str, told: dict[str, Any]) -> "S
 
 
 def place_of(loaded: config.Config) -> Path:
-    """Where checkpoints and states are."""
+    """Where checkpoints and states are. Raises ConfigError."""
     base = loaded.path.parent if loaded.path else Path.cwd()
+    if "://" in (loaded.spark.state_dir or ""):
+        raise ConfigError(
+            "spark.state_dir is to be a directory",
+            detail=f"{loaded.spark.state_dir}: checkpoints in object stores and HDFS do not work"
+            " yet; it would be taken for a local path",
+            hint="on a cluster a directory that all machines share, such as a mounted volume",
+        )
     if loaded.spark.state_dir:
         return (base / loaded.spark.state_dir).resolve()
     return (base / loaded.broker.data_dir / "pipelines").resolve()

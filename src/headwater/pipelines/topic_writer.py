@@ -14,7 +14,7 @@ the batch is not the one behind its last. A driver that was stopped and wakes up
 successor is refused by the broker.
 
 All that a micro-batch writes passes through the memory of the driver, compressed: Spark refuses
-more than `spark.driver.maxResultSize` (1 GiB), a task refuses more than half of that by itself.
+more than `spark.driver.maxResultSize`, a task refuses more than half a GiB by itself.
 """
 
 import time

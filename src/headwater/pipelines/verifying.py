@@ -8,7 +8,8 @@ pipeline may go on meanwhile: nothing is locked, and the offsets are the store's
 """
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -71,9 +72,9 @@ def verify(pipeline: Pipeline, name: str, *, version: int | None = None) -> Verd
     write = write_named(pipeline.flow(), name)
     store = open_store(pipeline.place, pipeline.name, write)
     try:
-        with tempfile.TemporaryDirectory(prefix="headwater-verify-") as directory:
-            chosen, fields, position = _saved(store, write, version, Path(directory))
-            stored = stored_frame(pipeline.spark, Path(directory) / "stored.parquet", fields)
+        with seen_by_tasks(pipeline.spark, pipeline.place.state_dir) as directory:
+            chosen, fields, position = _saved(store, write, version, directory)
+            stored = stored_frame(pipeline.spark, directory / "stored.parquet", fields)
             derived = derive(pipeline, write, position.offsets)
             if is_net(write, fields.names):
                 stored, derived = net_of(write, stored), net_of(write, derived)
@@ -188,6 +189,20 @@ def _saved(
             for batch in contents.rows:
                 file.write_batch(batch)
         return chosen, fields, contents.position
+
+
+@contextmanager
+def seen_by_tasks(spark: SparkSession, state_dir: Path) -> Iterator[Path]:
+    """A directory for a store's rows. On a cluster it is beside the checkpoints, which are where
+    all machines see them: a temporary one of the driver's would be empty elsewhere.
+    """
+    is_here = str(spark.sparkContext.master).startswith("local")
+    if not is_here:
+        state_dir.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(
+        prefix="headwater-verify-", dir=None if is_here else state_dir
+    ) as directory:
+        yield Path(directory)
 
 
 def stored_frame(spark: SparkSession, path: Path, fields: pa.Schema) -> DataFrame:

@@ -9,7 +9,6 @@ What the topic had at E0 was committed before the table was read. So a row that 
 between E0 and E1 must be equal, and one that did must be as the topic had it at some time between.
 """
 
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,7 +34,8 @@ from headwater.pipelines.flow import POSITION, Write
 from headwater.pipelines.offsets import ends_of
 from headwater.pipelines.reading import BoundedReader, as_table
 from headwater.pipelines.settings import PipelineSettings
-from headwater.pipelines.verifying import Verdict, compare, stored_frame
+from headwater.pipelines.stores_told import place_of
+from headwater.pipelines.verifying import Verdict, compare, seen_by_tasks, stored_frame
 from headwater.pipelines.waiting import await_capture
 from headwater.sinks.contract import OP, TRUNCATE, Log, Offsets, Position
 
@@ -56,8 +56,8 @@ def verify_captured(
         table = _table(source, settings.name, topic)
         shaper = Shaper(settings, source.connector, source.database)
         before = ends_of(log, [topic])
-        with tempfile.TemporaryDirectory(prefix="headwater-verify-") as directory:
-            path = Path(directory) / "stored.parquet"
+        with seen_by_tasks(spark, place_of(loaded)) as directory:
+            path = directory / "stored.parquet"
             chunks = _chunks(source, table, settings.chunk_rows, _last(log, settings.name))
             last = _save(chunks, shaper, fields, path)
             await_capture(log, settings.name, last, time.monotonic() + timeout_s)

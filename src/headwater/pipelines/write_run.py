@@ -4,7 +4,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +20,7 @@ from headwater.pipelines.flow import AT, POSITION, TOPICS, Write
 from headwater.pipelines.late_alert import LateAlert
 from headwater.pipelines.late_rows import LateRows
 from headwater.pipelines.offsets import has_reached
+from headwater.pipelines.operators.manifests import CommittedManifests
 from headwater.pipelines.operators.stages import STATE_DIRECTORY
 from headwater.pipelines.operators.state import begin, check_begun
 from headwater.pipelines.operators.state_told import Told, told_of_all
@@ -138,6 +139,14 @@ def _checkpoint(place: Place, pipeline: str, write: Write, version: Version) -> 
 def _check_operators(checkpoint: Checkpoint, write: Write) -> None:
     """Raises StateLost: also for one that is new, which cannot know what came before it."""
     for each in write.operators:
+        if checkpoint.operators.is_dir() and not (checkpoint.operators / each.name).exists():
+            there = [path.name for path in checkpoint.operators.iterdir() if path.is_dir()]
+            raise StateLost(
+                f"{write.name} has no state of {each.name}",
+                detail="it is new, or its settings or inputs were changed; state is there of "
+                + (", ".join(sorted(there)) or "none"),
+                hint='an operator with name="…" finds its state when its inputs are changed',
+            )
         check_begun(checkpoint.operators / each.name, each.buckets)
 
 
@@ -170,6 +179,7 @@ class WriteRun:
             place.log, f"{settings.name}/{write.name}", settings.name, choice.version
         )
         self._late = LateRows(place.log, settings.name, write.operators, self._checkpoint.operators)
+        self._manifests = CommittedManifests(write.operators, self._checkpoint.operators.absolute())
         self._alerts = {each.name: LateAlert(settings.late_alert) for each in write.operators}
         self._operators: dict[str, Told] = {}  # after the last batch
         self._applying = Applying(
@@ -177,7 +187,9 @@ class WriteRun:
             choice.version,
             fields_of(write),
             self._checkpoint,
+            rows_of=write.rows_of,
             before=before,
+            computing=self._computing,
             computed=self._late.publish,
             refuse=self._refused.of_batch if settings.bad_rows == "dead-letter" else None,
             applied=self._on_applied,
@@ -225,6 +237,11 @@ class WriteRun:
         shutil.rmtree(self._checkpoint.operators, ignore_errors=True)  # of a start that failed
         for each in self.write.operators:
             begin(self._checkpoint.operators / each.name, each.buckets)
+
+    def _computing(self, batch: int) -> AbstractContextManager[None]:
+        if not self.write.operators:
+            return nullcontext()
+        return self._manifests.computing(self.write.frame.sparkSession.sparkContext, batch)
 
     @contextmanager
     def _state_kept_here(self) -> Iterator[None]:

@@ -1,19 +1,19 @@
 """Batches into a Delta table, one commit each; and the table's upkeep."""
 
-import contextlib
 import logging
 import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import unquote
 
 import orjson
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from headwater.errors import ConfigError, Fenced, RowRefused
+from headwater.errors import ConfigError, Fenced, RowRefused, StateLost
 from headwater.settings import parse_duration_ms
 from headwater.sinks.contract import DELETE, OP, Batch, Refuse, Target, Writer, is_applied
 from headwater.sinks.delta_log import (
@@ -215,18 +215,28 @@ class DeltaWriter(Writer):
 
     def _sync(self) -> None:
         """delta-rs leaves it to the system when bytes reach the disk; Spark forgets the batch
-        when we return.
+        when we return. Raises StateLost: the commit is there to be seen, and may be gone after a
+        power cut. A sync that failed is not repeated, for the system may have dropped what it could
+        not write; so this version counts as lost, and another one is derived beside it.
         """
         if self._path is None:
             return
         log = os.path.join(self._path, "_delta_log", f"{self._seen:020}.json")
-        with contextlib.suppress(OSError), open(log, "rb") as commit:
-            for line in commit:
-                if line.startswith(b'{"add"'):
-                    _sync_file(os.path.join(self._path, orjson.loads(line)["add"]["path"]))
-            os.fsync(commit.fileno())
+        try:
+            with open(log, "rb") as commit:
+                for line in commit:
+                    if line.startswith(b'{"add"'):
+                        added = unquote(orjson.loads(line)["add"]["path"])  # as in an address
+                        _sync_file(os.path.join(self._path, added))
+                os.fsync(commit.fileno())
             sync_directory(os.path.dirname(log))
             sync_directory(self._path)
+        except OSError as error:
+            raise StateLost(
+                f"what was written to {self._target.name} may not be on the disk",
+                detail=str(error),
+                hint="look after the disk; the table is derived again from the log",
+            ) from error
 
     def _look_after(self) -> None:
         """The batch is in the table: whatever fails here is for the next time."""

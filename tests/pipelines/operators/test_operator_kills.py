@@ -29,12 +29,13 @@ PIPELINE = """
     others = flow.changes("{others}", "other bigint, name_id bigint, then timestamp")
     at = hw.event_time("at", delay="5 seconds", future=None)
     def sums(**late):
-        windows = hw.tumbling(rows, at, "1 minute", by="name_id", **late)
+        name = "tumbling-2" if "allowed_lateness" in late else "tumbling-1"
+        windows = hw.tumbling(rows, at, "1 minute", by="name_id", name=name, **late)
         return windows.agg(total=hw.agg.sum("n"), rows=hw.agg.count())
     key = ["name_id", "window_start"]
     flow.write(sums(late="side"), to="cache", table="sums", key=key)
     pairs = hw.join(
-        rows, others, on="name_id", within="3 seconds", late="side",
+        rows, others, on="name_id", within="3 seconds", late="side", name="join-1",
         left_time=at, right_time=hw.event_time("then", delay="5 seconds", future=None),
     )
     flow.write(pairs, to="cache", table="pairs", key=["id", "other"])

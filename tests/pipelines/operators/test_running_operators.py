@@ -17,7 +17,8 @@ PIPELINE = """
     rows = flow.changes("{topic}", "id bigint, name string, n bigint, at timestamp")
     at = hw.event_time("at", delay="10 seconds", future=None)
     def sums(**late):
-        windows = hw.tumbling(rows, at, "1 minute", by="name", **late)
+        name = "tumbling-2" if "allowed_lateness" in late else "tumbling-1"
+        windows = hw.tumbling(rows, at, "1 minute", by="name", name=name, **late)
         return windows.agg(total=hw.agg.sum("n"), rows=hw.agg.count())
     key = ["name", "window_start"]
     flow.write(sums(late="side"), to="cache", table="sums", key=key)
@@ -28,7 +29,7 @@ PIPELINE = """
 ONE_WRITE = """
     rows = flow.changes("{topic}", "id bigint, name string, n bigint, at timestamp")
     at = hw.event_time("at", delay="10 seconds", future=None)
-    windows = hw.tumbling(rows, at, "1 minute", by="name", late="side")
+    windows = hw.tumbling(rows, at, "1 minute", by="name", late="side", name="tumbling-1")
     sums = windows.agg(total=hw.agg.sum("n"), rows=hw.agg.count())
     flow.write(sums, to="cache", table="sums", key=["name", "window_start"])
 """
@@ -196,10 +197,12 @@ def test_lost_state_is_derived_anew_and_a_rebuild_has_its_own(spark, tmp_path, b
         assert runner.errors() == []
     assert project.sums_in("sums") == project.expected_sums()
 
-    # Damage that is found by a worker, in the middle of a batch.
+    # What a worker finds, in the middle of a batch: one bucket's newest manifest is gone, and the
+    # one before it is there.
     operators = project.state_dir / "losing" / "cache.sums" / "v2" / "checkpoint" / "operators"
-    for path in (operators / "tumbling-1").glob("*/*.json"):
-        path.write_bytes(b"{")
+    bucket = operators / "tumbling-1" / "3"
+    newest = max(int(each.stem) for each in bucket.glob("*.json"))
+    (bucket / f"{newest}.json").unlink()
     project.at(0, 270)
     with project.running(spark, "losing"):
         wait_for(lambda: live_version(spark, project) == 3, "a new version")

@@ -3,6 +3,7 @@
 import tempfile
 from itertools import count
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from event_log import (
@@ -26,10 +27,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from headwater.errors import StateLost
+from headwater.pipelines.operators import session_state
 from headwater.pipelines.operators.aggregate import Count
 from headwater.pipelines.operators.lateness import Lateness
 from headwater.pipelines.operators.named_aggregates import NamedAggregates
 from headwater.pipelines.operators.sessions import Sessions
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _many_sessions():
+    """So that a few sessions are written as many are: those that have changed."""
+    with mock.patch.object(session_state, "_FEW", 0):
+        yield
 
 
 def driver_of(
@@ -212,9 +221,10 @@ def test_a_correction_that_reopens_a_session_takes_it_back_until_it_ends(tmp_pat
 @pytest.mark.parametrize("late", ["drop", "correct"])
 def test_a_key_that_is_silent_leaves_no_state(tmp_path, late):
     driver = driver_of(tmp_path, gap=10, late=late, allowed=50 if late == "correct" else 0)
-    driver.batch(rows(0, name="silent"))
-    for time in range(10, 200, 10):
-        driver.batch(rows(time, name="busy"))
+    with mock.patch.object(session_state, "_FEW", 64):
+        driver.batch(rows(0, name="silent"))
+        for time in range(10, 200, 10):
+            driver.batch(rows(time, name="busy"))
     names = set()
     for state in driver.states.values():
         for table in {*state._tables, *state._put}:

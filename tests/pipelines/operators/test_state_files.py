@@ -10,6 +10,7 @@ import pytest
 
 from headwater.errors import PipelineError, StateLost
 from headwater.pipelines.operators.state import (
+    NO_MANIFEST,
     FileState,
     MemoryState,
     begin,
@@ -28,8 +29,10 @@ def operator(tmp_path):
     return operator
 
 
-def opened(operator, batch, files=None):
-    return FileState(operator, 0, batch, buckets=BUCKETS, is_begun=True, files=files)
+def opened(operator, batch, files=None, required=None):
+    return FileState(
+        operator, 0, batch, buckets=BUCKETS, is_begun=True, required=required, files=files
+    )
 
 
 def rows(*values):
@@ -259,6 +262,41 @@ def test_a_checkpoint_that_was_set_back_is_a_lost_state(operator):
         step(operator, batch)
     with pytest.raises(StateLost, match="a later batch"):
         opened(operator, 3)
+
+
+def test_a_manifest_that_is_gone_is_a_lost_state_and_not_the_one_before_it(operator):
+    for batch in range(4):
+        step(operator, batch)
+    (operator / "0" / "3.json").unlink()
+    with pytest.raises(StateLost, match="cannot be read"):
+        opened(operator, 4, required=3)
+
+
+def test_the_only_manifest_is_gone(operator):
+    step(operator, 0)
+    (operator / "0" / "0.json").unlink()
+    with pytest.raises(StateLost, match="cannot be read"):
+        opened(operator, 1, required=0)
+
+
+def test_a_manifest_that_the_driver_does_not_know_of(operator):
+    """Of a worker that lived on, with other records than those that counted."""
+    step(operator, 0)
+    step(operator, 2)
+    for required in (NO_MANIFEST, 0):
+        with pytest.raises(StateLost, match="not the one that its driver knows of"):
+            opened(operator, 3, required=required)
+    assert opened(operator, 3, required=2).document == {"last": 2}
+    assert opened(operator, 2, required=0).document == {"last": 0}, "it runs again"
+
+
+def test_a_commit_says_which_manifest_has_the_state(operator):
+    assert opened(operator, 0, required=NO_MANIFEST).commit() == NO_MANIFEST
+    step(operator, 1)
+    assert opened(operator, 2, required=1).commit() == 1
+    state = opened(operator, 3, required=1)
+    state.document["last"] = 3
+    assert state.commit() == 3
 
 
 def test_what_is_gone_is_not_begun_anew(operator):

@@ -8,7 +8,7 @@ partition leave in their order.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +26,7 @@ from headwater.pipelines.operators.contract import (
     Progress,
     State,
 )
+from headwater.pipelines.operators.fingerprints import NO_SETTING
 from headwater.pipelines.operators.keyed_table import GONE, VALID, KeyedTable
 from headwater.pipelines.operators.layouts import check_settings
 from headwater.pipelines.operators.stamping import epoch_us
@@ -46,11 +47,12 @@ class AsOfJoin:
     """Operator (contract.py). The first input is the events, the second the table's changes."""
 
     output: pa.Schema
-    events: tuple[str, ...]  # columns of the result
+    events: tuple[str, ...] = field(metadata=NO_SETTING)  # columns of the result
     event_key: tuple[str, ...]
     table_key: tuple[str, ...]
     table: tuple[pa.Field, ...]  # the key's columns, and those of the result
-    columns: tuple[str, ...]  # the table's that the result has, behind the events'
+    # The table's that the result has, behind the events'.
+    columns: tuple[str, ...] = field(metadata=NO_SETTING)
     is_inner: bool
     time: EventTime  # of events
     is_log_time: bool  # events ask for the time at which they came into the log, else for their own

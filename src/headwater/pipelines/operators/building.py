@@ -1,20 +1,18 @@
 """Names of operators: the same each time the pipeline is built, so that each finds its state."""
 
-import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final
 
-_PASSING: Final = re.compile(r"#\d+L?|@[0-9a-f]+")  # numbers of a plan that are others each time
-_IN_PLAN: Final = re.compile(r"^\W*MapInArrow ([\w-]+)\(.*$", re.MULTILINE)
-# What lets rows of a partition be in several tasks, or in another order. Operators shuffle, too.
-_MOVING: Final = re.compile(
-    r"^\W*(Repartition|Rebalance|Join|Aggregate|Window|Deduplicate|Distinct|Sort|FlatMap|Transform)",
-    re.MULTILINE,
-)
+from headwater.errors import PipelineError
+from headwater.pipelines.plans import Node
+
+_NAME: Final = re.compile(
+    r"[A-Za-z0-9_-]+"
+)  # it becomes a directory, and part of transactional ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +23,7 @@ class Built:
     buckets: int
     keys: tuple[tuple[str, ...], ...]  # of each input
     time_columns: tuple[tuple[str, ...], ...]  # that tell its event time
+    passes: tuple[Node, ...] = ()  # the plans of inputs whose rows it gives, with their `_op`
 
 
 @dataclass
@@ -62,38 +61,44 @@ def depends_on_when(what: str) -> None:
         now.unrepeatable.append(what)
 
 
-def name_operator(kind: str, described: Sequence[str]) -> str:
-    """By its kind and how many of that kind the function has made before: `tumbling-1`. Outside of
-    a pipeline, where nobody counts, by what it does and to what (`described`, plans of Spark's).
+def name_operator(kind: str, fingerprint: str, name: str | None = None) -> str:
+    """As its user names it, else by its kind and what it is (fingerprints.py), so that no other one
+    finds its state; of those that are the same in everything, by how many there were before.
     """
     now = _current.get()
-    if now is None:
-        text = _PASSING.sub("", "\n".join(described))
-        return f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-    name = f"{kind}-{1 + sum(each.rpartition('-')[0] == kind for each in now.operators)}"
-    now.operators.append(name)
+    if name is None:
+        name = f"{kind}-{fingerprint}"
+        alike = 0 if now is None else now.operators.count(name)
+        if now is not None:
+            now.operators.append(name)
+        return f"{name}-{1 + alike}" if alike else name
+    if not _NAME.fullmatch(name):
+        raise PipelineError(
+            f"{kind}: name={name!r}", hint="a name is made of letters, digits, _ and -"
+        )
+    if now is not None:
+        if name in now.operators:
+            raise PipelineError(f"pipeline {now.pipeline}: two operators are called {name}")
+        now.operators.append(name)
     return name
 
 
-def operators_in(plan: str) -> tuple[Built, ...]:
+def operators_in(plan: Node) -> tuple[Built, ...]:
     """Those that a DataFrame goes through, by its plan (`Running` gives its name to Spark)."""
-    names = dict.fromkeys(found[1] for found in _found(plan))
     now = _current.get()
+    names = dict.fromkeys(each.function for each in plan if is_operator(each))
     return tuple(now.built[name] for name in names) if now else ()
 
 
-def moves_rows(plan: str) -> bool:
-    """Whether rows may not come as the log has them: each partition's in one task, in order."""
-    return _MOVING.search(plan) is not None
-
-
-def above_operators(plan: str) -> str:
-    """The plan down to the first operator's result: what is said below it is of its inputs."""
-    first = next(_found(plan), None)
-    return plan[: first.end()] if first else plan
-
-
-def _found(plan: str) -> Iterator[re.Match[str]]:
-    """Functions of users may be there, too."""
+def inputs_with_rows(node: Node) -> tuple[Node, ...]:
+    """What the rows that a step gives are rows of; an operator may make its own."""
     now = _current.get()
-    return (each for each in _IN_PLAN.finditer(plan) if now and each[1] in now.built)
+    if now is None or node.function not in now.built:
+        return node.children
+    return now.built[node.function].passes
+
+
+def is_operator(node: Node) -> bool:
+    """Functions of users may be in a plan, too."""
+    now = _current.get()
+    return now is not None and node.function in now.built

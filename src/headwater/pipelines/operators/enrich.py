@@ -42,6 +42,7 @@ def enrich(
     keep_versions: Duration | None = None,
     columns: Columns = None,
     key: Sequence[str] | str = (),
+    name: str | None = None,
 ) -> "DataFrame":
     """The events, each with the columns of the row of `table` that has its key, as it was when the
     event came into the log, or at the event's own time (`as_of`). An event is not revised when the
@@ -58,6 +59,7 @@ def enrich(
     `keep_versions`  with `as_of`, how far the time of an event may be behind the watermark of its
                 partition (7 days); an older one finds no row, and is counted
     `columns`   of the table that are wanted, or {"name": "customer_name"}; all but its key
+    `name`      by which it finds its state when its inputs are changed
     """
     read = _table_read(table)
     changes = _changes(read, is_stream=events.isStreaming)
@@ -99,9 +101,10 @@ def enrich(
         [
             # Spark plans sources in this order: what the table had when the events were planned is
             # in the same batch or before.
-            Side(events, operator.event_key, operator.events, times.events),
+            Side(events, operator.event_key, operator.events, times.events, passes=True),
             Side(changes, operator.table_key, read_columns, times.table, _EVERYWHERE),
         ],
+        name=name,
     )
 
 

@@ -26,6 +26,7 @@ def session(
     late: str = DROP,
     allowed_lateness: Duration | None = None,
     early: bool = False,
+    name: str | None = None,
 ) -> Windowed:
     """Rows of a key that are at most `gap` apart, from the first of them to `gap` after the last.
 
@@ -41,7 +42,7 @@ def session(
         _check_compared("session", compared)
         return Sessions(windows.by, gap_us, windows.time, lateness, early, aggregates)
 
-    return windowed("session", frame, time, by, lateness, make)
+    return windowed("session", frame, time, by, lateness, make, name=name)
 
 
 def sliding(
@@ -54,6 +55,7 @@ def sliding(
     late: str = DROP,
     allowed_lateness: Duration | None = None,
     early: bool = False,
+    name: str | None = None,
 ) -> Windowed:
     """Each row gives a result, over the rows of its key from `size` before it (left out) to itself,
     and those of the same time. Results have `by`, `event_time`, the columns of the row that are to
@@ -63,7 +65,7 @@ def sliding(
     lateness = lateness_of(late, allowed_lateness)
     keys = (by,) if isinstance(by, str) else tuple(by)
     wanted = (keep,) if isinstance(keep, str) else tuple(dict.fromkeys(keep))
-    kept = tuple(name for name in wanted if name not in keys)
+    kept = tuple(each for each in wanted if each not in keys)
 
     def make(
         windows: Windowed, aggregates: NamedAggregates, compared: dict[str, Previous]
@@ -71,7 +73,9 @@ def sliding(
         _check_compared("sliding", compared)
         return Sliding(windows.by, kept, size_us, windows.time, lateness, early, aggregates)
 
-    return windowed("sliding", frame, time, by, lateness, make, keep=kept, reserved=RESERVED)
+    return windowed(
+        "sliding", frame, time, by, lateness, make, keep=kept, reserved=RESERVED, name=name
+    )
 
 
 def _check_compared(kind: str, compared: dict[str, Previous]) -> None:

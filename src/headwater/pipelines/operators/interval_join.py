@@ -11,7 +11,7 @@ batch, and a row that leaves alone has no partner among them.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from headwater.pipelines.flow import AT, POSITION
 from headwater.pipelines.operators.contract import OFFSET, ORIGIN, TIME, WATERMARK, Input, State
+from headwater.pipelines.operators.fingerprints import NO_SETTING
 from headwater.pipelines.operators.interval_matching import matching
 from headwater.pipelines.operators.kept_rows import KeptRows, Run, sorted_run
 from headwater.pipelines.operators.lateness import LATE, OF_SIDE, Lateness, admit
@@ -39,7 +40,8 @@ class JoinSide:
     time: EventTime
     key: tuple[str, ...]
     hash_column: str  # equal where keys are; the key itself where that is one integer
-    columns: tuple[tuple[str, str], ...]  # of the rows, and what they are called in the result
+    # Of the rows, and what they are called in the result.
+    columns: tuple[tuple[str, str], ...] = field(metadata=NO_SETTING)
     is_outer: bool  # whether its rows come out without a partner, too
     back_us: int  # how far before its own time its partners may be
     ahead_us: int  # and behind
@@ -121,9 +123,9 @@ class IntervalJoin:
 
     def _alone(self, side: JoinSide, rows: pa.Table) -> pa.Table:
         found = _payload(side, rows)
-        for field in self.output:
-            if field.name not in (*found.column_names, OP, POSITION):
-                found = found.append_column(field, pa.nulls(len(found), field.type))
+        for each in self.output:
+            if each.name not in (*found.column_names, OP, POSITION):
+                found = found.append_column(each, pa.nulls(len(found), each.type))
         return found
 
     def _finished(self, found: list[pa.Table], places: list[list[Any]]) -> pa.Table:

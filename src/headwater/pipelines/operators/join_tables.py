@@ -43,6 +43,7 @@ def join_tables(
     left_key: str | Sequence[str],
     right_key: str | Sequence[str],
     how: How = "inner",
+    name: str | None = None,
 ) -> "DataFrame":
     """The join of two tables that change, as changes of the result: after each batch, the result
     is the join of both tables as they are at that place in the log.
@@ -67,13 +68,13 @@ def join_tables(
     left, right = with_equal_types(_KIND, left, right, pairs)
     tables = joined_tables([_columns(left), _columns(right)], keys, pairs, how)
     join, consolidation = planned(tables, pairs, how)
-    moves = [_moves(table, frame) for table, frame in zip(tables, (left, right), strict=True)]
-    joined = run_operator(_KIND, join, moves)
+    moves = [_moves(table, frame, name) for table, frame in zip(tables, (left, right), strict=True)]
+    joined = run_operator(_KIND, join, moves, name=name)
     if consolidation is None:
         return joined
     columns = tuple(name for name in joined.columns if name != POSITION)
     sides = [Side(joined, consolidation.key, columns)]
-    return run_operator(f"{_KIND}_result", consolidation, sides)
+    return run_operator(f"{_KIND}_result", consolidation, sides, name=name and f"{name}-result")
 
 
 def joined_tables(
@@ -104,12 +105,13 @@ def planned(
     return join, None if is_last else OneChangePerRow(key, output)
 
 
-def _moves(table: JoinedTable, frame: "DataFrame") -> Side:
+def _moves(table: JoinedTable, frame: "DataFrame", name: str | None) -> Side:
     names = tuple(table.columns.names)
     changes = run_operator(
         f"{_KIND}_{table.name}",
         TableChanges(table.name, table.columns, table.key, table.on),
         [Side(frame, table.key, (*names, OP), everywhere=f"{OP} = '{TRUNCATE}'")],
+        name=name and f"{name}-{table.name}",
     )
     return Side(changes, table.on, (*names, OP))
 

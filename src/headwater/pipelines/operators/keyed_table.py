@@ -1,15 +1,16 @@
 """A table in an operator's state, as it is and as it was: the versions of its rows.
 
-    base     all versions but the latest ones, in the order of (hash of the key, valid from, offset)
-    delta    the versions since, in the same order
+    rows0, rows1, …    versions in the order of (hash of the key, valid from, offset): in each twice
+                       as many as in the one before, or less; most are not there
 
-A batch writes the delta anew and leaves the base alone, until the delta is a quarter of the base:
-then both become a new base. So what a change costs grows with the logarithm of the table, not with
-the table. With that go the versions that nobody can ask for any more: those before `oldest_us`, but
-for the newest of each key.
+A batch writes its versions as one more of these. One of the same size is merged with it, and the
+result with the next one, as digits are carried when counting: so a version is written again only
+when as many others have come, and what a change costs grows with the logarithm of the table. With
+that go the versions that nobody can ask for any more: those before `oldest_us`, but for the newest
+of each key.
 
-A row is looked up by a search for the hash and the time in both, all rows of a batch at once; then
-the keys themselves are compared.
+A row is looked up by a search for the hash and the time in all of them, all rows of a batch at
+once; then the keys themselves are compared. The latest version counts, whichever table it is in.
 """
 
 from collections.abc import Sequence
@@ -36,7 +37,8 @@ _ORDERED_BY: Final = (
     (ORIGIN, pa.int32()),
     (OFFSET, pa.int64()),
 )
-_LEAST_ROWS: Final = 4096  # of a delta, before it is worth a new base
+_LEAST_ROWS: Final = 64  # fewer are not worth a table of their own
+_LEVELS: Final = 48
 
 Times = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.int64]
@@ -73,16 +75,20 @@ class KeyedTable:
         self._state = state
         self._key = tuple(key)
         self._schema = pa.schema([*columns, *(pa.field(*each) for each in _ORDERED_BY)])
-        self._base = _Part(self._kept("base"), self._key)
-        self._delta = _Part(self._kept("delta"), self._key)
+        self._parts: dict[int, _Part] = {}  # by level
+        for level in range(_LEVELS):
+            kept = state.table(f"rows{level}")
+            if kept is not None:
+                rows = with_columns_of(self._schema, kept, self._key)
+                self._parts[level] = _Part(rows, self._key)
+        self._added = _Part(self._schema.empty_table(), self._key)
         self._truncations = [
             Truncation(*each) for each in state.document.get("table_truncated", ())
         ]
-        self._has_changed = False
 
     def __len__(self) -> int:
         """Versions."""
-        return len(self._base.rows) + len(self._delta.rows)
+        return sum(len(each.rows) for each in (*self._parts.values(), self._added))
 
     def add(self, versions: pa.Table) -> None:
         """Rows with `columns`, VALID, GONE, ORIGIN and OFFSET; keys without nulls."""
@@ -90,9 +96,8 @@ class KeyedTable:
             return
         hashes = _hashes([versions[name] for name in self._key])
         versions = versions.append_column(HASH, pa.array(hashes)).select(self._schema.names)
-        both = pa.concat_tables([self._delta.rows, versions.cast(self._schema)])
-        self._delta = _Part(_ordered(both), self._key)
-        self._has_changed = True
+        both = pa.concat_tables([self._added.rows, versions.cast(self._schema)])
+        self._added = _Part(_ordered(both), self._key)
 
     def truncate(self, origin: int, offset: int, valid_us: int) -> None:
         self._truncations.append(Truncation(origin, offset, valid_us))
@@ -104,52 +109,53 @@ class KeyedTable:
         for column in keys:
             if column.null_count:
                 has_key &= column.is_valid().to_numpy()
-        in_base, in_delta = (
-            self._find_in(part, keys, hashes, at_us, has_key) for part in (self._base, self._delta)
-        )
-        if len(self._base.rows) and len(self._delta.rows):
-            is_both = (in_base >= 0) & (in_delta >= 0)
-            delta_is_later = _is_later(self._delta, in_delta, self._base, in_base)
-            in_base[is_both & delta_is_later] = -1
-            in_delta[is_both & ~delta_is_later] = -1
-        for part, found in ((self._base, in_base), (self._delta, in_delta)):
-            found[part.is_gone(found)] = -1
-        return Found(self._base.rows, in_base, self._delta.rows, in_delta)
+        found = Found(self._schema, np.full(len(hashes), -1, np.int64))
+        for part in (*self._parts.values(), self._added):
+            if len(part.rows):
+                found.take(part, self._find_in(part, keys, hashes, at_us, has_key))
+        found.forget_gone()
+        return found
 
     def save(self, oldest_us: int, read_us: int) -> None:
         """Nobody will ask for a time before `oldest_us`; versions that are valid before `read_us`
         have all been added.
         """
-        state = self._state
         due = [e for e in self._truncations if e.valid_us <= oldest_us and e.valid_us < read_us]
-        if due or len(self._delta.rows) > max(_LEAST_ROWS, len(self._base.rows) // 4):
-            both = _ordered(pa.concat_tables([self._base.rows, self._delta.rows]))
-            self._merged(both, oldest_us, due)
-            state.put("base", self._base.rows)
-            state.put("delta", None)
-        elif self._has_changed:
-            state.put("delta", self._delta.rows)
-        state.document["table_truncated"] = [
+        before = set(self._parts)
+        level: int | None = None
+        if due:
+            level = self._merge(before, oldest_us, due)
+        elif len(self._added.rows):
+            level = _level(len(self._added.rows))
+            while level in self._parts:
+                level = self._merge({level}, oldest_us, ())
+        if level is not None:
+            self._parts[level] = self._added
+            self._added = _Part(self._schema.empty_table(), self._key)
+            for each in before - set(self._parts):
+                self._state.put(f"rows{each}", None)
+            self._state.put(f"rows{level}", self._parts[level].rows)
+        self._truncations = [each for each in self._truncations if each not in due]
+        self._state.document["table_truncated"] = [
             [each.origin, each.offset, each.valid_us] for each in self._truncations
         ]
 
-    def _merged(self, both: pa.Table, oldest_us: int, due: Sequence[Truncation]) -> None:
-        """What is left of both is the base; truncations that everybody knows of are done with."""
-        if due and len(both):
-            dead = np.zeros(len(both), np.bool_)
-            places = [_numbers(both, name) for name in (ORIGIN, OFFSET, VALID)]
+    def _merge(self, levels: set[int], oldest_us: int, due: Sequence[Truncation]) -> int:
+        """Those of these levels become part of what was added; its level now. What has been
+        truncated goes where everything is in one; so does what only says that there is no row, as
+        it may have to hide an older version in another table.
+        """
+        parts = [self._added.rows, *(self._parts.pop(each).rows for each in sorted(levels))]
+        rows = _ordered(pa.concat_tables(parts))
+        if due and len(rows):
+            dead = np.zeros(len(rows), np.bool_)
+            places = [_numbers(rows, name) for name in (ORIGIN, OFFSET, VALID)]
             for each in due:
                 dead |= each.removes(*places)
-            both = both.filter(pa.array(~dead))
-        self._truncations = [each for each in self._truncations if each not in due]
-        self._base = _Part(_without_superseded(both, self._key, oldest_us), self._key)
-        self._delta = _Part(self._schema.empty_table(), self._key)
-
-    def _kept(self, name: str) -> pa.Table:
-        kept = self._state.table(name)
-        if kept is None:
-            return self._schema.empty_table()
-        return with_columns_of(self._schema, kept, self._key)
+            rows = rows.filter(pa.array(~dead))
+        rows = _without_superseded(rows, self._key, oldest_us, is_all=not self._parts)
+        self._added = _Part(rows, self._key)
+        return _level(len(rows))
 
     def _find_in(
         self,
@@ -160,8 +166,6 @@ class KeyedTable:
         has_key: npt.NDArray[np.bool_],
     ) -> npt.NDArray[np.int64]:
         found = np.full(len(hashes), -1, np.int64)
-        if not len(part.rows):
-            return found
         _search(part.hashes, part.valid, hashes, at_us, found)
         found[~has_key] = -1
         # Nearly always the first one is right: another key of the same hash is one in 2^64.
@@ -188,45 +192,59 @@ class KeyedTable:
         return is_dead
 
 
-@dataclass(frozen=True)
 class Found:
-    base: pa.Table
-    in_base: npt.NDArray[np.int64]  # -1: not there
-    delta: pa.Table
-    in_delta: npt.NDArray[np.int64]
+    """Of each row that was asked for, the version that counts: in which part, and where there."""
+
+    def __init__(self, schema: pa.Schema, which: npt.NDArray[np.int64]) -> None:
+        self._schema = schema
+        self._parts: list[_Part] = []
+        self._which = which  # -1: nothing was found
+        self._places = np.zeros(len(which), np.int64)
 
     @property
     def is_found(self) -> npt.NDArray[np.bool_]:
-        found: npt.NDArray[np.bool_] = (self.in_base >= 0) | (self.in_delta >= 0)
+        found: npt.NDArray[np.bool_] = self._which >= 0
         return found
+
+    def take(self, part: "_Part", places: npt.NDArray[np.int64]) -> None:
+        """Where these are later than what was found before."""
+        is_later = places >= 0
+        for number, other in enumerate(self._parts):
+            both = np.flatnonzero(is_later & (self._which == number))
+            is_later[both] = _is_later(part, places[both], other, self._places[both])
+        self._which[is_later] = len(self._parts)
+        self._places[is_later] = places[is_later]
+        self._parts.append(part)
+
+    def forget_gone(self) -> None:
+        for number, part in enumerate(self._parts):
+            of_part = np.flatnonzero(self._which == number)
+            self._which[of_part[part.is_gone(self._places[of_part])]] = -1
 
     def columns(self, names: Sequence[str]) -> list[pa.ChunkedArray]:
         """Nulls where nothing was found."""
-        both = (self.base, self.in_base), (self.delta, self.in_delta)
-        used = [(rows, places) for rows, places in both if (places >= 0).any()]
+        used = [each for each in range(len(self._parts)) if (self._which == each).any()]
         if not used:
-            kinds = [self.base.schema.field(name).type for name in names]
-            return [pa.chunked_array([pa.nulls(len(self.in_base), kind)]) for kind in kinds]
+            kinds = [self._schema.field(name).type for name in names]
+            return [pa.chunked_array([pa.nulls(len(self._which), kind)]) for kind in kinds]
         if len(used) == 1:
-            rows, places = used[0]
-            return _taken(rows, names, places)
-        # First all that the base has, with nulls; then the delta's; then each in its place.
-        of_base, of_delta = (
-            _taken(rows, names, places)
-            for rows, places in ((self.base, self.in_base), (self.delta, self._chosen()))
-        )
-        place = np.arange(len(self.in_base))
-        is_delta = self.in_delta >= 0
-        place[is_delta] = len(place) + np.arange(int(is_delta.sum()))
-        order = pa.array(place)
+            places = np.where(self._which >= 0, self._places, -1)
+            return _taken(self._parts[used[0]].rows, names, places)
+        # First all that one part has, then the next one's; then each in its place.
+        order = np.full(len(self._which), -1, np.int64)
+        taken, count = [], 0
+        for each in used:
+            of_part = np.flatnonzero(self._which == each)
+            order[of_part] = count + np.arange(len(of_part))
+            count += len(of_part)
+            taken.append(_taken(self._parts[each].rows, names, self._places[of_part]))
+        where = pa.array(order, mask=order < 0)
         return [
-            pa.chunked_array([*one.chunks, *other.chunks]).combine_chunks().take(order)
-            for one, other in zip(of_base, of_delta, strict=True)
+            pa.chunked_array([chunk for one in columns for chunk in one.chunks])
+            .combine_chunks()
+            .take(where)
+            for columns in zip(*taken, strict=True)
         ]
-
-    def _chosen(self) -> npt.NDArray[np.int64]:
-        chosen: npt.NDArray[np.int64] = self.in_delta[self.in_delta >= 0]
-        return chosen
 
 
 class _Part:
@@ -263,6 +281,11 @@ class _Part:
         return is_gone & (places >= 0)
 
 
+def _level(rows: int) -> int:
+    """Tables of the same level are about as large as each other."""
+    return (rows // _LEAST_ROWS).bit_length()
+
+
 def _hashes(keys: Sequence[pa.ChunkedArray]) -> Hashes:
     """One word is enough to find a key, because keys are compared."""
     hashes: Hashes = np.ascontiguousarray(hashes_of(keys)[:, 0]).view(np.int64)
@@ -275,23 +298,27 @@ def _is_later(
     other: _Part,
     its_places: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.bool_]:
-    valid, its_valid = one.valid[places], other.valid[its_places]
-    is_behind = one.offsets[places] > other.offsets[its_places]
-    is_later: npt.NDArray[np.bool_] = (valid > its_valid) | ((valid == its_valid) & is_behind)
-    return is_later
+    later = np.zeros(len(places), np.bool_)
+    is_even = np.ones(len(places), np.bool_)
+    for here, there in ((one.valid, other.valid), (one.offsets, other.offsets),
+                        (one.origins, other.origins)):  # fmt: skip
+        later |= is_even & (here[places] > there[its_places])
+        is_even &= here[places] == there[its_places]
+    return later
 
 
 def _ordered(versions: pa.Table) -> pa.Table:
     versions = versions.combine_chunks()
-    order = np.lexsort(
-        (_numbers(versions, OFFSET), _numbers(versions, VALID), _numbers(versions, HASH))
-    )
+    order = np.lexsort([_numbers(versions, name) for name in (ORIGIN, OFFSET, VALID, HASH)])
     return versions.take(pa.array(order))
 
 
-def _without_superseded(versions: pa.Table, key: Sequence[str], oldest_us: int) -> pa.Table:
-    """A version is not needed if the next one of its key is valid at the oldest time, too; nor is
-    the last one that is left then, if it only says that there is no row.
+def _without_superseded(
+    versions: pa.Table, key: Sequence[str], oldest_us: int, *, is_all: bool
+) -> pa.Table:
+    """A version is not needed if the next one of its key is valid at the oldest time, too; nor, if
+    these are all there are, is the last one that is left then, if it only says that there is no
+    row.
     """
     if len(versions) < 1:
         return versions
@@ -303,6 +330,8 @@ def _without_superseded(versions: pa.Table, key: Sequence[str], oldest_us: int) 
     is_old = _numbers(versions, VALID) <= oldest_us
     is_needed = np.ones(len(versions), np.bool_)
     is_needed[:-1] = ~(is_same & is_old[1:])
+    if not is_all:
+        return versions.filter(pa.array(is_needed))
     gone = _array(versions[GONE]).to_numpy(zero_copy_only=False)
     hashes = _numbers(versions, HASH)
     is_after_stranger = np.zeros(len(versions), np.bool_)  # of the same hash

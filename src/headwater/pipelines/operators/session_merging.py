@@ -1,7 +1,7 @@
 """Rows into sessions, and sessions into larger ones.
 
 Sessions are a table: the columns of the key (k0, k1, …), FIRST and LAST (times of their first and
-last row), SHOWN (how they were emitted last) and accumulators.
+last row), SHOWN (how they were emitted last), PLACE (where in the state they are) and accumulators.
 """
 
 from dataclasses import dataclass, replace
@@ -20,6 +20,8 @@ from headwater.pipelines.operators.time_order import by_key_and_time
 FIRST: Final = "first"
 LAST: Final = "last"
 SHOWN: Final = "shown"
+PLACE: Final = "place"
+NOWHERE: Final = -1  # as they are now
 NOT_SHOWN, EARLY, FINAL = 0, 1, 2
 _MANY: Final = 4  # so many times as many sessions are looked through for those of the same keys
 
@@ -54,6 +56,7 @@ class Merging:
                 pa.field(FIRST, pa.int64()),
                 pa.field(LAST, pa.int64()),
                 pa.field(SHOWN, pa.int8()),
+                pa.field(PLACE, pa.int64()),
                 *self.aggregates.accumulators_schema,
             ]
         )
@@ -118,8 +121,9 @@ class Merging:
 
     def _table(self, keys: pa.Table, first: Ints, last: Ints, kept: list[pa.Array]) -> pa.Table:
         shown = np.full(len(first), NOT_SHOWN, np.int8)
-        columns = [*keys.columns, pa.array(first), pa.array(last), pa.array(shown), *kept]
-        return pa.Table.from_arrays(columns, schema=self.schema)
+        place = np.full(len(first), NOWHERE, np.int64)
+        made = [pa.array(each) for each in (first, last, shown, place)]
+        return pa.Table.from_arrays([*keys.columns, *made, *kept], schema=self.schema)
 
 
 def ints(sessions: pa.Table, name: str) -> Ints:

@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.errors import PipelineError
-from headwater.pipelines.flow import has_events, plan_of, reads_twice
-from headwater.pipelines.operators.building import Built, current, moves_rows, name_operator
+from headwater.pipelines.flow import has_events, reads_twice
+from headwater.pipelines.operators.building import Built, current, is_operator, name_operator
 from headwater.pipelines.operators.contract import (
     OFFSET,
     ORIGIN,
@@ -33,7 +33,14 @@ from headwater.pipelines.operators.contract import (
     Progress,
     Stamping,
 )
+from headwater.pipelines.operators.fingerprints import fingerprint
 from headwater.pipelines.operators.lateness import SIDE, Lateness
+from headwater.pipelines.operators.manifests import (
+    REQUIRED,
+    Reports,
+    reports_of,
+    required_of,
+)
 from headwater.pipelines.operators.packing import (
     BUCKET,
     EVERY_BUCKET,
@@ -45,9 +52,11 @@ from headwater.pipelines.operators.packing import (
     packed_schema,
 )
 from headwater.pipelines.operators.state import FileState, MemoryState
+from headwater.pipelines.plans import moves_rows, plan_of
 from headwater.sinks.contract import OP
 
 if TYPE_CHECKING:
+    from pyspark import Accumulator
     from pyspark.sql import Column, DataFrame
 
 STATE_DIRECTORY: Final = "headwater.state"  # a local property of Spark's: where the query has it
@@ -70,20 +79,26 @@ class Side:
     columns: tuple[str, ...]  # that the operator gets
     stamping: Stamping | None = None
     everywhere: str | None = None  # rows for every bucket, as a condition of Spark's: "_op = 't'"
+    passes: bool = False  # its rows are rows of the result, with their `_op`
 
 
-def run_operator(kind: str, operator: Operator, sides: Sequence[Side]) -> "DataFrame":
-    """The operator's result over these inputs: a stream if they are, else a bounded frame."""
+def run_operator(
+    kind: str, operator: Operator, sides: Sequence[Side], *, name: str | None = None
+) -> "DataFrame":
+    """The operator's result over these inputs: a stream if they are, else a bounded frame. `name`:
+    what its state is found by, whatever becomes of its inputs.
+    """
     from pyspark.sql import functions as F  # noqa: N812 (as all of PySpark's users write it)
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
     is_stream = _is_stream(kind, sides)
     _check_place_of_late_rows(kind, operator)
-    name = name_operator(kind, [repr(operator), *(plan_of(side.frame) for side in sides)])
+    plans = [plan_of(side.frame) for side in sides]
+    name = name_operator(kind, fingerprint(operator, plans, is_operator), name)
     conf = sides[0].frame.sparkSession.conf
     buckets = int(conf.get(_BUCKETS_CONF, str(_BUCKETS)) or 0) if is_stream else _BOUNDED_BUCKETS
     packets, schemas = None, []
-    for number, side in enumerate(sides):
+    for number, (side, plan) in enumerate(zip(sides, plans, strict=True)):
         _check(kind, side)
         stamping = side.stamping
         read = {*side.columns, POSITION, *(stamping.columns() if stamping else ())}
@@ -96,8 +111,7 @@ def run_operator(kind: str, operator: Operator, sides: Sequence[Side]) -> "DataF
             bucket.alias(BUCKET),
             F.current_timestamp().alias(NOW),
         )
-        is_moved = moves_rows(plan_of(side.frame)) or reads_twice(side.frame)
-        if stamping is not None and is_moved:
+        if stamping is not None and (moves_rows(plan) or reads_twice(side.frame)):
             chosen = _in_log_order(chosen, is_stream=is_stream)
         packing = Packing(number, buckets, stamping, side.columns)
         of_side = chosen.mapInArrow(packing, from_arrow_schema(PACKETS))
@@ -106,8 +120,21 @@ def run_operator(kind: str, operator: Operator, sides: Sequence[Side]) -> "DataF
         schemas.append(packed_schema(list(fields), stamped=stamping is not None))
     assert packets is not None
     parts = min(buckets, int(conf.get("spark.sql.shuffle.partitions") or buckets))
+    directory = conf.get(_STATE_CONF, None)
+    if "://" in (directory or ""):
+        raise PipelineError(
+            f"{kind}: {_STATE_CONF} is to be a directory",
+            detail=f"{directory}: state in object stores and HDFS does not work yet",
+            hint="one that all executors share, such as a mounted volume",
+        )
     running = Running(
-        name, operator, buckets, tuple(schemas), conf.get(_STATE_CONF, None), is_stream
+        name,
+        operator,
+        buckets,
+        tuple(schemas),
+        directory,
+        is_stream,
+        reports_of(sides[0].frame.sparkSession.sparkContext) if is_stream else None,
     )
     now = current()
     if now is not None:
@@ -116,6 +143,7 @@ def run_operator(kind: str, operator: Operator, sides: Sequence[Side]) -> "DataF
             buckets,
             tuple(side.key for side in sides),
             tuple(side.stamping.columns() if side.stamping else () for side in sides),
+            tuple(plan for side, plan in zip(sides, plans, strict=True) if side.passes),
         )
     packets = packets.repartitionById(parts, F.col("bucket") % parts)
     if not is_stream:  # Spark does not sort streams
@@ -163,6 +191,7 @@ class Running:
     schemas: tuple[pa.Schema, ...]
     directory: str | None
     is_stream: bool
+    reports: "Accumulator[Reports] | None" = None  # what was committed, for the driver
 
     @property
     def __name__(self) -> str:
@@ -184,11 +213,16 @@ class Running:
                 if len(commits) == _COMMITS:  # no more of them in memory
                     commits.popleft().result()
                 if isinstance(state, FileState):
-                    commits.append(pool.submit(state.commit))
+                    commits.append(pool.submit(self._commit, state))
                 yield from result.cast(self.operator.output).combine_chunks().to_batches()
             for each in commits:
                 each.result()
         settle()
+
+    def _commit(self, state: FileState) -> None:
+        manifest = state.commit()
+        if self.reports is not None:
+            self.reports.add({state.place: (state.batch, manifest)})
 
     def _state(self, bucket: int) -> FileState | MemoryState:
         from pyspark import TaskContext
@@ -208,8 +242,15 @@ class Running:
                 hint=f"a pipeline has one; elsewhere set {_STATE_CONF}, to a directory that all"
                 " executors share",
             )
-        place = Path(directory) / self.name
-        return FileState(place, bucket, int(batch), buckets=self.buckets, is_begun=is_begun)
+        required = context.getLocalProperty(REQUIRED) if is_begun else None
+        return FileState(
+            Path(directory) / self.name,
+            bucket,
+            int(batch),
+            buckets=self.buckets,
+            is_begun=is_begun,
+            required=required_of(required, self.name, bucket),
+        )
 
 
 @dataclass(frozen=True, slots=True)

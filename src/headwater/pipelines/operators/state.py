@@ -38,6 +38,7 @@ _TEMPORARY: Final = re.compile(r"(\d+)[-.].*\.tmp")
 _ALIGNED_BYTES: Final = 64  # as Arrow likes its buffers
 _UNREADABLE: Final = "the state of an operator cannot be read"
 _DEAD_BYTES: Final = 1 << 20  # that may lie beside tables that are still in use
+NO_MANIFEST: Final = -1  # what a bucket is to find that has not written any
 
 
 class Place(NamedTuple):
@@ -54,6 +55,9 @@ class FileState:
 
     `is_begun`: the operator was begun (`begin`) before its query, so that not to find its state is
     to have lost it. Otherwise the first batch begins it.
+
+    `required`: the batch whose manifest has the state before this one (manifests.py). Without it,
+    nobody knows better than what is to be seen here: the newest one counts.
     """
 
     def __init__(
@@ -64,9 +68,12 @@ class FileState:
         *,
         buckets: int,
         is_begun: bool = False,
+        required: int | None = None,
         files: Files | None = None,
     ) -> None:
-        self._batch = batch
+        self.place = str(operator), bucket
+        self.batch = batch
+        self._required = required
         self._directory = operator / str(bucket)
         self._files = files or Files()
         self._put: dict[str, pa.Table | None] = {}
@@ -98,11 +105,15 @@ class FileState:
         """What this batch has put aside."""
         return _united(self._sides)
 
-    def commit(self) -> None:
-        """When it returns, the state after this batch is on disk."""
+    def commit(self) -> int:
+        """When it returns, the state after this batch is on disk. The batch whose manifest has it:
+        this one, or an earlier one that it leaves as it was.
+        """
         try:
             if self._is_changed():
                 self._commit()
+                return self.batch
+            return NO_MANIFEST if self._before is None else self._before
         except FileNotFoundError as error:
             raise StateLost("the state of an operator is gone", detail=str(error)) from error
         except OSError as error:
@@ -118,13 +129,13 @@ class FileState:
         """
         has_new = bool(self._put or self._sides)
         is_same = _small(self.document, self.counters) == self._kept
-        return has_new or not is_same or self._batch in _batches(self._directory)
+        return has_new or not is_same or self.batch in _batches(self._directory)
 
     def _commit(self) -> None:
         tables = {name: each for name, each in self._tables.items() if name not in self._put}
         put = {name: each for name, each in self._put.items() if each is not None and len(each)}
         put |= {name: read_table(self._directory, tables[name]) for name in self._scattered(tables)}
-        name = f"{self._batch}-{secrets.token_hex(4)}.arrow"
+        name = f"{self.batch}-{secrets.token_hex(4)}.arrow"
         content, places = _packed(name, [*put.values(), *(rows for _, rows in self._sides)])
         if content:
             self._write(name, content)
@@ -138,7 +149,7 @@ class FileState:
             "document": self.document,
             "counters": self.counters,
         }
-        self._write(f"{self._batch}.json", orjson.dumps(manifest, default=tuple))
+        self._write(f"{self.batch}.json", orjson.dumps(manifest, default=tuple))
         self._files.sync_directory(str(self._directory))
         self._remove_old({each.file for each in tables.values()})
 
@@ -159,13 +170,22 @@ class FileState:
 
     def _load(self) -> tuple[int | None, dict[str, Any]]:
         batches = _batches(self._directory)
-        if batches and max(batches) > self._batch:
+        if batches and max(batches) > self.batch:
             raise StateLost(
                 "the state of an operator is of a later batch",
-                detail=f"{self._directory}: batch {max(batches)}, and this is {self._batch}",
+                detail=f"{self._directory}: batch {max(batches)}, and this is {self.batch}",
             )
-        before = max((each for each in batches if each < self._batch), default=None)
-        return before, {} if before is None else read_manifest(self._directory, before)
+        before = max((each for each in batches if each < self.batch), default=NO_MANIFEST)
+        if self._required is not None and before > self._required:
+            raise StateLost(
+                "the state of an operator is not the one that its driver knows of",
+                detail=f"{self._directory}: batch {before}, and the driver says {self._required}",
+            )
+        if self._required is not None:
+            before = self._required  # whether or not it is to be seen
+        if before == NO_MANIFEST:
+            return None, {}
+        return before, read_manifest(self._directory, before)
 
     def _write(self, name: str, content: bytes | memoryview) -> None:
         """Whole or not at all; its name lasts when the directory is synced."""

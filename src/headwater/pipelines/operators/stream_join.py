@@ -47,6 +47,7 @@ def join(
     how: How = "inner",
     late: str = DROP,
     suffixes: tuple[str, str] | None = None,
+    name: str | None = None,
 ) -> "DataFrame":
     """Rows of both streams that have the same key and happened near each other, in pairs.
 
@@ -98,7 +99,7 @@ def join(
     with_at = AT in left.columns and AT in right.columns
     sides = _side(left, ours, with_at=with_at), _side(right, theirs, with_at=with_at)
     schema = result_schema((ours, theirs), [_arrow_schema(side) for side in sides])
-    return run_operator(_KIND, IntervalJoin(ours, theirs, lateness, schema), sides)
+    return run_operator(_KIND, IntervalJoin(ours, theirs, lateness, schema), sides, name=name)
 
 
 def _keys(left: "DataFrame", right: "DataFrame", on: On) -> list[tuple[str, str]]:

@@ -31,11 +31,12 @@ def tumbling(
     late: str = DROP,
     allowed_lateness: Duration | None = None,
     early: bool = False,
+    name: str | None = None,
 ) -> "Windowed":
     """Windows of `size`, one after another; each row is in one of them."""
     size_us = microseconds(size, "size", at_least_us=1)
     lateness = lateness_of(late, allowed_lateness)
-    return _fixed("tumbling", frame, time, size_us, size_us, by, lateness, early)
+    return _fixed("tumbling", frame, time, size_us, size_us, by, lateness, early, name)
 
 
 def hopping(
@@ -48,6 +49,7 @@ def hopping(
     late: str = DROP,
     allowed_lateness: Duration | None = None,
     early: bool = False,
+    name: str | None = None,
 ) -> "Windowed":
     """Windows of `size` that begin every `hop`; each row is in size / hop of them."""
     size_us = microseconds(size, "size", at_least_us=1)
@@ -58,7 +60,7 @@ def hopping(
             hint="every row is to be in the same number of windows",
         )
     lateness = lateness_of(late, allowed_lateness)
-    return _fixed("hopping", frame, time, size_us, hop_us, by, lateness, early)
+    return _fixed("hopping", frame, time, size_us, hop_us, by, lateness, early, name)
 
 
 # The operator of the aggregates, and of those that are compared with windows before.
@@ -77,6 +79,7 @@ class Windowed:
     make: Make
     keep: tuple[str, ...] = ()  # columns of the rows that results have, too
     reserved: tuple[str, ...] = RESERVED  # columns that results have anyway
+    name: str | None = None  # by which it finds its state when its inputs are changed
 
     def agg(self, **named: Aggregate | Previous) -> "DataFrame":
         """The columns `by`, `window_start`, `window_end`, one for each aggregate, `_mark` and `_op`
@@ -99,7 +102,7 @@ class Windowed:
         _ = aggregates.bound  # what cannot be computed of these columns is told now
         operator = self.make(self, aggregates, compared)
         side = Side(self.frame, self.by, columns, self.time)
-        return run_operator(self.kind, operator, [side])
+        return run_operator(self.kind, operator, [side], name=self.name)
 
     def _is_taken(self, name: str, read: set[str]) -> bool:
         """Rows that are put aside are worth little without all of their columns."""
@@ -123,18 +126,19 @@ def windowed(
     *,
     keep: tuple[str, ...] = (),
     reserved: tuple[str, ...] = RESERVED,
+    name: str | None = None,
 ) -> Windowed:
     """Checks what all kinds of windows have. Raises PipelineError."""
     keys = (by,) if isinstance(by, str) else tuple(by)
-    for name in keys:
-        if keys.count(name) > 1:
-            raise PipelineError(f"{kind}: by has {name} twice")
-    for name in (*keys, *keep):
-        if name in reserved:
+    for column in keys:
+        if keys.count(column) > 1:
+            raise PipelineError(f"{kind}: by has {column} twice")
+    for column in (*keys, *keep):
+        if column in reserved:
             raise PipelineError(
-                f"{kind}: results have a column {name} of their own", hint=".withColumnRenamed(…)"
+                f"{kind}: results have a column {column} of their own", hint=".withColumnRenamed(…)"
             )
-    return Windowed(kind, frame, time_of(time), keys, lateness, make, keep, reserved)
+    return Windowed(kind, frame, time_of(time), keys, lateness, make, keep, reserved, name)
 
 
 def _fixed(
@@ -146,6 +150,7 @@ def _fixed(
     by: str | Sequence[str],
     lateness: Lateness,
     early: bool,
+    name: str | None,
 ) -> Windowed:
     def make(
         windows: Windowed, aggregates: NamedAggregates, compared: dict[str, Previous]
@@ -159,7 +164,7 @@ def _fixed(
             aggregates, windows.by, windows.time, hop_us, panes, lateness, early, previous
         )
 
-    return windowed(kind, frame, time, by, lateness, make)
+    return windowed(kind, frame, time, by, lateness, make, name=name)
 
 
 def _windows_ago(

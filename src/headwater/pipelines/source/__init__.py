@@ -7,6 +7,7 @@
     ├── progress       rows that tell how far a partition has been read
     ├── log_ends       partitions and offsets of the topics that are read
     ├── admission      how much of what is there goes into one micro-batch
+    ├── sizing         whether that is as small as it seems
     └── options        what can be set
     kafka_connector    the same through Spark's own connector for Kafka, where its jar is given
 

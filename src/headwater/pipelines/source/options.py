@@ -109,7 +109,7 @@ class SourceOptions:
         1_000_000, integer(1, 1 << 40), "Most records of a micro-batch (by their offsets)."
     )
     max_bytes: int = setting(
-        64 << 20, size, "Most bytes of a micro-batch in memory, by the average of a sample."
+        64 << 20, size, "Most bytes of a micro-batch in memory, by samples along the way."
     )
     group: str | None = setting(
         None,

@@ -2,9 +2,9 @@
 
 import gc
 import logging
+import sys
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -26,6 +26,7 @@ _MOST_FETCHERS: Final = 8
 
 # A worker process serves many tasks, one after the other: its connections outlive them.
 _fetchers: OrderedDict[tuple[object, ...], Fetcher] = OrderedDict()
+_frozen_modules = 0  # how many there were when `settle` last froze them
 
 
 def fetcher_of(options: SourceOptions) -> Fetcher:
@@ -74,13 +75,18 @@ def read_stretch(
     settle()
 
 
-@cache
 def settle() -> None:
-    """Once in a process. Spark's workers collect garbage after each task, which takes 70 ms for the
-    objects of the modules alone: more than it takes to read a small micro-batch. They stay anyway.
+    """At the end of a task. Spark's workers collect garbage after each task, which takes 70 ms for
+    the objects of the modules alone: more than it takes to read a small micro-batch. They stay
+    anyway, so they are frozen: again when modules have come since, because a worker serves tasks of
+    several kinds, and each kind imports its own.
     """
+    global _frozen_modules  # noqa: PLW0603 (one garbage collector per process)
+    if len(sys.modules) == _frozen_modules:
+        return
     gc.collect()
     gc.freeze()
+    _frozen_modules = len(sys.modules)
 
 
 def _raw_rows(

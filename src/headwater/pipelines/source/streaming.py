@@ -24,6 +24,7 @@ from headwater.pipelines.source.options import SourceOptions, offsets_from_json,
 from headwater.pipelines.source.plain_errors import plain_errors
 from headwater.pipelines.source.progress import noted, parted
 from headwater.pipelines.source.reading import Stretch, fetcher_of, read_stretch
+from headwater.pipelines.source.sizing import shortened
 
 _LOG = logging.getLogger(__name__)
 _LOOK_FOR_PARTITIONS_EVERY_S: Final = 1.0
@@ -117,13 +118,14 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begins = self._with_new_begins(start, ends)
         if isinstance(limit, ReadAllAvailable):
             return ends
-        return admit(
+        admitted = admit(
             begins,
             ends,
             self._options.max_rows,
             self._options.max_bytes,
             lambda topic: self._bytes_per_offset(topic, begins, ends),
         )
+        return shortened(begins, admitted, self._options.max_bytes, self._sampled)
 
     def _at_end(self, end: Offsets) -> Offsets:
         """Partitions that a micro-batch reads to where they end. It is noted with its offsets, so
@@ -177,16 +179,21 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if sampled_s and (is_little or time.monotonic() < sampled_s + _SAMPLE_AGAIN_S):
             return size_bytes
         first = start[longest]
-        last = min(first + _SAMPLE_ROWS, ends[longest])
-        stretch = Stretch(*longest, first, last)
-        try:
-            sample = next(fetcher_of(self._options).read(*stretch.value), None)
-        except DataLost:  # whoever reads it will say so
-            sample = None
-        if sample is not None:
-            size_bytes = sample.nbytes / (sample.column("offset")[-1].as_py() + 1 - first)
+        sampled = self._sampled(longest, first, min(first + _SAMPLE_ROWS, ends[longest]))
+        size_bytes = sampled or size_bytes
         self._sizes[topic] = (size_bytes, time.monotonic())
         return size_bytes
+
+    def _sampled(self, place: TopicPartition, first: int, last: int) -> float:
+        """Bytes per offset; 0 if there is nothing."""
+        try:
+            sample = next(fetcher_of(self._options).read(*place, first, last), None)
+        except DataLost:  # whoever reads it will say so
+            sample = None
+        if sample is None:
+            return 0.0
+        offsets: int = sample.column("offset")[-1].as_py() + 1 - first
+        return float(sample.nbytes / offsets)
 
     # What a micro-batch reads
 

@@ -1,0 +1,145 @@
+"""Which manifest of its state each bucket has to find, by the driver.
+
+    <directory>/<batch>.json       {"tumbling-1": [4, 3, -1, …]}: of each bucket, the batch of the
+                                   manifest that has its state after <batch>; -1: there is none yet
+
+A batch that changes nothing writes no manifest, so a bucket cannot tell by itself whether the
+newest one that it sees is the newest one there was: one that was deleted, or that another machine
+does not see yet, would look like a batch that changed nothing, and older state would go on as if
+nothing had happened. So tasks report what they committed (an accumulator of Spark's), the driver
+writes it down before the batch reaches its store, and the tasks of the next batch get it with their
+job (a local property). What is not there then is lost.
+"""
+
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+from pyspark.accumulators import AccumulatorParam
+
+from headwater.errors import PipelineError, StateLost
+from headwater.log.files import Files
+from headwater.pipelines.operators.building import Built
+from headwater.pipelines.operators.state import NO_MANIFEST
+
+if TYPE_CHECKING:
+    from pyspark import Accumulator, SparkContext
+
+REQUIRED: Final = "headwater.manifests"  # a local property of Spark's
+_REPORTS: Final = "_headwater_manifests"
+
+Reports = dict[tuple[str, int], tuple[int, int]]  # directory and bucket to batch and manifest
+Manifests = dict[str, list[int]]  # of each operator, by bucket
+
+
+class _Latest(AccumulatorParam[Reports]):
+    def zero(self, _: Reports) -> Reports:
+        return {}
+
+    def addInPlace(self, known: Reports, added: Reports) -> Reports:  # noqa: N802
+        known.update(added)
+        return known
+
+
+def reports_of(context: "SparkContext") -> "Accumulator[Reports]":
+    """To which tasks add what they committed; one for all operators of a session."""
+    found: Accumulator[Reports] | None = getattr(context, _REPORTS, None)
+    if found is None:
+        found = context.accumulator({}, _Latest())
+        setattr(context, _REPORTS, found)
+    return found
+
+
+def required_of(given: str | None, operator: str, bucket: int) -> int | None:
+    """By the local property; None: nobody says."""
+    if given is None:
+        return None
+    found: int = orjson.loads(given)[operator][bucket]
+    return found
+
+
+class CommittedManifests:
+    """Of all operators of one version of one write, in its driver."""
+
+    def __init__(
+        self, operators: tuple[Built, ...], directory: Path, *, files: Files | None = None
+    ) -> None:
+        self._operators = operators
+        self._directory = directory
+        self._files = files or Files()
+        self._last: tuple[int, Manifests] | None = None  # that this process has written
+
+    @contextmanager
+    def computing(self, context: "SparkContext", batch: int) -> Iterator[None]:
+        """Around the job that computes the batch, in the thread that starts it."""
+        context.setLocalProperty(REQUIRED, orjson.dumps(self.after(batch - 1)).decode())
+        yield
+        self.computed(batch, reports_of(context).value)
+
+    def after(self, batch: int) -> Manifests:
+        """Raises StateLost if it is not known."""
+        if batch < 0:
+            return {each.name: [NO_MANIFEST] * each.buckets for each in self._operators}
+        if self._last is not None and self._last[0] == batch:
+            return self._last[1]
+        try:
+            found: dict[str, Any] = orjson.loads(self._files.read(self._path(batch)))
+            return {each.name: _checked(found[each.name], each) for each in self._operators}
+        except (FileNotFoundError, ValueError, LookupError, TypeError) as error:
+            raise StateLost(
+                "which state operators had is not known",
+                detail=f"{self._path(batch)}: {error}",
+            ) from error
+        except OSError as error:
+            raise PipelineError(
+                "the state of an operator cannot be read",
+                detail=str(error),
+                hint="the batch runs again",
+            ) from error
+
+    def computed(self, batch: int, reports: Mapping[tuple[str, int], tuple[int, int]]) -> None:
+        """Durable when it returns. Buckets that had nothing to do have the state that they had."""
+        manifests = {name: list(each) for name, each in self.after(batch - 1).items()}
+        for operator in self._operators:
+            place = self._directory / operator.name
+            for bucket in range(operator.buckets):
+                of_batch, manifest = reports.get((str(place), bucket), (-1, NO_MANIFEST))
+                if of_batch != batch:
+                    continue
+                manifests[operator.name][bucket] = manifest
+                if manifest == batch and not (place / str(bucket) / f"{batch}.json").exists():
+                    raise StateLost(
+                        "the state of an operator is gone",
+                        detail=f"{place / str(bucket)}: nothing of batch {batch}, which wrote it",
+                    )
+        self._write(batch, orjson.dumps(manifests))
+        self._last = batch, manifests
+
+    def _write(self, batch: int, content: bytes) -> None:
+        path = self._path(batch)
+        try:
+            temporary = f"{path}.{secrets.token_hex(4)}.tmp"
+            self._files.write_atomically(path, content, temporary=temporary)
+            for name in self._files.listdir(str(self._directory)):
+                number = name.partition(".")[0]
+                if number.isdigit() and int(number) < batch - 1:  # the batch may run again
+                    self._files.unlink(str(self._directory / name))
+        except OSError as error:
+            raise PipelineError(
+                "the state of an operator cannot be written",
+                detail=f"{path}: {error}",
+                hint="is the disk full? The batch runs again",
+            ) from error
+
+    def _path(self, batch: int) -> str:
+        return str(self._directory / f"{batch}.json")
+
+
+def _checked(manifests: Any, operator: Built) -> list[int]:
+    found = [int(each) for each in manifests]
+    if len(found) != operator.buckets:
+        raise ValueError(f"{len(found)} buckets of {operator.name}, not {operator.buckets}")
+    return found
