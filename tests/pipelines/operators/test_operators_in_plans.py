@@ -24,8 +24,7 @@ PLAN = """Project [name#1, total#2]
 
 def built(*kinds):
     return {
-        name: Built(name, 8, (("name",),), (("at",),))
-        for name in [name_operator(kind, []) for kind in kinds]
+        name: Built(name, 8, (("name",),)) for name in [name_operator(kind, []) for kind in kinds]
     }
 
 

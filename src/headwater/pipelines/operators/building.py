@@ -6,7 +6,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from headwater.pipelines.operators.stages import OperatorRun
 
 _PASSING: Final = re.compile(r"#\d+L?|@[0-9a-f]+")  # numbers of a plan that are others each time
 _IN_PLAN: Final = re.compile(r"^\W*MapInArrow ([\w-]+)\(.*$", re.MULTILINE)
@@ -24,7 +27,7 @@ class Built:
     name: str
     buckets: int
     keys: tuple[tuple[str, ...], ...]  # of each input
-    time_columns: tuple[tuple[str, ...], ...]  # that tell its event time
+    run: "OperatorRun | None" = field(default=None, compare=False, repr=False)  # if it is bounded
 
 
 @dataclass

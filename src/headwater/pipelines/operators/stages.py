@@ -72,6 +72,17 @@ class Side:
     everywhere: str | None = None  # rows for every bucket, as a condition of Spark's: "_op = 't'"
 
 
+@dataclass(frozen=True)
+class OperatorRun:
+    """Of a bounded run: what its result is traced by (pipelines/lineage)."""
+
+    operator: Operator
+    sides: tuple[Side, ...]
+    packets: "DataFrame"  # of each bucket in one task, and in their order
+    schemas: tuple[pa.Schema, ...]
+    result: "DataFrame"
+
+
 def run_operator(kind: str, operator: Operator, sides: Sequence[Side]) -> "DataFrame":
     """The operator's result over these inputs: a stream if they are, else a bounded frame."""
     from pyspark.sql import functions as F  # noqa: N812 (as all of PySpark's users write it)
@@ -109,18 +120,16 @@ def run_operator(kind: str, operator: Operator, sides: Sequence[Side]) -> "DataF
     running = Running(
         name, operator, buckets, tuple(schemas), conf.get(_STATE_CONF, None), is_stream
     )
-    now = current()
-    if now is not None:
-        now.built[name] = Built(
-            name,
-            buckets,
-            tuple(side.key for side in sides),
-            tuple(side.stamping.columns() if side.stamping else () for side in sides),
-        )
     packets = packets.repartitionById(parts, F.col("bucket") % parts)
     if not is_stream:  # Spark does not sort streams
         packets = packets.sortWithinPartitions(*_ORDER)
-    return packets.mapInArrow(running, from_arrow_schema(operator.output))
+    result = packets.mapInArrow(running, from_arrow_schema(operator.output))
+    now = current()
+    if now is not None:
+        keys = tuple(side.key for side in sides)
+        run = OperatorRun(operator, tuple(sides), packets, tuple(schemas), result)
+        now.built[name] = Built(name, buckets, keys, None if is_stream else run)
+    return result
 
 
 def _in_log_order(rows: "DataFrame", *, is_stream: bool) -> "DataFrame":
@@ -172,7 +181,7 @@ class Running:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from headwater.pipelines.source.reading import settle
 
-        rows: Iterable[_Packet] = (row for batch in batches for row in _rows(batch))
+        rows: Iterable[_Packet] = (row for batch in batches for row in packets_in(batch))
         if self.is_stream:
             rows = sorted(rows, key=lambda row: (row.bucket, row.side, row.task, row.number))
         # A commit is mostly waiting for the disk, which does several at once.
@@ -222,7 +231,7 @@ class _Packet:
     control: bytes | None
 
 
-def _rows(batch: pa.RecordBatch) -> Iterator[_Packet]:
+def packets_in(batch: pa.RecordBatch) -> Iterator[_Packet]:
     numbers = [batch.column(each).to_pylist() for each in _ORDER]
     for bucket, side, task, number, packet, control in zip(
         *numbers, batch.column("packet"), batch.column("control"), strict=True
