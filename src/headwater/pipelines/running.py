@@ -25,6 +25,7 @@ from headwater.pipelines.flow import Flow, Write
 from headwater.pipelines.offsets import by_topic, check_derivable, lag_of
 from headwater.pipelines.operators.building import building
 from headwater.pipelines.pipeline import Function, failed, load
+from headwater.pipelines.questions import Questions
 from headwater.pipelines.reading import LiveReader
 from headwater.pipelines.session import cores, has_ended
 from headwater.pipelines.settings import PipelineSettings
@@ -202,6 +203,7 @@ class Runner:
         """
         spark = self.pipelines[0].spark
         self._kept = [_Kept(pipeline) for pipeline in self.pipelines]
+        questions = Questions(self.pipelines)
         try:
             while not self.stop.is_set() and not all(each.has_ended for each in self._kept):
                 if has_ended(spark):
@@ -214,6 +216,7 @@ class Runner:
                     for each in list(self._kept):
                         self._look_after(each)
                     self._tell()
+                    questions.look()
                 except (Py4JError, OSError):
                     if not has_ended(spark):
                         raise

@@ -22,8 +22,9 @@ import orjson
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as all of PySpark's users write it)
 
-from headwater.errors import NotReady, PipelineError, UsageError
+from headwater.errors import NotReady, PipelineError
 from headwater.pipelines.flow import AT, POSITION, Schema, Write
+from headwater.pipelines.lineage.keys import check_key, not_of_type
 from headwater.pipelines.lineage.operator_rows import (
     MOST_ROWS,
     condition_of,
@@ -81,6 +82,27 @@ class Trace:
     untraced: list[Untraced]
     is_certain: bool  # else a join of Spark's is in between: some of the causes, and no others
 
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "write": self.write,
+            "row": self.row,
+            "count": self.count,
+            "is_certain": self.is_certain,
+            "untraced": [{"topic": each.topic, "reason": each.reason} for each in self.untraced],
+            "causes": [
+                {
+                    "topic": each.topic,
+                    "partition": each.partition,
+                    "offset": each.offset,
+                    "at": each.at.isoformat() if each.at else None,
+                    "op": each.op,
+                    "record": each.row,
+                    "use": each.use,
+                }
+                for each in self.causes
+            ],
+        }
+
 
 class _Recorded(BoundedReader):
     """Remembers the frames that were read: a topic may be read more than once."""
@@ -127,19 +149,8 @@ def why(pipeline: Pipeline, name: str, key: Mapping[str, str], *, limit: int = 2
 
 
 def _check_key(write: Write, key: Mapping[str, str]) -> None:
-    if not write.key:
-        raise PipelineError(f"{write.name} has no key: its rows cannot be told apart")
-    check_columns(write.name, write.key, key)
-
-
-def check_columns(write: str, columns: tuple[str, ...], key: Mapping[str, str]) -> None:
-    """Raises UsageError unless the key has the columns of the write's."""
-    if set(key) != set(columns):
-        raise UsageError(
-            f"the key of {write} is {', '.join(columns)}",
-            detail=f"given: {', '.join(key) or 'nothing'}",
-            hint="--key " + " --key ".join(f"{column}=…" for column in columns),
-        )
+    kinds = [write.frame.schema[name].dataType.simpleString() for name in write.key]
+    check_key(write.name, dict(zip(write.key, kinds, strict=True)), key)
 
 
 def _position(pipeline: Pipeline, write: Write) -> Position:
@@ -161,7 +172,7 @@ def _values(frame: DataFrame, key: Mapping[str, str]) -> Column:
     equal = []
     for value, (column, text) in zip(values, key.items(), strict=True):
         if value is None:
-            raise UsageError(f"{text!r} is no {kinds[column].simpleString()}, as {column} is")
+            raise not_of_type(column, text, kinds[column].simpleString())
         equal.append(F.col(column) == F.lit(text).cast(kinds[column]))
     return reduce(lambda one, other: one & other, equal)
 

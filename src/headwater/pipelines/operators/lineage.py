@@ -115,13 +115,12 @@ def same_keys(rows: pa.Table, others: pa.Table, by: Sequence[str]) -> tuple[Ints
     return group[: len(rows)], group[len(rows) :]
 
 
-def points_within(
-    key: Ints, low: Ints, high: Ints, point_key: Ints, point: Ints
-) -> npt.NDArray[np.int64]:
+def points_within(key: Ints, low: Ints, high: Ints, point_key: Ints, point: Ints) -> Ints:
     """For each row, how many distinct points of its key are from `low` to `high`, both included."""
     values = np.unique(point)
     width = len(values) + 1
     points = np.unique(point_key * width + np.searchsorted(values, point))
     first = np.searchsorted(points, key * width + np.searchsorted(values, low))
     end = np.searchsorted(points, key * width + np.searchsorted(values, high, "right"))
-    return np.maximum(end - first, 0)
+    count: Ints = np.maximum(end - first, 0)
+    return count
