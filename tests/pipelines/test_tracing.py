@@ -1,6 +1,7 @@
 """The records behind a row, whatever its key is made of."""
 
 import json
+import time
 import uuid
 
 import pytest
@@ -15,6 +16,7 @@ from headwater.pipelines.tracing import why
 from headwater.pipelines.verifying import verify
 from headwater.sinks.contract import Position
 
+HOUR_AGO_MS = int(time.time() - 3600) * 1000  # retention has not come to it
 NAME = 'it\'s "so" \\ ä'
 
 
@@ -56,7 +58,7 @@ def test_keys_of_any_type_and_rows_that_are_gone(tmp_path, broker_address, spark
 
 
 def produce_at(project, topic, *rows):
-    """(second, row): by their time in the log."""
+    """(second, row): by their time in the log, not by when the test runs."""
     producer = Producer({"bootstrap.servers": project.bootstrap, "linger.ms": 0})
     for second, row in rows:
         is_deleted = row.get("_deleted")
@@ -64,7 +66,7 @@ def produce_at(project, topic, *rows):
             topic,
             key=json.dumps({"id": row["id"]}).encode(),
             value=None if is_deleted else json.dumps(row).encode(),
-            timestamp=1_750_000_000_000 + second * 1000,
+            timestamp=HOUR_AGO_MS + second * 1000,
         )
     producer.flush()
 

@@ -103,7 +103,7 @@ def _show(trace: dict[str, Any]) -> None:
         say(f"any record of {each['topic']} can have made it: {each['reason']}")
     causes = trace["causes"]
     if causes and not trace["is_certain"]:
-        say("some of these records made it, behind a join of Spark's; no others did:")
+        say("some of these records made it, and no others; which ones cannot be followed:")
     if causes:
         say()
         headers = ("topic", ">partition", ">offset", "time", "op", "used by", "record")

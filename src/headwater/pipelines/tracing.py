@@ -19,6 +19,7 @@ from functools import reduce
 from typing import Any, Final
 
 import orjson
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as all of PySpark's users write it)
 
@@ -40,6 +41,7 @@ from headwater.pipelines.lineage.plans import (
 )
 from headwater.pipelines.operators.building import Built
 from headwater.pipelines.operators.lineage import Traceable
+from headwater.pipelines.operators.stages import OperatorRun, Side
 from headwater.pipelines.reading import BoundedReader
 from headwater.pipelines.running import Pipeline, write_named
 from headwater.pipelines.write_run import open_store
@@ -80,7 +82,7 @@ class Trace:
     causes: list[Cause]  # newest first
     count: int  # of all of them
     untraced: list[Untraced]
-    is_certain: bool  # else a join of Spark's is in between: some of the causes, and no others
+    is_certain: bool  # else only some of the causes made it, and no other records
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -140,12 +142,13 @@ def why(pipeline: Pipeline, name: str, key: Mapping[str, str], *, limit: int = 2
             hint="they cannot be traced",
         )
     bounded = write_named(flow, write.name)
-    row, condition = _asked_for(bounded.frame, _values(bounded.frame, key))
-    tracing = _Tracing(reader, {each.name: each for each in bounded.operators})
-    tracing.follow(bounded.frame, condition, "")
+    asked = _asked_for(bounded.frame, _values(bounded.frame, key))
+    operators = {each.name: each for each in bounded.operators}
+    tracing = _Tracing(reader, operators, is_certain=asked.is_only)
+    tracing.follow(bounded.frame, asked.condition, "")
     causes, count = tracing.newest(limit)
     untraced = [Untraced(*each) for each in sorted(tracing.untraced.items())]
-    return Trace(write.name, position, row, causes, count, untraced, tracing.is_certain)
+    return Trace(write.name, position, asked.row, causes, count, untraced, tracing.is_certain)
 
 
 def _check_key(write: Write, key: Mapping[str, str]) -> None:
@@ -168,7 +171,8 @@ def _values(frame: DataFrame, key: Mapping[str, str]) -> Column:
     """The condition that a row has this key."""
     kinds = {each.name: each.dataType for each in frame.schema}
     casts = [F.lit(text).try_cast(kinds[column]) for column, text in key.items()]
-    (values,) = frame.sparkSession.range(1).select(*casts).collect()
+    one = frame.sparkSession.createDataFrame([(1,)], "one int")  # which takes no job
+    (values,) = one.select(*casts).collect()
     equal = []
     for value, (column, text) in zip(values, key.items(), strict=True):
         if value is None:
@@ -177,23 +181,29 @@ def _values(frame: DataFrame, key: Mapping[str, str]) -> Column:
     return reduce(lambda one, other: one & other, equal)
 
 
-def _asked_for(frame: DataFrame, has_key: Column) -> tuple[dict[str, Any] | None, Column]:
-    """The row, and the condition by which the frame has what made it so. Where rows have places in
-    the log, that is the last one of its key, or the truncate behind it.
-    """
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    row: dict[str, Any] | None
+    condition: Column  # by which the frame has what made the row so
+    is_only: bool = True  # one row of the frame meets it
+
+
+def _asked_for(frame: DataFrame, has_key: Column) -> _Asked:
+    """Where rows have places in the log, the last one of the key, or the truncate behind it."""
     if POSITION not in frame.columns:
         if OP in frame.columns:
             has_key &= F.coalesce(F.col(OP), F.lit("")) != DELETE
-        found = frame.where(has_key).take(1)
-        return (_shown(found[0].asDict(recursive=True)) if found else None), has_key
+        found = frame.where(has_key).take(2)
+        row = _shown(found[0].asDict(recursive=True)) if found else None
+        return _Asked(row, has_key, len(found) < 2)
     place = F.col(POSITION)
     is_asked = has_key
     if OP in frame.columns:
         is_asked |= F.coalesce(F.col(OP), F.lit("")) == TRUNCATE
     order = [F.desc(place[each]) for each in ("topic", "partition", "offset")]
-    found = frame.where(is_asked).orderBy(*order).take(1)
+    found = frame.where(is_asked).orderBy(*order).take(2)
     if not found:
-        return None, has_key
+        return _Asked(None, has_key)
     last = found[0].asDict(recursive=True)
     at = last[POSITION]
     is_there = (
@@ -202,8 +212,9 @@ def _asked_for(frame: DataFrame, has_key: Column) -> tuple[dict[str, Any] | None
         & (place["offset"] == F.lit(at["offset"]))
     )
     if last.get(OP) == TRUNCATE:
-        return None, is_there
-    return (None if last.get(OP) == DELETE else _shown(last)), has_key & is_there
+        return _Asked(None, is_there)
+    is_only = len(found) < 2 or found[1][POSITION] != found[0][POSITION]
+    return _Asked(None if last.get(OP) == DELETE else _shown(last), has_key & is_there, is_only)
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
@@ -243,17 +254,43 @@ class _Tracing:
                 self._give_up(topics_of(side.frame), f"{operator.name} cannot be traced")
             return
         wanted = wanted_rows(run, condition)
-        if not len(wanted):
-            return
-        is_followed = len(wanted) <= MOST_ROWS
-        found = rows_of_sides(run, run.operator, wanted) if is_followed else [None] * len(run.sides)
-        for side, rows, role in zip(run.sides, found, run.operator.roles, strict=True):
+        if len(wanted) > MOST_ROWS:
+            for side in run.sides:
+                self._give_up(topics_of(side.frame), TOO_MANY)
+        elif len(wanted):
+            self._into_sides(operator.name, run, run.operator, wanted)
+
+    def _into_sides(
+        self, name: str, run: OperatorRun, operator: Traceable, wanted: pa.Table
+    ) -> None:
+        found = rows_of_sides(run, operator, wanted)
+        for side, rows, role in zip(run.sides, found, operator.roles, strict=True):
             if rows is None:
                 self._give_up(topics_of(side.frame), TOO_MANY)
-            elif len(rows):
+                continue
+            if not len(rows):
+                continue
+            before = self._giving(side, rows)
+            if before is not None:
+                self._into_sides(*before, rows.select(before[2].output.names))
+            else:
                 by_content = has_operators(side.frame, self.operators)
                 these = condition_of(side.frame, rows, by_content=by_content)
-                self.follow(side.frame, these, f"{operator.name}: {role}")
+                self.follow(side.frame, these, f"{name}: {role}")
+
+    def _giving(self, side: Side, rows: pa.Table) -> tuple[str, OperatorRun, Traceable] | None:
+        """The operator whose whole result is the input, as it is: these rows of it are known."""
+        for each in self.operators.values():
+            run = each.run
+            if (
+                run is not None
+                and run.result is side.frame
+                and isinstance(run.operator, Traceable)
+                and side.stamping is None  # else `_op` may be another one (stages.py)
+                and set(rows.column_names) >= set(run.operator.output.names)
+            ):
+                return each.name, run, run.operator
+        return None
 
     def _give_up(self, topics: Sequence[str], reason: str) -> None:
         for topic in topics:
