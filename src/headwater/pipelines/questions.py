@@ -27,7 +27,7 @@ from headwater.pipelines import status
 if TYPE_CHECKING:
     from headwater.pipelines.running import Pipeline
 
-_TAKEN_WITHIN_S: Final = 3.0  # or the process is busy with another one, or knows no questions
+_TAKEN_WITHIN_S = 5.0  # or the process is busy with another one, or knows no questions
 _ROUND_S: Final = 0.05
 _log = logging.getLogger(__name__)
 

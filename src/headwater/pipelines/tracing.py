@@ -48,6 +48,7 @@ from headwater.pipelines.write_run import open_store
 from headwater.sinks.contract import DELETE, OP, TRUNCATE, Position
 
 COMPUTED: Final = "the key is computed on the way"
+NOT_CHANGES: Final = "it is not read by flow.changes"
 TOO_MANY: Final = f"more than {MOST_ROWS:,} rows on the way"
 _ROW: Final = "row"
 _USE: Final = "use"
@@ -235,8 +236,11 @@ class _Tracing:
         of_operators: dict[str, list[str]] = {}
         for arrival in arrivals(frame, condition, self.operators):
             source = None if arrival.operator else self.reader.frame_of(arrival)
-            if arrival.condition is None or (arrival.operator is None and source is None):
+            if arrival.condition is None:
                 self._give_up(arrival.topics, COMPUTED)
+                continue
+            if arrival.operator is None and source is None:
+                self._give_up(arrival.topics, NOT_CHANGES)
                 continue
             self.is_certain &= arrival.is_certain
             if source is not None:
