@@ -121,6 +121,9 @@ class _Recorded(BoundedReader):
         self.frames.append((options_of(frame), frame))
         return frame
 
+    def has_given(self, frame: DataFrame) -> bool:
+        return any(frame is each for _, each in self.frames)
+
     def frame_of(self, arrival: Arrival) -> DataFrame | None:
         """None for what was read in another way: flow.table, or a source of the user's own."""
         for options, frame in self.frames:
@@ -233,6 +236,9 @@ class _Tracing:
     _found: list[DataFrame] = field(default_factory=list)
 
     def follow(self, frame: DataFrame, condition: Column, use: str) -> None:
+        if self.reader.has_given(frame):
+            self._found.append(_records(frame.where(condition), use))
+            return
         of_operators: dict[str, list[str]] = {}
         for arrival in arrivals(frame, condition, self.operators):
             source = None if arrival.operator else self.reader.frame_of(arrival)

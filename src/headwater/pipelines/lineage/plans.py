@@ -56,12 +56,14 @@ def options_of(frame: DataFrame) -> dict[str, str]:
 
 
 def has_operators(frame: DataFrame, operators: Collection[str]) -> bool:
-    return any(each.operator for each in _leaves(frame, operators))
+    plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+    return any(each.operator for each in _below(plan, _Path(), operators))
 
 
 def topics_of(frame: DataFrame) -> tuple[str, ...]:
     """All that the frame is derived from."""
-    leaves = _leaves(frame, ())
+    plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+    leaves = _below(plan, _Path(), ())
     return tuple(sorted({topic for each in leaves for topic in each.topics}))
 
 
