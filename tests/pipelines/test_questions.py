@@ -64,6 +64,15 @@ def test_the_running_process_answers(running, monkeypatch):
     assert list(Path(running / "shop" / "questions").iterdir()) == []
 
 
+def test_what_was_left_behind_is_removed_at_the_start(tmp_path):
+    directory = tmp_path / "shop" / "questions"
+    directory.mkdir(parents=True)
+    for suffix in ("question", "taken", "answer", "tmp"):
+        (directory / f"1.{suffix}").write_text("{}")
+    Questions([Asked("shop", SimpleNamespace(state_dir=tmp_path))])
+    assert list(directory.iterdir()) == []
+
+
 def test_what_goes_wrong_there_is_raised_here(running, monkeypatch):
     raised = iter(
         [NotReady("it is not written", hint="wait"), UsageError("a key"), ValueError("broken")]

@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka import Producer
 from project import Project
 
+from headwater.cli.main import run
 from headwater.errors import UsageError
 from headwater.pipelines import tracing
 from headwater.pipelines.offsets import ends_of
@@ -20,7 +21,7 @@ HOUR_AGO_MS = int(time.time() - 3600) * 1000  # retention has not come to it
 NAME = 'it\'s "so" \\ ä'
 
 
-def test_keys_of_any_type_and_rows_that_are_gone(tmp_path, broker_address, spark):
+def test_keys_of_any_type_and_rows_that_are_gone(tmp_path, broker_address, spark, capsys):
     project = Project(tmp_path, broker_address)
     topic = project.topic(f"orders-{uuid.uuid4().hex[:8]}")
     project.pipeline(
@@ -55,6 +56,11 @@ def test_keys_of_any_type_and_rows_that_are_gone(tmp_path, broker_address, spark
     with pytest.raises(UsageError, match="'someday' is no date, as day is"):
         why(pipeline, "days", {**key, "day": "someday"})
     assert verify(pipeline, "days").is_equal
+    config = ["--config", str(project.file)]
+    assert run(["why", "days/orders", "--key", "12", *config]) == 0  # nobody runs it: Spark does
+    assert "day=2026-01-02" in capsys.readouterr().out
+    assert run(["why", "days", "--key", "12", *config]) == 2
+    assert "days/cache/orders" in capsys.readouterr().err
 
 
 def produce_at(project, topic, *rows):

@@ -5,7 +5,8 @@
     <state_dir>/<pipeline>/questions/<id>.answer     {"trace": …} or {"error": {…}}
 
 Who may read the checkpoints may ask; the directory is the user's own. Answers are written under
-another name and renamed, so that half of one is never read. The asker removes what is left.
+another name and renamed, so that half of one is never read. The asker removes what is left; what
+one that was killed has left goes when the process starts.
 """
 
 import contextlib
@@ -84,13 +85,17 @@ class Questions:
             (each, each.place.state_dir / each.name / "questions") for each in pipelines
         ]
         self._thread: threading.Thread | None = None
+        for _, directory in self._places:
+            for left in _files(directory):
+                with contextlib.suppress(OSError):
+                    left.unlink()
 
     def look(self) -> None:
         """Takes one, if there is one and none is being answered."""
         if self._thread is not None and self._thread.is_alive():
             return
         for pipeline, directory in self._places:
-            for question in _waiting(directory):
+            for question in _files(directory, ".question"):
                 taken = question.with_suffix(".taken")
                 try:
                     question.rename(taken)
@@ -103,12 +108,12 @@ class Questions:
                 return
 
 
-def _waiting(directory: Path) -> list[Path]:
+def _files(directory: Path, suffix: str = "") -> list[Path]:
     try:
         names = os.listdir(directory)
     except OSError:
         return []
-    return [directory / name for name in sorted(names) if name.endswith(".question")]
+    return [directory / name for name in sorted(names) if name.endswith(suffix)]
 
 
 def _answer(pipeline: "Pipeline", taken: Path) -> None:

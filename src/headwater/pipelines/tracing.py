@@ -44,6 +44,7 @@ from headwater.pipelines.operators.lineage import Traceable
 from headwater.pipelines.operators.stages import OperatorRun, Side
 from headwater.pipelines.reading import BoundedReader
 from headwater.pipelines.running import Pipeline, write_named
+from headwater.pipelines.source.progress import READ_TO_END, READ_TO_HERE
 from headwater.pipelines.write_run import open_store
 from headwater.sinks.contract import DELETE, OP, TRUNCATE, Position
 
@@ -329,7 +330,8 @@ def _records(frame: DataFrame, use: str) -> DataFrame:
         given = frame.select("key", "value", *ours)
     columns = [name for name in given.columns if name not in (OP, AT, POSITION)]
     row = F.to_json(F.struct(*columns)).alias(_ROW)
-    return given.select(OP, AT, POSITION, row, F.lit(use).alias(_USE))
+    is_record = ~F.coalesce(F.col(OP), F.lit("")).isin(READ_TO_END, READ_TO_HERE)
+    return given.where(is_record).select(OP, AT, POSITION, row, F.lit(use).alias(_USE))
 
 
 def _cause(row: dict[str, Any]) -> Cause:
