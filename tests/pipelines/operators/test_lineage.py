@@ -341,6 +341,16 @@ def test_an_event_and_the_version_of_the_row_that_it_was_enriched_by(of_events, 
     check(step, {"events": of_events, "table": of_table}, ())
 
 
+def test_a_deleted_event_comes_from_its_delete_alone():
+    row = {"id": 1, "city": "Rom", "y": 1, "_op": "u", "_at": at(0), "place": ("table", 0, 0)}
+    event = {"id": 7, "who": 1, "x": 1, "at": at(1), "_at": at(1), "place": ("events", 0, 0)}
+    gone = {**event, "_op": "d", "_at": at(2), "place": ("events", 0, 1)}
+    step = enrich().of("events", "table")
+    placed_event, deleted = step.run({"events": [event, gone], "table": [row]})
+    assert step.trace([placed_event]) == {("events", 0, 0), ("table", 0, 0)}
+    assert step.trace([deleted]) == {("events", 0, 1)}
+
+
 @pytest.mark.parametrize("make", WINDOWS)
 def test_rows_of_a_window_but_those_that_were_late(make):
     @given(events(size=12))

@@ -172,13 +172,17 @@ class AsOfJoin:
 
     def lineage(self, inputs: tuple[Input, ...], rows: pa.Table) -> tuple[Flags, ...]:
         """The event, and the version of the table's row that it found: where there is no row, the
-        change that removed it, if one did.
+        change that removed it, if one did. A deleted event is gone whatever it found.
         """
         events, changes = inputs
         names = [name for name in self.events if name != OP]  # an inner join may have changed it
         is_wanted = is_among(events.rows.select(names).columns, rows.select(names).columns)
         seen_us = self.time.watermarks(None).of_rows(events) + self.time.delay_us
-        asking = self._asking(MemoryState(), events, seen_us).filter(pa.array(is_wanted))
+        is_asking = pa.array(is_wanted)
+        if OP in self.events:
+            is_gone = pc.is_in(events.rows[OP].combine_chunks(), pa.array([DELETE, TRUNCATE]))
+            is_asking = pc.and_(is_asking, pc.invert(is_gone))
+        asking = self._asking(MemoryState(), events, seen_us).filter(is_asking)
         keys = [asking[name] for name in self.event_key]
         traced = replace(self, table=(*self.table, tag_of(1)))
         table = TableVersions(self.table_key, traced.table)
