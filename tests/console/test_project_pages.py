@@ -283,8 +283,9 @@ def test_verifying_shows_the_rows_that_differ(browser, monkeypatch):
 def test_why_a_row_is_as_it_is(browser, monkeypatch):
     trace = {
         "write": "cache/orders", "row": {"id": 3, "product": "desk"}, "count": 5, "untraced": [],
+        "is_certain": True,
         "causes": [{"topic": ORDERS, "partition": 0, "offset": 41, "at": None, "op": "u",
-                    "record": {"id": 3}}],
+                    "record": {"id": 3}, "use": "enrich-1: event"}],
     }  # fmt: skip
     stand_in(monkeypatch, f"print(json.dumps({trace!r}))")
     assert posted(browser, "/stores/orders/cache/orders/why", {}).status == 400
@@ -292,6 +293,7 @@ def test_why_a_row_is_as_it_is(browser, monkeypatch):
     job = ended_job(browser, answer)
     page = browser.get(job).text
     assert "0@41" in page
+    assert "enrich-1: event" in page
     assert "and 4 older" in page
     command = browser.get(job.rstrip("/") + ".json").json["command"]
     assert command == "headwater why --key=id=--limit=3 orders/cache/orders"

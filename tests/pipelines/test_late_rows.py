@@ -42,7 +42,7 @@ from headwater.sinks.noted_transactions import read_notes
 from headwater.testing import InProcessBroker
 
 BUCKETS = 2
-OPERATOR = Built("tumbling-1", BUCKETS, (("name",),), (("at",),))
+OPERATOR = Built("tumbling-1", BUCKETS, (("name",),))
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +160,7 @@ def test_a_batch_that_runs_again_tells_nothing_again(broker, log, directory):
 
 
 def test_a_row_of_two_operators_is_told_by_each(broker, log, directory):
-    other = Built("tumbling-2", BUCKETS, (("name",),), (("at",),))
+    other = Built("tumbling-2", BUCKETS, (("name",),))
     batch(directory, 0, given(("a", 1, 1, 7)), given())
     (directory / "tumbling-2").symlink_to(directory / OPERATOR.name)
     late = LateRows(log, "two", (OPERATOR, other), directory)
@@ -244,7 +244,7 @@ def test_time_that_has_not_begun_is_not_told(directory):
     state.document[WATERMARK] = NEVER_US
     state.commit()
     assert told_of(directory / OPERATOR.name, BUCKETS, 0) == Told()
-    gone = Built("gone-1", BUCKETS, (), ())
+    gone = Built("gone-1", BUCKETS, ())
     assert list(told_of_all(directory, (OPERATOR, gone), 0)) == ["tumbling-1"]
 
 
@@ -268,7 +268,7 @@ def aside(directory, number, side, columns, offset):
     state.commit()
 
 
-JOIN = Built("join-1", 1, (("id",), ("of",)), (("at",), ("at",)))
+JOIN = Built("join-1", 1, (("id",), ("of",)))
 
 
 def test_a_row_that_is_late_on_both_sides_of_a_join_is_told_by_each(broker, log, tmp_path):

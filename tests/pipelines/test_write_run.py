@@ -250,7 +250,7 @@ def test_one_checkpoint_has_one_process(machine):
     assert machine.store.kept[1]["epoch"] == 1
 
 
-OPERATOR = Built("summing-1", 2, (("key",),), ((),))
+OPERATOR = Built("summing-1", 2, (("key",),))
 
 
 class WithOperator(Machine):

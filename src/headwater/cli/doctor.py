@@ -27,7 +27,7 @@ from headwater.cli.output import duration, print_json, say, size, styled, table
 from headwater.cli.parser import Command, Parser, common_options
 from headwater.client import login
 from headwater.errors import BrokerUnreachable, ConfigError, HeadwaterError, RequestRefused
-from headwater.settings import BrokerSettings, ClientSettings, split_address
+from headwater.settings import BrokerSettings, ClientSettings, is_loopback, split_address
 
 _SYNCS: Final = 9
 _SLOW_SYNC_S: Final = 0.02
@@ -317,7 +317,7 @@ def _openness(broker: BrokerSettings) -> Finding:
     found = rules.described(broker)
     if broker.authentication != "none":
         return Finding("ok", "security", found)
-    level = "info" if rules.is_loopback(broker.listen) else "warning"
+    level = "info" if is_loopback(broker.listen) else "warning"
     hint = 'broker.authentication = "sasl" asks clients who they are (docs/security.md)'
     return Finding(level, "security", found, hint)
 

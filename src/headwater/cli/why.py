@@ -1,17 +1,21 @@
 """`headwater why NAME --key K`: the records of the log behind a derived row."""
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import Any
 
-from headwater.cli.capture_state import client_options
+import orjson
+
+from headwater.cli.capture_state import client_options, load
 from headwater.cli.output import count, note, print_json, say, styled, table
 from headwater.cli.parser import Command, Parser, whole_number
-from headwater.cli.pipeline_state import started
+from headwater.cli.pipeline_state import started, wanted, writes_told
 from headwater.cli.progress import is_told
 from headwater.errors import UsageError
-
-if TYPE_CHECKING:
-    from headwater.pipelines.tracing import Trace
+from headwater.pipelines import status
+from headwater.pipelines.lineage.keys import check_key
+from headwater.pipelines.questions import ask
+from headwater.pipelines.stores_told import place_of
 
 
 def _configure(parser: Parser) -> None:
@@ -30,25 +34,57 @@ def _configure(parser: Parser) -> None:
 
 
 def _why(args: argparse.Namespace) -> int:
-    name, _, write_name = args.name.partition("/")
+    name, _, write = args.name.partition("/")
+    trace = _of_running(args, name, write) or _of_own_spark(args, name, write)
+    if args.json:
+        print_json(trace)
+    else:
+        _show(trace)
+    return 0 if trace["causes"] or trace["untraced"] else 3
+
+
+def _of_running(args: argparse.Namespace, name: str, write: str) -> dict[str, Any] | None:
+    """As the process that runs the pipeline answers; None if there is none. What its status tells
+    of the write's key is checked first.
+    """
+    loaded = load(args)
+    wanted(loaded, [name])
+    place = place_of(loaded)
+    writes = writes_told(status.read(place, name))
+    if not writes:
+        return None
+    write = _chosen(name, write, {each: about["table"] for each, about in writes.items()})
+    if write not in writes:
+        return None  # the function may have changed
+    columns = writes[write]["key"]
+    kinds = writes[write].get("key_types", [""] * len(columns))
+    key = _key(args.key, tuple(columns))
+    check_key(write, dict(zip(columns, kinds, strict=True)), key)
+    return ask(place, name, {"write": write, "key": key, "limit": args.limit})
+
+
+def _of_own_spark(args: argparse.Namespace, name: str, write: str) -> dict[str, Any]:
     if is_told(args):
         note("starting Spark …")
     _, pipeline = started(args, name)
     from headwater.pipelines.tracing import why
 
-    writes = pipeline.flow().writes
-    if not write_name:
-        if len(writes) > 1:
-            names = ", ".join(f"{name}/{each.name}" for each in writes)
-            raise UsageError(f"pipeline {name} writes several tables", hint=f"name one: {names}")
-        write_name = writes[0].name
-    key_columns = next((w.key for w in writes if write_name in (w.name, w.table)), ())
-    trace = why(pipeline, write_name, _key(args.key, key_columns), limit=args.limit)
-    if args.json:
-        print_json(_as_json(trace))
-    else:
-        _show(trace)
-    return 0 if trace.causes or trace.untraced else 3
+    writes = {each.name: each for each in pipeline.flow().writes}
+    write = _chosen(name, write, {each: about.table for each, about in writes.items()})
+    columns = writes[write].key if write in writes else ()
+    trace = why(pipeline, write, _key(args.key, columns), limit=args.limit)
+    found = orjson.dumps(trace.as_json(), default=str, option=orjson.OPT_NON_STR_KEYS)
+    return dict(orjson.loads(found))
+
+
+def _chosen(pipeline: str, write: str, tables: dict[str, str]) -> str:
+    """The write that is meant; `tables` by write."""
+    if not write and len(tables) > 1:
+        names = ", ".join(f"{pipeline}/{each}" for each in tables)
+        raise UsageError(f"pipeline {pipeline} writes several tables", hint=f"name one: {names}")
+    if not write:
+        return next(iter(tables))
+    return next((each for each, table in tables.items() if write in (each, table)), write)
 
 
 def _key(given: list[str], columns: tuple[str, ...]) -> dict[str, str]:
@@ -58,45 +94,31 @@ def _key(given: list[str], columns: tuple[str, ...]) -> dict[str, str]:
     return {column: value for column, _, value in pairs}
 
 
-def _show(trace: "Trace") -> None:
-    if trace.row is None:
-        say(f"{trace.write} has no such row")
+def _show(trace: dict[str, Any]) -> None:
+    if trace["row"] is None:
+        say(f"{trace['write']} has no such row")
     else:
-        say("  ".join(f"{styled(name, 'bold')} {value}" for name, value in trace.row.items()))
-    for topic in trace.untraced:
-        say(f"any record of {topic} can have made it: the key is computed on the way")
-    if trace.causes:
+        say("  ".join(f"{styled(name, 'bold')} {value}" for name, value in trace["row"].items()))
+    for each in trace["untraced"]:
+        say(f"any record of {each['topic']} can have made it: {each['reason']}")
+    causes = trace["causes"]
+    if causes and not trace["is_certain"]:
+        say("some of these records made it, and no others; which ones cannot be followed:")
+    if causes:
         say()
-        headers = ("topic", ">partition", ">offset", "time", "op", "record")
-        say(table(headers, ([*_cells(each)] for each in trace.causes)))
-    if trace.count > len(trace.causes):
-        say(f"… and {count(trace.count - len(trace.causes))} older; --limit shows more")
+        headers = ("topic", ">partition", ">offset", "time", "op", "used by", "record")
+        say(table(headers, ([*_cells(each)] for each in causes)))
+    if trace["count"] > len(causes):
+        say(f"… and {count(trace['count'] - len(causes))} older; --limit shows more")
 
 
-def _cells(cause: Any) -> tuple[str, ...]:
-    at = cause.at.isoformat(" ", "milliseconds") if cause.at else "-"
-    row = " ".join(f"{name}={value}" for name, value in cause.row.items())
-    return cause.topic, str(cause.partition), str(cause.offset), at, cause.op or "-", row
-
-
-def _as_json(trace: "Trace") -> dict[str, Any]:
-    return {
-        "write": trace.write,
-        "row": trace.row,
-        "count": trace.count,
-        "untraced": trace.untraced,
-        "causes": [
-            {
-                "topic": each.topic,
-                "partition": each.partition,
-                "offset": each.offset,
-                "at": each.at.isoformat() if each.at else None,
-                "op": each.op,
-                "record": each.row,
-            }
-            for each in trace.causes
-        ],
-    }
+def _cells(cause: dict[str, Any]) -> tuple[str, ...]:
+    at = "-"
+    if cause["at"]:
+        at = datetime.fromisoformat(cause["at"]).isoformat(" ", "milliseconds")
+    row = " ".join(f"{name}={value}" for name, value in cause["record"].items())
+    place = cause["topic"], str(cause["partition"]), str(cause["offset"])
+    return *place, at, cause["op"] or "-", cause["use"] or "-", row
 
 
 COMMANDS = {

@@ -25,6 +25,7 @@ from headwater.pipelines.offsets import check_derivable
 from headwater.pipelines.operators.building import building
 from headwater.pipelines.pipeline import Function, failed
 from headwater.pipelines.pipeline_file import PipelineFile
+from headwater.pipelines.questions import Questions
 from headwater.pipelines.reading import LiveReader
 from headwater.pipelines.schema_watch import SchemaChanged, SchemaWatch
 from headwater.pipelines.session import cores, has_ended
@@ -129,6 +130,7 @@ class Runner:
         """
         spark = self.pipelines[0].spark
         self._kept = [_Kept(pipeline) for pipeline in self.pipelines]
+        questions = Questions(self.pipelines)
         try:
             while not self.stop.is_set() and not all(each.has_ended for each in self._kept):
                 if has_ended(spark):
@@ -142,6 +144,7 @@ class Runner:
                     for each in list(self._kept):
                         self._look_after(each)
                     self._tell()
+                    questions.look()
                 except (Py4JError, OSError):
                     if not has_ended(spark):
                         raise

@@ -45,6 +45,7 @@ def about(write: "Write") -> dict[str, Any]:
         "sink": write.to,
         "table": write.table,
         "key": list(write.key),
+        "key_types": [write.frame.schema[name].dataType.simpleString() for name in write.key],
         "options": dict(write.options),
         "topics": list(write.topics),
     }

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from headwater.log.files import Files
 from headwater.pipelines.operators.contract import Operator, Stamping
+from headwater.pipelines.operators.lineage import placed_rows
 from headwater.pipelines.operators.packing import (
     BUCKET,
     EVERY_BUCKET,
@@ -26,7 +27,7 @@ from headwater.pipelines.operators.packing import (
     Packing,
     packed_schema,
 )
-from headwater.pipelines.operators.stages import _rows, unpacked
+from headwater.pipelines.operators.stages import packets_in, unpacked
 from headwater.pipelines.operators.state import FileState, MemoryState
 
 PLACE = pa.struct([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
@@ -88,7 +89,7 @@ class Driver:
             for task, (place, of_place) in enumerate(given.items()):
                 frame = self._frame(side, source, place, of_place, now)
                 packets += [
-                    each for one in packing.pack(iter([frame]), task) for each in _rows(one)
+                    each for one in packing.pack(iter([frame]), task) for each in packets_in(one)
                 ]
         self._last = next(self._numbers), packets
         return self.again()
@@ -113,6 +114,23 @@ class Driver:
             if self._directory is not None:
                 state.commit()
             self.states[bucket] = state
+        return found
+
+    def lineage(self, rows: Sequence[dict]) -> list[list[dict]]:
+        """Of a bounded run: for each input, its rows that these rows of the result come from, with
+        `_position`."""
+        _, packets = self._last
+        schemas = [self._packed(source) for source in self._sources]
+        wanted = pa.Table.from_pylist(list(rows), schema=self._operator.output)
+        found: list[list[dict]] = [[] for _ in self._sources]
+        order = sorted(packets, key=lambda each: (each.bucket, each.side, each.task, each.number))
+        for bucket in range(self._buckets):
+            of_bucket = [each for each in order if each.bucket == bucket]
+            if not of_bucket:
+                continue
+            inputs = unpacked(iter(of_bucket), schemas)
+            for side, which in enumerate(self._operator.lineage(inputs, wanted)):
+                found[side] += placed_rows(inputs[side], which).to_pylist()
         return found
 
     def counter(self, name: str) -> int:

@@ -13,7 +13,7 @@ from headwater.pipelines.operators.state import NO_MANIFEST, FileState, begin
 from headwater.testing import FaultyFiles
 
 BUCKETS = 3
-OPERATORS = tuple(Built(name, BUCKETS, (), ()) for name in ("tumbling-1", "enrich-1"))
+OPERATORS = tuple(Built(name, BUCKETS, ()) for name in ("tumbling-1", "enrich-1"))
 
 
 @pytest.fixture

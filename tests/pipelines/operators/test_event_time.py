@@ -14,7 +14,7 @@ import headwater as hw
 from headwater.errors import PipelineError
 from headwater.pipelines.operators.contract import SEEN
 from headwater.pipelines.operators.packing import BUCKET, NOW, Packing, packed_schema
-from headwater.pipelines.operators.stages import _rows, unpacked
+from headwater.pipelines.operators.stages import packets_in, unpacked
 from headwater.pipelines.operators.times import time_of
 
 
@@ -300,7 +300,7 @@ def test_a_partition_that_several_tasks_read_is_one():
         batch = pa.RecordBatch.from_pylist(rows, schema)
         batch = batch.append_column(BUCKET, pa.array([0] * len(rows), pa.int32()))
         batch = batch.append_column(NOW, pa.array([START] * len(rows), STAMP))
-        return [each for one in packing.pack(iter([batch]), task) for each in _rows(one)]
+        return [each for one in packing.pack(iter([batch]), task) for each in packets_in(one)]
 
     several = [*packets(0, [(4, 1), (5, 3)]), *packets(1, [(0, 2), (1, 5)]), *packets(2, [(7, 6)])]
     packed = packed_schema([SCHEMA.field("name")], stamped=True)

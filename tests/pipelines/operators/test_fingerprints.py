@@ -83,7 +83,7 @@ def test_numbers_that_are_others_each_time_make_no_other_operator(text):
 
 def test_an_operator_among_the_inputs_is_told_by_its_name():
     with building("p") as now:
-        now.built["mine"] = Built("mine", 8, (), ())
+        now.built["mine"] = Built("mine", 8, ())
         one = over("MapInArrow mine(x#1)", PAID, function="mine")
         other = over("MapInArrow mine(x#1)", OPEN, function="mine")
         assert of(MINUTES, one) == of(MINUTES, other)

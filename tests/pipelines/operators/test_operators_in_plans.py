@@ -29,7 +29,7 @@ def of_operators(first="tumbling-2", second="tumbling-1"):
 
 
 def built(*names):
-    return {name: Built(name, 8, (("name",),), (("at",),)) for name in names}
+    return {name: Built(name, 8, (("name",),)) for name in names}
 
 
 def test_operators_of_a_plan():
@@ -81,8 +81,8 @@ def test_whose_rows_a_write_has():
     )
     joined = over("MapInArrow", over("Union", orders, customers), function="enrich-1")
     with building("p") as now:
-        now.built["enrich-1"] = Built("enrich-1", 8, (), (), (over("Project", orders),))
-        now.built["tumbling-1"] = Built("tumbling-1", 8, (), ())
+        now.built["enrich-1"] = Built("enrich-1", 8, (), (over("Project", orders),))
+        now.built["tumbling-1"] = Built("tumbling-1", 8, ())
         assert streams_of(over("Project", joined)) == [orders, customers]
         assert streams_of(over("Project", joined), inputs_with_rows) == [orders]
         windows = over("MapInArrow", joined, function="tumbling-1")

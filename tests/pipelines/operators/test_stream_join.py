@@ -394,7 +394,7 @@ def test_what_is_published_of_a_late_row_tells_its_side(tmp_path):
     join = Join(5, 5, "inner", tmp_path, late="side")
     join.batch(left=[(1, 0, 100), (1, 1, 50)], right=[(1, 0, 100), (1, 2, 60)])
     publishing = LateRows(None, "clicks", (), tmp_path)
-    operator = Built("join-1", 3, (("key",), ("key",)), ())
+    operator = Built("join-1", 3, (("key",), ("key",)))
     found = [
         (topic, record.key, record.offset, dict(record.headers)["headwater.late.side"])
         for state in join.driver.states.values()

@@ -8,7 +8,7 @@ partition leave in their order.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -29,7 +29,10 @@ from headwater.pipelines.operators.contract import (
 from headwater.pipelines.operators.fingerprints import NO_SETTING
 from headwater.pipelines.operators.keyed_table import GONE, VALID, KeyedTable
 from headwater.pipelines.operators.layouts import check_settings
+from headwater.pipelines.operators.lineage import Flags, flags_at, is_among, tag_of, tagged
 from headwater.pipelines.operators.stamping import epoch_us
+from headwater.pipelines.operators.state import MemoryState
+from headwater.pipelines.operators.table_versions import TableVersions
 from headwater.pipelines.operators.times import EventTime
 from headwater.pipelines.operators.waiting_rows import WAITS, WaitingRows
 from headwater.pipelines.operators.watermarks import NEVER_US
@@ -166,6 +169,28 @@ class AsOfJoin:
         result = result.set_column(result.column_names.index(OP), OP, op)
         is_delete = pc.is_in(op, pa.array([DELETE, TRUNCATE]))
         return result.filter(pc.or_(pa.array(is_found), is_delete))
+
+    roles = ("event", "table row")
+
+    def lineage(self, inputs: tuple[Input, ...], rows: pa.Table) -> tuple[Flags, ...]:
+        """The event, and the version of the table's row that it found: where there is no row, the
+        change that removed it, if one did. A deleted event is gone whatever it found.
+        """
+        events, changes = inputs
+        names = [name for name in self.events if name != OP]  # an inner join may have changed it
+        is_wanted = is_among(events.rows.select(names).columns, rows.select(names).columns)
+        seen_us = self.time.watermarks(None).of_rows(events) + self.time.delay_us
+        is_asking = pa.array(is_wanted)
+        if OP in self.events:
+            is_gone = pc.is_in(events.rows[OP].combine_chunks(), pa.array([DELETE, TRUNCATE]))
+            is_asking = pc.and_(is_asking, pc.invert(is_gone))
+        asking = self._asking(MemoryState(), events, seen_us).filter(is_asking)
+        keys = [asking[name] for name in self.event_key]
+        traced = replace(self, table=(*self.table, tag_of(1)))
+        table = TableVersions(self.table_key, traced.table)
+        traced._take_in(table, tagged(changes, 1), _Reached([]))  # noqa: SLF001 (its own)
+        used = table.used(changes, keys, asking[AS_OF].to_numpy())
+        return is_wanted, flags_at(len(changes.rows), used)
 
 
 class _Reached:

@@ -5,14 +5,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from headwater.errors import PipelineError
 from headwater.pipelines.plans import Node
 
-_NAME: Final = re.compile(
-    r"[A-Za-z0-9_-]+"
-)  # it becomes a directory, and part of transactional ids
+if TYPE_CHECKING:
+    from headwater.pipelines.operators.stages import OperatorRun
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")  # a directory, and part of transactional ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +23,8 @@ class Built:
     name: str
     buckets: int
     keys: tuple[tuple[str, ...], ...]  # of each input
-    time_columns: tuple[tuple[str, ...], ...]  # that tell its event time
     passes: tuple[Node, ...] = ()  # the plans of inputs whose rows it gives, with their `_op`
+    run: "OperatorRun | None" = field(default=None, compare=False, repr=False)  # if it is bounded
 
 
 @dataclass

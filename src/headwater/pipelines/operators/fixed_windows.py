@@ -16,11 +16,12 @@ from headwater.pipelines.operators.contract import TIME, WATERMARK, Input, State
 from headwater.pipelines.operators.grouping import first_rows, keys_of, number
 from headwater.pipelines.operators.lateness import Lateness, admit
 from headwater.pipelines.operators.layouts import check_layout
+from headwater.pipelines.operators.lineage import Flags, admitted, points_within, same_keys
 from headwater.pipelines.operators.named_aggregates import NamedAggregates
 from headwater.pipelines.operators.pane_state import FIRST, LAST, PaneState
 from headwater.pipelines.operators.times import NEVER_US, EventTime
 from headwater.pipelines.operators.window_emission import Emission
-from headwater.pipelines.operators.window_results import results_schema
+from headwater.pipelines.operators.window_results import WINDOW_END, results_schema
 
 _LATE_IN_PART: Final = "late_in_part"  # a counter: rows that only some of their windows took in
 
@@ -96,8 +97,7 @@ class FixedWindows:
         self, state: State, given: Input, own_us: npt.NDArray[np.int64], before_us: int
     ) -> pa.Table:
         """Entries of the rows that are not too late for all of their windows."""
-        time_us = given.rows[TIME].combine_chunks().fill_null(0).to_numpy()
-        pane = time_us // self.hop_us
+        pane = self._panes_of(given)
         taken = admit(
             state,
             given,
@@ -106,8 +106,8 @@ class FixedWindows:
             due_us=(pane + self.panes) * self.hop_us,
             closed_us=before_us,
         )
-        pane, own_us = pane[taken], own_us[taken]
-        first = np.maximum(pane, (own_us - self.lateness.allowed_us) // self.hop_us)
+        pane = pane[taken]
+        first = self._first_windows(pane, own_us[taken])
         if self.panes > 1:
             late = int((first > pane).sum())
             state.counters[_LATE_IN_PART] = state.counters.get(_LATE_IN_PART, 0) + late
@@ -119,3 +119,35 @@ class FixedWindows:
         columns = [each.take(found) for each in (*keys, *map(pa.array, windows))]
         accumulated = self.aggregates.accumulate(rows, group, groups)
         return pa.Table.from_arrays([*columns, *accumulated], schema=self._entries)
+
+    def _panes_of(self, given: Input) -> npt.NDArray[np.int64]:
+        time_us = given.rows[TIME].combine_chunks().fill_null(0).to_numpy()
+        panes: npt.NDArray[np.int64] = time_us // self.hop_us
+        return panes
+
+    def _first_windows(
+        self, pane: npt.NDArray[np.int64], own_us: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]:
+        """The first window of a row that had not closed at its place in the log."""
+        first: npt.NDArray[np.int64] = np.maximum(
+            pane, (own_us - self.lateness.allowed_us) // self.hop_us
+        )
+        return first
+
+    roles = ("event",)
+
+    def lineage(self, inputs: tuple[Input, ...], rows: pa.Table) -> tuple[Flags, ...]:
+        """Rows of the window, and of those before it that it is compared with."""
+        (given,) = inputs
+        pane = self._panes_of(given)
+        taken = admitted(self.time, self.lateness, given, (pane + self.panes) * self.hop_us)
+        first = self._first_windows(pane, self.time.watermarks(None).of_rows(given))
+        key, row_key = same_keys(given.rows, rows, self.by)
+        end_us = rows[WINDOW_END].combine_chunks().cast(pa.int64()).to_numpy()
+        window = end_us // self.hop_us - 1
+        agos = sorted({0, *(ago for *_, ago in self.previous)})
+        wanted = np.concatenate([window - ago for ago in agos])
+        count = points_within(
+            key, first, pane + (self.panes - 1), np.tile(row_key, len(agos)), wanted
+        )
+        return (taken & (count > 0),)

@@ -11,7 +11,7 @@ batch, and a row that leaves alone has no partner among them.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +26,8 @@ from headwater.pipelines.operators.interval_matching import matching
 from headwater.pipelines.operators.kept_rows import KeptRows, Run, sorted_run
 from headwater.pipelines.operators.lateness import LATE, OF_SIDE, Lateness, admit
 from headwater.pipelines.operators.layouts import check_settings
+from headwater.pipelines.operators.lineage import Flags, is_among, tag_of, tagged, tagged_rows
+from headwater.pipelines.operators.state import MemoryState
 from headwater.pipelines.operators.times import NEVER_US, EventTime, Watermarks
 from headwater.sinks.contract import OP
 
@@ -82,6 +84,21 @@ class IntervalJoin:
         found += [self._alone(self.right, rows) for rows in right.expire(left_us)]
         state.document[WATERMARK] = min(left_us, right_us)
         return self._finished(found, state.document["places"])
+
+    roles = ("left", "right")
+
+    def lineage(self, inputs: tuple[Input, ...], rows: pa.Table) -> tuple[Flags, ...]:
+        """Both rows of a pair, or the one that found no partner."""
+        sides = [
+            replace(each, columns=(*each.columns, (tag_of(number).name, tag_of(number).name)))
+            for number, each in enumerate((self.left, self.right))
+        ]
+        output = pa.schema([*self.output, tag_of(0), tag_of(1)])
+        join = replace(self, left=sides[0], right=sides[1], output=output)
+        carried = tuple(tagged(each, side) for side, each in enumerate(inputs))
+        result = join.step(MemoryState(), carried)
+        is_wanted = is_among(result.select(self.output.names).columns, rows.columns)
+        return tagged_rows(inputs, result, is_wanted)
 
     def _pairs(self, left: Run, right: Run) -> Iterator[pa.Table]:
         at_left, at_right = matching(

@@ -22,6 +22,12 @@ import pyarrow as pa
 from headwater.pipelines.operators.contract import TIME, WATERMARK, Input, State
 from headwater.pipelines.operators.lateness import Lateness, admit
 from headwater.pipelines.operators.layouts import check_layout
+from headwater.pipelines.operators.lineage import (
+    BEGINNING,
+    admitted,
+    points_within,
+    same_keys,
+)
 from headwater.pipelines.operators.named_aggregates import NamedAggregates
 from headwater.pipelines.operators.session_merging import (
     EARLY,
@@ -46,6 +52,8 @@ from headwater.pipelines.operators.window_results import (
     NEW_OP,
     OPS,
     RETRACTED_OP,
+    WINDOW_END,
+    WINDOW_START,
     results_schema,
     results_table,
 )
@@ -179,6 +187,23 @@ class Sessions:
             MARKS.take(pa.array(mark)),
             OPS.take(pa.array(op)),
         )
+
+    roles = ("event",)
+
+    def lineage(self, inputs: tuple[Input, ...], rows: pa.Table) -> tuple[Flags, ...]:
+        """All rows of the key from the first to the last of the session."""
+        (given,) = inputs
+        time_us = given.rows[TIME].combine_chunks().fill_null(0).to_numpy()
+        taken = admitted(self.time, self.lateness, given, time_us + self.gap_us)
+        key, row_key = same_keys(given.rows, rows, self.by)
+        start_us, end_us = (
+            rows[name].combine_chunks().cast(pa.int64()).to_numpy()
+            for name in (WINDOW_START, WINDOW_END)
+        )
+        from_us = np.full(len(time_us), BEGINNING)
+        begun = points_within(key, from_us, time_us, row_key, start_us)
+        ended = points_within(key, from_us, time_us - 1, row_key, end_us - self.gap_us)
+        return (taken & (begun > ended),)
 
 
 def _with_shown(sessions: pa.Table, shown: Ints) -> pa.Table:

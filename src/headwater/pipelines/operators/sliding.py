@@ -23,6 +23,7 @@ from headwater.pipelines.operators.contract import OFFSET, ORIGIN, TIME, WATERMA
 from headwater.pipelines.operators.grouping import keys_of
 from headwater.pipelines.operators.lateness import Lateness, admit
 from headwater.pipelines.operators.layouts import check_layout
+from headwater.pipelines.operators.lineage import admitted, points_within, same_keys
 from headwater.pipelines.operators.named_aggregates import NamedAggregates
 from headwater.pipelines.operators.packing import POSITION
 from headwater.pipelines.operators.ranges import accumulate_ranges
@@ -246,6 +247,18 @@ class Sliding:
         ]
         rows = pa.Table.from_arrays(columns, schema=self.output)
         return rows.take(pa.array(np.argsort(end_us, kind="stable")))  # as time went
+
+    roles = ("event",)
+
+    def lineage(self, inputs: tuple[Input, ...], rows: pa.Table) -> tuple[Flags, ...]:
+        """Rows of the key in the interval of the event."""
+        (given,) = inputs
+        time_us = given.rows[TIME].combine_chunks().fill_null(0).to_numpy()
+        taken = admitted(self.time, self.lateness, given, time_us + 1)
+        key, row_key = same_keys(given.rows, rows, self.by)
+        end_us = rows[EVENT_TIME].combine_chunks().cast(pa.int64()).to_numpy()
+        count = points_within(key, time_us, time_us + self.size_us - 1, row_key, end_us)
+        return (taken & (count > 0),)
 
 
 class _Places:

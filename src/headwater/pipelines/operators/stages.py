@@ -82,6 +82,17 @@ class Side:
     passes: bool = False  # its rows are rows of the result, with their `_op`
 
 
+@dataclass(frozen=True)
+class OperatorRun:
+    """Of a bounded run: what its result is traced by (pipelines/lineage)."""
+
+    operator: Operator
+    sides: tuple[Side, ...]
+    packets: "DataFrame"  # of each bucket in one task, and in their order
+    schemas: tuple[pa.Schema, ...]
+    result: "DataFrame"
+
+
 def run_operator(
     kind: str, operator: Operator, sides: Sequence[Side], *, name: str | None = None
 ) -> "DataFrame":
@@ -136,19 +147,17 @@ def run_operator(
         is_stream,
         reports_of(sides[0].frame.sparkSession.sparkContext) if is_stream else None,
     )
-    now = current()
-    if now is not None:
-        now.built[name] = Built(
-            name,
-            buckets,
-            tuple(side.key for side in sides),
-            tuple(side.stamping.columns() if side.stamping else () for side in sides),
-            tuple(plan for side, plan in zip(sides, plans, strict=True) if side.passes),
-        )
     packets = packets.repartitionById(parts, F.col("bucket") % parts)
     if not is_stream:  # Spark does not sort streams
         packets = packets.sortWithinPartitions(*_ORDER)
-    return packets.mapInArrow(running, from_arrow_schema(operator.output))
+    result = packets.mapInArrow(running, from_arrow_schema(operator.output))
+    now = current()
+    if now is not None:
+        keys = tuple(side.key for side in sides)
+        passes = tuple(plan for side, plan in zip(sides, plans, strict=True) if side.passes)
+        run = OperatorRun(operator, tuple(sides), packets, tuple(schemas), result)
+        now.built[name] = Built(name, buckets, keys, passes, None if is_stream else run)
+    return result
 
 
 def _in_log_order(rows: "DataFrame", *, is_stream: bool) -> "DataFrame":
@@ -201,7 +210,7 @@ class Running:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from headwater.pipelines.source.reading import settle
 
-        rows: Iterable[_Packet] = (row for batch in batches for row in _rows(batch))
+        rows: Iterable[_Packet] = (row for batch in batches for row in packets_in(batch))
         if self.is_stream:
             rows = sorted(rows, key=lambda row: (row.bucket, row.side, row.task, row.number))
         # A commit is mostly waiting for the disk, which does several at once.
@@ -263,7 +272,7 @@ class _Packet:
     control: bytes | None
 
 
-def _rows(batch: pa.RecordBatch) -> Iterator[_Packet]:
+def packets_in(batch: pa.RecordBatch) -> Iterator[_Packet]:
     numbers = [batch.column(each).to_pylist() for each in _ORDER]
     for bucket, side, task, number, packet, control in zip(
         *numbers, batch.column("packet"), batch.column("control"), strict=True

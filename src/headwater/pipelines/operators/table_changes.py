@@ -22,6 +22,7 @@ from headwater.errors import PipelineError
 from headwater.pipelines.flow import POSITION
 from headwater.pipelines.operators.contract import OFFSET, ORIGIN, Input, State
 from headwater.pipelines.operators.layouts import check_settings
+from headwater.pipelines.operators.lineage import Flags, is_among
 from headwater.pipelines.operators.row_hashes import WORDS, Hashes, hashes_of
 from headwater.pipelines.operators.sorted_rows import SortedRows, as_binary, sorted_order
 from headwater.sinks.contract import DELETE, OP, TRUNCATE
@@ -83,6 +84,14 @@ class TableChanges:
             hashes[added],
         )
         return pa.concat_tables(each.cast(self.output) for each in found)
+
+    roles = ("row",)
+
+    def lineage(self, inputs: tuple[Input, ...], rows: pa.Table) -> tuple[Flags, ...]:
+        """The change that each row is as it is by: the last one of its key."""
+        given = inputs[0].rows.append_column(POSITION, positions(inputs[0]))
+        names = [*self.columns.names, POSITION]
+        return (is_among(given.select(names).columns, rows.select(names).columns),)
 
     @property
     def _kept(self) -> pa.Schema:

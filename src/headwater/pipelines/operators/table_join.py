@@ -13,7 +13,7 @@ join key has no rows on the other side, or is null.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -25,9 +25,11 @@ from headwater.errors import StateLost
 from headwater.pipelines.flow import POSITION
 from headwater.pipelines.operators.contract import Input, State
 from headwater.pipelines.operators.layouts import check_settings
+from headwater.pipelines.operators.lineage import is_among, tag_of, tagged, tagged_rows
 from headwater.pipelines.operators.row_hashes import WORDS, Hashes, hashes_of
 from headwater.pipelines.operators.row_kernels import bounds, expanded
 from headwater.pipelines.operators.sorted_rows import SortedRows, sorted_order
+from headwater.pipelines.operators.state import MemoryState
 from headwater.pipelines.operators.table_changes import (
     CREATE,
     UPDATE,
@@ -83,6 +85,21 @@ class TableJoin:
         rows = pa.concat_tables(found)
         return one_change_each(rows, result_key(self.left, self.right)) if self.is_last else rows
 
+    roles = ("left", "right")
+
+    def lineage(self, inputs: tuple[Input, ...], rows: pa.Table) -> tuple[Flags, ...]:
+        """Both rows that were joined, or the one that has no partner."""
+        left, right = (
+            replace(each, columns=each.columns.append(tag_of(side)))
+            for side, each in enumerate((self.left, self.right))
+        )
+        output = pa.schema([*self.output, tag_of(0), tag_of(1)])
+        join = replace(self, left=left, right=right, output=output)
+        carried = tuple(tagged(each, side) for side, each in enumerate(inputs))
+        result = join.step(MemoryState(), carried)
+        is_wanted = is_among(result.select(self.output.names).columns, rows.columns)
+        return tagged_rows(inputs, result, is_wanted)
+
     def _result(self, part: "_Part") -> pa.Table:
         by_name: dict[str, pa.ChunkedArray | pa.Array] = {}
         for rows in (part.right, part.left):  # a column of both is the left's
@@ -112,6 +129,13 @@ class OneChangePerRow:
     def step(self, state: State, inputs: tuple[Input, ...]) -> pa.Table:
         rows = inputs[0].rows.append_column(POSITION, positions(inputs[0]))
         return one_change_each(rows.select(self.output.names), self.key)
+
+    roles = ("row",)
+
+    def lineage(self, inputs: tuple[Input, ...], rows: pa.Table) -> tuple[Flags, ...]:
+        """In a bounded run nothing is gone before it comes: each row is one change already."""
+        given = inputs[0].rows.append_column(POSITION, positions(inputs[0]))
+        return (is_among(given.select(self.output.names).columns, rows.columns),)
 
 
 def one_change_each(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:

@@ -1,0 +1,130 @@
+"""A running process is asked, and no Spark is started; a wrong key is rejected before either."""
+
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from headwater.errors import NotReady, PipelineError, UsageError
+from headwater.pipelines import questions, status, tracing
+from headwater.pipelines.lineage.keys import check_key
+from headwater.pipelines.questions import Questions, ask
+from headwater.pipelines.tracing import Cause, Trace, Untraced
+from headwater.sinks.contract import Position
+
+QUESTION = {"write": "cache/orders", "key": {"id": "1"}, "limit": 20}
+TRACE = Trace(
+    "cache/orders",
+    Position("query", 1, {"orders": {0: 5}}),
+    {"id": 1},
+    [Cause("orders", 0, 4, None, "u", {"id": 1}, "enrich-1: event")],
+    1,
+    [Untraced("clicks", "the key is computed on the way")],
+    True,
+)
+
+
+@dataclass
+class Asked:
+    name: str
+    place: SimpleNamespace
+
+
+@pytest.fixture
+def running(tmp_path):
+    """The rounds of a process that runs the pipeline `shop`."""
+    status.write(tmp_path, "shop", {"cache/orders": {"state": "running"}})
+    found = Questions([Asked("shop", SimpleNamespace(state_dir=tmp_path))])
+    stop = threading.Event()
+
+    def rounds():
+        while not stop.wait(0.01):
+            found.look()
+
+    thread = threading.Thread(target=rounds)
+    thread.start()
+    yield tmp_path
+    stop.set()
+    thread.join()
+    status.ended(tmp_path, "shop")
+
+
+def test_the_running_process_answers(running, monkeypatch):
+    asked = []
+
+    def why(pipeline, write, key, *, limit):
+        asked.append((pipeline.name, write, key, limit))
+        return TRACE
+
+    monkeypatch.setattr(tracing, "why", why)
+    assert ask(running, "shop", QUESTION) == TRACE.as_json()
+    assert asked == [("shop", "cache/orders", {"id": "1"}, 20)]
+    assert list(Path(running / "shop" / "questions").iterdir()) == []
+
+
+def test_what_was_left_behind_is_removed_at_the_start(tmp_path):
+    directory = tmp_path / "shop" / "questions"
+    directory.mkdir(parents=True)
+    for suffix in ("question", "taken", "answer", "tmp"):
+        (directory / f"1.{suffix}").write_text("{}")
+    Questions([Asked("shop", SimpleNamespace(state_dir=tmp_path))])
+    assert list(directory.iterdir()) == []
+
+
+def test_what_goes_wrong_there_is_raised_here(running, monkeypatch):
+    raised = iter(
+        [NotReady("it is not written", hint="wait"), UsageError("a key"), ValueError("broken")]
+    )
+
+    def why(*args, **more):
+        raise next(raised)
+
+    monkeypatch.setattr(tracing, "why", why)
+    with pytest.raises(NotReady, match="it is not written") as error:
+        ask(running, "shop", QUESTION)
+    assert error.value.hint == "wait"
+    with pytest.raises(UsageError, match="a key"):
+        ask(running, "shop", QUESTION)
+    with pytest.raises(PipelineError, match="ValueError"):
+        ask(running, "shop", QUESTION)
+
+
+def test_who_runs_nothing_or_does_not_listen_is_not_waited_for(tmp_path, monkeypatch):
+    assert ask(tmp_path, "shop", QUESTION) is None
+    monkeypatch.setattr(questions, "_TAKEN_WITHIN_S", 0.1)
+    status.write(tmp_path, "shop", {"cache/orders": {"state": "running"}})
+    try:
+        assert ask(tmp_path, "shop", QUESTION) is None
+    finally:
+        status.ended(tmp_path, "shop")
+    assert list((tmp_path / "shop" / "questions").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("kinds", "key", "told"),
+    [
+        ({}, {"id": "1"}, "has no key"),
+        ({"id": "bigint"}, {"no": "1"}, "the key of cache/t is id"),
+        ({"id": "bigint"}, {}, "the key of cache/t is id"),
+        ({"id": "bigint", "day": "date"}, {"id": "1"}, "the key of cache/t is id, day"),
+        ({"id": "bigint"}, {"id": "one"}, "'one' is no bigint, as id is"),
+        ({"id": "tinyint"}, {"id": "128"}, "'128' is no tinyint"),
+        ({"id": "decimal(10,2)"}, {"id": "1,5"}, "is no decimal"),
+        ({"id": "date"}, {"id": "someday"}, "is no date"),
+        ({"id": "timestamp"}, {"id": "soon"}, "is no timestamp"),
+        ({"id": "bigint"}, {"id": " -1"}, None),
+        ({"id": "decimal(10,2)"}, {"id": "1.5"}, None),
+        ({"id": "date"}, {"id": "2026-1-2"}, None),
+        ({"id": "timestamp"}, {"id": "2026-01-01T00:00Z"}, None),
+        ({"id": "string"}, {"id": "anything"}, None),
+        ({"id": ""}, {"id": "anything"}, None),
+    ],
+)
+def test_keys_that_cannot_be(kinds, key, told):
+    if told is None:
+        check_key("cache/t", kinds, key)
+    else:
+        with pytest.raises((UsageError, PipelineError), match=told.replace("(", r"\(")):
+            check_key("cache/t", kinds, key)
