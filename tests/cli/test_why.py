@@ -41,7 +41,7 @@ def project(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["shop", "--key", "one"], "'one' is no bigint, as id is"),
         (["shop", "--key", "number=1"], "'number=1' is no bigint"),
@@ -49,9 +49,9 @@ def project(tmp_path, monkeypatch):
         (["shup", "--key", "1"], "there is no pipeline shup"),
     ],
 )
-def test_a_wrong_key_is_rejected_before_spark_starts(project, capsys, arguments, told):
+def test_a_wrong_key_is_rejected_before_spark_starts(project, capsys, arguments, message):
     assert run(["why", *arguments]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_the_running_process_is_asked(project, monkeypatch, capsys):
@@ -65,6 +65,6 @@ def test_the_running_process_is_asked(project, monkeypatch, capsys):
     assert run(["why", "shop/orders", "--key", "id=1", "--limit", "1"]) == 0
     question = {"write": "cache/orders", "key": {"id": "1"}, "limit": 1}
     assert asked == [(project / "data" / "pipelines", "shop", question)]
-    told = capsys.readouterr().out
+    message = capsys.readouterr().out
     for each in ("FR", "any record of clicks", "enrich-1: table row", "id=295", "and 2 older"):
-        assert each in told
+        assert each in message

@@ -103,7 +103,7 @@ def test_who_runs_nothing_or_does_not_listen_is_not_waited_for(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("kinds", "key", "told"),
+    ("kinds", "key", "message"),
     [
         ({}, {"id": "1"}, "has no key"),
         ({"id": "bigint"}, {"no": "1"}, "the key of cache/t is id"),
@@ -122,9 +122,9 @@ def test_who_runs_nothing_or_does_not_listen_is_not_waited_for(tmp_path, monkeyp
         ({"id": ""}, {"id": "anything"}, None),
     ],
 )
-def test_keys_that_cannot_be(kinds, key, told):
-    if told is None:
+def test_keys_that_cannot_be(kinds, key, message):
+    if message is None:
         check_key("cache/t", kinds, key)
     else:
-        with pytest.raises((UsageError, PipelineError), match=told.replace("(", r"\(")):
+        with pytest.raises((UsageError, PipelineError), match=message.replace("(", r"\(")):
             check_key("cache/t", kinds, key)

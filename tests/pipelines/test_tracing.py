@@ -57,7 +57,7 @@ def test_keys_of_any_type_and_rows_that_are_gone(tmp_path, broker_address, spark
         why(pipeline, "days", {**key, "day": "someday"})
     assert verify(pipeline, "days").is_equal
     config = ["--config", str(project.file)]
-    assert run(["why", "days/orders", "--key", "12", *config]) == 0  # nobody runs it: Spark does
+    assert run(["why", "days/orders", "--key", "12", *config]) == 0  # by a Spark of its own
     assert "day=2026-01-02" in capsys.readouterr().out
     assert run(["why", "days", "--key", "12", *config]) == 2
     assert "days/cache/orders" in capsys.readouterr().err

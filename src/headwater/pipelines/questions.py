@@ -63,11 +63,11 @@ def ask(state_dir: Path, pipeline: str, question: Mapping[str, Any]) -> dict[str
 
 
 def _read(answer: Path) -> dict[str, Any]:
-    told = orjson.loads(answer.read_bytes())
-    if "error" not in told:
-        trace: dict[str, Any] = told["trace"]
+    content = orjson.loads(answer.read_bytes())
+    if "error" not in content:
+        trace: dict[str, Any] = content["trace"]
         return trace
-    error = told["error"]
+    error = content["error"]
     kind = getattr(errors, error["kind"], PipelineError)
     is_plain = kind.__init__ is HeadwaterError.__init__
     raise (kind if is_plain else PipelineError)(
@@ -123,14 +123,14 @@ def _answer(pipeline: "Pipeline", taken: Path) -> None:
     try:
         question = orjson.loads(taken.read_bytes())
         trace = why(pipeline, question["write"], question["key"], limit=question["limit"])
-        told: dict[str, Any] = {"trace": trace.as_json()}
+        content: dict[str, Any] = {"trace": trace.as_json()}
     except Exception as raised:
         error = failed(pipeline.name, raised)
         about = {"kind": type(error).__name__, "what": error.what}
-        told = {"error": {**about, "detail": error.detail, "hint": error.hint}}
+        content = {"error": {**about, "detail": error.detail, "hint": error.hint}}
     try:
         if taken.exists():  # else the asker has left
-            _put(taken.with_suffix(".answer"), told)
+            _put(taken.with_suffix(".answer"), content)
     except OSError as error:
         _log.warning("a question about %s cannot be answered: %s", pipeline.name, error)
 

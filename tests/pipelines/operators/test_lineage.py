@@ -178,7 +178,8 @@ def window_step(make, by, columns, delay_s=5):
 
 
 def tumbling(aggregates, by, time):
-    previous = (("before", "sum_x", 1),)
+    sums = [name for name, _ in aggregates.aggregates if name != "n"]
+    previous = tuple((f"before_{name}", name, 1) for name in sums)
     return FixedWindows(
         aggregates, by, time, 10 * S, 1, Lateness("drop", 0), is_early=True, previous=previous
     )

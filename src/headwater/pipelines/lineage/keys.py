@@ -1,4 +1,4 @@
-"""Whether what somebody gave can be the key of a row, as far as that is known without Spark."""
+"""Whether a text can be the key of a row, as far as that can be decided without Spark."""
 
 import re
 from collections.abc import Mapping

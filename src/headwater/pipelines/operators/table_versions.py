@@ -47,7 +47,7 @@ class TableVersions(KeyedTable):
         is_found = columns[0].is_valid().to_numpy()
         tag, *place = (each.filter(pa.array(is_found)).to_numpy() for each in columns)
         op = changes.rows[OP].combine_chunks().fill_null("").to_numpy(zero_copy_only=False)
-        rows = np.flatnonzero(op == TRUNCATE)  # in the order in which the table was told of them
+        rows = np.flatnonzero(op == TRUNCATE)  # in the order of `done`
         last = np.full(len(tag), -1, np.int64)
         for row, each in zip(rows, done, strict=True):
             last[each.removes(*place) & (each.valid_us <= at_us[is_found])] = row
