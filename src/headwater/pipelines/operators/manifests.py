@@ -23,7 +23,7 @@ from pyspark.accumulators import AccumulatorParam
 from headwater.errors import PipelineError, StateLost
 from headwater.log.files import Files
 from headwater.pipelines.operators.building import Built
-from headwater.pipelines.operators.state import NO_MANIFEST
+from headwater.pipelines.operators.state import NO_MANIFEST, batches_of
 
 if TYPE_CHECKING:
     from pyspark import Accumulator, SparkContext
@@ -105,16 +105,18 @@ class CommittedManifests:
         manifests = {name: list(each) for name, each in self.after(batch - 1).items()}
         for operator in self._operators:
             place = self._directory / operator.name
+            of_operator = manifests[operator.name]
             for bucket in range(operator.buckets):
+                # Spark does not promise that a report arrives; what is here to be seen counts, too.
+                seen = [each for each in batches_of(place / str(bucket)) if each <= batch]
                 of_batch, manifest = reports.get((str(place), bucket), (-1, NO_MANIFEST))
-                if of_batch != batch:
-                    continue
-                manifests[operator.name][bucket] = manifest
-                if manifest == batch and not (place / str(bucket) / f"{batch}.json").exists():
+                reported = manifest if of_batch == batch else NO_MANIFEST
+                if reported == batch and batch not in seen:
                     raise StateLost(
                         "the state of an operator is gone",
                         detail=f"{place / str(bucket)}: nothing of batch {batch}, which wrote it",
                     )
+                of_operator[bucket] = max(of_operator[bucket], reported, *seen)
         self._write(batch, orjson.dumps(manifests))
         self._last = batch, manifests
 
