@@ -53,11 +53,12 @@ def reports_of(context: "SparkContext") -> "Accumulator[Reports]":
     return found
 
 
-def required_of(given: str | None, operator: str, bucket: int) -> int | None:
-    """By the local property; None: nobody says."""
-    if given is None:
+def required_of(given: str | None, batch: int, operator: str, bucket: int) -> int | None:
+    """By the local property; None: nobody says, as before the first call of a process."""
+    told = orjson.loads(given) if given is not None else {}
+    if told.get("batch") != batch:
         return None
-    found: int = orjson.loads(given)[operator][bucket]
+    found: int = told["manifests"][operator][bucket]
     return found
 
 
@@ -75,9 +76,14 @@ class CommittedManifests:
     @contextmanager
     def computing(self, context: "SparkContext", batch: int) -> Iterator[None]:
         """Around the job that computes the batch, in the thread that starts it."""
-        context.setLocalProperty(REQUIRED, orjson.dumps(self.after(batch - 1)).decode())
+        context.setLocalProperty(REQUIRED, self._given(batch))
         yield
         self.computed(batch, reports_of(context).value)
+        # Spark runs all but the last stage of a batch before it calls us with it.
+        context.setLocalProperty(REQUIRED, self._given(batch + 1))
+
+    def _given(self, batch: int) -> str:
+        return orjson.dumps({"batch": batch, "manifests": self.after(batch - 1)}).decode()
 
     def after(self, batch: int) -> Manifests:
         """Raises StateLost if it is not known."""
