@@ -3,7 +3,6 @@
 import errno
 from random import Random
 
-import orjson
 import pytest
 
 from headwater.errors import PipelineError, StateLost
@@ -29,11 +28,11 @@ def run(directory, batch, changed, manifests=None):
     second one has nothing to do.
     """
     manifests = manifests or CommittedManifests(OPERATORS, directory)
-    given = orjson.dumps(manifests.after(batch - 1)).decode()
+    given = manifests._given(batch)
     reports = {}
     for bucket in range(BUCKETS):
         place = directory / OPERATORS[0].name
-        required = required_of(given, OPERATORS[0].name, bucket)
+        required = required_of(given, batch, OPERATORS[0].name, bucket)
         state = FileState(place, bucket, batch, buckets=BUCKETS, is_begun=True, required=required)
         if bucket in changed:
             state.document.setdefault("batches", []).append(batch)

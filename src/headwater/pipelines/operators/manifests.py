@@ -23,7 +23,7 @@ from pyspark.accumulators import AccumulatorParam
 from headwater.errors import PipelineError, StateLost
 from headwater.log.files import Files
 from headwater.pipelines.operators.building import Built
-from headwater.pipelines.operators.state import NO_MANIFEST
+from headwater.pipelines.operators.state import NO_MANIFEST, batches_of
 
 if TYPE_CHECKING:
     from pyspark import Accumulator, SparkContext
@@ -53,11 +53,12 @@ def reports_of(context: "SparkContext") -> "Accumulator[Reports]":
     return found
 
 
-def required_of(given: str | None, operator: str, bucket: int) -> int | None:
-    """By the local property; None: nobody says."""
-    if given is None:
+def required_of(given: str | None, batch: int, operator: str, bucket: int) -> int | None:
+    """By the local property; None: nobody says, as before the first call of a process."""
+    told = orjson.loads(given) if given is not None else {}
+    if told.get("batch") != batch:
         return None
-    found: int = orjson.loads(given)[operator][bucket]
+    found: int = told["manifests"][operator][bucket]
     return found
 
 
@@ -75,9 +76,14 @@ class CommittedManifests:
     @contextmanager
     def computing(self, context: "SparkContext", batch: int) -> Iterator[None]:
         """Around the job that computes the batch, in the thread that starts it."""
-        context.setLocalProperty(REQUIRED, orjson.dumps(self.after(batch - 1)).decode())
+        context.setLocalProperty(REQUIRED, self._given(batch))
         yield
         self.computed(batch, reports_of(context).value)
+        # Spark runs all but the last stage of a batch before it calls us with it.
+        context.setLocalProperty(REQUIRED, self._given(batch + 1))
+
+    def _given(self, batch: int) -> str:
+        return orjson.dumps({"batch": batch, "manifests": self.after(batch - 1)}).decode()
 
     def after(self, batch: int) -> Manifests:
         """Raises StateLost if it is not known."""
@@ -105,16 +111,18 @@ class CommittedManifests:
         manifests = {name: list(each) for name, each in self.after(batch - 1).items()}
         for operator in self._operators:
             place = self._directory / operator.name
+            of_operator = manifests[operator.name]
             for bucket in range(operator.buckets):
+                # Spark does not promise that a report arrives; what is here to be seen counts, too.
+                seen = [each for each in batches_of(place / str(bucket)) if each <= batch]
                 of_batch, manifest = reports.get((str(place), bucket), (-1, NO_MANIFEST))
-                if of_batch != batch:
-                    continue
-                manifests[operator.name][bucket] = manifest
-                if manifest == batch and not (place / str(bucket) / f"{batch}.json").exists():
+                reported = manifest if of_batch == batch else NO_MANIFEST
+                if reported == batch and batch not in seen:
                     raise StateLost(
                         "the state of an operator is gone",
                         detail=f"{place / str(bucket)}: nothing of batch {batch}, which wrote it",
                     )
+                of_operator[bucket] = max(of_operator[bucket], reported, *seen)
         self._write(batch, orjson.dumps(manifests))
         self._last = batch, manifests
 

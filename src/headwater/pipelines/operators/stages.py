@@ -258,7 +258,7 @@ class Running:
             int(batch),
             buckets=self.buckets,
             is_begun=is_begun,
-            required=required_of(required, self.name, bucket),
+            required=required_of(required, int(batch), self.name, bucket),
         )
 
 

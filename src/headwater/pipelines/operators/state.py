@@ -129,7 +129,7 @@ class FileState:
         """
         has_new = bool(self._put or self._sides)
         is_same = _small(self.document, self.counters) == self._kept
-        return has_new or not is_same or self.batch in _batches(self._directory)
+        return has_new or not is_same or self.batch in batches_of(self._directory)
 
     def _commit(self) -> None:
         tables = {name: each for name, each in self._tables.items() if name not in self._put}
@@ -169,7 +169,7 @@ class FileState:
         return [name for name, each in tables.items() if dead[each.file] > used[each.file]]
 
     def _load(self) -> tuple[int | None, dict[str, Any]]:
-        batches = _batches(self._directory)
+        batches = batches_of(self._directory)
         if batches and max(batches) > self.batch:
             raise StateLost(
                 "the state of an operator is of a later batch",
@@ -294,7 +294,7 @@ def read_manifest(directory: Path, batch: int) -> dict[str, Any]:
 
 def newest_manifest(directory: Path, batch: int) -> dict[str, Any]:
     """Of the state after that batch: the batch's own, or the one that it left as it was."""
-    before = [each for each in _batches(directory) if each <= batch]
+    before = [each for each in batches_of(directory) if each <= batch]
     return read_manifest(directory, max(before)) if before else {}
 
 
@@ -348,7 +348,8 @@ def _united(sides: list[tuple[str, pa.Table]]) -> dict[str, pa.Table]:
     }
 
 
-def _batches(directory: Path) -> list[int]:
+def batches_of(directory: Path) -> list[int]:
+    """That have a manifest in a bucket's directory."""
     try:
         names = os.listdir(directory)
     except OSError as error:
