@@ -7,7 +7,7 @@ import pytest
 
 from headwater.errors import PipelineError, StateLost
 from headwater.pipelines.operators.building import Built
-from headwater.pipelines.operators.manifests import CommittedManifests, required_of
+from headwater.pipelines.operators.manifests import CommittedManifests, required_manifest
 from headwater.pipelines.operators.state import NO_MANIFEST, FileState, begin
 from headwater.testing import FaultyFiles
 
@@ -28,11 +28,10 @@ def run(directory, batch, changed, manifests=None):
     second one has nothing to do.
     """
     manifests = manifests or CommittedManifests(OPERATORS, directory)
-    given = manifests._given(batch)
     reports = {}
     for bucket in range(BUCKETS):
         place = directory / OPERATORS[0].name
-        required = required_of(given, batch, OPERATORS[0].name, bucket)
+        required = required_manifest(directory, batch, OPERATORS[0].name, bucket)
         state = FileState(place, bucket, batch, buckets=BUCKETS, is_begun=True, required=required)
         if bucket in changed:
             state.document.setdefault("batches", []).append(batch)

@@ -7,15 +7,15 @@ A batch that changes nothing writes no manifest, so a bucket cannot tell by itse
 newest one that it sees is the newest one there was: one that was deleted, or that another machine
 does not see yet, would look like a batch that changed nothing, and older state would go on as if
 nothing had happened. So tasks report what they committed (an accumulator of Spark's), the driver
-writes it down before the batch reaches its store, and the tasks of the next batch get it with their
-job (a local property). What is not there then is lost.
+writes it down before the batch reaches its store, and the tasks of the next batch read it there.
+What is not there then is lost.
 """
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import orjson
 from pyspark.accumulators import AccumulatorParam
@@ -28,10 +28,10 @@ from headwater.pipelines.operators.state import NO_MANIFEST, batches_of
 if TYPE_CHECKING:
     from pyspark import Accumulator, SparkContext
 
-REQUIRED: Final = "headwater.manifests"  # a local property of Spark's
 _REPORTS: Final = "_headwater_manifests"
 
 Reports = dict[tuple[str, int], tuple[int, int]]  # directory and bucket to batch and manifest
+_Taken = TypeVar("_Taken")
 Manifests = dict[str, list[int]]  # of each operator, by bucket
 
 
@@ -53,13 +53,13 @@ def reports_of(context: "SparkContext") -> "Accumulator[Reports]":
     return found
 
 
-def required_of(given: str | None, batch: int, operator: str, bucket: int) -> int | None:
-    """By the local property; None: nobody says, as before the first call of a process."""
-    told = orjson.loads(given) if given is not None else {}
-    if told.get("batch") != batch:
-        return None
-    found: int = told["manifests"][operator][bucket]
-    return found
+def required_manifest(directory: Path, batch: int, operator: str, bucket: int) -> int:
+    """In a task: the batch whose manifest has the state of the bucket before `batch`. Raises
+    StateLost if it is not known.
+    """
+    if batch == 0:
+        return NO_MANIFEST
+    return _read(Files(), _path(directory, batch - 1), lambda found: int(found[operator][bucket]))
 
 
 class CommittedManifests:
@@ -75,15 +75,9 @@ class CommittedManifests:
 
     @contextmanager
     def computing(self, context: "SparkContext", batch: int) -> Iterator[None]:
-        """Around the job that computes the batch, in the thread that starts it."""
-        context.setLocalProperty(REQUIRED, self._given(batch))
+        """Around the job that computes the batch."""
         yield
         self.computed(batch, reports_of(context).value)
-        # Spark runs all but the last stage of a batch before it calls us with it.
-        context.setLocalProperty(REQUIRED, self._given(batch + 1))
-
-    def _given(self, batch: int) -> str:
-        return orjson.dumps({"batch": batch, "manifests": self.after(batch - 1)}).decode()
 
     def after(self, batch: int) -> Manifests:
         """Raises StateLost if it is not known."""
@@ -91,20 +85,11 @@ class CommittedManifests:
             return {each.name: [NO_MANIFEST] * each.buckets for each in self._operators}
         if self._last is not None and self._last[0] == batch:
             return self._last[1]
-        try:
-            found: dict[str, Any] = orjson.loads(self._files.read(self._path(batch)))
-            return {each.name: _checked(found[each.name], each) for each in self._operators}
-        except (FileNotFoundError, ValueError, LookupError, TypeError) as error:
-            raise StateLost(
-                "which state operators had is not known",
-                detail=f"{self._path(batch)}: {error}",
-            ) from error
-        except OSError as error:
-            raise PipelineError(
-                "the state of an operator cannot be read",
-                detail=str(error),
-                hint="the batch runs again",
-            ) from error
+        return _read(
+            self._files,
+            _path(self._directory, batch),
+            lambda found: {each.name: _checked(found[each.name], each) for each in self._operators},
+        )
 
     def computed(self, batch: int, reports: Mapping[tuple[str, int], tuple[int, int]]) -> None:
         """Durable when it returns. Buckets that had nothing to do have the state that they had."""
@@ -127,7 +112,7 @@ class CommittedManifests:
         self._last = batch, manifests
 
     def _write(self, batch: int, content: bytes) -> None:
-        path = self._path(batch)
+        path = _path(self._directory, batch)
         try:
             temporary = f"{path}.{secrets.token_hex(4)}.tmp"
             self._files.write_atomically(path, content, temporary=temporary)
@@ -142,8 +127,24 @@ class CommittedManifests:
                 hint="is the disk full? The batch runs again",
             ) from error
 
-    def _path(self, batch: int) -> str:
-        return str(self._directory / f"{batch}.json")
+
+def _path(directory: Path, batch: int) -> str:
+    return str(directory / f"{batch}.json")
+
+
+def _read(files: Files, path: str, taken: Callable[[dict[str, Any]], _Taken]) -> _Taken:
+    try:
+        return taken(orjson.loads(files.read(path)))
+    except (FileNotFoundError, ValueError, LookupError, TypeError) as error:
+        raise StateLost(
+            "which state operators had is not known", detail=f"{path}: {error}"
+        ) from error
+    except OSError as error:
+        raise PipelineError(
+            "the state of an operator cannot be read",
+            detail=str(error),
+            hint="the batch runs again",
+        ) from error
 
 
 def _checked(manifests: Any, operator: Built) -> list[int]:

@@ -36,10 +36,9 @@ from headwater.pipelines.operators.contract import (
 from headwater.pipelines.operators.fingerprints import fingerprint
 from headwater.pipelines.operators.lateness import SIDE, Lateness
 from headwater.pipelines.operators.manifests import (
-    REQUIRED,
     Reports,
     reports_of,
-    required_of,
+    required_manifest,
 )
 from headwater.pipelines.operators.packing import (
     BUCKET,
@@ -251,14 +250,16 @@ class Running:
                 hint=f"a pipeline has one; elsewhere set {_STATE_CONF}, to a directory that all"
                 " executors share",
             )
-        required = context.getLocalProperty(REQUIRED) if is_begun else None
+        required = None
+        if is_begun:
+            required = required_manifest(Path(directory), int(batch), self.name, bucket)
         return FileState(
             Path(directory) / self.name,
             bucket,
             int(batch),
             buckets=self.buckets,
             is_begun=is_begun,
-            required=required_of(required, int(batch), self.name, bucket),
+            required=required,
         )
 
 
