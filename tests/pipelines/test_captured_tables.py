@@ -187,7 +187,7 @@ def test_columns_come_and_go_while_rows_do(project, name, postgres, spark):
     project.pipeline(
         "sums",
         f"""
-        rows = flow.changes("{name}.public.t").where("_op != 'd'")
+        rows = flow.changes("{name}.public.t").where("_op IN ('c', 'u')")
         sums = rows.groupBy(F.expr("id % 3").alias("k")).agg(F.count("*").alias("n"))
         flow.write(sums, to="cache", table="sums", key="k")
         """,
@@ -221,7 +221,8 @@ def test_columns_come_and_go_while_rows_do(project, name, postgres, spark):
                 )
 
             wait_for(is_same, "the same rows")
-            changes = 50 + 4 * 60 + 50 + 90
+            # What is read when the new type has rewritten the table ("r") is not counted.
+            changes = 4 * 60 + 50 + 90
             wait_for(lambda: project.rows("SELECT sum(n) FROM sums") == [(changes,)], "all counted")
             assert runner.errors() == []
         for each in project.pipelines(spark, "copy", "sums"):

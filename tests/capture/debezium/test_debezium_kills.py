@@ -26,6 +26,7 @@ SEED = 5
 pytestmark = [
     pytest.mark.java,
     pytest.mark.slow,
+    pytest.mark.timeout(900),  # six starts of a JVM
     pytest.mark.skipif(missing() is not None, reason=missing() or ""),
 ]
 
@@ -42,7 +43,7 @@ def test_kills_lose_and_repeat_nothing(postgres: Database, tmp_path: Path) -> No
     postgres.run("CREATE TABLE entry (id int PRIMARY KEY, made_by int, note text)")
     store = Store(tmp_path / "store.db")
     with _reader(tmp_path, postgres):
-        wait_until(lambda: store.count() >= ACCOUNTS, 30, "the snapshot")
+        wait_until(lambda: store.count() >= ACCOUNTS, 240, "the snapshot")
     with Clients(postgres, clients=3) as clients:
         for _kill in range(KILLS):
             with _reader(tmp_path, postgres) as reader:
@@ -51,7 +52,7 @@ def test_kills_lose_and_repeat_nothing(postgres: Database, tmp_path: Path) -> No
     made = clients.made
     assert len(made) > 100
     with _reader(tmp_path, postgres):
-        wait_until(lambda: store.count() >= ACCOUNTS + sum(made.values()), 150, "all changes")
+        wait_until(lambda: store.count() >= ACCOUNTS + sum(made.values()), 600, "all changes")
         postgres.run("INSERT INTO entry VALUES (0, 0, 'behind them all')")
         made[0] = 1
         wait_until(lambda: store.count() >= ACCOUNTS + sum(made.values()), 60, "the last change")
