@@ -169,7 +169,7 @@ def _recover(
         with storage.open_files.use(path, create=True) as fd:
             segments_on_disk.shorten(storage.files, fd, at)
             storage.files.pwrite(fd, data, at)
-    # Not `unsure_from`, which may lie inside a batch: whether they are whole is looked at from here.
+    # Not `unsure_from`, which may lie inside a batch: a repair reads whole ones from here on.
     active.synced = (start, offsets_at, times_at, 0)
     return end, Opened(size_bytes - start, active.paths)
 
