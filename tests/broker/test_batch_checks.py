@@ -254,6 +254,16 @@ def test_a_frame_of_countless_blocks_is_refused(client, plain_topic):
     assert client.produce(plain_topic, batch).error_code == ErrorCode.INVALID_RECORD
 
 
+@pytest.mark.parametrize("codec", [compression.LZ4, compression.ZSTD])
+def test_countless_frames_are_countless_blocks(codec):
+    empty = {
+        compression.LZ4: lz4.frame.compress(b"", store_size=False),
+        compression.ZSTD: b"\x50\x2a\x4d\x18" + bytes(4),  # skippable
+    }
+    with pytest.raises(compression.TooManyBlocks):
+        compression.decompressed_bound(codec, empty[codec] * 1000, 999)
+
+
 # ── one check for each request ──
 
 

@@ -280,7 +280,8 @@ def test_clients_delete_on_a_full_disk(tmp_path):
         for topic in ("gone", "cut", "shorter"):
             producer.produce(topic, bytes(1000))
         assert producer.flush(60) == 0
-        wait_until((tmp_path / ballast.NAME).exists)
+        held_back = faulty.broker.running.store.ballast
+        wait_until(lambda: held_back.is_there)
         faulty.files.room_bytes = 0
         admin = AdminClient({"bootstrap.servers": faulty.address})
         deleted = admin.delete_records([TopicPartition("cut", 0, 1)])
@@ -293,7 +294,7 @@ def test_clients_delete_on_a_full_disk(tmp_path):
             each.result(60)
         assert "gone" not in admin.list_topics(timeout=60).topics
         faulty.files.room_bytes += 3 * ballast.SIZE_BYTES
-        wait_until((tmp_path / ballast.NAME).exists)
+        wait_until(lambda: held_back.is_there)
         producer.produce("fresh", b"again")
         assert producer.flush(60) == 0
         assert [value for _, value in faulty.stored("fresh")] == [b"again"]

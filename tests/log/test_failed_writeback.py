@@ -7,6 +7,7 @@ to be there after a power cut; with `durability=os`, what is left has to be a re
 
 import asyncio
 import contextlib
+import errno
 import threading
 from random import Random
 
@@ -306,3 +307,80 @@ def test_a_segment_starts_with_what_was_synced(tmp_path):
 
 def active_of(log: Log) -> Segment:
     return log.partition().segments[-1]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_sync_of_the_file_system_for_some_leaves_the_error_to_the_others(tmp_path, seed: int):
+    """Deleting records syncs the partitions that they are of; its call takes the report of what
+    another partition has lost. A checkpoint must not believe the next call for that one.
+    """
+    with Log(tmp_path / "data", files=FaultyFiles(seed)) as log:
+        log.create("others", partitions=SYNC_TOGETHER)
+        partition = log.create(headwater_durability="os")
+        for index in range(SYNC_TOGETHER):
+            log.append(batch_of(value_of(index)), "others", index)
+        values = log.fill(10, 400)
+        log.files.fail_writeback()
+        others = [log.partition("others", index) for index in range(SYNC_TOGETHER)]
+        with contextlib.suppress(OSError):
+            log.run(log.store.delete_records(dict.fromkeys(others, 1)))
+        log.checkpoint()
+        assert partition.recovery_point == 0
+        log.run(log.store.probe())
+        log.settle()
+        log.checkpoint()
+        assert partition.recovery_point == 10
+        log.power_cut(seed)
+        assert log.values() == values
+
+
+class ClosedFiles(FaultyFiles):
+    """Files whose names end in `refused` cannot be opened."""
+
+    refused = "nothing"
+
+    def open(self, path, *, create=False):
+        if path.endswith(self.refused):
+            raise OSError(errno.EROFS, "read-only")
+        return super().open(path, create=create)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_lost_writeback_is_remembered_if_the_next_file_cannot_be_opened(tmp_path, seed: int):
+    """As on a file system that became read-only by the same failure."""
+    files = ClosedFiles(seed)
+    with Log(tmp_path / "data", files=files, max_open_files=1) as log:
+        partition = log.create(headwater_durability="os")
+        values = log.fill(5)
+        log.checkpoint()
+        values += log.fill(5)  # too little for an index: only the log has lost something
+        files.fail_writeback()
+        files.refused = ".index"
+        log.checkpoint()
+        files.refused = "nothing"
+        log.run(log.store.probe())
+        log.settle()
+        log.checkpoint()
+        assert partition.recovery_point == 10
+        log.power_cut(seed)
+        assert log.values() == values
+
+
+def test_a_start_whose_first_sync_fails_writes_a_large_tail_again(tmp_path):
+    """More than a commit takes, so that what is unsure begins inside a batch."""
+    with Log(tmp_path / "data") as log:
+        log.create()
+        values = [b"%d" % number + bytes(700_000) for number in range(8)]
+        for value in values:
+            log.append(batch_of(value))
+        log.store.abandon()
+
+        def fail_once(path: str) -> None:
+            if path.endswith(".log"):
+                log.files.before_sync = None
+                raise OSError(errno.EIO, "the disk")
+
+        log.files.before_sync = fail_once
+        log.open()
+        assert log.files.before_sync is None
+        assert log.values() == values

@@ -309,3 +309,18 @@ def test_a_start_on_a_full_disk(log: Log):
     assert not log.store.ballast.is_there
     assert log.values(topic="kept") == values
     resume(log)
+
+
+def test_a_start_without_a_ballast_leaves_the_last_room_to_deletions(log: Log):
+    """The ballast made way before the start, and nothing was deleted since."""
+    log.create("kept")
+    log.create()
+    log.fill(5)
+    on_a_full_disk(log)
+    log.run(log.store.set_configs("t", {"retention.ms": "1000"}))
+    assert not log.store.ballast.is_there
+    log.crash()
+    with pytest.raises(StorageFailed):
+        log.append(batch_of(b"x"), "kept")
+    log.run(log.store.delete_topic("t"))
+    resume(log)

@@ -329,6 +329,21 @@ def test_producers_of_a_partition_are_bounded(log: Log, monkeypatch):
     assert log.append(batch_of(b"new", producer=(5, 0, 0))) == 5
 
 
+def test_a_checkpoint_keeps_the_order_in_which_producers_were_seen(log: Log, monkeypatch):
+    """Who is idle is found by it: behind one that was seen late nobody would be looked for."""
+    monkeypatch.setattr(partition_module, "MAX_PRODUCERS", 2)
+    log.create()
+    log.append(batch_of(b"a", producer=(1, 0, 0)))
+    log.append(batch_of(b"b", producer=(2, 0, 0)))
+    log.clock.advance(partition_module.PRODUCER_IDLE_MS / 1000)
+    log.append(batch_of(b"c", producer=(1, 0, 1)))
+    log.checkpoint()
+    log.crash()
+    log.clock.advance(1)
+    log.append(batch_of(b"d", producer=(3, 0, 0)))
+    assert log.partition().producers.by_id.keys() == {1, 3}
+
+
 def test_a_checkpoint_copies_no_producers_on_the_loop(log: Log, monkeypatch):
     log.create()
     for producer_id in range(50):

@@ -2,8 +2,9 @@
 
 Whatever deletes writes first: a line of the catalog, a checkpoint. On a full disk it could not, and
 nothing would ever leave the disk. Therefore a file lies in the data directory that makes way for
-such a write. From then on records are refused (`Storage.is_short`), so that they do not take the
-room; when there is enough of it the file is made again, and records are taken as before.
+such a write: it is emptied. From then on, also after a restart, records are refused
+(`Storage.is_short`), so that they do not take the room; when there is enough of it the file gets
+its size again, and records are taken as before.
 """
 
 import contextlib
@@ -38,7 +39,10 @@ class Ballast:
 
     def find(self) -> None:
         """At a start: on a full disk even that has to write."""
-        self.is_there = os.path.exists(self._path)
+        if not os.path.exists(self._path):
+            return
+        self.is_there = self._storage.files.size_bytes(self._path) >= SIZE_BYTES
+        self._storage.is_short = not self.is_there
         if self.is_there and self._free_bytes() < SIZE_BYTES:
             self.release()
 
@@ -51,7 +55,10 @@ class Ballast:
                 self._storage.files.allocate(self._path, SIZE_BYTES)
             except OSError:
                 with contextlib.suppress(OSError):
-                    self._storage.files.unlink(self._path)
+                    if self._storage.is_short:
+                        self._empty()
+                    else:
+                        self._storage.files.unlink(self._path)
                 raise
             self.is_there = True
             if self._storage.is_short:
@@ -63,7 +70,7 @@ class Ballast:
         with self._lock:
             if not self.is_there:
                 return False
-            self._storage.files.unlink(self._path)
+            self._empty()
             self.is_there = False
             self._storage.is_short = True
         log.warning("the disk is full: records are refused until something is deleted")
@@ -72,6 +79,13 @@ class Ballast:
     def is_needed(self) -> bool:
         """Whether the disk has less room than what is held back."""
         return self._free_bytes() < SIZE_BYTES
+
+    def _empty(self) -> None:
+        fd = self._storage.files.open(self._path, create=True)
+        try:
+            self._storage.files.truncate(fd, 0)
+        finally:
+            self._storage.files.close(fd)
 
     def _free_bytes(self) -> int:
         return self._storage.files.free_bytes(self._directory)

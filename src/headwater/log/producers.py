@@ -196,6 +196,7 @@ class Producers:
         if producer is not None:
             self.by_id[producer_id] = producer
         if self._changes is not None:
+            self._changes.pop(producer_id, None)  # it comes last there, too
             self._changes[producer_id] = producer
         was = NONE_OPEN if before is None else before.first_offset
         now = NONE_OPEN if producer is None else producer.first_offset

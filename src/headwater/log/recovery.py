@@ -169,7 +169,8 @@ def _recover(
         with storage.open_files.use(path, create=True) as fd:
             segments_on_disk.shorten(storage.files, fd, at)
             storage.files.pwrite(fd, data, at)
-    active.synced = (unsure_from, offsets_at, times_at, 0)
+    # Not `unsure_from`, which may lie inside a batch: a repair reads whole ones from here on.
+    active.synced = (start, offsets_at, times_at, 0)
     return end, Opened(size_bytes - start, active.paths)
 
 

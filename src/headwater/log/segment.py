@@ -64,6 +64,7 @@ class Storage:
     open_files: OpenFiles
     is_short: bool = False  # of room: records are refused (ballast.py)
     root_fd: int = -1  # of the data directory, for syncs by checkpoints and at the start
+    failed_together: object = None  # another one after each failed sync of the file system
 
     @contextlib.contextmanager
     def opened(self, segment: "Segment", kind: str) -> Iterator[int]:
@@ -90,8 +91,8 @@ class Segment:
     """See the module. `written` belongs to the event loop."""
 
     __slots__ = (
-        "_stem", "base_offset", "corrupt", "directory", "doomed", "pins", "sync_error",
-        "sync_lock", "synced", "written",
+        "_stem", "asked_after", "base_offset", "corrupt", "directory", "doomed", "pins",
+        "sync_error", "sync_lock", "synced", "written",
     )  # fmt: skip
 
     def __init__(self, directory: str, base_offset: int, written: Written) -> None:
@@ -105,6 +106,7 @@ class Segment:
         self.sync_lock = threading.Lock()  # for all below (syncing.py)
         self.sync_error: OSError | None = None
         self.synced: syncing.Sizes = (0, 0, 0, 0)  # known to be on the disk
+        self.asked_after: object = None  # `Storage.failed_together` when its files were all synced
 
     def path(self, kind: str) -> str:
         return f"{self._stem}.{kind}"
@@ -220,6 +222,7 @@ def _write_entries(
 def create(storage: Storage, directory: str, base_offset: int) -> Segment:
     """A new, empty segment, lasting: its three names are on disk when this returns."""
     segment = Segment(directory, base_offset, Written())
+    segment.asked_after = storage.failed_together  # nothing of it can have been lost before
     for path in segment.paths:
         with storage.open_files.use(path, create=True) as fd:
             storage.files.truncate(fd, 0)

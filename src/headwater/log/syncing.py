@@ -10,7 +10,9 @@ Therefore
     written the doubtful bytes again (`segment.cut`). Only commits do so, one at a time for each
     partition: a commit that is under way can never take another one's repair for its own success.
   - what was synced is noted by file (`Segment.synced`); all behind it is doubtful after a failure.
-  - whoever syncs the whole file system has a descriptor of its own for that (`sync_many`).
+  - whoever syncs the whole file system has a descriptor of its own for that (`sync_many`). Where
+    such a call has failed, it may have had the report of other files, too: the next one counts for
+    a segment only if its files have been asked by themselves since (`Segment.asked_after`).
 """
 
 import errno
@@ -75,8 +77,11 @@ def sync(storage: "Storage", wanted: ToSync) -> None:
     """Makes the files last. Raises OSError, also if an earlier sync of the segment failed."""
     with wanted.segment.sync_lock:
         _check(wanted.segment)
+        failure = storage.failed_together
         fdatasync(storage, wanted.segment, wanted.kinds)
         _note(wanted)
+        if INDEX in wanted.kinds:  # these were all of its files
+            wanted.segment.asked_after = failure
 
 
 def sync_many(storage: "Storage", root_fd: int, wanted: Sequence[ToSync]) -> list[OSError | None]:
@@ -92,12 +97,15 @@ def sync_many(storage: "Storage", root_fd: int, wanted: Sequence[ToSync]) -> lis
             storage.files.sync_together(root_fd, paths)
         except OSError as error:  # perhaps of another file than these: each is asked
             log.error("syncing %d files together failed: %s", len(paths), error)
+            storage.failed_together = object()
         else:
-            return [_outcome_together(each) for each in wanted]
+            return [_outcome_together(storage, each) for each in wanted]
     return [_outcome(storage, each) for each in wanted]
 
 
-def _outcome_together(wanted: ToSync) -> OSError | None:
+def _outcome_together(storage: "Storage", wanted: ToSync) -> OSError | None:
+    if wanted.segment.asked_after is not storage.failed_together:
+        return _outcome(storage, wanted)
     with wanted.segment.sync_lock:
         try:
             _check(wanted.segment)
@@ -134,13 +142,17 @@ def fdatasync(storage: "Storage", segment: "Segment", kinds: Sequence[int]) -> N
     up when all of them have been written again.
     """
     failed: OSError | None = None
-    for kind in kinds:
-        # A lost index is begun again, for it is only a hint; a lost log is an error.
-        with storage.open_files.use(segment.path(KINDS[kind]), create=kind != LOG) as fd:
-            try:
-                storage.files.fdatasync(fd)
-            except OSError as error:
-                failed = failed or error
+    try:
+        for kind in kinds:
+            # A lost index is begun again, for it is only a hint; a lost log is an error.
+            with storage.open_files.use(segment.path(KINDS[kind]), create=kind != LOG) as fd:
+                try:
+                    storage.files.fdatasync(fd)
+                except OSError as error:
+                    failed = failed or error
+    except OSError:  # one cannot be opened; what another has reported counts all the same
+        if failed is None:
+            raise
     if failed is not None:
         segment.sync_error = failed
         raise failed

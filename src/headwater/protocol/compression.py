@@ -148,6 +148,7 @@ def _lz4_blocks(data: bytes | memoryview, max_blocks: int) -> Iterator[int]:
     """How long the plain bytes of each block are at the most (LZ4's frame format, 1.6)."""
     position = 0
     while position < len(data):
+        max_blocks = _one_less(max_blocks)  # a frame may be empty, or skippable
         magic, flags, descriptor = _LZ4_FRAME.unpack_from(data, position)
         if magic & _SKIPPABLE_MASK == _SKIPPABLE:
             position += 8 + _UINT32_LE.unpack_from(data, position + 4)[0]
@@ -168,6 +169,7 @@ def _zstd_blocks(data: bytes | memoryview, max_blocks: int) -> Iterator[int]:
     """How long the plain bytes of each block are at the most (RFC 8878)."""
     position = 0
     while position < len(data):
+        max_blocks = _one_less(max_blocks)  # a frame may be empty, or skippable
         magic, descriptor = _ZSTD_FRAME.unpack_from(data, position)
         if magic & _SKIPPABLE_MASK == _SKIPPABLE:
             position += 8 + _UINT32_LE.unpack_from(data, position + 4)[0]

@@ -1,6 +1,6 @@
 """Walking over the records of a batch without taking them apart.
 
-    LengthScan  whether there are so many: each length leads to the next, 0.15 µs a record
+    LengthScan  whether there are so many: each length leads to the next, 0.07 µs a record
     KeyScan     which have no key: one regular expression reads what is in between, 0.6 µs a record
 
 A caller that must not hold up others looks at some records at a time (`step`).
@@ -14,6 +14,20 @@ from headwater.protocol.primitives import write_varlong
 
 # attributes, timestamp delta, (offset delta), and the length of the key if it is -1: there is none
 _HEAD = re.compile(rb".[\x80-\xff]*+[\x00-\x7f]([\x80-\xff]*+[\x00-\x7f])(\x01)?", re.DOTALL).match
+
+
+def _steps_from(first: int) -> tuple[int, ...]:
+    """Of a record whose length begins with the byte `first`: how many bytes it takes with its
+    length, by the second byte. 0: the length is longer than two bytes, or negative.
+    """
+    if first & 1:
+        return (0,) * 256
+    if first < 128:
+        return (1 + (first >> 1),) * 256
+    return tuple(2 + ((first & 127 | second << 7) >> 1) for second in range(128)) + (0,) * 128
+
+
+_STEPS = tuple(map(_steps_from, range(256)))
 
 
 class LengthScan:
@@ -32,25 +46,13 @@ class LengthScan:
 
     def step(self, records: int) -> bool:
         """Walks over so many more. True: that was all."""
-        body, at, signs = self._body, self._at, 0
+        body, at, steps = self._body, self._at, _STEPS
         count = min(records, self._left)
         try:
             for _ in range(count):
-                size_bytes = body[at]
-                at += 1
-                if size_bytes > 127:
-                    more = body[at]
-                    if more > 127:
-                        size_bytes, at = _long_size(body, size_bytes, at)
-                    else:
-                        size_bytes = size_bytes & 127 | more << 7
-                        at += 1
-                signs |= size_bytes
-                at += size_bytes >> 1
+                at += steps[body[at]][body[at + 1]] or _long_step(body, at)
         except IndexError:
             raise MalformedMessage("a batch ends inside a record") from None
-        if signs & 1:
-            raise MalformedMessage("a record's length is negative")
         self._at = at
         self._left -= count
         return _is_end(body, at, self._left)
@@ -100,6 +102,13 @@ def _is_end(body: bytes | memoryview, at: int, left: int) -> bool:
     if left or at != len(body):
         raise MalformedMessage("a batch is not as long as its records")
     return True
+
+
+def _long_step(body: bytes | memoryview, at: int) -> int:
+    size_bytes, behind = _long_size(body, body[at], at + 1)
+    if size_bytes & 1:
+        raise MalformedMessage("a record's length is negative")
+    return behind - at + (size_bytes >> 1)
 
 
 def _long_size(body: bytes | memoryview, size_bytes: int, at: int) -> tuple[int, int]:

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headwater.broker.groups import topic_regex
 from headwater.broker.groups.topic_regex import compile_topic_regex
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
@@ -87,3 +88,21 @@ def test_a_pattern_that_takes_a_new_set_of_states_at_every_character_is_refused(
         for name in names:
             matches(name)
     assert refused.value.code == ErrorCode.INVALID_REGULAR_EXPRESSION
+
+
+def test_a_repetition_does_not_go_through_a_long_class_each_time(monkeypatch):
+    """A thousand ranges, repeated a thousand times, held up the event loop for seconds."""
+    looked_at = []
+
+    def counted(code, argument, *, ignore_case):
+        looked_at.append(code)
+        return characters(code, argument, ignore_case=ignore_case)
+
+    characters = topic_regex._characters
+    monkeypatch.setattr(topic_regex, "_characters", counted)
+    ranges = "".join(f"{chr(2 * at)}-{chr(2 * at + 1)}" for at in range(0x200, 0x600))
+    matches = compile_topic_regex(f"[{ranges}a]{{900}}|b{{3}}")
+    assert len(looked_at) == 2
+    assert not matches("a" * 899)
+    assert matches("a" * 900)
+    assert matches("bbb")

@@ -235,6 +235,14 @@ def claim(broker, count: int) -> None:
     assert done.wait(30)
 
 
+def wait_until_archived(broker) -> None:
+    def settled() -> bool:
+        queues = broker.broker.running.broker.queues
+        return [each.archiving for each in queues.describe("workers")] == [0]
+
+    wait_until(settled)
+
+
 @pytest.mark.parametrize("count", [3, 2**31 - 1])
 def test_a_batch_that_cannot_be_read_is_one_letter_whatever_it_claims(broker, count):
     jobs = broker.topic()
@@ -278,10 +286,25 @@ def test_a_claim_that_was_not_archived_before_a_crash_has_one_letter(broker, mon
         if copied:
             wait_until(broker.letters)
         broker.restart(crash=True)
-
-    def settled() -> bool:
-        queues = broker.broker.running.broker.queues
-        return [each.archiving for each in queues.describe("workers")] == [0]
-
-    wait_until(settled)
+    wait_until_archived(broker)
     assert [about(each)["last_offset"] for each in broker.letters()] == [b"%d" % (2**31 - 2)]
+
+
+def test_a_producers_own_header_does_not_stop_the_letters_after_a_crash(broker, monkeypatch):
+    """It is named as one of ours, and is no offset."""
+    jobs = broker.topic()
+    record = Record(0, 1, None, b"x", [("headwater.dlq.last_offset", b"9" * 5000)])
+    assert broker.wire.produce("jobs", records.build_batch([record])).error_code == 0
+
+    async def nothing(*_):
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(broker.broker.running.broker.queues, "buried", nothing)
+        consumer = broker.consumer(jobs)
+        assert consumer.take() == [0]
+        assert consumer.acknowledge((0, 0, REJECT)) == 0
+        wait_until(broker.letters)
+        broker.restart(crash=True)
+    wait_until_archived(broker)
+    assert len(broker.letters()) == 1

@@ -75,6 +75,8 @@ class _States:
 
     def __init__(self) -> None:
         self._steps = 0
+        # By the node of the tree: a repetition must not go through a long class each time.
+        self._sets: dict[tuple[Any, int, bool], frozenset[str]] = {}
         self.chars: list[frozenset[str] | None] = []
         self.anchors: list[str] = []
         self.targets: list[tuple[int, ...]] = []
@@ -99,7 +101,10 @@ class _States:
 
     def _item(self, code: Any, argument: Any, then: int, *, ignore_case: bool) -> int:
         if code in (op.LITERAL, op.NOT_LITERAL, op.ANY, op.IN):
-            return self._add(_characters(code, argument, ignore_case=ignore_case), (then,))
+            node = (code, id(argument), ignore_case)
+            if node not in self._sets:
+                self._sets[node] = _characters(code, argument, ignore_case=ignore_case)
+            return self._add(self._sets[node], (then,))
         if code is op.BRANCH:
             _, branches = argument
             return self._add(

@@ -45,6 +45,8 @@ COPY_BYTES = 512 << 10  # at a time, as they are stored
 COPY_RECORDS = 5_000  # at a time: with their headers they are large, however small they were
 CLOCK_SKEW_MS = 60_000  # by which the wall clock may have been put back
 
+_OFFSET_DIGITS = 20
+
 # Offsets that have a letter, each with the last one that its letter stands for.
 _Copied = dict[int, int]
 
@@ -250,8 +252,9 @@ def _copied(log: PartitionLog, share: SharePartition, since_ms: int) -> _Copied:
         about = dict(record.headers)
         offset = about.get(PREFIX + "offset") or b""
         if mine <= about.items() and offset.isdigit():
-            last = about.get(PREFIX + "last_offset") or b""
-            copied[int(offset)] = int(last) if last.isdigit() else int(offset)
+            last = about.get(PREFIX + "last_offset") or b""  # of a readable one, its producer's
+            is_offset = last.isdigit() and len(last) < _OFFSET_DIGITS
+            copied[int(offset)] = max(int(offset), int(last) if is_offset else 0)
     return copied
 
 
