@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import functions as F
+from pyspark.sql import functions as F  # noqa: N812 (as all of PySpark's users write it)
 
 from headwater.errors import PipelineError
 from headwater.pipelines.operators.building import Built, building, is_operator, name_operator
