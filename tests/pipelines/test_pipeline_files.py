@@ -3,7 +3,9 @@
 import os
 import subprocess
 import sys
-from contextlib import nullcontext
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from unittest import mock
 
 import pytest
@@ -205,6 +207,23 @@ def test_a_write_that_another_process_has_taken_over_stays_there(written):
         ("cache/taken", True, 0),
         ("cache/ours", False, 0),
     ]
+
+
+def test_functions_describe_one_at_a_time(written):
+    """A question is answered in another thread, and views of the session have one name for both."""
+    both = threading.Barrier(2)
+
+    def describe(flow):
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.5)
+            return  # they have met: nothing is written, which is refused
+        flow.writes.append(Write(mock.Mock(), "cache", "t", (), "append", {}))
+
+    place = Place(mock.Mock(), {}, written.directory)
+    pipeline = Pipeline(written.settings, describe, place, mock.Mock())
+    with ThreadPoolExecutor(2) as pool:
+        flows = list(pool.map(lambda _: pipeline.flow(), range(2)))
+    assert [len(each.writes) for each in flows] == [1, 1]
 
 
 @pytest.mark.parametrize("place", ["top", "within"])

@@ -43,6 +43,11 @@ _STARTS_WITHIN_S: Final = 30.0  # others wait no longer for one that starts
 _STEADY_S: Final = 60.0  # after which a failure counts as the first again
 
 
+# Functions may give names to frames (temporary views), which a session has once: those of a trace
+# are others than those of the stream.
+_describing = threading.Lock()
+
+
 def place_of(config: Config) -> Place:
     log = Log(config.bootstrap(), config.client)
     return Place(log, dict(config.sinks), stores_told.place_of(config))
@@ -69,7 +74,7 @@ class Pipeline:
             reader = LiveReader(self.spark, self.place.log, self.settings)
         flow = Flow(self.spark, self.name, reader, self.place.sinks)
         try:
-            with building(self.name) as built:
+            with _describing, building(self.name) as built:
                 self.function(flow)
                 flow.unrepeatable = built.unrepeatable
         except (Exception, SystemExit) as error:
