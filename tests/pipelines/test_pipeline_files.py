@@ -3,14 +3,21 @@
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
+from unittest import mock
 
 import pytest
 from pyspark import cloudpickle
 
 from headwater import config
-from headwater.errors import ConfigError, PipelineError
+from headwater.errors import ConfigError, Fenced, PipelineError
+from headwater.pipelines.flow import Write
 from headwater.pipelines.pipeline import load
 from headwater.pipelines.pipeline_file import PipelineFile
+from headwater.pipelines.running import Pipeline, Runner, _Kept
+from headwater.pipelines.write_run import Place
 
 
 @pytest.mark.parametrize(
@@ -18,6 +25,7 @@ from headwater.pipelines.pipeline_file import PipelineFile
     [
         ("import headwater\n\ndef orders(flow\n", "orders.py:3: '(' was never closed"),
         ("x = 1\nraise RuntimeError('boom')\n", "orders.py:2: RuntimeError: boom"),
+        ("import sys\nsys.exit('no setting')\n", "orders.py:2: SystemExit: no setting"),
     ],
 )
 def test_the_line_is_told(tmp_path, source, told):
@@ -173,6 +181,49 @@ def test_one_that_is_removed_and_comes_back(written):
     (written.directory / "orders.py").write_text(source)
     assert not settled(file)
     assert file.is_as_loaded
+
+
+def test_a_write_that_another_process_has_taken_over_stays_there(written):
+    """That process reads the same file, and would be fenced in its turn."""
+
+    def describe(flow):
+        for table in ("taken", "ours"):
+            flow.writes.append(Write(mock.Mock(), "cache", table, (), "append", {}))
+
+    place = Place(mock.Mock(), {}, written.directory)
+    pipeline = Pipeline(written.settings, describe, place, mock.Mock())
+    runner = Runner([pipeline])
+    runner._kept = [
+        _Kept(pipeline, "cache/taken", error=Fenced("another one writes"), has_ended=True),
+        _Kept(pipeline, "cache/ours", error=PipelineError("boom"), failures=5),
+        _Kept(pipeline, "cache/gone"),
+    ]
+    file = written.loaded()
+    written.write("2")
+    assert not file.is_changed()  # not before the second look
+    with mock.patch.object(file, "replacing", return_value=nullcontext(describe)):
+        runner._look_at_file(pipeline, file)
+    assert [(each.name, each.has_ended, each.failures) for each in runner._kept] == [
+        ("cache/taken", True, 0),
+        ("cache/ours", False, 0),
+    ]
+
+
+def test_functions_describe_one_at_a_time(written):
+    """A question is answered in another thread, and views of the session have one name for both."""
+    both = threading.Barrier(2)
+
+    def describe(flow):
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.5)
+            return  # they have met: nothing is written, which is refused
+        flow.writes.append(Write(mock.Mock(), "cache", "t", (), "append", {}))
+
+    place = Place(mock.Mock(), {}, written.directory)
+    pipeline = Pipeline(written.settings, describe, place, mock.Mock())
+    with ThreadPoolExecutor(2) as pool:
+        flows = list(pool.map(lambda _: pipeline.flow(), range(2)))
+    assert [len(each.writes) for each in flows] == [1, 1]
 
 
 @pytest.mark.parametrize("place", ["top", "within"])

@@ -1,9 +1,10 @@
 """A running process is asked, and no Spark is started; a wrong key is rejected before either."""
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
@@ -30,6 +31,7 @@ TRACE = Trace(
 class Asked:
     name: str
     place: SimpleNamespace
+    spark: mock.Mock = field(default_factory=mock.Mock)
 
 
 @pytest.fixture
@@ -62,6 +64,36 @@ def test_the_running_process_answers(running, monkeypatch):
     assert ask(running, "shop", QUESTION) == TRACE.as_json()
     assert asked == [("shop", "cache/orders", {"id": "1"}, 20)]
     assert list(Path(running / "shop" / "questions").iterdir()) == []
+
+
+def test_one_that_its_asker_has_left_is_given_up(tmp_path, monkeypatch):
+    begun, cancelled = threading.Event(), threading.Event()
+    pipeline = Asked("shop", SimpleNamespace(state_dir=tmp_path))
+    groups = []
+    pipeline.spark.sparkContext.setJobGroup = lambda group, *_, **__: groups.append(group)
+    pipeline.spark.sparkContext.cancelJobGroup = lambda group: (
+        groups.append(group), cancelled.set()
+    )  # fmt: skip
+
+    def why(*args, **more):
+        begun.set()
+        assert cancelled.wait(60)
+        raise ValueError("the job was cancelled")
+
+    monkeypatch.setattr(tracing, "why", why)
+    asked = Questions([pipeline])
+    directory = tmp_path / "shop" / "questions"
+    directory.mkdir(parents=True)
+    (directory / "1.question").write_text("""{"write": "t", "key": {}, "limit": 1}""")
+    asked.look()
+    assert begun.wait(60)
+    asked.look()
+    assert not cancelled.is_set()  # its asker waits
+    (directory / "1.taken").unlink()
+    asked.look()
+    assert groups == ["1", "1"]
+    asked._thread.join()
+    assert list(directory.iterdir()) == []
 
 
 def test_what_was_left_behind_is_removed_at_the_start(tmp_path):

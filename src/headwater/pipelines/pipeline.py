@@ -78,7 +78,7 @@ def _pipelines_in(name: str, file: Path, modules: Collection[Path]) -> dict[str,
     try:
         with _without_bytecode():
             spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # which must not end the other pipelines
         why = failed(name, error)
         if isinstance(why, PipelineError):  # to be mended in that file, not to be tried again
             why = ConfigError(why.what, detail=why.detail, hint=f"it was read from {file}")

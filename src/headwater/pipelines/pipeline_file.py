@@ -121,7 +121,7 @@ def _taken_out(files: set[Path]) -> dict[str, ModuleType]:
     resolved = {each.resolve() for each in files}
     found = {
         name: module
-        for name, module in sys.modules.items()
+        for name, module in list(sys.modules.items())  # other threads import, too
         if not name.startswith(MODULE_PREFIX)  # a pipeline's own, which goes on
         and (file := getattr(module, "__file__", None))
         and Path(file).resolve() in resolved

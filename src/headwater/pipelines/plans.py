@@ -19,6 +19,7 @@ _MOVING: Final = (
 _MAKES_ROWS: Final = ("Aggregate", "Join", "WithState")  # of several: no change of any of them
 _ALL_FIELDS: Final = 2**31 - 1
 _STREAM: Final = "StreamingRelationV2"
+_BOUNDED: Final = "DataSourceV2Relation"
 _REFERENCE: Final = "CTERelationRef"  # to a part of the same plan
 
 
@@ -31,7 +32,7 @@ class Node:
     function: str = ""  # of mapInArrow
     alias: str = ""
     has_op: bool = False  # whether `_op` is among the columns that it gives
-    topic: str = ""  # of a stream: one, or several with commas between them
+    topic: str = ""  # of a source: one, or several with commas between them
     pattern: str = ""
     text: str = ""  # all of it, to tell steps apart, and for nothing else
 
@@ -121,7 +122,8 @@ def _makes_rows(node: Node) -> bool:
 
 def _node(plan: Any) -> Node:
     name = plan.nodeName()
-    options = plan.extraOptions() if name == _STREAM else {}  # ours, or Spark's own connector's
+    # Of a source of ours, or of Spark's own connector.
+    options = plan.extraOptions() if name == _STREAM else plan.options() if name == _BOUNDED else {}
     return Node(
         name,
         tuple(_node(each) for each in _each(plan.children())),

@@ -77,7 +77,7 @@ def _read(answer: Path) -> dict[str, Any]:
 
 class Questions:
     """Those that the pipelines of this process are asked, answered one at a time, in a thread: the
-    queries go on.
+    queries go on. One whose asker has left is given up: it may take long, and others wait.
     """
 
     def __init__(self, pipelines: Sequence["Pipeline"]) -> None:
@@ -85,6 +85,7 @@ class Questions:
             (each, each.place.state_dir / each.name / "questions") for each in pipelines
         ]
         self._thread: threading.Thread | None = None
+        self._taken: tuple[Pipeline, Path] | None = None  # by the thread
         for _, directory in self._places:
             for left in _files(directory):
                 with contextlib.suppress(OSError):
@@ -93,6 +94,7 @@ class Questions:
     def look(self) -> None:
         """Takes one, if there is one and none is being answered."""
         if self._thread is not None and self._thread.is_alive():
+            self._cancel_if_left()
             return
         for pipeline, directory in self._places:
             for question in _files(directory, ".question"):
@@ -104,8 +106,16 @@ class Questions:
                 self._thread = threading.Thread(
                     target=_answer, args=(pipeline, taken), name="questions", daemon=True
                 )
+                self._taken = pipeline, taken
                 self._thread.start()
                 return
+
+    def _cancel_if_left(self) -> None:
+        """Each time: a job may have begun since."""
+        assert self._taken is not None
+        pipeline, taken = self._taken
+        if not taken.exists():
+            pipeline.spark.sparkContext.cancelJobGroup(taken.stem)
 
 
 def _files(directory: Path, suffix: str = "") -> list[Path]:
@@ -121,6 +131,7 @@ def _answer(pipeline: "Pipeline", taken: Path) -> None:
     from headwater.pipelines.tracing import why
 
     try:
+        pipeline.spark.sparkContext.setJobGroup(taken.stem, "headwater why", interruptOnCancel=True)
         question = orjson.loads(taken.read_bytes())
         trace = why(pipeline, question["write"], question["key"], limit=question["limit"])
         content: dict[str, Any] = {"trace": trace.as_json()}

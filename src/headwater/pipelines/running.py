@@ -43,6 +43,11 @@ _STARTS_WITHIN_S: Final = 30.0  # others wait no longer for one that starts
 _STEADY_S: Final = 60.0  # after which a failure counts as the first again
 
 
+# Functions may give names to frames (temporary views), which a session has once: those of a trace
+# are others than those of the stream.
+_describing = threading.Lock()
+
+
 def place_of(config: Config) -> Place:
     log = Log(config.bootstrap(), config.client)
     return Place(log, dict(config.sinks), stores_told.place_of(config))
@@ -69,10 +74,10 @@ class Pipeline:
             reader = LiveReader(self.spark, self.place.log, self.settings)
         flow = Flow(self.spark, self.name, reader, self.place.sinks)
         try:
-            with building(self.name) as built:
+            with _describing, building(self.name) as built:
                 self.function(flow)
                 flow.unrepeatable = built.unrepeatable
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise failed(self.name, error) from error
         if not flow.writes:
             raise PipelineError(f"pipeline {self.name} writes nothing", hint="flow.write(…) does")
@@ -197,11 +202,19 @@ class Runner:
         self._begin_again(pipeline, flow.writes)
 
     def _begin_again(self, pipeline: Pipeline, writes: Sequence[Write]) -> None:
-        """Each write goes on from its checkpoint, if that fits; `_start` decides, as at first."""
-        for kept in [each for each in self._kept if each.pipeline is pipeline]:
+        """Each write goes on from its checkpoint, if that fits; `_start` decides, as at first. Not
+        so one that has ended for good: another process has taken it over, and reads the same file.
+        """
+        before = {each.name: each for each in self._kept if each.pipeline is pipeline}
+        for kept in before.values():
             self._end(kept)
-            self._kept.remove(kept)
-        self._kept += [_Kept(pipeline, each.name, about=status.about(each)) for each in writes]
+        self._kept = [each for each in self._kept if each.pipeline is not pipeline]
+        for write in writes:
+            kept = before.get(write.name, _Kept(pipeline))
+            if not kept.has_ended:
+                kept = _Kept(pipeline, write.name)
+            kept.about = status.about(write)
+            self._kept.append(kept)
 
     def _look_after(self, kept: _Kept) -> None:
         now_s = time.monotonic()

@@ -95,6 +95,15 @@ def test_only_what_may_be_asked_for_stays(directory):
     assert sorted(each.name for each in directory.glob("*.json")) == ["10.json", "11.json"]
 
 
+def test_an_operator_that_is_called_by_a_number(tmp_path):
+    operator = Built("0", BUCKETS, ())
+    begin(tmp_path / operator.name, BUCKETS)
+    driver = CommittedManifests((operator,), tmp_path)
+    for batch in range(4):
+        driver.computed(batch, {})
+    assert driver.after(3) == {"0": [NO_MANIFEST] * BUCKETS}
+
+
 def test_it_outlives_a_power_cut(tmp_path):
     for seed in range(10):
         directory = tmp_path / str(seed) / "operators"

@@ -4,11 +4,12 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import functions as F  # noqa: N812 (as all of PySpark's users write it)
 
 from headwater.errors import PipelineError
 from headwater.pipelines.operators.building import Built, building, is_operator, name_operator
 from headwater.pipelines.operators.fingerprints import NO_SETTING, fingerprint
-from headwater.pipelines.plans import Node
+from headwater.pipelines.plans import Node, plan_of
 
 SCHEMA = pa.schema([("n", pa.int64())])
 
@@ -26,7 +27,7 @@ ORDERS = Node("StreamingRelationV2", topic="orders", text="StreamingRelationV2 [
 
 
 def over(text, *children, **about):
-    return Node(text.partition(" ")[0], children or (ORDERS,), text=text, **about)
+    return Node(text.partition(" ")[0].lstrip("~"), children or (ORDERS,), text=text, **about)
 
 
 PAID = over("Filter (status#3 = paid)")
@@ -75,10 +76,45 @@ def test_new_columns_of_an_input_make_no_other_operator():
         "Project [uuid(Some(-{0})) AS id#1]",
         "Filter exists(a#1, lambdafunction((lambda x_{0}#5 > 1), lambda x_{0}#5, false))",
         "Repartition {0}, true",
+        "Sample 0.0, 0.5, false, {0}, Bernoulli",
+        "EventTimeWatermark 5b5e929e-40ed-44b4-8eed-0120{0}, at#1: timestamp, 1 minutes",
+        "CollectMetrics read, [count(1) AS n#2L], {0}",
+        "~CTERelationRef {0}, true, [id#1L], true, false",
     ],
 )
 def test_numbers_that_are_others_each_time_make_no_other_operator(text):
     assert of(MINUTES, over(text.format(12))) == of(MINUTES, over(text.format(345)))
+
+
+def test_a_frame_that_is_built_again(spark):
+    """As at every start: by the numbers of another plan the operator would miss its state."""
+
+    def built():
+        rows = spark.readStream.format("rate").load().withWatermark("timestamp", "1 minute")
+        rows = rows.observe("read", F.count("*").alias("n")).sample(0.5)
+        rows.createOrReplaceTempView("of_fingerprints")
+        sql = "WITH odd AS (SELECT * FROM of_fingerprints WHERE value % 2 = 1) SELECT * FROM odd"
+        united = spark.sql(sql).unionByName(rows.where("value > 7"))
+        return of(MINUTES, plan_of(united.withColumn("x", F.rand() + F.col("value"))))
+
+    assert built() == built()
+
+
+def test_parts_of_a_plan_that_are_named_by_numbers_are_told_apart():
+    def both(one, other):
+        parts = [over(f"CTERelationDef {one}, false", PAID), over(f"CTERelationDef {other}, false")]
+        return over("WithCTE", *parts, Node("CTERelationRef", text=f"CTERelationRef {other}, true"))
+
+    assert of(MINUTES, both(3, 4)) == of(MINUTES, both(17, 18))
+    assert of(MINUTES, both(3, 4)) != of(MINUTES, both(3, 3))
+
+
+def test_a_bounded_run_calls_operators_as_the_stream_does():
+    """`why` names them. A frame that is a stream is marked, and may have a watermark of Spark's."""
+    stream = over("~Project [at#1-T600ms, (n#2L + 1) AS n#3L]", over("~Filter (n#2L > 1)"))
+    read = Node("DataSourceV2Relation", topic="orders", text="RelationV2[id#1] headwater")
+    bounded = over("Project [at#5, (n#6L + 1) AS n#7L]", over("Filter (n#6L > 1)", read))
+    assert of(MINUTES, stream) == of(MINUTES, bounded)
 
 
 def test_an_operator_among_the_inputs_is_told_by_its_name():

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from headwater.errors import PipelineError, StateLost
+from headwater.pipelines.operators.layouts import check_layout, check_settings
 from headwater.pipelines.operators.state import (
     NO_MANIFEST,
     FileState,
@@ -420,3 +421,14 @@ def test_a_table_that_cannot_be_mapped_just_now_is_not_lost(operator, error, mon
     with pytest.raises(PipelineError, match="cannot be read") as caught:
         state.table("all")
     assert not isinstance(caught.value, StateLost)
+
+
+def test_a_name_that_another_kind_of_operator_had():
+    """By `name=` it finds a state that is of no use to it, and would begin with none."""
+    windows, join = MemoryState(), MemoryState()
+    check_layout(windows, "fixed", "1 minute", 0)
+    with pytest.raises(StateLost, match="the state of an enrichment is that of another one"):
+        check_settings(windows, "an enrichment", "by id")
+    check_settings(join, "an enrichment", "by id")
+    with pytest.raises(StateLost, match="the state of fixed windows is that of others"):
+        check_layout(join, "fixed", "1 minute", 0)

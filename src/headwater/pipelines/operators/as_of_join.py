@@ -61,7 +61,7 @@ class AsOfJoin:
     is_log_time: bool  # events ask for the time at which they came into the log, else for their own
     valid_from: str | None  # the column that says so of a change; None: its time in the log
     keep_us: int  # how far behind its partition's time an event's own may be
-    is_stream: bool
+    is_stream: bool = field(metadata=NO_SETTING)  # `why` calls it as the running pipeline does
     chosen: tuple[str, ...] = ()  # columns of the table, by who wrote the pipeline
 
     def step(self, state: State, inputs: tuple[Input, ...]) -> pa.Table:

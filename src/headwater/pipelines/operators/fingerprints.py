@@ -16,14 +16,23 @@ import pyarrow as pa
 from headwater.pipelines.plans import Node
 
 NO_SETTING: Final = {"headwater": "follows from the columns of inputs"}  # of a dataclass' field
-_PLAIN: Final = re.compile(r"\S+#\d+L?")  # a column as it is
-_PASSING: Final = (  # numbers that are others each time
-    (re.compile(r"#\d+L?|@[0-9a-f]+"), ""),
+_ID: Final = r"#\d+L?(-T\d+ms)?"  # of a column; the rest if it has a watermark of Spark's
+_PLAIN: Final = re.compile(rf"\S+{_ID}")  # a column as it is
+_RANDOM: Final = "randn?|random|randstr|uniform|uuid|shuffle"
+_PASSING: Final = (  # numbers that are others each time, and the mark of a stream
+    (re.compile(rf"^~|{_ID}|@[0-9a-f]+"), ""),
     (re.compile(r"lambda (\w+)_\d+"), r"lambda \1"),
-    (re.compile(r"\b(randn?|random|uuid|shuffle)\([^()]*(\(-?\d+\))?\)"), r"\1()"),
+    (re.compile(rf"\b({_RANDOM})\([^()]*(\(-?\d+\))?\)"), r"\1()"),
 )
-# What is told by its name alone: it changes no row, or its text is columns and numbers of tasks.
-_NAME_ONLY: Final = ("Repartition", "Rebalance", "SubqueryAlias", "MapIn", "FlatMap", "Transform")
+# What is told by its name alone: it changes no row, or its text is columns, numbers of tasks, or a
+# seed.
+_NAME_ONLY: Final = (
+    "Repartition", "Rebalance", "SubqueryAlias", "View", "MapIn", "FlatMap", "Transform", "Sample",
+)  # fmt: skip
+# What leaves rows as they are, and has another number each time it is built. A bounded frame has
+# no watermark of Spark's.
+_LEFT_OUT: Final = ("EventTimeWatermark", "CollectMetrics")
+_SHARED: Final = re.compile(r"~?CTERelation(Def|Ref) (\d+)")  # a part of the plan, by its number
 
 
 def fingerprint(
@@ -32,7 +41,7 @@ def fingerprint(
     """The same in every process. An operator among the inputs is told by its name."""
     lines = [str(settings_of(operator))]
     for number, plan in enumerate(inputs):
-        lines += [f"input {number}", *_lines(plan, is_operator)]
+        lines += [f"input {number}", *_lines(plan, is_operator, {})]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:8]
 
 
@@ -50,7 +59,10 @@ def settings_of(value: Any) -> Any:
     return _lasting(repr(value))
 
 
-def _lines(plan: Node, is_operator: Callable[[Node], bool]) -> Iterator[str]:
+def _lines(
+    plan: Node, is_operator: Callable[[Node], bool], shared: dict[str, int]
+) -> Iterator[str]:
+    """`shared`: the numbers of parts of the plan, in the order in which they come."""
     if is_operator(plan):
         yield f"operator {plan.function}"
         return
@@ -60,10 +72,12 @@ def _lines(plan: Node, is_operator: Callable[[Node], bool]) -> Iterator[str]:
         yield f"{plan.name} {plan.function}"
     elif plan.name == "Project":
         yield from _computed(plan.text)
-    else:
+    elif found := _SHARED.match(plan.text):
+        yield f"{plan.name} {shared.setdefault(found[2], len(shared))}"
+    elif plan.name not in _LEFT_OUT:
         yield f"{plan.name} {_lasting(plan.text)}"
     for each in plan.children:
-        yield from _lines(each, is_operator)
+        yield from _lines(each, is_operator, shared)
 
 
 def _computed(text: str) -> list[str]:

@@ -1,4 +1,6 @@
-"""State is of use only to an operator with the settings that it was written with."""
+"""State is of use only to an operator of the kind and with the settings that it was written with: a
+user may give an operator's name to another one.
+"""
 
 from headwater.errors import StateLost
 from headwater.pipelines.operators.contract import State
@@ -9,7 +11,7 @@ def check_layout(state: State, what: str, layout: str, kept_us: int) -> None:
     Raises StateLost if the batches before had others.
     """
     known = state.document
-    is_same = known.setdefault("layout", layout) == layout
+    is_same = known.setdefault("layout", layout) == layout and "settings" not in known
     if not is_same or known.setdefault("kept_us", kept_us) < kept_us:
         raise StateLost(
             f"the state of {what} windows is that of others",
@@ -25,9 +27,10 @@ def check_settings(state: State, what: str, settings: str) -> None:
     """`settings`: all that decides what of its inputs an operator keeps. Raises StateLost if the
     batches before had others.
     """
-    if state.document.setdefault("settings", settings) != settings:
+    known = state.document.get("layout") or state.document.setdefault("settings", settings)
+    if known != settings:
         raise StateLost(
             f"the state of {what} is that of another one",
-            detail=f"it was {state.document['settings']}, and is {settings}",
+            detail=f"it was {known}, and is {settings}",
             hint="rebuild the pipeline: only the log can tell what this one would hold",
         )

@@ -117,8 +117,9 @@ class CommittedManifests:
             temporary = f"{path}.{secrets.token_hex(4)}.tmp"
             self._files.write_atomically(path, content, temporary=temporary)
             for name in self._files.listdir(str(self._directory)):
-                number = name.partition(".")[0]
-                if number.isdigit() and int(number) < batch - 1:  # the batch may run again
+                number, dot, _ = name.partition(".")  # an operator may be called by a number
+                is_ours = dot and number.isdigit()
+                if is_ours and int(number) < batch - 1:  # the batch may run again
                     self._files.unlink(str(self._directory / name))
         except OSError as error:
             raise PipelineError(
