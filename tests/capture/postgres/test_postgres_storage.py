@@ -2,7 +2,7 @@
 
 import pytest
 from capture_harness import read, running
-from postgres_capture import Capture
+from postgres_capture import Capture, capturing
 
 from headwater.capture import runner
 from headwater.capture.contract import Position, StorageChange
@@ -107,6 +107,22 @@ def _changes(capture):
                 event.is_rewritten |= before.is_rewritten
                 event.is_reduced |= before.is_reduced
     return list(last.values())
+
+
+def test_a_partition_that_is_locked_stops_nothing(postgres, quick):
+    """Somebody works on it for hours (VACUUM FULL, a transaction that truncated it)."""
+    postgres.run(PLAIN.format(t="t") + PARTITIONED.format(t="p"))
+    with capturing(postgres) as capture:
+        locking = postgres.connect()
+        with locking, locking.cursor() as cursor:
+            cursor.execute("LOCK TABLE p_0 IN ACCESS EXCLUSIVE MODE")
+            for number in (100, 101):
+                looked_at = capture.source._mind_due
+                capture.until(lambda _, before=looked_at: capture.source._mind_due != before)
+                postgres.run("INSERT INTO t VALUES (%s, 'a')", number)
+                (change,) = capture.changes(1)
+                assert change.after["id"] == number
+        locking.close()
 
 
 def test_the_copy_follows_the_partitions(postgres, bootstrap, quick):
