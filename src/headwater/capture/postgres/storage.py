@@ -48,6 +48,7 @@ FROM pg_class c LEFT JOIN columns ON columns.root = c.oid LEFT JOIN missing ON m
 LEFT JOIN files ON files.root = c.oid
 WHERE c.oid = ANY(%(oids)s::oid[])
 """  # noqa: S608
+_FIRST_PAGES: Final = 4_096  # 32 MB: all of a large partition would take longer than we may wait
 # Of partitions that are new: whether each has rows, was made as a partition (its link is as old as
 # itself: system columns' rows in pg_attribute never change), by whom, and whether we may read it.
 _NEW_PARTS: Final = """
@@ -115,9 +116,13 @@ def _came_with_rows(cursor: Any, new: Collection[str]) -> bool:
     for schema, name, _, _, creator, is_readable in filled:
         if not is_readable:
             return True
-        # Made, filled and attached by one transaction.
+        # Made, filled and attached by one transaction. Until it was committed only that one could
+        # write there, so its rows come first. If none are left there, those behind may be its own.
+        part = quoted(schema, name)
         cursor.execute(
-            f"SELECT EXISTS (SELECT FROM ONLY {quoted(schema, name)} WHERE xmin = %s::xid)",  # noqa: S608
+            "SELECT coalesce(bool_or(xmin = %s::xid), EXISTS ("  # noqa: S608
+            f"SELECT FROM ONLY {part} WHERE ctid >= '({_FIRST_PAGES},0)')) "
+            f"FROM ONLY {part} WHERE ctid < '({_FIRST_PAGES},0)'",
             (creator,),
         )
         if cursor.fetchone()[0]:
