@@ -14,7 +14,7 @@ from headwater.capture.contract import Table
 from headwater.capture.mysql.chunks import TableReader
 from headwater.capture.mysql.connection import Address, connect
 from headwater.capture.mysql.server import inspect
-from headwater.errors import CaptureError, TableRefused
+from headwater.errors import CaptureError, SourceUnreachable, TableRefused
 
 
 def _all(capture: ShopCapture, table: Table, limit_rows: int) -> list[Any]:
@@ -122,13 +122,28 @@ def test_a_table_that_is_gone(capture: ShopCapture) -> None:
         capture.source.read_chunk(table, None, 10)
 
 
-def test_rows_of_a_keyless_table_are_read_as_they_are_taken(capture: ShopCapture) -> None:
+def test_rows_of_a_keyless_table_hold_nothing_in_the_database(capture: ShopCapture) -> None:
+    """They are taken as slowly as the topics need: no ALTER waits for that, and no timeout ends."""
     capture.execute("CREATE TABLE t (a INT)", f"INSERT INTO t SELECT seq FROM {numbers(50_000)}")
     chunk = capture.source.read_chunk(capture.table("t"), None, 10)
     rows = iter(chunk.rows)
     first = next(rows)
+    capture.execute("SET SESSION lock_wait_timeout = 2", "ALTER TABLE t ADD b INT, FORCE")
     capture.execute("UPDATE t SET a = 0")  # later than the chunk's snapshot
     assert first["a"] + sum(row["a"] for row in rows) == 50000 * 50001 // 2
+
+
+def test_without_room_for_its_rows_only_that_table_fails(
+    capture: ShopCapture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    capture.execute("CREATE TABLE t (a INT)", "INSERT INTO t VALUES (1)")
+    monkeypatch.setattr("headwater.capture.mysql.chunks.pickle.dump", full)
+    with pytest.raises(CaptureError, match="temporary file") as caught:
+        capture.source.read_chunk(capture.table("t"), None, 10)
+    assert not isinstance(caught.value, SourceUnreachable)
 
 
 @pytest.mark.parametrize("is_locked", [False, True])
