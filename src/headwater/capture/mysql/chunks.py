@@ -14,7 +14,8 @@ belong together exactly. MySQL does not. There, two bounds are taken around the 
 
 For what lies between two bounds `contains` says no. That is safe: those transactions are sent by
 the stream before the chunk is published (`is_passed` waits for the upper bound), so their rows in
-the chunk are left out, and the topic has the same from the stream.
+the chunk are left out, and the topic has the same from the stream. Not so of a table without a key:
+it is locked as without GTIDs, and what was in gtid_executed then is all that its rows show.
 """
 
 import logging
@@ -52,6 +53,7 @@ _SPOOL_BYTES: Final = 8 << 20  # of a table without key: in memory; more goes to
 _LOCK_WAIT_S: Final = 1
 _LOCK_TRIES: Final = 30
 _LOCK_TIMEOUTS: Final = (1205, 1213)
+_NO_RIGHT: Final = (1044, 1142)
 _MORE, _END, _ERROR, _HUGE = 0, 1, 2, 3
 
 
@@ -137,8 +139,19 @@ class TableReader:
         if not self.server.is_mariadb:
             if not self.server.has_gtids:
                 return self._snapshot_behind_lock(table)
-            ((executed,),) = query(self.connection, "SELECT @@global.gtid_executed")
-            gtids = MySqlGtids(str(executed))
+            if not table.key:
+                try:
+                    return self._snapshot_behind_lock(table)
+                except pymysql.err.OperationalError as error:
+                    if error.args[0] not in (*_NO_RIGHT, *_LOCK_TIMEOUTS):
+                        raise
+                    log.warning(
+                        "%s cannot be locked for a moment, so changes that are made while its copy "
+                        "begins may come twice: %s",
+                        table.id,
+                        error.args[-1],
+                    )
+            gtids = self._executed_gtids()
         query(self.connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
         if self.server.is_mariadb:
             status = dict(query(self.connection, "SHOW STATUS LIKE 'binlog_snapshot_%'"))
@@ -163,9 +176,15 @@ class TableReader:
                         raise
             query(self.connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
             exact = places.order(log_end(self.connection, self.server))
+            if self.server.has_gtids and not self.server.is_mariadb:
+                return Bounds((0, 0), exact, self._executed_gtids())
             return Bounds(exact, exact)
         finally:
             locker.close()
+
+    def _executed_gtids(self) -> MySqlGtids:
+        ((executed,),) = query(self.connection, "SELECT @@global.gtid_executed")
+        return MySqlGtids(str(executed))
 
     def _keyed_rows(
         self, table: Table, after: Any, limit_rows: int
