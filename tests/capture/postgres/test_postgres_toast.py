@@ -136,6 +136,7 @@ def test_a_transaction_that_is_not_visible_yet_is_awaited(postgres, monkeypatch)
         capture.open()
         while postgres.run("SHOW synchronous_standby_names") != [("missing",)]:
             time.sleep(0.01)
+        postgres.run("CHECKPOINT")  # the process that does it is who tells commits to wait
         writing.start()
         changes = capture.changes(2)
     finally:
