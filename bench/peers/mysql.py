@@ -57,6 +57,7 @@ def _unpack_packages(folder: Path) -> None:
         "APT::Sandbox::User": "root",  # `_apt` may not write here
         "Debug::NoLocking": "1",  # of dpkg, which has no part in this
         "Acquire::Languages": "none",
+        "APT::Update::Error-Mode": "any",  # else a mirror that does not answer is only warned of
     }
     command = ["apt-get", "-qq", *(f"-o{name}={value}" for name, value in options.items())]
     run([*command, "update"])

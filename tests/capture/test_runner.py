@@ -10,7 +10,7 @@ from memory_source import ACCOUNTS, NOTES, MemoryDatabase, MemorySource
 from wire import wait_until
 
 from headwater.capture import positions, runner, snapshot
-from headwater.capture.contract import Column, SchemaChange, Table, TableFailed
+from headwater.capture.contract import Column, SchemaChange, StorageChange, Table, TableFailed
 from headwater.capture.positions import SIGNALS_TOPIC
 from headwater.capture.signals import encode
 from headwater.client.compacted import read_committed_latest
@@ -446,6 +446,44 @@ def test_a_copy_without_keys_does_not_stop_the_stream(bootstrap, monkeypatch, is
     copied = [each.value["after"]["text"] for each in records if each.op == "r"]
     assert copied[-3:] == ["contained", "old 0", "old 1"]
     assert capture.stored().tables["public.notes"].snapshot.is_done
+
+
+def test_many_tables_that_were_rewritten_are_looked_at_once(bootstrap, monkeypatch):
+    """A migration rewrites all of them, and a look at all takes a while."""
+    tables = [dataclasses.replace(ACCOUNTS, name=f"t{number}") for number in range(20)]
+    ids = [table.id for table in tables]
+    db = MemoryDatabase(*tables)
+    looks = 0
+
+    class Rewritten(MemorySource):
+        def tables(self):
+            nonlocal looks
+            looks += 1
+            return super().tables()
+
+        def changes(self, after):
+            nonlocal looks
+            for event in super().changes(after):
+                if migrated.is_set():
+                    migrated.clear()
+                    looks = 0
+                    yield from (StorageChange(each, {"file": 2}, is_rewritten=True) for each in ids)
+                yield event
+
+    migrated = threading.Event()
+    monkeypatch.setattr(runner, "source_of", lambda *_: Rewritten(db))
+    with captured(bootstrap, heartbeat_s=0.2) as capture:
+        capture.wait_for_copies(*ids)
+        migrated.set()
+        capture.wait_until(
+            lambda: all(
+                each.storage == {"file": 2} and each.snapshot.is_done
+                for each in capture.stored().tables.values()
+            )
+        )
+        copied = {each.snapshot.kind for each in capture.stored().tables.values()}
+        assert looks < len(tables)
+    assert copied == {positions.INCREMENTAL}
 
 
 def test_a_huge_transaction_is_split_and_exact(bootstrap, db, monkeypatch):

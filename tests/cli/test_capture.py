@@ -7,6 +7,7 @@ import pty
 import signal
 import sqlite3
 import subprocess
+import threading
 import time
 import urllib.request
 
@@ -14,7 +15,10 @@ import pytest
 from confluent_kafka import TopicPartition
 from readable import readable
 
+from headwater.capture.contract import Lag, Position
+from headwater.capture.positions import CapturePosition, Stored
 from headwater.capture.settings import CaptureSettings
+from headwater.cli import capture_state
 from headwater.cli.capture_state import Known, stored_of
 from headwater.cli.cluster import Cluster, Partition
 from headwater.settings import ClientSettings, Secret
@@ -92,6 +96,29 @@ def till(cli, tmp_path):
     till = Till(tmp_path, cli)
     yield till
     till.db.close()
+
+
+def test_databases_of_captures_that_do_not_run_are_asked_at_once(monkeypatch):
+    """One that does not answer is waited for; several of them take no longer."""
+    barrier = threading.Barrier(3)
+
+    class Slow:
+        def lag(self, _acknowledged):
+            barrier.wait(60)
+            return Lag(size_bytes=7)
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(capture_state, "source_of", lambda _: Slow())
+    position = CapturePosition(Position({}), 0, has_ended=True)
+    captures = [
+        Known(name, CaptureSettings(name, Secret("sqlite:x")), Stored(position, {}))
+        for name in "abc"
+    ]
+    found = capture_state.with_lags_now(captures)
+    assert [(each.name, each.lag.size_bytes) for each in found] == [("a", 7), ("b", 7), ("c", 7)]
+    assert capture_state.with_lags_now([]) == []
 
 
 def test_a_capture_that_never_ran(till):

@@ -94,6 +94,7 @@ class Tables:
         self._snapshots = Snapshots(source, self.recent, settings.chunk_rows)
         self._whole: list[Table] = []  # tables without a key that wait for their copy
         self._whole_copy: WholeCopy | None = None  # of one of them
+        self._rewritten: dict[str, StorageChange] = {}  # tables to copy again
         self._again_s = 0.0  # when the next of them may be read, or the next piece published
         self._passing: dict[str, Followed] = {}
         self._bounded = {  # copies of whole tables that the run before has published
@@ -119,7 +120,8 @@ class Tables:
         """Finds tables that are new, and copies that are not done."""
         if self._source.snapshots_itself:
             return
-        for table in self._source.tables():
+        tables = self._source.tables()
+        for table in tables:
             state = self._states.get(table.id)
             if state is not None and state.storage is None and table.id in self._source.storages:
                 state = replace(state, storage=self._source.storages[table.id])
@@ -127,13 +129,14 @@ class Tables:
             if state is None:
                 self.follow(table, is_ahead=self._is_ahead(table))
             elif self._has_lost_its_topic(table, state):
-                self.copy_again([table.id])
+                self._copy_again(table)
             elif self._is_to_copy(state) and not self._is_copying(table.id):
                 assert state.snapshot is not None
                 if state.table.key == table.key:
                     self._copy(table, state.snapshot)
                 else:
                     self.follow(table, is_ahead=self._is_ahead(table))
+        self._copy_rewritten(tables)
         self._outgoing.settle()
 
     def _has_lost_its_topic(self, table: Table, state: TableState) -> bool:
@@ -237,20 +240,37 @@ class Tables:
         state = self._states.get(event.table_id)
         if state is None:
             return
-        self._put(replace(state, storage=event.storage))
+        before = self._rewritten.pop(event.table_id, None)
+        if before is not None:
+            is_reduced = event.is_reduced or before.is_reduced
+            event = replace(event, is_rewritten=True, is_reduced=is_reduced)
         is_copied = self._settings.snapshot == "initial" and event.table_id != self._settings.outbox
-        if event.is_rewritten and is_copied and state.failed is None:
+        if not event.is_rewritten or not is_copied or state.failed is not None:
+            self._put(replace(state, storage=event.storage))
+            return
+        if before is None:
             log.warning(
                 "%s: rows of %s changed without the database's log telling (the table was rewritten"
                 ", or partitions of it came or went)",
                 self._settings.name,
                 event.table_id,
             )
-            self.copy_again([event.table_id], is_reduced=event.is_reduced)
+        # With the next look, which is one for all: a migration may rewrite thousands of tables. It
+        # is not stored before, so that another run would notice it again.
+        self._rewritten[event.table_id] = event
+
+    def _copy_rewritten(self, tables: Iterable[Table]) -> None:
+        for table in tables:
+            event, state = self._rewritten.pop(table.id, None), self._states.get(table.id)
+            if event is not None and state is not None:
+                self._put(replace(state, storage=event.storage))
+                if state.failed is None:
+                    self._copy_again(table, is_reduced=event.is_reduced)
 
     def _forget(self, table_id: str) -> None:
         """The table is gone. One that gets its name later is a new one."""
         self._stop_copying(table_id)
+        self._rewritten.pop(table_id, None)
         del self._states[table_id]
         followed = self._by_id.pop(table_id, None)
         self._passing.pop(table_id, None)
@@ -363,38 +383,40 @@ class Tables:
             self._snapshots.copies or self._passing or self._whole_copy or self._whole
         )
 
-    def copy_again(self, table_ids: Iterable[str], *, is_reduced: bool = False) -> None:
-        """These tables are copied. `is_reduced`: rows may be gone that the topic has."""
+    def copy_again(self, table_ids: Iterable[str]) -> None:
         tables = {table.id: table for table in self._source.tables()}
         for table_id in table_ids:
-            table = tables.get(table_id)
-            if table is None:
+            if table_id in tables:
+                self._copy_again(tables[table_id])
+            else:
                 log.warning("%s: there is no table %s to copy", self._settings.name, table_id)
-                continue
-            log.info("%s: copies %s again", self._settings.name, table_id)
-            state = self._states.get(table_id)
-            has_failed = state is not None and state.failed is not None
-            if state is not None and has_failed:
-                self._states[table_id] = replace(state, failed=None)
-            self._stop_copying(table_id)
-            followed = self.follow(table, is_ahead=self._is_ahead(table))
-            if self._states[table_id].failed is not None:
-                continue
-            try:
-                if (has_failed or is_reduced) and table.key:
-                    self._begin_anew(table)  # what was deleted meanwhile is in no copy
-            except TableRefused as error:
-                self.fail(table_id, error)
-                continue
-            followed.is_dropped = False
-            passing = followed.passing.bounds() if followed.passing is not None else None
-            snapshot = Snapshot(INCREMENTAL, passing=passing)
-            begun = state.snapshot if state is not None else None
-            if begun is not None and not has_failed and _waits_for_copy(table, begun):
-                snapshot = replace(snapshot, rows=begun.rows)
-            self._put(replace(self._states[table_id], snapshot=snapshot))
-            self._copy(table, replace(snapshot, passing=None))
         self._outgoing.settle()
+
+    def _copy_again(self, table: Table, *, is_reduced: bool = False) -> None:
+        """`is_reduced`: rows may be gone that the topic has."""
+        log.info("%s: copies %s again", self._settings.name, table.id)
+        state = self._states.get(table.id)
+        has_failed = state is not None and state.failed is not None
+        if state is not None and has_failed:
+            self._states[table.id] = replace(state, failed=None)
+        self._stop_copying(table.id)
+        followed = self.follow(table, is_ahead=self._is_ahead(table))
+        if self._states[table.id].failed is not None:
+            return
+        try:
+            if (has_failed or is_reduced) and table.key:
+                self._begin_anew(table)  # what was deleted meanwhile is in no copy
+        except TableRefused as error:
+            self.fail(table.id, error)
+            return
+        followed.is_dropped = False
+        passing = followed.passing.bounds() if followed.passing is not None else None
+        snapshot = Snapshot(INCREMENTAL, passing=passing)
+        begun = state.snapshot if state is not None else None
+        if begun is not None and not has_failed and _waits_for_copy(table, begun):
+            snapshot = replace(snapshot, rows=begun.rows)
+        self._put(replace(self._states[table.id], snapshot=snapshot))
+        self._copy(table, replace(snapshot, passing=None))
 
     def _is_to_copy(self, state: TableState) -> bool:
         return state.failed is None and state.snapshot is not None and not state.snapshot.is_done

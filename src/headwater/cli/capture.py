@@ -22,7 +22,7 @@ from headwater.cli.capture_state import (
     shown_lag,
     shown_tables,
     warning_of,
-    with_lag_now,
+    with_lags_now,
 )
 from headwater.cli.output import count, duration, note, print_json, say, size, styled, table
 from headwater.cli.parser import Command, Parser
@@ -136,7 +136,7 @@ def _known(loaded: config.Config) -> list[Known]:
     known = known_captures(
         loaded.captures, {name: positions.decode(name, records) for name in sorted(names)}
     )
-    return [with_lag_now(each) for each in known]
+    return with_lags_now(known)
 
 
 COMMANDS = {

@@ -38,7 +38,7 @@ def captures_state(config: Config) -> list[dict[str, Any]]:
     if not config.captures:
         return []
     from headwater.capture import positions
-    from headwater.cli.capture_state import known_captures, warning_of, with_lag_now
+    from headwater.cli.capture_state import known_captures, warning_of, with_lags_now
     from headwater.client.compacted import read_committed_latest
 
     try:
@@ -49,7 +49,7 @@ def captures_state(config: Config) -> list[dict[str, Any]]:
             for name in config.captures
         ]
     stored = {name: positions.decode(name, records) for name in config.captures}
-    known = [with_lag_now(each) for each in known_captures(config.captures, stored)]
+    known = with_lags_now(known_captures(config.captures, stored))
     return [
         {"ready": each.is_well, "warning": warning_of(each), **each.as_json()} for each in known
     ]

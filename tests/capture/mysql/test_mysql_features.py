@@ -50,6 +50,31 @@ def test_a_login_by_caching_sha2_password(server: MariaDbServer, shop: str, is_t
         server.execute(f"DROP USER {user}")
 
 
+def test_a_table_without_a_key_is_copied_also_without_the_right_to_lock_it(
+    server: MariaDbServer, shop: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    user = f"reader_{shop}"
+    server.execute(
+        f"CREATE USER {user} IDENTIFIED BY 'secret'",
+        f"GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO {user}",
+        f"CREATE TABLE {shop}.t (n INT)",
+        f"INSERT INTO {shop}.t VALUES (1)",
+    )
+    source = MySqlSource(CaptureSettings("shop", Secret(server.url(shop, user, "secret"))))
+    try:
+        source.open(None, {})
+        (table,) = source.tables()
+        assert list(source.read_chunk(table, None, 10).rows) == [{"n": 1}]
+        assert "may come twice" in caplog.text
+        server.execute(f"GRANT LOCK TABLES ON {shop}.* TO {user}")
+        caplog.clear()
+        assert list(source.read_chunk(table, None, 10).rows) == [{"n": 1}]
+        assert not caplog.text
+    finally:
+        source.close()
+        server.execute(f"DROP USER {user}")
+
+
 def test_rights_by_a_role(server: MariaDbServer, shop: str) -> None:
     user, role = f"user_{shop}", f"role_{shop}"
     server.execute(

@@ -2,11 +2,12 @@
 
 import pytest
 from capture_harness import read, running
-from postgres_capture import Capture
+from postgres_capture import Capture, capturing
 
 from headwater.capture import runner
 from headwater.capture.contract import Position, StorageChange
 from headwater.capture.postgres import source as source_module
+from headwater.capture.postgres import storage
 from headwater.testing import InProcessBroker
 
 
@@ -58,6 +59,7 @@ CASES = [
     (PARTITIONED, ["TRUNCATE loose_{t}", ATTACH], SAME),
     (PARTITIONED, [NEW], SAME),
     (PARTITIONED, [NEW, "INSERT INTO {t} VALUES (21)"], SAME),
+    (PARTITIONED, [NEW, "INSERT INTO {t} VALUES (21)", "DELETE FROM {t} WHERE id = 21"], SAME),
     (PARTITIONED, [LOAD], REWRITTEN),
     (PARTITIONED, ["ALTER TABLE {t} ALTER a TYPE text USING upper(a)"], REWRITTEN),
     (PARTITIONED, ["ALTER TABLE {t} ADD b int DEFAULT 5"], REWRITTEN),
@@ -107,6 +109,39 @@ def _changes(capture):
                 event.is_rewritten |= before.is_rewritten
                 event.is_reduced |= before.is_reduced
     return list(last.values())
+
+
+def test_a_large_new_partition_is_not_read_to_its_end(postgres, monkeypatch):
+    """It was filled while nobody looked: only its first pages tell who made its first rows."""
+    monkeypatch.setattr(storage, "_FIRST_PAGES", 2)
+    postgres.run(PARTITIONED.format(t="p"))
+    oid = postgres.run("SELECT 'p'::regclass::oid::int8")[0][0]
+    with postgres.connect() as connection, connection.cursor() as cursor:
+        before = storage.read_storages(cursor, [oid])[oid]
+        cursor.execute(NEW.format(t="p") + "; ALTER TABLE p_2 ALTER a SET STORAGE PLAIN; COMMIT")
+        a_page = "repeat('a', 7000)"
+        cursor.execute(f"INSERT INTO p SELECT i, {a_page} FROM generate_series(20, 29) i")
+        assert storage.compare(cursor, before, storage.read_storages(cursor, [oid])[oid]) == "same"
+        cursor.execute(b"EXPLAIN " + cursor.query)
+        plan = str(cursor.fetchall())
+    assert "Tid Range Scan" in plan
+    assert "Seq Scan" not in plan
+
+
+def test_a_partition_that_is_locked_stops_nothing(postgres, quick):
+    """Somebody works on it for hours (VACUUM FULL, a transaction that truncated it)."""
+    postgres.run(PLAIN.format(t="t") + PARTITIONED.format(t="p"))
+    with capturing(postgres) as capture:
+        locking = postgres.connect()
+        with locking, locking.cursor() as cursor:
+            cursor.execute("LOCK TABLE p_0 IN ACCESS EXCLUSIVE MODE")
+            for number in (100, 101):
+                looked_at = capture.source._mind_due
+                capture.until(lambda _, before=looked_at: capture.source._mind_due != before)
+                postgres.run("INSERT INTO t VALUES (%s, 'a')", number)
+                (change,) = capture.changes(1)
+                assert change.after["id"] == number
+        locking.close()
 
 
 def test_the_copy_follows_the_partitions(postgres, bootstrap, quick):

@@ -1,10 +1,15 @@
 """Large values that PostgreSQL's log leaves out: rows are whole all the same."""
 
+import threading
+import time
+
 import pytest
 from postgres_capture import Capture, capturing
+from postgres_server import Database
 
-from headwater.capture.contract import UNAVAILABLE, Position
-from headwater.capture.postgres import completing
+from headwater.capture.contract import UNAVAILABLE, Begin, Commit, Position
+from headwater.capture.postgres import completing, toast
+from headwater.capture.postgres.stream import ChangeStream
 
 LARGE = "SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 300)"
 
@@ -70,6 +75,76 @@ def test_a_value_that_is_newer_than_its_change_comes_again(postgres):
         dict(zip(("id", "small", "large"), row, strict=True))
         for row in postgres.run("SELECT * FROM t ORDER BY id")
     ]
+
+
+def test_a_row_that_is_read_again_does_not_bring_back_older_values(postgres, monkeypatch):
+    """The update that is completed has a large value of its own, which is replaced before the row
+    is read: what is remembered for later updates is the newer one.
+    """
+    monkeypatch.setattr(ChangeStream, "events", _whole_transactions(ChangeStream.events))
+    postgres.run("CREATE TABLE t (id int PRIMARY KEY, small int, a text, b text)")
+    postgres.run(f"INSERT INTO t VALUES (1, 0, ({LARGE}), ({LARGE}))")
+    with capturing(postgres) as capture:
+        postgres.transaction(
+            f"UPDATE t SET b = ({LARGE})", f"UPDATE t SET a = ({LARGE}), b = ({LARGE})"
+        )
+        capture.changes(2)
+        postgres.run("UPDATE t SET small = 1")
+        (change,) = capture.changes(1)
+        assert [change.after] == capture.rows("t")
+
+
+def _whole_transactions(events):
+    """As if the network were so fast that the stream never waits within a transaction."""
+
+    def without_waiting(*arguments):
+        is_within = False
+        for event in events(*arguments):
+            is_within = (is_within or isinstance(event, Begin)) and not isinstance(event, Commit)
+            if event is not None or not is_within:
+                yield event
+
+    return without_waiting
+
+
+def test_a_transaction_that_is_not_visible_yet_is_awaited(postgres, monkeypatch):
+    """PostgreSQL sends a transaction while it still waits for a synchronous standby. Other sessions
+    see its rows only afterwards.
+    """
+    monkeypatch.setattr(toast, "_LARGE_VALUE_CHARACTERS", 1 << 30)  # nothing is remembered
+    postgres.run(f"ALTER DATABASE {postgres.name} SET synchronous_commit = local")
+    postgres.close()
+    postgres.run("CREATE TABLE t (id int PRIMARY KEY, small int, large text)")
+
+    def set_standby(name):
+        with Database(postgres.server, "postgres") as admin:
+            admin.run(f"ALTER SYSTEM SET synchronous_standby_names = '{name}'")
+            admin.run("SELECT pg_reload_conf()")
+
+    def write():
+        with Database(postgres.server, postgres.name) as database:
+            database.run("SET synchronous_commit = on")
+            database.transaction(
+                f"INSERT INTO t VALUES (1, 0, ({LARGE}))", "UPDATE t SET small = 1"
+            )
+
+    set_standby("missing")
+    writing = threading.Thread(target=write)
+    capture = Capture(postgres)
+    capture.source.stay_connected = lambda: set_standby("")  # called before it is read again
+    try:
+        capture.open()
+        while postgres.run("SHOW synchronous_standby_names") != [("missing",)]:
+            time.sleep(0.01)
+        postgres.run("CHECKPOINT")  # the process that does it is who tells commits to wait
+        writing.start()
+        changes = capture.changes(2)
+    finally:
+        set_standby("")
+        if writing.ident is not None:
+            writing.join()
+        capture.source.close()
+    assert changes[1].after == {**changes[0].after, "small": 1}
 
 
 def test_many_large_rows_are_read_in_pieces(postgres, monkeypatch):

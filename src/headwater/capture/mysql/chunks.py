@@ -14,12 +14,16 @@ belong together exactly. MySQL does not. There, two bounds are taken around the 
 
 For what lies between two bounds `contains` says no. That is safe: those transactions are sent by
 the stream before the chunk is published (`is_passed` waits for the upper bound), so their rows in
-the chunk are left out, and the topic has the same from the stream.
+the chunk are left out, and the topic has the same from the stream. Not so of a table without a key:
+it is locked as without GTIDs, and what was in gtid_executed then is all that its rows show.
 """
 
+import logging
+import pickle
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import pymysql
 
@@ -38,13 +42,18 @@ from headwater.capture.mysql.connection import (
 from headwater.capture.mysql.gtids import MySqlGtids
 from headwater.capture.mysql.server import Server, log_end
 from headwater.capture.settings import CaptureSettings
+from headwater.capture.whole_copy import no_room
 from headwater.errors import CaptureError, TableRefused
+
+log = logging.getLogger(__name__)
 
 _COM_QUERY: Final = 0x03
 _CHUNK_BYTES: Final = 32 * 1024 * 1024  # rows beyond it are left to the next chunk
+_SPOOL_BYTES: Final = 8 << 20  # of a table without key: in memory; more goes to a temporary file
 _LOCK_WAIT_S: Final = 1
 _LOCK_TRIES: Final = 30
 _LOCK_TIMEOUTS: Final = (1205, 1213)
+_NO_RIGHT: Final = (1044, 1142)
 _MORE, _END, _ERROR, _HUGE = 0, 1, 2, 3
 
 
@@ -99,9 +108,10 @@ class TableReader:
             bounds = self._begin_snapshot(table)
             if not table.key:
                 rows = self._all_rows(table)
+                query(self.connection, "COMMIT")
                 return MySqlChunk(
                     table, rows, None, bounds.below, bounds.passed, bounds.gtids
-                ), False
+                ), True
             found, last_key, is_whole = self._keyed_rows(table, after, limit_rows)
             is_end = is_whole and len(found) < limit_rows
             next_after = None if is_end else last_key
@@ -129,8 +139,19 @@ class TableReader:
         if not self.server.is_mariadb:
             if not self.server.has_gtids:
                 return self._snapshot_behind_lock(table)
-            ((executed,),) = query(self.connection, "SELECT @@global.gtid_executed")
-            gtids = MySqlGtids(str(executed))
+            if not table.key:
+                try:
+                    return self._snapshot_behind_lock(table)
+                except pymysql.err.OperationalError as error:
+                    if error.args[0] not in (*_NO_RIGHT, *_LOCK_TIMEOUTS):
+                        raise
+                    log.warning(
+                        "%s cannot be locked for a moment, so changes that are made while its copy "
+                        "begins may come twice: %s",
+                        table.id,
+                        error.args[-1],
+                    )
+            gtids = self._executed_gtids()
         query(self.connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
         if self.server.is_mariadb:
             status = dict(query(self.connection, "SHOW STATUS LIKE 'binlog_snapshot_%'"))
@@ -155,9 +176,15 @@ class TableReader:
                         raise
             query(self.connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
             exact = places.order(log_end(self.connection, self.server))
+            if self.server.has_gtids and not self.server.is_mariadb:
+                return Bounds((0, 0), exact, self._executed_gtids())
             return Bounds(exact, exact)
         finally:
             locker.close()
+
+    def _executed_gtids(self) -> MySqlGtids:
+        ((executed,),) = query(self.connection, "SELECT @@global.gtid_executed")
+        return MySqlGtids(str(executed))
 
     def _keyed_rows(
         self, table: Table, after: Any, limit_rows: int
@@ -174,23 +201,41 @@ class TableReader:
         return rows, last_key, result.is_ended
 
     def _all_rows(self, table: Table) -> Iterator[Row]:
+        """Everything into a file first: neither the transaction, whose lock would keep every ALTER
+        of the table waiting, nor the server's patience lasts as long as the reader needs.
+        """
         code = self._row_code(table)
         result = _Result(self.connection, self.address, code.sql(None, None), code.decode)
-
-        def rows() -> Iterator[Row]:
-            try:
-                with translated(self.address):
-                    for part in result.parts():
-                        yield from part
-            finally:
-                self.connection._force_close()  # noqa: SLF001 (maybe in the middle of a result)
-
-        return rows()
+        spool: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES)  # noqa: SIM115
+        try:
+            for part in result.parts():
+                _spool(table, part, spool)
+            spool.seek(0)
+        except BaseException:
+            spool.close()
+            raise
+        return _unspooled(spool)
 
     def _row_code(self, table: Table) -> "_RowCode":
         if self._code is None or self._code[0] != table:
             self._code = (table, _RowCode(table, self.settings))
         return self._code[1]
+
+
+def _spool(table: Table, rows: list[Row], spool: IO[bytes]) -> None:
+    try:
+        pickle.dump(rows, spool)
+    except OSError as error:  # not the database's
+        raise no_room(table, error) from error
+
+
+def _unspooled(spool: IO[bytes]) -> Iterator[Row]:
+    with spool:
+        while True:
+            try:
+                yield from pickle.load(spool)  # noqa: S301 - our own, of this process
+            except EOFError:
+                return
 
 
 class _RowCode:

@@ -213,7 +213,7 @@ class MySqlSource(Source):
             is_kept = is_reusable and len(self._readers) < _IDLE_CONNECTIONS
             if is_kept:
                 self._readers.append(reader)
-        if not is_kept and table.key:
+        if not is_kept:
             reader.connection._force_close()  # noqa: SLF001
         return chunk
 

@@ -24,23 +24,32 @@ _UNPUBLISHED: Final = """ AND NOT EXISTS (
               AND (a.attgenerated = 'v' OR a.attgenerated = 's' AND NOT EXISTS (
                   SELECT FROM pg_publication
                   WHERE pubname = %(publication)s AND pubgencols = 's')))"""
-_CANDIDATES: Final = """
-WITH identity AS (
+# Partitions on all levels, by their root. pg_partition_tree() would wait while one is locked.
+PARTS: Final = """RECURSIVE parts AS (
+    SELECT i.inhparent AS root, i.inhrelid AS part
+    FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhparent
+    WHERE c.relkind = 'p' AND NOT i.inhdetachpending
+  UNION ALL
+    SELECT p.root, i.inhrelid FROM parts p JOIN pg_inherits i ON i.inhparent = p.part
+    WHERE NOT i.inhdetachpending
+)"""
+_CANDIDATES: Final = f"""
+WITH {PARTS}, identity AS (
     SELECT c.oid, CASE c.relreplident
         WHEN 'f' THEN true/* generated */
         WHEN 'd' THEN EXISTS (SELECT FROM pg_index WHERE indrelid = c.oid AND indisprimary)
         WHEN 'i' THEN EXISTS (SELECT FROM pg_index WHERE indrelid = c.oid AND indisreplident)
         ELSE false END AS present
     FROM pg_class c WHERE c.relkind = 'r' AND c.relpersistence = 'p'
+), identity_of_parts AS (
+    SELECT p.root, bool_and(i.present) AS present
+    FROM parts p JOIN identity i ON i.oid = p.part GROUP BY 1
 )
 SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relkind = 'p',
     CASE WHEN c.relispartition THEN ARRAY(
         SELECT relid::oid::int8 FROM pg_partition_ancestors(c.oid) WHERE relid <> c.oid
-    ) ELSE '{}' END,
-    CASE WHEN c.relkind = 'p' THEN coalesce((
-        SELECT bool_and(i.present) FROM pg_partition_tree(c.oid) p
-        JOIN identity i ON i.oid = p.relid WHERE p.isleaf
-    ), true) ELSE (SELECT present FROM identity i WHERE i.oid = c.oid) END,
+    ) ELSE '{{}}' END,
+    CASE WHEN c.relkind = 'p' THEN coalesce(leaves.present, true) ELSE identity.present END,
     EXISTS (SELECT FROM pg_publication p WHERE p.pubname = %(publication)s AND (p.puballtables OR
         EXISTS (SELECT FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = c.oid)
         /* schemas */)),
@@ -50,10 +59,11 @@ SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relkind = 'p',
     has_table_privilege(c.oid, 'SELECT'),
     c.relreplident = 'f'
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN identity ON identity.oid = c.oid LEFT JOIN identity_of_parts leaves ON leaves.root = c.oid
 WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND c.oid >= 16384
     AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%%'
 ORDER BY 2, 3
-"""
+"""  # noqa: S608
 # Generated columns are in snapshots if they are in the stream: before PostgreSQL 18 never.
 _GENERATED: Final = """ OR attgenerated = 's' AND EXISTS (
         SELECT FROM pg_publication WHERE pubname = %(publication)s AND pubgencols = 's')"""

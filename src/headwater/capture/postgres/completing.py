@@ -8,6 +8,9 @@ Then the change that made it comes later in the stream, and brings it again; if 
 DELETE (or the UPDATE of its key) comes later. So a topic's last record of a key is always right,
 and no record is older than its change; a record in between may have one of these values early.
 
+A change may be sent before other sessions see it (limbo: snapshot.py): a read that does not contain
+the change's transaction is older than the change, and is repeated.
+
 What cannot be read (the row, the column or the right to read is gone) stays UNAVAILABLE.
 
 Events behind an incomplete change wait for it: at most HELD_EVENTS, of about HELD_BYTES, and not
@@ -25,6 +28,7 @@ import psycopg2
 import psycopg2.errors
 
 from headwater.capture.contract import UNAVAILABLE, Change, Event, Row, without_values
+from headwater.capture.postgres.chunks import Snapshot
 from headwater.capture.postgres.connection import Pool, literal, quoted
 from headwater.capture.postgres.copy_text import (
     NULL,
@@ -45,9 +49,10 @@ READ_ROWS: Final = 200
 READ_BYTES: Final = 8 << 20
 _LOCK_TIMEOUT_S: Final = 1
 _LOCK_PATIENCE_S: Final = 30.0  # for who holds the table; the other tables wait too
+_LIMBO_PAUSE_S: Final = 0.1
 _COLUMNS: Final = """
 SELECT n.nspname::text, c.relname::text, c.relkind::text, a.attname::text, a.atttypid::int8,
-       a.atttypmod, format_type(a.atttypid, a.atttypmod)
+       a.atttypmod, format_type(a.atttypid, a.atttypmod), (SELECT pg_current_snapshot()::text)
 FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
 JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
@@ -61,6 +66,7 @@ class IncompleteChange(Change):
     relation: bytes = b""  # its oid, as the stream has it
     key_texts: tuple[str, ...] = ()  # the row's key, as PostgreSQL writes it
     types: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # of columns, with typmods
+    xid: int = 0  # of its transaction, the lower 32 bits
     is_asked: bool = False
 
 
@@ -76,8 +82,8 @@ class _Unreadable(Exception):
     """The table, or what is wanted of it, cannot be read."""
 
 
-class _Locked(Exception):
-    """Somebody holds the table."""
+class _NotYet(Exception):
+    """Somebody holds the table, or a change's transaction is in limbo."""
 
 
 class Completer:
@@ -142,7 +148,8 @@ class Completer:
                 missing.update(n for n, v in (change.after or {}).items() if v == UNAVAILABLE)
         keys = list(wanted)
         try:
-            found, asked = self._rows(first, keys, missing)
+            xids = {change.xid for changes in wanted.values() for change in changes}
+            found, asked = self._rows(first, keys, missing, xids)
         except _Unreadable as error:
             self._report(first, error)
             found, asked = {}, len(keys)
@@ -151,10 +158,14 @@ class Completer:
                 change.is_asked = True
                 if number in found and change.after is not None:
                     _fill(change.after, found[number])
-                    self._toast.remember(change.relation, change.table.key, change.after)
+                    self._toast.add(change.relation, change.table.key, change.after, found[number])
 
     def _rows(
-        self, first: IncompleteChange, keys: list[tuple[str, ...]], missing: set[str]
+        self,
+        first: IncompleteChange,
+        keys: list[tuple[str, ...]],
+        missing: set[str],
+        xids: set[int],
     ) -> tuple[dict[int, Row], int]:
         """By number of the key: the columns that could be read; and how many keys were asked for,
         at least one.
@@ -163,8 +174,8 @@ class Completer:
         while True:
             try:
                 with self._pool.connection() as connection:
-                    return self._rows_by(connection, first, keys, missing)
-            except _Locked as error:
+                    return self._rows_by(connection, first, keys, missing, xids)
+            except _NotYet as error:
                 if time.monotonic() > patience_until_s:
                     raise _Unreadable(str(error)) from None
                 self._alive()
@@ -175,13 +186,19 @@ class Completer:
         first: IncompleteChange,
         keys: list[tuple[str, ...]],
         missing: set[str],
+        xids: set[int],
     ) -> tuple[dict[int, Row], int]:
         with connection.cursor() as cursor:
             cursor.execute(
                 f"BEGIN READ ONLY; SET LOCAL lock_timeout = '{_LOCK_TIMEOUT_S}s'; {_COLUMNS}",
                 (int.from_bytes(first.relation, "big"),),
             )
-            table = _found(cursor.fetchall())
+            described = cursor.fetchall()
+            # What is read next sees at least as much as this snapshot.
+            if described and not all(map(Snapshot(described[0][-1]).sees, xids)):
+                time.sleep(_LIMBO_PAUSE_S)
+                raise _NotYet("a transaction is still waiting for a standby")
+            table = _found(described)
             key = first.table.key
             columns = [
                 name
@@ -201,7 +218,7 @@ class Completer:
                 connection.close()  # in the middle of a COPY: of no further use
                 asked = int(lines[-1].split(b"\t", 1)[0]) + 1
             except psycopg2.errors.LockNotAvailable as error:
-                raise _Locked(str(error)) from None
+                raise _NotYet(str(error)) from None
             except (psycopg2.ProgrammingError, psycopg2.DataError) as error:
                 raise _Unreadable(str(error)) from None
         make_rows = rows_maker(columns, [self._types.codec(*table.types[name]) for name in columns])
@@ -230,8 +247,8 @@ def _found(rows: list[tuple[Any, ...]]) -> _Found:
     full_name = quoted(schema, name)
     return _Found(
         full_name if kind == "p" else f"ONLY {full_name}",
-        {column: (oid, typmod) for _, _, _, column, oid, typmod, _ in rows},
-        {column: type_name for _, _, _, column, _, _, type_name in rows},
+        {column: (oid, typmod) for _, _, _, column, oid, typmod, _, _ in rows},
+        {column: type_name for _, _, _, column, _, _, type_name, _ in rows},
     )
 
 

@@ -14,18 +14,15 @@ catalogs show of a table (a `Storage`, as JSON) is compared with how it was befo
 from collections.abc import Collection
 from typing import Any, Final, TypeAlias
 
+from headwater.capture.postgres.catalog import PARTS
 from headwater.capture.postgres.connection import quoted
 
 Storage: TypeAlias = dict[str, Any]
 
 SAME, REWRITTEN, REDUCED = "same", "rewritten", "reduced"  # values changed; rows may be gone, too
 
-_STORAGES: Final = """
-WITH parts AS MATERIALIZED (
-    SELECT c.oid AS root, p.relid::oid AS part
-    FROM pg_class c, LATERAL pg_partition_tree(c.oid) p
-    WHERE c.oid = ANY(%(oids)s::oid[]) AND c.relkind = 'p' AND p.relid <> c.oid
-), columns AS (
+_STORAGES: Final = f"""
+WITH {PARTS}, columns AS (
     SELECT a.attrelid AS root, array_agg(
         ARRAY[a.attnum::text, a.atttypid::text, a.xmin::text,
               CASE WHEN a.attnum = ANY(k.indkey::int2[]) THEN 'key' ELSE '' END]
@@ -37,19 +34,21 @@ WITH parts AS MATERIALIZED (
 ), missing AS (
     SELECT m.root, array_agg(DISTINCT a.attname::text ORDER BY a.attname::text) AS found
     FROM (SELECT unnest(%(oids)s::oid[]) AS root, unnest(%(oids)s::oid[]) AS member
-          UNION ALL SELECT root, part FROM parts) m
+          UNION ALL SELECT root, part FROM parts WHERE root = ANY(%(oids)s::oid[])) m
     JOIN pg_attribute a ON a.attrelid = m.member
     WHERE a.atthasmissing AND NOT a.attisdropped GROUP BY 1
 ), files AS (
     SELECT p.root, json_object_agg(p.part::text, f.relfilenode::int8) AS found
-    FROM parts p JOIN pg_class f ON f.oid = p.part GROUP BY 1
+    FROM parts p JOIN pg_class f ON f.oid = p.part
+    WHERE p.root = ANY(%(oids)s::oid[]) GROUP BY 1
 )
-SELECT c.oid::int8, c.relfilenode::int8, coalesce(columns.found, '{}'),
-    coalesce(missing.found, '{}'), coalesce(files.found, '{}')
+SELECT c.oid::int8, c.relfilenode::int8, coalesce(columns.found, '{{}}'),
+    coalesce(missing.found, '{{}}'), coalesce(files.found, '{{}}')
 FROM pg_class c LEFT JOIN columns ON columns.root = c.oid LEFT JOIN missing ON missing.root = c.oid
 LEFT JOIN files ON files.root = c.oid
 WHERE c.oid = ANY(%(oids)s::oid[])
-"""
+"""  # noqa: S608
+_FIRST_PAGES: Final = 4_096  # 32 MB: all of a large partition would take longer than we may wait
 # Of partitions that are new: whether each has rows, was made as a partition (its link is as old as
 # itself: system columns' rows in pg_attribute never change), by whom, and whether we may read it.
 _NEW_PARTS: Final = """
@@ -117,9 +116,13 @@ def _came_with_rows(cursor: Any, new: Collection[str]) -> bool:
     for schema, name, _, _, creator, is_readable in filled:
         if not is_readable:
             return True
-        # Made, filled and attached by one transaction.
+        # Made, filled and attached by one transaction. Until it was committed only that one could
+        # write there, so its rows come first. If none are left there, those behind may be its own.
+        part = quoted(schema, name)
         cursor.execute(
-            f"SELECT EXISTS (SELECT FROM ONLY {quoted(schema, name)} WHERE xmin = %s::xid)",  # noqa: S608
+            "SELECT coalesce(bool_or(xmin = %s::xid), EXISTS ("  # noqa: S608
+            f"SELECT FROM ONLY {part} WHERE ctid >= '({_FIRST_PAGES},0)')) "
+            f"FROM ONLY {part} WHERE ctid < '({_FIRST_PAGES},0)'",
             (creator,),
         )
         if cursor.fetchone()[0]:

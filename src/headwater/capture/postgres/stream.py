@@ -164,6 +164,7 @@ class ChangeStream:
         inside = False
         skip_below = 0  # ordinals that are in the topics
         ordinal = 0
+        xid = 0
         lsn = -1
         source: dict[str, Any] = {}
         sign_of_life = time.monotonic()
@@ -254,7 +255,7 @@ class ChangeStream:
                 if failed is None and incomplete is not None:
                     failed = IncompleteChange(
                         table, op, before, row, number, source, None, relation.oid, incomplete,
-                        relation.types,
+                        relation.types, xid,
                     )  # fmt: skip
                 yield failed or Change(table, op, before, row, number, source)
 

@@ -36,7 +36,17 @@ class ToastCache:
                     row[name] = value
 
     def remember(self, relation: bytes, key: Sequence[str], row: Row) -> None:
+        self._put(_place(relation, key, row), row)
+
+    def add(self, relation: bytes, key: Sequence[str], row: Row, read: Row) -> None:
+        """Columns of that row that were read from the table. The stream may be further than the row
+        by now, so what it brought since stays.
+        """
         place = _place(relation, key, row)
+        remembered, _ = self._rows.get(place, ({}, 0))
+        self._put(place, {**read, **remembered})
+
+    def _put(self, place: tuple[bytes, str], row: Row) -> None:
         self._forget(place)
         large = {
             name: value
