@@ -51,6 +51,11 @@ def browser(served):
     return served.browser()
 
 
+def nodes_of(browser):
+    """States of the flow's nodes, by their ids."""
+    return {each["id"]: each["state"] for each in browser.get("/flow.json").json["nodes"]}
+
+
 def posted(browser, path, fields=None, *, confirmed=False):
     fields = {**(fields or {}), **({"confirmed": "yes"} if confirmed else {})}
     return browser.post(path, fields)
@@ -185,9 +190,8 @@ def test_a_pipeline_that_fails_before_it_says_what_it_writes(served, browser):
         page = browser.get("/pipelines/orders/").text
         assert "boom" in page
         assert ">running<" not in page
-        nodes = {each["id"]: each["state"] for each in browser.get("/flow.json").json["nodes"]}
-        assert nodes["pipeline:orders"] == "broken"
-        assert nodes["store:orders/cache/orders"] == "idle"
+        expected = {"pipeline:orders": "broken", "store:orders/cache/orders": "idle"}
+        wait_until(lambda: expected.items() <= nodes_of(browser).items(), "the nodes' states")
     finally:
         served.project.pipeline()
 
@@ -234,8 +238,13 @@ def test_rebuilding_and_promoting_ask_first(browser, monkeypatch):
 
 
 def test_a_store_with_its_position_against_the_log(browser):
-    store = browser.get("/stores/orders/cache/orders.json").json
-    assert (store["is_in_step"], store["lag"], store["kind"]) == (False, 40, "sqlite")
+    store = wait_until(
+        lambda: (
+            (found := browser.get("/stores/orders/cache/orders.json").json)["lag"] == 40 and found
+        ),
+        "a reading of now",
+    )
+    assert (store["is_in_step"], store["kind"]) == (False, "sqlite")
     assert store["positions"] == [
         {"topic": ORDERS, "partition": 0, "position": 60, "end_offset": 100, "lag": 40}
     ]
