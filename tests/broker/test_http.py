@@ -110,7 +110,7 @@ def test_not_ready_while_it_stops(broker):
 
 
 def test_many_who_say_nothing_keep_nobody_out(broker, monkeypatch):
-    monkeypatch.setattr("headwater.broker.http.MAX_CONNECTIONS", 10)
+    monkeypatch.setattr("headwater.probe_http.MAX_CONNECTIONS", 10)
     with wire.many(broker.metrics_address, 30) as silent:
         for each in silent[:20]:
             assert each.is_ended()
@@ -118,7 +118,7 @@ def test_many_who_say_nothing_keep_nobody_out(broker, monkeypatch):
 
 
 def test_one_who_does_not_read_is_let_go(broker, monkeypatch):
-    monkeypatch.setattr("headwater.broker.http.REQUEST_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("headwater.probe_http.REQUEST_TIMEOUT_S", 0.5)
     monkeypatch.setattr("headwater.broker.http.exposition", lambda *_: "x" * (32 << 20))
     endpoint = broker.running.http
     host, _, port = broker.metrics_address.rpartition(":")
@@ -127,7 +127,7 @@ def test_one_who_does_not_read_is_let_go(broker, monkeypatch):
         connection.connect((host, int(port)))
         connection.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
         wire.wait_until(lambda: endpoint._metrics.startswith(b"x"))
-        wire.wait_until(lambda: not endpoint._writers)
+        wire.wait_until(lambda: not endpoint.probes._requests)
         received = 0
         with suppress(ConnectionResetError):
             while piece := connection.recv(1 << 20):
@@ -153,7 +153,7 @@ def test_scrapes_take_a_bounded_share_of_the_loop(broker, monkeypatch):
 
 
 def test_someone_who_says_nothing_is_let_go(broker, monkeypatch):
-    monkeypatch.setattr("headwater.broker.http.REQUEST_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("headwater.probe_http.REQUEST_TIMEOUT_S", 0.1)
     with wire.many(broker.metrics_address, 20) as silent:
         for each in silent:
             assert each.is_ended()

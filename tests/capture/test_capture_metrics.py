@@ -10,9 +10,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from headwater.capture.contract import Lag
-from headwater.capture.http import MAX_CONNECTIONS, HttpEndpoint
+from headwater.capture.http import HttpEndpoint
 from headwater.capture.metrics import CaptureState, SnapshotProgress, exposition
 from headwater.errors import ConfigError, SourceUnreachable
+from headwater.probe_http import MAX_CONNECTIONS
 
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
 
@@ -157,7 +158,7 @@ def test_clients_that_send_no_request_keep_nobody_out(state, endpoint):
 
 
 def test_a_request_has_a_deadline_as_a_whole(endpoint, monkeypatch):
-    monkeypatch.setattr("headwater.capture.http.REQUEST_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("headwater.probe_http.REQUEST_TIMEOUT_S", 0.2)
     with silent(endpoint) as connection:
         connection.settimeout(0.01)
         deadline_s = time.monotonic() + 30
