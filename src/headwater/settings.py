@@ -82,6 +82,10 @@ def split_address(address: str) -> tuple[str, int]:
 def is_loopback(address: str) -> bool:
     """Whether only this machine reaches it. A name is taken for one that others reach."""
     host, _ = split_address(address)
+    return is_loopback_host(host)
+
+
+def is_loopback_host(host: str) -> bool:
     if host == "localhost":
         return True
     try:

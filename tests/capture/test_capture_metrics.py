@@ -143,8 +143,9 @@ def is_ended(connection):
         return True
 
 
-def test_clients_that_send_no_request_keep_nobody_out(state, endpoint):
+def test_clients_that_send_no_request_keep_nobody_out(state, endpoint, monkeypatch):
     """Nor do those that do not read: connections are bounded, and the oldest gives way."""
+    monkeypatch.setattr("headwater.probe_http.REQUEST_TIMEOUT_S", 600)  # it is not what ends them
     state.lag(Lag())
     with contextlib.ExitStack() as stack:
         sent = (b"", b"GET /re", b"GET /metrics HTTP/1.1\r\n\r\n")

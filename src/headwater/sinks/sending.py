@@ -21,7 +21,6 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -35,6 +34,7 @@ from headwater.errors import (
     StoreRefused,
     StoreUnreachable,
 )
+from headwater.settings import is_loopback_host
 from headwater.sinks import json_text
 from headwater.sinks.contract import (
     AT_LEAST_ONCE,
@@ -350,11 +350,7 @@ def refuse_clear_credentials(whose: str, host: str, hint: str) -> None:
     """Raises ConfigError unless `host` is this machine: the connection is not encrypted, and a
     password or token would be read by whoever is on the way. A name is taken for another machine.
     """
-    try:
-        is_local = host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        is_local = False
-    if not is_local:
+    if not is_loopback_host(host):
         raise ConfigError(
             f"{whose}: the password or token would go over the network in clear", hint=hint
         )
