@@ -162,6 +162,7 @@ def test_a_quiet_tail_goes_on(impatient_console, console_broker):
 
 def test_many_silent_connections_keep_nobody_out(tmp_path, monkeypatch):
     monkeypatch.setattr(connections, "MAX_CONNECTIONS", 40)
+    monkeypatch.setattr(connections, "HEAD_LIMIT_S", 600)  # the bound ends them, not the deadline
     with serving(tmp_path) as served, ExitStack() as stack:
         other = stack.enter_context(connected(served, "127.0.0.2"))
         other.sendall(HEAD)
