@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from pathlib import Path
 
 import pytest
 from archive_harness import ArchivedLog, FaultyObjects
@@ -72,6 +73,25 @@ def test_records_come_back_after_a_restart_and_after_a_crash(archived, small_chu
     archived.crash()
     assert archived.values() == values
     assert archived.objects.count("put", ".log") == len(archived.archived())  # none twice
+
+
+def test_a_power_cut_that_brings_back_an_older_local_segment_makes_no_hole(archived):
+    """Removals reach the disk in any order: the first segment is back, the second is not."""
+    archived.create(local_retention_bytes=0)
+    values = archived.fill(30)
+    archived.archive_all()
+    first, second, *_ = [segment.base_offset for segment in archived.partition().segments]
+    files = sorted(Path(archived.partition().directory).glob(f"{first:020d}.*"))
+    contents = {file: file.read_bytes() for file in files}
+    archived.let_go_locally()
+    archived.store.abandon()
+    for file, data in contents.items():
+        file.write_bytes(data)
+    archived.open()
+    assert archived.partition().segments[0].base_offset > second
+    assert archived.values() == values
+    archived.settle()
+    assert not Path(f"{archived.partition().directory}/{first:020d}.log").exists()
 
 
 def test_local_retention_waits_for_the_archive_and_says_so(archived):

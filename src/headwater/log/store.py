@@ -221,6 +221,7 @@ class LogStore:
                 partition.log_start_offset = end
             start = min(partition.log_start_offset, partition.archived[0].base_offset)
             partition.log_start_offset = start
+            partition.drop_local(descriptor.local_start(partition.archived, partition.segments))
         if self.archive is not None:
             self.archive.take_over(partition, found)
 

@@ -233,3 +233,22 @@ def connected(
         kept.append(each)
         reaches = each.base_offset if reaches is None else min(reaches, each.base_offset)
     return tuple(reversed(kept))
+
+
+def local_start(archived: Sequence[ArchivedSegment], local: Sequence[Segment]) -> int:
+    """The offset from which the local segments have no hole that only the archive fills.
+
+    Local files are removed oldest first, but not synced in that order: after a power cut an older
+    segment may be back while a newer one is not. A reader takes local segments for contiguous and
+    would skip the hole without an error.
+    """
+    local_offsets = {segment.base_offset for segment in local}
+    archived_offsets = {segment.base_offset for segment in archived}
+    start = local[0].base_offset if local else 0
+    for hole in archived:
+        if hole.base_offset <= start or hole.base_offset in local_offsets:
+            continue
+        older = (it for it in local if it.base_offset < hole.base_offset and it.size_bytes)
+        if all(segment.base_offset in archived_offsets for segment in older):
+            start = hole.end_offset
+    return start
