@@ -11,9 +11,9 @@ from pathlib import Path
 
 from headwater.cli.main import COMMANDS
 from headwater.cli.parser import Command, Option, Parser, client_options
-from headwater.cli.positions import __doc__ as positions_doc
 from headwater.cli.record_format import __doc__ as format_doc
-from headwater.cli.record_json import __doc__ as json_doc
+from headwater.inspect.positions import __doc__ as positions_doc
+from headwater.inspect.record_json import __doc__ as json_doc
 
 TARGET = Path(__file__).parent.parent / "docs" / "cli.md"
 
@@ -50,7 +50,7 @@ def _lines() -> Iterator[str]:
     for name, (_, summary) in COMMANDS.items():
         yield f"| [`headwater {name}`](#headwater-{name}) | {summary} |"
     for name, (module, summary) in COMMANDS.items():
-        commands = import_module(f"headwater.cli.{module}").COMMANDS
+        commands = import_module(f"headwater.cli.commands.{module}").COMMANDS
         yield f"\n## headwater {name}"
         if "" in commands:
             yield from _command(f"headwater {name}", commands[""])

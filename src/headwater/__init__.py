@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headwater.pipelines.flow import Flow
-    from headwater.pipelines.operators import aggregates as agg
-    from headwater.pipelines.operators.enrich import enrich
-    from headwater.pipelines.operators.event_windows import session, sliding
-    from headwater.pipelines.operators.join_tables import join_tables
-    from headwater.pipelines.operators.lookup import lookup
-    from headwater.pipelines.operators.stream_join import join
-    from headwater.pipelines.operators.times import event_time, processing_time
-    from headwater.pipelines.operators.windows import hopping, tumbling
+    from headwater.pipelines.operators.aggregates import api as agg
+    from headwater.pipelines.operators.joins.enrich import enrich
+    from headwater.pipelines.operators.joins.join_tables import join_tables
+    from headwater.pipelines.operators.joins.lookup import lookup
+    from headwater.pipelines.operators.joins.stream_join import join
+    from headwater.pipelines.operators.time.event_time import event_time, processing_time
+    from headwater.pipelines.operators.windows.api import hopping, tumbling
+    from headwater.pipelines.operators.windows.event_windows import session, sliding
     from headwater.pipelines.pipeline import pipeline
+    from headwater.pipelines.running.waiting import token_of, wait
     from headwater.pipelines.session import spark
-    from headwater.pipelines.waiting import token_of, wait
 
 __all__ = [
     "Flow",
@@ -42,21 +42,21 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Flow": "headwater.pipelines.flow",
-    "agg": "headwater.pipelines.operators.aggregates",
-    "enrich": "headwater.pipelines.operators.enrich",
-    "event_time": "headwater.pipelines.operators.times",
-    "hopping": "headwater.pipelines.operators.windows",
-    "join": "headwater.pipelines.operators.stream_join",
-    "join_tables": "headwater.pipelines.operators.join_tables",
-    "lookup": "headwater.pipelines.operators.lookup",
+    "agg": "headwater.pipelines.operators.aggregates.api",
+    "enrich": "headwater.pipelines.operators.joins.enrich",
+    "event_time": "headwater.pipelines.operators.time.event_time",
+    "hopping": "headwater.pipelines.operators.windows.api",
+    "join": "headwater.pipelines.operators.joins.stream_join",
+    "join_tables": "headwater.pipelines.operators.joins.join_tables",
+    "lookup": "headwater.pipelines.operators.joins.lookup",
     "pipeline": "headwater.pipelines.pipeline",
-    "processing_time": "headwater.pipelines.operators.times",
-    "session": "headwater.pipelines.operators.event_windows",
-    "sliding": "headwater.pipelines.operators.event_windows",
+    "processing_time": "headwater.pipelines.operators.time.event_time",
+    "session": "headwater.pipelines.operators.windows.event_windows",
+    "sliding": "headwater.pipelines.operators.windows.event_windows",
     "spark": "headwater.pipelines.session",
-    "token_of": "headwater.pipelines.waiting",
-    "tumbling": "headwater.pipelines.operators.windows",
-    "wait": "headwater.pipelines.waiting",
+    "token_of": "headwater.pipelines.running.waiting",
+    "tumbling": "headwater.pipelines.operators.windows.api",
+    "wait": "headwater.pipelines.running.waiting",
 }
 _MODULES = {"agg"}
 

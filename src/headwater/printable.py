@@ -13,7 +13,7 @@ _ABOVE_ASCII: Final = "\x7f-\x9f\u2028\u2029\u061c\u200e\u200f\u202a-\u202e\u206
 _UNSAFE: Final = f"\x00-\x08\x0b-\x1f{_ABOVE_ASCII}"
 _CONTROLS: Final = re.compile(f"[{_UNSAFE}]")
 _JSON_CONTROLS: Final = re.compile(f"[{_ABOVE_ASCII}]")  # JSON itself escapes those below
-# The sequences of `cli/output.py: styled`.
+# The sequences of `terminal/output.py: styled`.
 _STYLES: Final = re.compile(f"(\x1b\\[(?:[0-2]|3[1-6])(?:;(?:[0-2]|3[1-6]))*m)|[{_UNSAFE}]")
 
 

@@ -18,9 +18,9 @@ from readable import readable
 from headwater.capture.contract import Lag, Position
 from headwater.capture.positions import CapturePosition, Stored
 from headwater.capture.settings import CaptureSettings
-from headwater.cli import capture_state
-from headwater.cli.capture_state import Known, stored_of
-from headwater.cli.cluster import Cluster, Partition
+from headwater.inspect import captures as capture_state
+from headwater.inspect.captures import Known, stored_of
+from headwater.inspect.kafka_cluster import Cluster, Partition
 from headwater.settings import ClientSettings, Secret
 
 from .conftest import COMMAND, TIMEOUT_S, read_line, stop, unique, wait_until

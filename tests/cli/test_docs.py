@@ -14,7 +14,8 @@ ROOT = Path(__file__).parent.parent.parent
 
 def parsers():
     for name, (module, _) in COMMANDS.items():
-        for subcommand, command in import_module(f"headwater.cli.{module}").COMMANDS.items():
+        commands = import_module(f"headwater.cli.commands.{module}").COMMANDS
+        for subcommand, command in commands.items():
             yield command.parser(f"headwater {name} {subcommand}".rstrip())
 
 

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from headwater.cli.pipeline import _show_operator
-from headwater.cli.pipeline_state import Known, KnownWrite
+from headwater.cli.commands.pipeline import _show_operator
+from headwater.inspect.pipelines import Known, KnownWrite
 
 TOLD = {
     "state_rows": 1200,

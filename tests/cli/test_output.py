@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from headwater.cli import output
+from headwater.terminal import output
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from headwater.cli.cluster import Partition
-from headwater.cli.positions import END, START, Position, Range, Span, parse_range, resolve
 from headwater.errors import UsageError
+from headwater.inspect.kafka_cluster import Partition
+from headwater.inspect.positions import END, START, Position, Range, Span, parse_range, resolve
 
 NOW_MS = 1_794_736_800_000
 HOUR_MS = 3_600_000

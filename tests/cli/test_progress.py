@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from headwater.cli.progress import Progress
+from headwater.terminal.progress import Progress
 
 
 @pytest.fixture

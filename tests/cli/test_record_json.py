@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.cli.record_json import Record, dump_record, parse_record
 from headwater.errors import RequestRefused
+from headwater.inspect.record_json import Record, dump_record, parse_record
 
 from .messages import FakeMessage
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from headwater.cli import why
+from headwater.cli.commands import why
 from headwater.cli.main import run
-from headwater.pipelines import status
+from headwater.pipelines.running import status
 
 ORDERS = {"sink": "cache", "table": "orders", "key": ["id"], "key_types": ["bigint"]}
 OPTIONS = {"options": {}, "topics": ["orders"], "state": "running"}

@@ -13,14 +13,14 @@ from headwater.capture import positions, schema_topic
 from headwater.capture.contract import Column, Lag, SchemaChange, Table
 from headwater.capture.contract import Position as SourcePosition
 from headwater.capture.positions import CapturePosition, Failure, Snapshot, TableState
-from headwater.pipelines import status
+from headwater.pipelines.running import status
 from headwater.settings import Secret
 from headwater.sinks.contract import Batch, Log, Target
 from headwater.sinks.settings import SinkSettings
 from headwater.sinks.stores import store_of
-from headwater.supervisor import told as supervisor
+from headwater.supervisor import status_file as supervisor
 from headwater.supervisor.lock import Lock
-from headwater.supervisor.told import Told
+from headwater.supervisor.status_file import Told
 
 ORDERS, ITEMS = "shop.main.orders", "shop.main.items"
 RECORDS = 100

@@ -12,9 +12,9 @@ import pytest
 
 from bench.peers.provision import missing_tools
 from headwater import config
-from headwater.console.app import create
-from headwater.console.connections import WebServer
 from headwater.console.server import bind, http_config
+from headwater.console.web.app import create
+from headwater.console.web.connections import WebServer
 from headwater.settings import join_address
 
 REAL_KAFKA = pytest.param(

@@ -10,7 +10,7 @@ from certificates import Authority
 from confluent_kafka import Producer
 from serving import serving
 
-from headwater.console import connections
+from headwater.console.web import connections
 
 TIMEOUT_S = 60.0
 HEAD = b"GET /live HTTP/1.1\r\nHost: 127.0.0.1\r\n"
@@ -82,7 +82,7 @@ def test_a_request_that_does_not_come_ends_its_connection(impatient_console, beg
 
 
 def test_forms_that_do_not_end_are_bounded_together(tmp_path, monkeypatch):
-    monkeypatch.setattr("headwater.console.security._MAX_BUFFERED_BYTES", 3_050_000)
+    monkeypatch.setattr("headwater.console.web.security._MAX_BUFFERED_BYTES", 3_050_000)
     with serving(tmp_path) as served:
         token = served.browser().token()
         fields = {"csrf": token, "name": "x" * 100_000}

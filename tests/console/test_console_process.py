@@ -15,8 +15,8 @@ from certificates import Authority
 from confluent_kafka.admin import AdminClient, NewTopic
 from recorded_project import RecordedProject
 
-from headwater.console import rendering
 from headwater.console.server import check_assets
+from headwater.console.web import rendering
 from headwater.errors import HeadwaterError
 from headwater.testing import InProcessBroker
 

@@ -7,9 +7,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from serving import TIMEOUT_S, serving
 
 from headwater import config
-from headwater.console.security import host_is_ours
 from headwater.console.server import check_network
-from headwater.console.signing_in import is_needed
+from headwater.console.web.security import host_is_ours
+from headwater.console.web.signing_in import is_needed
 from headwater.errors import ConfigError
 
 PATHS = ["/topics", "/topics.json", "/nowhere", "/ready", "/static/console.css", "/sign-in"]

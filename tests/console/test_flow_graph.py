@@ -6,13 +6,13 @@ from datetime import UTC, datetime, timedelta
 from headwater.capture.contract import Column, Lag, Table
 from headwater.capture.contract import Position as SourcePosition
 from headwater.capture.positions import CapturePosition, Failure, Stored, TableState
-from headwater.cli.capture_state import Known as KnownCapture
-from headwater.cli.pipeline_state import Known as KnownPipeline
-from headwater.cli.pipeline_state import KnownWrite
-from headwater.console.flow import TopicFlow, graph_of
-from headwater.console.flow_graph import BEHIND, BROKEN, IDLE, WELL
-from headwater.console.flow_grouping import grouped
-from headwater.console.group_lags import GroupLag
+from headwater.console.flow.flow import TopicFlow, graph_of
+from headwater.console.flow.graph import BEHIND, BROKEN, IDLE, WELL
+from headwater.console.flow.grouping import grouped
+from headwater.console.project.group_lags import GroupLag
+from headwater.inspect.captures import Known as KnownCapture
+from headwater.inspect.pipelines import Known as KnownPipeline
+from headwater.inspect.pipelines import KnownWrite
 from headwater.sinks.contract import Position, Version
 
 TOPIC = "shop.public.orders"

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.console.flow_graph import Edge, Graph, Node
-from headwater.console.flow_layout import HEIGHT, WIDTH, layout
+from headwater.console.flow.graph import Edge, Graph, Node
+from headwater.console.flow.layout import HEIGHT, WIDTH, layout
 
 KINDS = ("source", "topic", "pipeline", "store", "group")
 

@@ -25,8 +25,9 @@ from serving import REAL_KAFKA, serving
 
 from bench.peers.kafka import kafka
 from headwater.client.group_offsets import GroupOffsets
-from headwater.console import overview, readings
 from headwater.console.pages.groups import seek_command
+from headwater.console.project import overview
+from headwater.console.web import cache
 from headwater.settings import ClientSettings
 from headwater.testing import InProcessBroker
 
@@ -86,7 +87,7 @@ def log(request, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(overview, "_GROUPS_AGE_S", 0.1)
         patched.setattr(overview, "_SAMPLE_S", 0.2)
-        patched.setattr(readings, "_SHARE", 1.0)
+        patched.setattr(cache, "_SHARE", 1.0)
         yield from _logs(request, directory, tmp_path_factory)
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from wire import wait_until
 
-from headwater.console import jobs as module
-from headwater.console.jobs import CANCELLED, DIFFERS, DONE, FAILED, RUNNING, WAITING, Jobs
+from headwater.console.project import jobs as module
+from headwater.console.project.jobs import CANCELLED, DIFFERS, DONE, FAILED, RUNNING, WAITING, Jobs
 from headwater.errors import RequestRefused
 
 TIMEOUT_S = 60

@@ -7,7 +7,7 @@ import pytest
 from secured import PASSWORD, USER, add_user, secured_broker
 from serving import serving
 
-from headwater.console import jobs
+from headwater.console.project import jobs
 
 TIMEOUT_S = 60
 CODE = (

@@ -1,7 +1,7 @@
 """Lags over time: of the right groups, of a bounded number, each so many samples."""
 
-from headwater.console import group_lags
-from headwater.console.group_lags import GroupLag, LagHistory
+from headwater.console.project import group_lags
+from headwater.console.project.group_lags import GroupLag, LagHistory
 
 
 def groups(**lags):

@@ -7,7 +7,7 @@ import time
 import pytest
 from confluent_kafka import Producer
 
-from headwater.console.live import Places, Stream
+from headwater.console.web.live import Places, Stream
 from headwater.errors import NotReady
 
 TIMEOUT_S = 60.0

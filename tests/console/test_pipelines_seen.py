@@ -11,7 +11,7 @@ import pytest
 from serving import serving
 
 from headwater import config
-from headwater.pipelines.running import Runner, pipelines_of
+from headwater.pipelines.running.runner import Runner, pipelines_of
 from headwater.testing import InProcessBroker
 
 TIMEOUT_S = 240

@@ -12,7 +12,8 @@ from recorded_project import ORDERS, RecordedProject
 from serving import serving
 
 from headwater.client.group_offsets import GroupOffsets
-from headwater.console import jobs, overview, project, readings
+from headwater.console.project import definitions, jobs, overview
+from headwater.console.web import cache
 from headwater.settings import ClientSettings
 from headwater.testing import InProcessBroker
 
@@ -45,8 +46,8 @@ def served(recorded):
     with pytest.MonkeyPatch.context() as patched, serving(recorded.directory) as console:
         patched.setattr(overview, "_PROJECT_AGE_S", 0.2)
         patched.setattr(overview, "_GROUPS_AGE_S", 0.2)
-        patched.setattr(project, "_STORE_AGE_S", 0.2)
-        patched.setattr(readings, "_SHARE", 1.0)
+        patched.setattr(definitions, "_STORE_AGE_S", 0.2)
+        patched.setattr(cache, "_SHARE", 1.0)
         yield console
 
 

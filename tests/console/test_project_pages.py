@@ -8,9 +8,10 @@ import pytest
 from recorded_project import ORDERS, RecordedProject
 from serving import serving
 
-from headwater.console import jobs, overview, project, readings
-from headwater.pipelines import status
-from headwater.supervisor.told import ChildTold
+from headwater.console.project import definitions, jobs, overview
+from headwater.console.web import cache
+from headwater.pipelines.running import status
+from headwater.supervisor.status_file import ChildTold
 from headwater.testing import InProcessBroker
 
 TIMEOUT_S = 60
@@ -29,8 +30,8 @@ def served(tmp_path_factory):
     """Readings are renewed sooner than they would, so that tests need not wait."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(overview, "_PROJECT_AGE_S", 0.2)
-        patched.setattr(project, "_STORE_AGE_S", 0.2)
-        patched.setattr(readings, "_SHARE", 1.0)
+        patched.setattr(definitions, "_STORE_AGE_S", 0.2)
+        patched.setattr(cache, "_SHARE", 1.0)
         yield from _served(tmp_path_factory)
 
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from headwater.console import records
 from headwater.console.pages import records as page
+from headwater.console.topics import records
 
 ROWS = 50
 HOLES = 30_000  # a transaction of so many was aborted

@@ -7,9 +7,9 @@ from decimal import Decimal
 import fastavro
 import pytest
 
-from headwater.console import avro_values
-from headwater.console.decoding import preview, shown
-from headwater.console.records import Part
+from headwater.console.topics import avro_values
+from headwater.console.topics.decoding import preview, shown
+from headwater.console.topics.records import Part
 
 SCHEMA = {
     "type": "record",

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from headwater.console import searching
-from headwater.console.searching import Searches, Wanted
+from headwater.console.topics import search
+from headwater.console.topics.search import Searches, Wanted
 from headwater.errors import RequestRefused
 
 WANTED = Wanted(key="k")
@@ -25,7 +25,7 @@ class FakeSearch:
 
 @pytest.fixture
 def searches(monkeypatch):
-    monkeypatch.setattr(searching, "Search", FakeSearch)
+    monkeypatch.setattr(search, "Search", FakeSearch)
     return Searches()
 
 

@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headwater.console.searching import MOST_FOUND, path_steps
+from headwater.console.topics.search import MOST_FOUND, path_steps
 from headwater.errors import UsageError
 
 TIMEOUT_S = 60.0
@@ -100,7 +100,7 @@ def test_the_search_of_another_topic_is_not_found_here(browser, topic):
 
 def test_a_search_that_is_cancelled_ends(console, browser, topic):
     """A slow one: the broker is asked by nobody else, so its thread is held where it reads."""
-    from headwater.console import searching
+    from headwater.console.topics import search as searching
 
     held = searching.matching
 

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from headwater.console import readings
-from headwater.console.readings import Shared
+from headwater.console.web import cache
+from headwater.console.web.cache import Shared
 
 
 class Clock:
@@ -18,7 +18,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(readings, "time", clock)
+    monkeypatch.setattr(cache, "time", clock)
     return clock
 
 

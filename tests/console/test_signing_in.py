@@ -16,7 +16,7 @@ from secured import PASSWORD, USER, add_user, secured_broker
 from serving import serving
 
 from headwater.config import load
-from headwater.console.sessions import Attempts, Sessions
+from headwater.console.web.sessions import Attempts, Sessions
 from headwater.errors import ConfigError
 from headwater.settings import ClientSettings
 
@@ -194,7 +194,7 @@ def test_signing_in_leads_nowhere_else(secured_console, after):
 
 def test_nobody_signs_in_without_a_name(secured_console, monkeypatch):
     """Also if the broker should believe it: jobs take the name "" for one who need not sign in."""
-    monkeypatch.setattr("headwater.console.signing_in.try_login", lambda *_: None)
+    monkeypatch.setattr("headwater.console.web.signing_in.try_login", lambda *_: None)
     browser = secured_console.browser()
     assert browser.post("/sign-in", {"name": "", "password": ""}).status == 403
     assert browser.get("/jobs.json").status == 401

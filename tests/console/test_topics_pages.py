@@ -10,9 +10,9 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from serving import REAL_KAFKA, serving
 
-from headwater.console import tailing
-from headwater.console.access import Access
-from headwater.console.topic_reading import Partition, Reading, Topic
+from headwater.console.topics import tail
+from headwater.console.topics.topic_list import Partition, Reading, Topic
+from headwater.console.web.access import Access
 
 TIMEOUT_S = 60.0
 COUNT = 60
@@ -171,7 +171,7 @@ def test_a_live_tail_tells_of_what_is_written(looking):
 
 
 def test_a_live_tail_leaves_out_what_is_too_much_and_says_how_much(looking, monkeypatch):
-    monkeypatch.setattr(tailing, "MOST_AT_ONCE", 6)
+    monkeypatch.setattr(tail, "MOST_AT_ONCE", 6)
     news = told(looking, "after=0:0,1:0,2:0")
     assert (news["records"], news["left_out"]) == (6, COUNT - 6)
     assert "value 59" in news["html"]

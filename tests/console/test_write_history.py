@@ -2,9 +2,9 @@
 
 from datetime import UTC, datetime, timedelta
 
-from headwater.cli.pipeline_state import Known, KnownWrite
-from headwater.console import write_history
-from headwater.console.write_history import WriteHistory
+from headwater.console.project import write_history
+from headwater.console.project.write_history import WriteHistory
+from headwater.inspect.pipelines import Known, KnownWrite
 from headwater.sinks.contract import Position, Version
 
 NAME = "revenue/cache/orders"

@@ -20,8 +20,8 @@ import sys
 from sink_process import Steps
 
 from headwater.cli import main as headwater_main
-from headwater.pipelines.applying import Applying
-from headwater.pipelines.write_run import WriteRun
+from headwater.pipelines.running.batch_applier import Applying
+from headwater.pipelines.running.query_run import WriteRun
 
 DRIVERS = ("sqlite3", "psycopg2", "headwater.client")
 

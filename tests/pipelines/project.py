@@ -14,8 +14,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from headwater import config
 from headwater.pipelines.offsets import ends_of, has_reached
-from headwater.pipelines.rebuilding import versions_of
-from headwater.pipelines.running import Pipeline, Runner, pipelines_of
+from headwater.pipelines.running.rebuilding import versions_of
+from headwater.pipelines.running.runner import Pipeline, Runner, pipelines_of
 
 
 class Project:

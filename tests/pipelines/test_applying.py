@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from headwater.errors import Fenced
-from headwater.pipelines.applying import Applying
 from headwater.pipelines.checkpoint import Checkpoint
+from headwater.pipelines.running.batch_applier import Applying
 from headwater.settings import Secret
 from headwater.sinks.contract import Batch, Log, Target
 from headwater.sinks.settings import SinkSettings

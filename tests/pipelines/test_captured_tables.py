@@ -12,8 +12,8 @@ from capture_harness import Running, read, running
 from postgres_server import Database
 from project import Project, wait_for
 
-from headwater.pipelines.verifying import verify
-from headwater.pipelines.verifying_capture import verify_captured
+from headwater.pipelines.verification.captures import verify_captured
+from headwater.pipelines.verification.stores import verify
 
 # Of PostgreSQL: the type, values besides NULL, and when a value is the same in both tables.
 SAME_TEXT = "s.{0}::text IS NOT DISTINCT FROM c.{0}::text"

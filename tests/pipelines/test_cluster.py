@@ -22,7 +22,7 @@ from written import new_topic
 
 from bench.peers.kafka import kafka
 from bench.peers.provision import missing_tools
-from headwater.pipelines.verifying import verify
+from headwater.pipelines.verification.stores import verify
 
 PIPELINE = textwrap.dedent(
     """

@@ -16,9 +16,9 @@ READS = """
 import json, sys
 import headwater as hw
 from headwater import config
-from headwater.pipelines.rebuilding import rebuild
-from headwater.pipelines.running import pipelines_of
-from headwater.pipelines.verifying import verify
+from headwater.pipelines.running.rebuilding import rebuild
+from headwater.pipelines.running.runner import pipelines_of
+from headwater.pipelines.verification.stores import verify
 
 loaded = config.load(path=sys.argv[1], environ={})
 spark = hw.spark("connector", "local[2]", jars=loaded.spark.jars)

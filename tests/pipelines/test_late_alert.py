@@ -4,7 +4,7 @@ import pytest
 
 from headwater import config
 from headwater.errors import ConfigError
-from headwater.pipelines.late_alert import WINDOW_S, LateAlert
+from headwater.pipelines.running.late_alert import WINDOW_S, LateAlert
 
 
 def counters(events, late=0, future=0, without_time=0):

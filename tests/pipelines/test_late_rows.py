@@ -11,11 +11,25 @@ from test_undecodable import Failing
 from topic_places import read_messages
 
 from headwater.errors import StoreUnreachable
-from headwater.pipelines import published_once
-from headwater.pipelines.late_rows import LateRows, late_counts
-from headwater.pipelines.operators.building import Built
-from headwater.pipelines.operators.contract import FAULT, OFFSET, ORIGIN, TIME, WATERMARK, Input
-from headwater.pipelines.operators.lateness import (
+from headwater.pipelines.operators.runtime.contract import (
+    FAULT,
+    OFFSET,
+    ORIGIN,
+    TIME,
+    WATERMARK,
+    Input,
+)
+from headwater.pipelines.operators.runtime.naming import Built
+from headwater.pipelines.operators.state.state_files import FileState, begin
+from headwater.pipelines.operators.state.state_metrics import (
+    Slowest,
+    Told,
+    slowest_of,
+    told_of,
+    told_of_all,
+)
+from headwater.pipelines.operators.time.event_time import NEVER_US
+from headwater.pipelines.operators.time.lateness import (
     CAUSE,
     CAUSES,
     EVENTS,
@@ -26,19 +40,12 @@ from headwater.pipelines.operators.lateness import (
     admit,
     lateness_of,
 )
-from headwater.pipelines.operators.state import FileState, begin
-from headwater.pipelines.operators.state_told import (
-    Slowest,
-    Told,
-    slowest_of,
-    told_of,
-    told_of_all,
-)
-from headwater.pipelines.operators.times import NEVER_US
+from headwater.pipelines.publishing import idempotent_publisher
+from headwater.pipelines.publishing.late_rows import LateRows, late_counts
 from headwater.settings import ClientSettings
-from headwater.sinks import noted_transactions
 from headwater.sinks.contract import Log
-from headwater.sinks.noted_transactions import read_notes
+from headwater.sinks.topic import transactional_positions
+from headwater.sinks.topic.transactional_positions import read_notes
 from headwater.testing import InProcessBroker
 
 BUCKETS = 2
@@ -174,7 +181,7 @@ def test_a_row_of_two_operators_is_told_by_each(broker, log, directory):
 
 def test_rows_of_one_record_are_all_told(broker, log, directory, monkeypatch):
     """Several rows may be made of one record, for several keys."""
-    monkeypatch.setattr(published_once, "_PIECE_BYTES", 1)
+    monkeypatch.setattr(idempotent_publisher, "_PIECE_BYTES", 1)
     batch(
         directory, 0, given(("a", 1, 1, 7), ("c", 1, 1, 7)), given(("b", 2, 1, 7), ("b", 2, 1, 8))
     )
@@ -198,7 +205,7 @@ def test_a_batch_that_puts_nothing_aside_makes_no_topic(broker, log, directory):
 @pytest.mark.parametrize("call", range(1, 7))
 @pytest.mark.parametrize("is_done_before", [False, True])
 def test_killed_at_any_call(broker, log, directory, monkeypatch, call, is_done_before):
-    monkeypatch.setattr(noted_transactions, "TransactionalProducer", Failing)
+    monkeypatch.setattr(transactional_positions, "TransactionalProducer", Failing)
     monkeypatch.setattr(Failing, "fails_at", call)
     monkeypatch.setattr(Failing, "is_done_before", is_done_before)
     pipeline = f"killed{call}{is_done_before}"

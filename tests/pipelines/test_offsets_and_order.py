@@ -5,9 +5,9 @@ import pyarrow as pa
 import pytest
 
 from headwater.errors import PipelineError
-from headwater.pipelines.applying import check_truncates, in_log_order
 from headwater.pipelines.checkpoint import Checkpoint
 from headwater.pipelines.offsets import has_reached, lag_records
+from headwater.pipelines.running.batch_applier import check_truncates, in_log_order
 from headwater.sinks.contract import Position
 
 

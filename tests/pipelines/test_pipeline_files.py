@@ -16,8 +16,8 @@ from headwater.errors import ConfigError, Fenced, PipelineError
 from headwater.pipelines.flow import Write
 from headwater.pipelines.pipeline import load
 from headwater.pipelines.pipeline_file import PipelineFile
-from headwater.pipelines.running import Pipeline, Runner, _Kept
-from headwater.pipelines.write_run import Place
+from headwater.pipelines.running.query_run import Place
+from headwater.pipelines.running.runner import Pipeline, Runner, _Kept
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 
 from headwater import config
 from headwater.errors import ConfigError
-from headwater.pipelines.running import place_of
-from headwater.pipelines.verifying import seen_by_tasks
+from headwater.pipelines.running.runner import place_of
+from headwater.pipelines.verification.stores import seen_by_tasks
 
 
 def loaded(directory, state_dir):

@@ -9,10 +9,11 @@ from unittest import mock
 import pytest
 
 from headwater.errors import NotReady, PipelineError, UsageError
-from headwater.pipelines import questions, status, tracing
+from headwater.pipelines.lineage import tracing
 from headwater.pipelines.lineage.keys import check_key
-from headwater.pipelines.questions import Questions, ask
-from headwater.pipelines.tracing import Cause, Trace, Untraced
+from headwater.pipelines.lineage.tracing import Cause, Trace, Untraced
+from headwater.pipelines.running import questions, status
+from headwater.pipelines.running.questions import Questions, ask
 from headwater.sinks.contract import Position
 
 QUESTION = {"write": "cache/orders", "key": {"id": "1"}, "limit": 20}

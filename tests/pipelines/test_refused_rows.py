@@ -7,9 +7,9 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from headwater.errors import RowRefused
-from headwater.pipelines.refused_rows import RefusedRows, refused_count
+from headwater.pipelines.publishing.refused_rows import RefusedRows, refused_count
 from headwater.sinks.contract import Batch, Log
-from headwater.sinks.noted_transactions import read_notes
+from headwater.sinks.topic.transactional_positions import read_notes
 
 NOTHING = pa.table({"id": pa.array([], pa.int64())})
 

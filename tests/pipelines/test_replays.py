@@ -5,8 +5,8 @@ import uuid
 
 from project import Project
 
-from headwater.pipelines.rebuilding import rebuild, versions_of
-from headwater.pipelines.write_run import open_store
+from headwater.pipelines.running.query_run import open_store
+from headwater.pipelines.running.rebuilding import rebuild, versions_of
 
 SCHEMA = "id bigint, country string, total decimal(10,2)"
 

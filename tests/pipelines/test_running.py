@@ -9,12 +9,13 @@ from project import Project, wait_for
 
 from headwater.client.group_offsets import GroupOffsets
 from headwater.errors import PipelineError
-from headwater.pipelines import dead_letters, questions, status
+from headwater.pipelines.lineage.tracing import why
 from headwater.pipelines.offsets import ends_of
-from headwater.pipelines.questions import ask
-from headwater.pipelines.rebuilding import drop, promote, rebuild, versions_of
-from headwater.pipelines.tracing import why
-from headwater.pipelines.verifying import verify
+from headwater.pipelines.publishing import dead_letters
+from headwater.pipelines.running import questions, status
+from headwater.pipelines.running.questions import ask
+from headwater.pipelines.running.rebuilding import drop, promote, rebuild, versions_of
+from headwater.pipelines.verification.stores import verify
 from headwater.settings import ClientSettings
 from headwater.sinks.contract import Log
 

@@ -8,8 +8,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headwater.errors import PipelineError
-from headwater.pipelines import schema_watch
-from headwater.pipelines.schema_watch import SchemaChanged, SchemaWatch
+from headwater.pipelines.running import schema_watch
+from headwater.pipelines.running.schema_watch import SchemaChanged, SchemaWatch
 from headwater.sinks.contract import Log
 
 

@@ -13,7 +13,8 @@ def scanned():
 
 reading.settle()
 settled = scanned()
-import headwater.pipelines.operators.as_of_join, headwater.pipelines.operators.sessions
+import headwater.pipelines.operators.joins.as_of_join
+import headwater.pipelines.operators.windows.sessions
 assert scanned() > settled + 1000, "this test needs modules that were not there yet"
 reading.settle()
 assert scanned() < settled + 1000, "modules that came later are looked through"

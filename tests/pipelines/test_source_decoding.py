@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from written import new_topic
 
 from headwater.client.fetching import EARLIEST, LATEST, Fetcher
-from headwater.pipelines.dead_letters import counts
+from headwater.pipelines.publishing.dead_letters import counts
 from headwater.settings import ClientSettings
 
 LOGIN = ClientSettings()

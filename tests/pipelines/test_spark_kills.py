@@ -18,8 +18,8 @@ from project import Project, wait_for
 from spark_killing import Producing, Victim
 from topic_places import read_messages
 
-from headwater.pipelines import status
-from headwater.pipelines.verifying import verify
+from headwater.pipelines.running import status
+from headwater.pipelines.verification.stores import verify
 
 KILLS = int(os.environ.get("HEADWATER_LONG", "3"))
 WORKER_KILLS = 2 if KILLS < 10 else 4  # of each driver that is killed from outside

@@ -15,7 +15,7 @@ from topic_places import read_messages, read_records
 
 from headwater.errors import Fenced
 from headwater.sinks.contract import Log
-from headwater.sinks.noted_transactions import NotedTransactions, read_notes
+from headwater.sinks.topic.transactional_positions import NotedTransactions, read_notes
 
 CHILD = Path(__file__).parent / "topic_stream.py"
 

@@ -10,11 +10,11 @@ from project import Project
 
 from headwater.cli.main import run
 from headwater.errors import UsageError
-from headwater.pipelines import tracing
+from headwater.pipelines.lineage import tracing
+from headwater.pipelines.lineage.tracing import why
 from headwater.pipelines.offsets import ends_of
-from headwater.pipelines.rebuilding import rebuild
-from headwater.pipelines.tracing import why
-from headwater.pipelines.verifying import verify
+from headwater.pipelines.running.rebuilding import rebuild
+from headwater.pipelines.verification.stores import verify
 from headwater.sinks.contract import Position
 
 HOUR_AGO_MS = int(time.time() - 3600) * 1000  # retention has not come to it

@@ -12,12 +12,13 @@ from headwater.broker.queues import dead_letters as of_queues
 from headwater.client.batches import BatchBuilder
 from headwater.client.transactions import TransactionalProducer
 from headwater.errors import BrokerUnreachable, HeadwaterError, PipelineError, StoreUnreachable
-from headwater.pipelines import dead_letters, offset_runs, published_once
-from headwater.pipelines.dead_letters import DeadLetters, counts
+from headwater.pipelines import offset_runs
 from headwater.pipelines.decoding import Rejected
 from headwater.pipelines.offset_runs import OffsetRuns
+from headwater.pipelines.publishing import dead_letters, idempotent_publisher
+from headwater.pipelines.publishing.dead_letters import DeadLetters, counts
 from headwater.settings import ClientSettings
-from headwater.sinks import noted_transactions
+from headwater.sinks.topic import transactional_positions
 from headwater.testing import InProcessBroker
 
 LOGIN = ClientSettings()
@@ -137,7 +138,7 @@ def test_two_tasks_share_a_partition(broker, topic, letters):
 
 
 def test_large_and_many_records(broker, topic, letters, monkeypatch):
-    monkeypatch.setattr(published_once, "_PIECE_BYTES", 100_000)
+    monkeypatch.setattr(idempotent_publisher, "_PIECE_BYTES", 100_000)
     first = letters("large")
     assert first.write(topic, 1, rejected(*range(0, 4_000, 2), size_bytes=200)) == 2_000
     assert first.write(topic, 1, rejected(9_000, size_bytes=2_900_000)) == 1
@@ -183,7 +184,7 @@ CALLS = 6  # fence, letters, note, commit; and of a second write letters and not
 def test_failing_at_any_call_loses_and_repeats_nothing(
     broker, topic, letters, monkeypatch, call, is_done_before, is_same_process
 ):
-    monkeypatch.setattr(noted_transactions, "TransactionalProducer", Failing)
+    monkeypatch.setattr(transactional_positions, "TransactionalProducer", Failing)
     monkeypatch.setattr(Failing, "fails_at", call)
     monkeypatch.setattr(Failing, "is_done_before", is_done_before)
     name = f"p{call}{is_done_before}{is_same_process}"

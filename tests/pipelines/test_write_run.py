@@ -18,11 +18,11 @@ from pretended_spark import (
 )
 
 from headwater.errors import Fenced, PipelineError, StateLost, StoreUnreachable
-from headwater.pipelines import applying, write_run
-from headwater.pipelines.operators.building import Built
-from headwater.pipelines.operators.state import begin
+from headwater.pipelines.operators.runtime.naming import Built
+from headwater.pipelines.operators.state.state_files import begin
+from headwater.pipelines.running import batch_applier, query_run
+from headwater.pipelines.running.query_run import Place, WriteRun, choose
 from headwater.pipelines.settings import PipelineSettings
-from headwater.pipelines.write_run import Place, WriteRun, choose
 from headwater.sinks.contract import Log
 
 SETTINGS = PipelineSettings("p", file="p.py")
@@ -78,10 +78,10 @@ class Machine:
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
     made = Machine(tmp_path)
-    monkeypatch.setattr(write_run, "store_of", lambda *_: made.store)
+    monkeypatch.setattr(query_run, "store_of", lambda *_: made.store)
     quiet = SimpleNamespace(commit=lambda _: None, close=lambda: None)
-    monkeypatch.setattr(write_run, "GroupOffsets", lambda *_, **__: quiet)
-    monkeypatch.setattr(applying, "_FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(query_run, "GroupOffsets", lambda *_, **__: quiet)
+    monkeypatch.setattr(batch_applier, "_FIRST_PAUSE_S", 0.0)
     yield made
     made.end()
 
@@ -276,7 +276,7 @@ class WithOperator(Machine):
 @pytest.fixture
 def with_operator(machine, tmp_path, monkeypatch):
     made = WithOperator(tmp_path)
-    monkeypatch.setattr(write_run, "store_of", lambda *_: made.store)
+    monkeypatch.setattr(query_run, "store_of", lambda *_: made.store)
     made.log += "aab"
     made.work()
     yield made

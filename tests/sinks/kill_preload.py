@@ -4,8 +4,8 @@ from importlib import import_module
 
 import kill_writer
 
-from headwater.sinks import sending
+from headwater.sinks.notifications import delivery
 
-for _kind in ("delta", "parquet", "webhook", "email"):
-    import_module(f"headwater.sinks.{_kind}")
-sending._as_json(kill_writer.changed(0))  # numba's kernels
+for _module in ("delta.store", "parquet.store", "notifications.webhook", "notifications.email"):
+    import_module(f"headwater.sinks.{_module}")
+delivery._as_json(kill_writer.changed(0))  # numba's kernels

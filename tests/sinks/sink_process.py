@@ -161,7 +161,7 @@ if __name__ == "__main__":
     # All that takes time, but nothing that starts a thread: a fork has none of them.
     import_module(f"headwater.sinks.{stores._STORES[sys.argv[1]][0]}")
     made_batch(3, has_keys=True)
-    if json_text := sys.modules.get("headwater.sinks.json_text"):  # compiled when first used
+    if json_text := sys.modules.get("headwater.sinks.rows.json_text"):  # compiled when first used
         columns = [pa.array(["a"]), pa.array([1]), pa.nulls(1, pa.string())]
         json_text.objects(columns, ["a", "b", "c"])
         json_text.joined(1, [(b"", columns[0])], b"")

@@ -9,8 +9,8 @@ from pyarrow import RecordBatchReader
 from sink_contract import Place, SinkContract
 
 from headwater.settings import Secret
-from headwater.sinks.directories import directory_name
 from headwater.sinks.settings import SinkSettings
+from headwater.sinks.version_directories import directory_name
 
 
 class Delta(Place):

@@ -14,8 +14,8 @@ from smtp_receiver import receiving_mails
 
 from headwater.errors import ConfigError, RowRefused, StoreRefused, StoreUnreachable
 from headwater.settings import Secret
-from headwater.sinks import sending
 from headwater.sinks.contract import AT_LEAST_ONCE, Log, Target
+from headwater.sinks.notifications import delivery
 from headwater.sinks.settings import SinkSettings
 from headwater.sinks.stores import store_of
 
@@ -123,7 +123,7 @@ def test_what_is_not_taken_now_is_sent_again(receiver, store_with):
 
 
 def test_the_next_writer_goes_on_behind_what_was_sent(receiver, store_with, monkeypatch):
-    monkeypatch.setattr(sending, "_PATIENCE_S", 0.3)
+    monkeypatch.setattr(delivery, "_PATIENCE_S", 0.3)
     receiver.to = lambda address: "450 later" if address == "a2@example.org" else "250 OK"
     rows = table(FIELDS, [row(n) for n in range(4)])
     with store_with().writer(1, FIELDS) as writer, pytest.raises(StoreUnreachable, match="arrive"):
@@ -176,7 +176,7 @@ def test_no_faster_than_asked(receiver, store_with):
 
 
 def test_nobody_there(store_with, monkeypatch):
-    monkeypatch.setattr(sending, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(delivery, "_PATIENCE_S", 0.2)
     store = store_with("smtp://127.0.0.1:1")
     with pytest.raises(StoreUnreachable):
         store.check()

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from headwater.errors import StoreRefused
-from headwater.sinks.evolving import evolved, fitted
-from headwater.sinks.nested import from_json, to_json
+from headwater.sinks.rows.nested import from_json, to_json
+from headwater.sinks.rows.schema_evolution import evolved, fitted
 
 
 def schema(**types):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.errors import StoreRefused
-from headwater.sinks import json_text
+from headwater.sinks.rows import json_text
 
 # What JSON can tell as it is; the rest is below.
 KINDS = {

@@ -14,7 +14,7 @@ from test_opensearch_contract import OpenSearchPlace
 from headwater.errors import ConfigError, Fenced, RowRefused, StoreRefused, StoreUnreachable
 from headwater.settings import Secret
 from headwater.sinks.contract import Log, Target
-from headwater.sinks.documents import documents_of
+from headwater.sinks.rows.documents import documents_of
 from headwater.sinks.settings import SinkSettings
 from headwater.sinks.stores import store_of
 

@@ -1,5 +1,5 @@
 """OpenSearch, a real node of it, keeps the promises of every derived store but for what
-sinks/opensearch.py says.
+sinks/opensearch/store.py says.
 """
 
 import json

@@ -11,8 +11,8 @@ from sink_rows import batch, comparable, contents, position, rows_of, table
 
 from headwater.errors import ConfigError, StoreRefused
 from headwater.settings import Secret
-from headwater.sinks import parquet
 from headwater.sinks.contract import Log, Target
+from headwater.sinks.parquet import store as parquet
 from headwater.sinks.settings import SinkSettings
 from headwater.sinks.stores import store_of
 

@@ -8,8 +8,8 @@ import pytest
 from sink_contract import Place, SinkContract
 
 from headwater.settings import Secret
-from headwater.sinks.directories import directory_name
 from headwater.sinks.settings import SinkSettings
+from headwater.sinks.version_directories import directory_name
 
 
 class Parquet(Place):

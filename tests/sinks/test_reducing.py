@@ -13,7 +13,7 @@ from headwater.sinks.contract import (
     fields_to_text,
     is_applied,
 )
-from headwater.sinks.reducing import reduce
+from headwater.sinks.rows.last_by_key import reduce
 
 changes = st.lists(
     st.tuples(st.sampled_from("ab"), st.integers(0, 3), st.sampled_from(["c", "u", "d", "t", None]))

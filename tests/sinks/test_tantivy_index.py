@@ -11,9 +11,9 @@ from sink_rows import batch, contents, position, rows_of, table
 from test_tantivy_contract import TantivyPlace, memory_directory
 
 from headwater.errors import ConfigError, Fenced, RowRefused, StoreRefused, StoreUnreachable
-from headwater.sinks import tantivy_index
 from headwater.sinks.contract import Target
-from headwater.sinks.tantivy_index import search
+from headwater.sinks.tantivy import store as tantivy_index
+from headwater.sinks.tantivy.store import search
 
 __all__ = ["memory_directory"]
 

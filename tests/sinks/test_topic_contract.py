@@ -18,10 +18,10 @@ from headwater.capture import positions
 from headwater.client.fetching import LATEST, Fetcher
 from headwater.errors import StoreRefused, StoreUnreachable
 from headwater.settings import ClientSettings
-from headwater.sinks import topic
 from headwater.sinks.contract import Log, Store, Target
 from headwater.sinks.settings import SinkSettings
 from headwater.sinks.stores import store_of
+from headwater.sinks.topic import store as topic
 
 
 class Topics(Place):

@@ -13,7 +13,7 @@ from topic_places import read_messages, read_records
 from headwater.errors import ConfigError, StoreRefused
 from headwater.sinks.contract import Log, Target
 from headwater.sinks.settings import SinkSettings
-from headwater.sinks.topic import TopicStore
+from headwater.sinks.topic.store import TopicStore
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from topic_places import REAL_KAFKA, read_messages
 from headwater.client.transactions import TransactionalProducer
 from headwater.errors import BrokerUnreachable, StoreUnreachable
 from headwater.sinks.contract import Log
-from headwater.sinks.noted_transactions import read_notes
+from headwater.sinks.topic.transactional_positions import read_notes
 
 
 @pytest.fixture(params=["headwater", REAL_KAFKA])

@@ -21,13 +21,13 @@ from headwater.errors import (
     StoreRefused,
     StoreUnreachable,
 )
-from headwater.pipelines.refused_rows import RefusedRows, refused_count
+from headwater.pipelines.publishing.refused_rows import RefusedRows, refused_count
 from headwater.settings import Secret
-from headwater.sinks import sending
 from headwater.sinks.contract import AT_LEAST_ONCE, Log, Target
-from headwater.sinks.noted_transactions import read_notes
+from headwater.sinks.notifications import delivery
 from headwater.sinks.settings import SinkSettings
 from headwater.sinks.stores import store_of
+from headwater.sinks.topic.transactional_positions import read_notes
 
 ID = pa.schema([("id", pa.int64()), ("v", pa.string())])
 KILLS = 10
@@ -169,7 +169,7 @@ def test_an_address_that_is_wrong_refuses_no_row(receiver, store_with, status):
 
 
 def test_the_next_writer_goes_on_behind_what_was_sent(receiver, store_with, monkeypatch):
-    monkeypatch.setattr(sending, "_PATIENCE_S", 0.3)
+    monkeypatch.setattr(delivery, "_PATIENCE_S", 0.3)
     rows = table(ID, [{"id": n} for n in range(5)])
     receiver.answer = lambda number, _: (200, {}) if number < 3 else (503, {})
     with store_with().writer(1, ID) as writer, pytest.raises(StoreUnreachable, match="arrive"):
@@ -186,7 +186,7 @@ def test_the_next_writer_goes_on_behind_what_was_sent(receiver, store_with, monk
 def test_a_batch_that_comes_in_another_order_is_sent_with_the_same_keys(
     receiver, store_with, monkeypatch
 ):
-    monkeypatch.setattr(sending, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(delivery, "_PATIENCE_S", 0.0)
     receiver.answer = lambda number, _: (200, {}) if number < 2 else (503, {})
     with store_with().writer(1, ID) as writer, pytest.raises(StoreUnreachable):
         writer.apply(batch(0, table(ID, [{"id": 1}, {"id": 2}, {"id": 3}])))
@@ -199,7 +199,7 @@ def test_a_batch_that_comes_in_another_order_is_sent_with_the_same_keys(
 
 
 def test_nobody_there(store_with, monkeypatch):
-    monkeypatch.setattr(sending, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(delivery, "_PATIENCE_S", 0.2)
     store = store_with("http://127.0.0.1:1/")
     with pytest.raises(StoreUnreachable):
         store.check()

@@ -25,10 +25,10 @@ from sink_rows import batch, table
 
 from headwater.client.encoding import encode
 from headwater.errors import Fenced, StoreUnreachable
-from headwater.sinks import json_text
 from headwater.sinks.contract import Log, Target
+from headwater.sinks.rows import json_text
 from headwater.sinks.settings import SinkSettings
-from headwater.sinks.topic import TopicStore
+from headwater.sinks.topic.store import TopicStore
 
 ROWS = pa.schema([("id", pa.int64()), ("batch", pa.int64()), ("v", pa.string())])
 
@@ -37,7 +37,7 @@ ROWS = pa.schema([("id", pa.int64()), ("batch", pa.int64()), ("v", pa.string())]
 def forked() -> BaseContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["topic_killing", "headwater.pipelines.topic_writer", "pyspark.sql.pandas.types"]
+        ["topic_killing", "headwater.pipelines.publishing.topic_writer", "pyspark.sql.pandas.types"]
     )
     with pytest.MonkeyPatch.context() as patch:
         # Before Python 3.13 the server does not know our sys.path, and preloads nothing of it.
@@ -85,7 +85,7 @@ def commit_batches(
     """Through Spark's writer, without Spark: each batch cut into tasks anew."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    from headwater.pipelines.topic_writer import TopicStreamWriter
+    from headwater.pipelines.publishing.topic_writer import TopicStreamWriter
 
     rng = random.Random(seed)
     options = {"bootstrap": address, "topic": topic, "partitions": "2"}

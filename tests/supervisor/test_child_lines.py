@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from headwater.supervisor.lines import MAX_LINE_BYTES, Splitter
-from headwater.supervisor.merged import MAX_WAITING_BYTES, Merged
+from headwater.supervisor.log_mux import MAX_WAITING_BYTES, Merged
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])

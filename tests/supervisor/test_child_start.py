@@ -7,7 +7,7 @@ from headwater import config
 from headwater.supervisor import child as supervised
 from headwater.supervisor.child import Child, Surroundings
 from headwater.supervisor.plan import ChildPlan
-from headwater.supervisor.told import PAUSED, STOPPED
+from headwater.supervisor.status_file import PAUSED, STOPPED
 
 TIMEOUT_S = 60.0
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from up_harness import UP, Project, environment, running, wait_until
 
-from headwater.supervisor import lock, told
+from headwater.supervisor import lock, status_file
 
 HURRIED_UP = [sys.executable, str(Path(__file__).parent / "hurried_up.py")]
 
@@ -40,7 +40,7 @@ def test_starts_what_is_asked_for_and_stops_it_in_order(tmp_path):
     project = Project(tmp_path).with_capture()
     with running(project) as up:
         up.wait_ready()
-        known = told.read(project.data_dir)
+        known = status_file.read(project.data_dir)
         assert known.pid == up.process.pid
         assert [(each.name, each.state) for each in known.children] == [
             ("broker", "ready"),
@@ -53,7 +53,7 @@ def test_starts_what_is_asked_for_and_stops_it_in_order(tmp_path):
         stopped = [each["name"] for each in up.events if each.get("state") == "stopped"]
         assert stopped == ["capture shop", "broker"]
     assert project.is_clean()
-    assert told.read(project.data_dir) is None
+    assert status_file.read(project.data_dir) is None
     assert not (project.data_dir / "up.json").exists()
 
 
@@ -104,7 +104,7 @@ def test_a_child_that_is_killed_is_started_again_and_the_reason_told(tmp_path):
             again = up.wait_for(event="child", name=name, state="ready")
             assert again["restarts"] == 1
             assert again["reason"].startswith("it was ended by SIGKILL")
-        assert told.read(project.data_dir).children[0].address == project.address
+        assert status_file.read(project.data_dir).children[0].address == project.address
         assert up.stop() == 0
     assert project.is_clean()
 
@@ -114,7 +114,7 @@ def test_a_free_port_is_kept_and_told_to_all(tmp_path):
     project.file.write_text(project.file.read_text().replace(project.address, "127.0.0.1:0"))
     with running(project) as up:
         up.wait_ready()
-        address = told.read(project.data_dir).children[0].address
+        address = status_file.read(project.data_dir).children[0].address
         os.kill(up.pid_of("broker"), signal.SIGKILL)
         up.wait_for(event="child", name="broker", state="paused")
         assert up.wait_for(event="child", name="broker", state="ready")["address"] == address
@@ -334,7 +334,7 @@ def test_text_for_people_has_the_name_before_every_line_and_says_what_to_try(tmp
 
 @pytest.mark.parametrize("missing", ["never started", "killed"])
 def test_nothing_is_told_of_one_that_does_not_run(tmp_path, missing):
-    told.write(tmp_path, told.Told(1, 0.0, False, []))
+    status_file.write(tmp_path, status_file.Told(1, 0.0, False, []))
     if missing == "killed":
         lock.Lock.take(tmp_path, wait_s=0).release()
-    assert told.read(tmp_path) is None
+    assert status_file.read(tmp_path) is None

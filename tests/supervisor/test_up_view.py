@@ -6,14 +6,16 @@ import pytest
 
 from headwater import config
 from headwater.cli.up_view import TextView
-from headwater.supervisor import told
+from headwater.supervisor import status_file
 
 
 def test_what_is_not_ready_yet_stays_on_one_line(monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     names = [f"capture number {number}" for number in range(9)]
     children = [
-        SimpleNamespace(plan=SimpleNamespace(name=name), told=told.ChildTold(name, "capture"))
+        SimpleNamespace(
+            plan=SimpleNamespace(name=name), told=status_file.ChildTold(name, "capture")
+        )
         for name in names
     ]
     shown = []

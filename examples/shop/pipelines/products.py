@@ -1,6 +1,6 @@
 """The shop's search box: a full-text index of the products, with today's prices.
 
-from headwater.sinks.tantivy_index import search
+from headwater.sinks.tantivy.store import search
 search("search/products", "kettle AND price:[10 TO 50]")
 """
 

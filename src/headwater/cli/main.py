@@ -12,11 +12,11 @@ from importlib import import_module
 from typing import Final, NoReturn
 
 from headwater import __version__
-from headwater.cli.output import note, say, styled
 from headwater.config import nearest
 from headwater.errors import HeadwaterError, UsageError
+from headwater.terminal.output import note, say, styled
 
-# name: (its module in this package, what it is for)
+# name: (its module in cli/commands, what it is for)
 COMMANDS: Final = {
     "demo": ("demo", "a shop and everything derived from it, to watch and to try"),
     "init": ("init", "write a small project that runs as it is"),
@@ -116,7 +116,7 @@ def _dispatch(argv: list[str]) -> int:
     if name not in COMMANDS:
         raise _unknown_command(name, "headwater", list(COMMANDS))
     module, summary = COMMANDS[name]
-    commands = import_module(f"headwater.cli.{module}").COMMANDS
+    commands = import_module(f"headwater.cli.commands.{module}").COMMANDS
     prog = f"headwater {name}"
     if "" in commands:
         command = commands[""]

@@ -19,17 +19,17 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from headwater.cli.cluster import Cluster, Partition, refused
-from headwater.cli.interrupt import Interrupt
-from headwater.cli.output import count, note, plural, print_json, say, table
 from headwater.cli.parser import Command, Parser, client_options, whole_number
-from headwater.cli.progress import Progress, is_told
-from headwater.cli.share_groups import (
+from headwater.errors import NotReady, RequestRefused
+from headwater.inspect.kafka_cluster import Cluster, Partition, refused
+from headwater.inspect.share_groups import (
     DEAD_LETTERS_SUFFIX,
     REDRIVE_GROUP_PREFIX,
     redriven_until,
 )
-from headwater.errors import NotReady, RequestRefused
+from headwater.terminal.interrupt import Interrupt
+from headwater.terminal.output import count, note, plural, print_json, say, table
+from headwater.terminal.progress import Progress, is_told
 
 HEADER_PREFIX: Final = "headwater.dlq."
 COUNT_HEADER: Final = "headwater.redrive.count"

@@ -8,14 +8,14 @@ import sys
 import time
 from typing import Any, Final
 
-from headwater.cli.output import coloured, path_to_type, styled, terminal
 from headwater.config import Config, read
 from headwater.printable import printable
-from headwater.supervisor import told
+from headwater.supervisor import status_file
 from headwater.supervisor.child import LONGEST_PAUSE_S, Child
 from headwater.supervisor.lines import Line
-from headwater.supervisor.merged import Merged
+from headwater.supervisor.log_mux import Merged
 from headwater.supervisor.plan import BROKER, CONSOLE
+from headwater.terminal.output import coloured, path_to_type, styled, terminal
 
 _COLOURS: Final = ("cyan", "green", "yellow", "blue", "magenta")
 _LEVEL_STYLES: Final = {"warning": "yellow", "error": "red", "critical": "bold red"}
@@ -40,26 +40,26 @@ class TextView:
 
     def changed(self, child: Child, before: str) -> None:
         state, name = child.told.state, child.plan.name
-        if state == before and state != told.NOT_READY:
+        if state == before and state != status_file.NOT_READY:
             return
         match state:
-            case told.STARTING if not child.told.restarts:
+            case status_file.STARTING if not child.told.restarts:
                 self._put(name, "starting …")
-            case told.STARTING:
+            case status_file.STARTING:
                 self._put(name, f"starting again ({child.told.restarts}) …")
-            case told.READY:
+            case status_file.READY:
                 took = _since(child.told.started_at)
                 at = f" at {styled(child.told.address, 'bold')}" if child.told.address else ""
                 self._put(name, f"{styled('ready', 'bold green')}{at} after {took}")
-            case told.NOT_READY:
+            case status_file.NOT_READY:
                 self._put(name, styled(f"not ready: {child.told.reason}", "yellow"))
-            case told.PAUSED | told.FAILED:
+            case status_file.PAUSED | status_file.FAILED:
                 self._ended(child)
-            case told.STOPPED if before != told.WAITING:
+            case status_file.STOPPED if before != status_file.WAITING:
                 self._put(name, "stopped")
 
     def _ended(self, child: Child) -> None:
-        name, is_mistake = child.plan.name, child.told.state == told.FAILED
+        name, is_mistake = child.plan.name, child.told.state == status_file.FAILED
         if is_mistake and child.is_repeated:
             return
         if is_mistake:
@@ -80,7 +80,7 @@ class TextView:
         self._put(name, then)
 
     def tick(self, children: list[Child]) -> None:
-        starting = [each for each in children if each.told.state != told.READY]
+        starting = [each for each in children if each.told.state != status_file.READY]
         parts = ", ".join(f"{each.plan.name} ({_doing(each)})" for each in starting)
         took_s = time.monotonic() - self._began_s
         line = f"{took_s:.0f} s, not ready yet: {parts}"
@@ -127,7 +127,9 @@ class JsonView:
     def changed(self, child: Child, before: str) -> None:
         import dataclasses
 
-        pause_s = child.pause_s if child.told.state in (told.PAUSED, told.FAILED) else None
+        pause_s = (
+            child.pause_s if child.told.state in (status_file.PAUSED, status_file.FAILED) else None
+        )
         self._put("child", **dataclasses.asdict(child.told), before=before, pause_s=pause_s)
 
     def tick(self, children: list[Child]) -> None:
@@ -149,9 +151,9 @@ class JsonView:
 
 
 def _doing(child: Child) -> str:
-    if child.told.state in (told.PAUSED, told.FAILED):
+    if child.told.state in (status_file.PAUSED, status_file.FAILED):
         return "ended"
-    if child.told.state == told.WAITING:
+    if child.told.state == status_file.WAITING:
         return "begins" if child.told.kind == BROKER else "waits for the broker"
     return _since(child.told.started_at)
 

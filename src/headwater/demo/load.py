@@ -22,8 +22,8 @@ from confluent_kafka import Producer
 
 from headwater import config
 from headwater.capture.settings import with_password
-from headwater.cli.interrupt import Interrupt
 from headwater.demo.shop import Event, Shop, Statement, Transaction
+from headwater.terminal.interrupt import Interrupt
 
 CAPTURE: Final = "shop"
 DEFAULT_RATE: Final = 25

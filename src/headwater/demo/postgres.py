@@ -27,7 +27,7 @@ import psycopg2
 
 from headwater.demo import unprivileged
 from headwater.errors import ConfigError, NotReady
-from headwater.supervisor import tether
+from headwater.supervisor import parent_death
 
 USER: Final = "shop"
 _SETTINGS: Final = {
@@ -71,7 +71,7 @@ class Postgres:
         self._password_file = password_file
         self._process: subprocess.Popen[bytes] | None = None
         (directory / "data").mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._launcher = [sys.executable, tether.__file__]
+        self._launcher = [sys.executable, parent_death.__file__]
         self._owner: tuple[int, int] | None = None
         if os.geteuid() == 0:
             nobody = pwd.getpwnam("nobody")

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from headwater.supervisor import tether
+from headwater.supervisor import parent_death
 
 _PAUSE_S: Final = 1.0  # before one that has ended is started again
 
@@ -41,7 +41,7 @@ class Process:
         return self._process.poll() if self._process else None
 
     def start(self) -> None:
-        python = [sys.executable, tether.__file__, str(os.getpid()), sys.executable]
+        python = [sys.executable, parent_death.__file__, str(os.getpid()), sys.executable]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*python, *self._command],

@@ -17,15 +17,15 @@ from typing import Any, Final
 from confluent_kafka import admin as kafka_admin
 
 from headwater import config
-from headwater.cli.cluster import Cluster, settled
 from headwater.demo import project
 from headwater.demo.processes import Process
 from headwater.demo.summary import Summary
 from headwater.demo.view import CAPTURE, PIPELINES, POSTGRES, SPARK, View
 from headwater.demo.watching import LOOK_S, Store, Watch
 from headwater.errors import HeadwaterError, NotReady
-from headwater.pipelines.waiting import wait
-from headwater.supervisor import told
+from headwater.inspect.kafka_cluster import Cluster, settled
+from headwater.pipelines.running.waiting import wait
+from headwater.supervisor import status_file
 from headwater.supervisor.plan import data_dir_of
 
 _TOPICS: Final = ("searches", "clicks")
@@ -108,7 +108,8 @@ class Demo:
 
     def _has_broker(self) -> bool:
         return any(
-            each.kind == "broker" and each.state == told.READY for each in self._look_at_children()
+            each.kind == "broker" and each.state == status_file.READY
+            for each in self._look_at_children()
         )
 
     def _is_ready(self, watch: Watch) -> bool:
@@ -125,19 +126,19 @@ class Demo:
         self._view.done(PIPELINES, self._elapsed_s(), f"{len(stores)} derived stores")
         return True
 
-    def _look_at_children(self) -> list[told.ChildTold]:
+    def _look_at_children(self) -> list[status_file.ChildTold]:
         """Tells the view what is new of them."""
         children = self._children()
         for each in children:
             step = CAPTURE if each.kind == "capture" else each.kind
-            if each.state == told.READY and each.kind != "pipelines":
+            if each.state == status_file.READY and each.kind != "pipelines":
                 self._view.done(step, self._elapsed_s(), _address(each))
             elif each.reason and each.kind != "pipelines":
                 self._view.progress(step, each.reason)
         return children
 
-    def _children(self) -> list[told.ChildTold]:
-        known = told.read(data_dir_of(self._loaded))
+    def _children(self) -> list[status_file.ChildTold]:
+        known = status_file.read(data_dir_of(self._loaded))
         return known.children if known else []
 
     def _live(self, watch: Watch, seconds: int | None) -> None:
@@ -243,7 +244,7 @@ class Demo:
 
     def _how_far(self) -> tuple[int, int, int]:
         """Children that are ready, stores that are known, stores that have everything."""
-        ready = [each for each in self._children() if each.state == told.READY]
+        ready = [each for each in self._children() if each.state == status_file.READY]
         stores = self._watch.stores.values() if self._watch else ()
         return len(ready), len(stores), sum(each.lag == 0 for each in stores)
 
@@ -255,16 +256,16 @@ class Demo:
         return time.monotonic() - self._began_s
 
 
-def _address(child: told.ChildTold) -> str:
+def _address(child: status_file.ChildTold) -> str:
     if child.kind == "console" and child.address:
         return f"http://{child.address}"
     return child.address or "" if child.kind == "broker" else ""
 
 
-def _slow(children: list[told.ChildTold], watch: Watch | None) -> str:
+def _slow(children: list[status_file.ChildTold], watch: Watch | None) -> str:
     """Who is not ready, and why."""
     waiting = [f"{each.name}: {each.reason or each.state}" for each in children
-               if each.state != told.READY]  # fmt: skip
+               if each.state != status_file.READY]  # fmt: skip
     stores: Mapping[str, Store] = watch.stores if watch else {}
     waiting += [f"{name}: {each.state}" for name, each in stores.items() if each.lag != 0]
     return "; ".join(waiting)

@@ -9,14 +9,14 @@ gives its rights up here, and then is the command.
 import os
 import sys
 
-from headwater.supervisor import tether
+from headwater.supervisor import parent_death
 
 
 def main(uid: str, gid: str, parent: str, *command: str) -> None:
     os.setgroups([])
     os.setgid(int(gid))
     os.setuid(int(uid))
-    tether.main(int(parent), [*command])  # now: the kernel forgets a tether with the rights
+    parent_death.main(int(parent), [*command])  # now: the kernel forgets a tether with the rights
 
 
 if __name__ == "__main__":

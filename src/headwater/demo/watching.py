@@ -21,11 +21,11 @@ import psycopg2
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 
 from headwater import config
-from headwater.cli.cluster import Cluster
 from headwater.demo.load import CAPTURE
 from headwater.errors import HeadwaterError
-from headwater.pipelines import status
-from headwater.pipelines.stores_told import place_of
+from headwater.inspect.kafka_cluster import Cluster
+from headwater.pipelines.running import status
+from headwater.pipelines.running.store_lookup import place_of
 from headwater.sinks.settings import SinkSettings, with_password
 
 LOOK_S: Final = 0.25
@@ -317,7 +317,7 @@ class RowCounter:
             return int(cursor.fetchone()[0])
 
     def _documents(self, table: str) -> int:
-        from headwater.sinks.tantivy_reading import Snapshot
+        from headwater.sinks.tantivy.snapshot import Snapshot
 
         assert self._settings.url is not None
         found = Snapshot.of(Path(self._settings.url.reveal(), table))

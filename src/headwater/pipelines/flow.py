@@ -11,13 +11,13 @@ from pyspark.sql.types import StructType
 
 from headwater.config import nearest
 from headwater.errors import PipelineError
-from headwater.pipelines.operators.building import (
+from headwater.pipelines.operators.runtime.naming import (
     Built,
     inputs_with_rows,
     is_operator,
     operators_in,
 )
-from headwater.pipelines.operators.window_results import WINDOW_END, WINDOW_START
+from headwater.pipelines.operators.windows.results import WINDOW_END, WINDOW_START
 from headwater.pipelines.plans import (
     Node,
     comes_from,

@@ -14,14 +14,14 @@ _STORES: Final = {
     "postgres": ("postgres", "PostgresStore"),
     "mysql": ("mysql", "MySqlStore"),
     "sqlite": ("sqlite", "SqliteStore"),
-    "redis": ("redis_hash", "RedisStore"),
-    "tantivy": ("tantivy_index", "TantivyStore"),
-    "opensearch": ("opensearch", "OpenSearchStore"),
-    "delta": ("delta", "DeltaStore"),
-    "parquet": ("parquet", "ParquetStore"),
-    "topic": ("topic", "TopicStore"),
-    "webhook": ("webhook", "WebhookStore"),
-    "email": ("email", "EmailStore"),
+    "redis": ("redis.store", "RedisStore"),
+    "tantivy": ("tantivy.store", "TantivyStore"),
+    "opensearch": ("opensearch.store", "OpenSearchStore"),
+    "delta": ("delta.store", "DeltaStore"),
+    "parquet": ("parquet.store", "ParquetStore"),
+    "topic": ("topic.store", "TopicStore"),
+    "webhook": ("notifications.webhook", "WebhookStore"),
+    "email": ("notifications.email", "EmailStore"),
 }
 
 

@@ -27,11 +27,11 @@ from typing import IO, Any, Final
 
 from headwater.config import Config
 from headwater.errors import UsageError
-from headwater.supervisor import guard, tether
+from headwater.supervisor import guard, parent_death
 from headwater.supervisor.lines import Line, Splitter
 from headwater.supervisor.plan import ChildPlan
 from headwater.supervisor.readiness import address_of, not_ready_because
-from headwater.supervisor.told import (
+from headwater.supervisor.status_file import (
     FAILED,
     NOT_READY,
     PAUSED,
@@ -193,7 +193,7 @@ class Child:
         headwater = (sys.executable, "-m", "headwater.cli.main")
         process = subprocess.Popen(
             [
-                *(sys.executable, "-I", "-S", tether.__file__, str(os.getpid())),
+                *(sys.executable, "-I", "-S", parent_death.__file__, str(os.getpid())),
                 *(*headwater, *self._arguments),
             ],
             stdin=subprocess.DEVNULL,

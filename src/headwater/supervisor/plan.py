@@ -24,7 +24,7 @@ from headwater.settings import split_address
 BROKER, CONSOLE, CAPTURE, PIPELINES = "broker", "console", "capture", "pipelines"
 STOP_ORDER: Final = (CAPTURE, PIPELINES, CONSOLE, BROKER)
 
-# Longer than each takes by itself: cli/stopping.py ends a command that does not answer.
+# Longer than each takes by itself: terminal/stop_signals.py ends a command that does not answer.
 GRACE_S: Final[Mapping[str, float]] = {CAPTURE: 12.0, PIPELINES: 25.0, CONSOLE: 10.0, BROKER: 30.0}
 
 

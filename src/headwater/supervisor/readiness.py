@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from headwater.cli import wire
-from headwater.client import login
+from headwater.client import broker_request, login
 from headwater.config import Config
 from headwater.errors import HeadwaterError, RequestRefused
-from headwater.pipelines import status
-from headwater.pipelines.stores_told import place_of
+from headwater.pipelines.running import status
+from headwater.pipelines.running.store_lookup import place_of
 from headwater.supervisor.plan import BROKER, CAPTURE, CONSOLE, ChildPlan
 
 _TIMEOUT_S: Final = 3.0
@@ -48,7 +47,7 @@ def _broker(config: Config, listen: str) -> str | None:
     """Whoever refuses our login answers, too: the children that cannot log in will say why."""
     address = config.broker.reached_at(listen)
     try:
-        wire.supported_versions(address, _TIMEOUT_S, login.properties_of(config.client))
+        broker_request.supported_versions(address, _TIMEOUT_S, login.properties_of(config.client))
     except RequestRefused:
         return None
     except HeadwaterError as error:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Final, Protocol
 
 from headwater.config import Config
-from headwater.supervisor import guard, told
+from headwater.supervisor import guard, status_file
 from headwater.supervisor.child import Child, Surroundings
 from headwater.supervisor.lines import Line
 from headwater.supervisor.lock import Lock
@@ -93,7 +93,7 @@ class Supervisor:
             assert self._guard.stdin is not None
             self._guard.stdin.close()
             self._guard.wait()
-            (self._data_dir / told.FILE_NAME).unlink(missing_ok=True)
+            (self._data_dir / status_file.FILE_NAME).unlink(missing_ok=True)
             lock.release()
 
     def stop(self) -> None:
@@ -158,9 +158,9 @@ class Supervisor:
     def _changed(self, child: Child, before: str) -> None:
         self._tell()  # first: whoever is shown it may read it there
         self._view.changed(child, before)
-        if child.plan.kind == BROKER and child.told.state == told.READY:
+        if child.plan.kind == BROKER and child.told.state == status_file.READY:
             self._broker_ready.set()
-        is_ready = all(each.told.state == told.READY for each in self.children)
+        is_ready = all(each.told.state == status_file.READY for each in self.children)
         if is_ready and not self._all_ready.is_set() and not self._stop.is_set():
             self._all_ready.set()
             self._view.all_ready(self.children)
@@ -168,13 +168,13 @@ class Supervisor:
     def _tell(self) -> None:
         """A disk that takes no file is no reason to stop."""
         children = [each.told for each in self.children]
-        known = told.Told(os.getpid(), self._began_at, self._stop.is_set(), children)
+        known = status_file.Told(os.getpid(), self._began_at, self._stop.is_set(), children)
         try:
-            told.write(self._data_dir, known)
+            status_file.write(self._data_dir, known)
             self._cannot_tell = False
         except OSError as error:
             if not self._cannot_tell:
-                self._view.said(f"{told.FILE_NAME} cannot be written: {error}")
+                self._view.said(f"{status_file.FILE_NAME} cannot be written: {error}")
             self._cannot_tell = True
 
     def _look(self, lock: Lock) -> None:

@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from operator_driver import Driver, Source
 
-from headwater.pipelines.operators.times import EventTime
+from headwater.pipelines.operators.time.event_time import EventTime
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TOPIC = "events"

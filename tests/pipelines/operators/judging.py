@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 from operator_driver import START, Driver, Source
 
-from headwater.pipelines.operators.contract import TIME
-from headwater.pipelines.operators.lateness import DROP, Lateness, admit
-from headwater.pipelines.operators.times import EventTime
+from headwater.pipelines.operators.runtime.contract import TIME
+from headwater.pipelines.operators.time.event_time import EventTime
+from headwater.pipelines.operators.time.lateness import DROP, Lateness, admit
 
 HOUR_US = 3_600_000_000
 STAMP = pa.timestamp("us", "UTC")

@@ -18,17 +18,17 @@ from pathlib import Path
 import pyarrow as pa
 
 from headwater.log.files import Files
-from headwater.pipelines.operators.contract import Operator, Stamping
-from headwater.pipelines.operators.lineage import placed_rows
-from headwater.pipelines.operators.packing import (
+from headwater.pipelines.operators.runtime.contract import Operator, Stamping
+from headwater.pipelines.operators.runtime.lineage import placed_rows
+from headwater.pipelines.operators.runtime.packing import (
     BUCKET,
     EVERY_BUCKET,
     NOW,
     Packing,
     packed_schema,
 )
-from headwater.pipelines.operators.stages import packets_in, unpacked
-from headwater.pipelines.operators.state import FileState, MemoryState
+from headwater.pipelines.operators.runtime.stages import packets_in, unpacked
+from headwater.pipelines.operators.state.state_files import FileState, MemoryState
 
 PLACE = pa.struct([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
 ADDED = [("_op", pa.string()), ("_at", pa.timestamp("us", "UTC")), ("_position", PLACE)]

@@ -14,8 +14,8 @@ from pathlib import Path
 import pyarrow as pa
 from operator_driver import Driver, Source
 
-from headwater.pipelines.operators.join_tables import joined_tables, planned
-from headwater.pipelines.operators.table_changes import TableChanges
+from headwater.pipelines.operators.joins.join_tables import joined_tables, planned
+from headwater.pipelines.operators.joins.table_changes import TableChanges
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from accumulating import at_once, result
 from pyspark.sql import functions as F  # noqa: N812
 
 import headwater as hw
-from headwater.pipelines.operators.hashing import hashes
+from headwater.pipelines.operators.runtime.hashing import hashes
 
 
 def test_hashes_are_those_of_spark(spark):

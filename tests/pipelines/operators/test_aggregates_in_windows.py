@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from operator_driver import ADDED, Driver, Source
 
 import headwater as hw
-from headwater.pipelines.operators.bloom import _test
-from headwater.pipelines.operators.fixed_windows import FixedWindows
-from headwater.pipelines.operators.lateness import Lateness
-from headwater.pipelines.operators.named_aggregates import NamedAggregates
-from headwater.pipelines.operators.sessions import Sessions
-from headwater.pipelines.operators.sliding import Sliding
-from headwater.pipelines.operators.times import EventTime
+from headwater.pipelines.operators.aggregates.bloom import _test
+from headwater.pipelines.operators.aggregates.named_aggregates import NamedAggregates
+from headwater.pipelines.operators.time.event_time import EventTime
+from headwater.pipelines.operators.time.lateness import Lateness
+from headwater.pipelines.operators.windows.fixed_windows import FixedWindows
+from headwater.pipelines.operators.windows.sessions import Sessions
+from headwater.pipelines.operators.windows.sliding import Sliding
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 S = 1_000_000

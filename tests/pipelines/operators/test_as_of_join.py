@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_driver import ADDED, Driver, Source
 
-from headwater.pipelines.operators import keyed_table
-from headwater.pipelines.operators.as_of_join import AsOfJoin
-from headwater.pipelines.operators.enrich import ValidFrom
-from headwater.pipelines.operators.times import EventTime
+from headwater.pipelines.operators.joins import keyed_table
+from headwater.pipelines.operators.joins.as_of_join import AsOfJoin
+from headwater.pipelines.operators.joins.enrich import ValidFrom
+from headwater.pipelines.operators.time.event_time import EventTime
 from headwater.pipelines.source.progress import READ_TO_END, READ_TO_HERE
 
 DAY_US = 86_400_000_000

@@ -5,11 +5,11 @@ import pyarrow as pa
 import pytest
 from operator_driver import Unsynced
 
-from headwater.pipelines.operators.contract import OFFSET, ORIGIN
-from headwater.pipelines.operators.keyed_table import GONE, VALID, KeyedTable
-from headwater.pipelines.operators.session_merging import FIRST, LAST, NOWHERE, PLACE, SHOWN
-from headwater.pipelines.operators.session_state import SessionState
-from headwater.pipelines.operators.state import FileState
+from headwater.pipelines.operators.joins.keyed_table import GONE, VALID, KeyedTable
+from headwater.pipelines.operators.runtime.contract import OFFSET, ORIGIN
+from headwater.pipelines.operators.state.state_files import FileState
+from headwater.pipelines.operators.windows.session_merging import FIRST, LAST, NOWHERE, PLACE, SHOWN
+from headwater.pipelines.operators.windows.session_state import SessionState
 
 ROWS, BATCHES, CHANGES = 20_000, 60, 20
 COLUMNS = [pa.field("id", pa.int64()), pa.field("text", pa.string())]

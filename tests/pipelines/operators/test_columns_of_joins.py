@@ -13,10 +13,10 @@ from operator_driver import ADDED, START, Driver, Source
 from tables_driver import Table, Tables
 
 from headwater.errors import StateLost
-from headwater.pipelines.operators.as_of_join import AsOfJoin
-from headwater.pipelines.operators.interval_join import IntervalJoin, JoinSide, result_schema
-from headwater.pipelines.operators.lateness import lateness_of
-from headwater.pipelines.operators.times import EventTime
+from headwater.pipelines.operators.joins.as_of_join import AsOfJoin
+from headwater.pipelines.operators.joins.interval_join import IntervalJoin, JoinSide, result_schema
+from headwater.pipelines.operators.time.event_time import EventTime
+from headwater.pipelines.operators.time.lateness import lateness_of
 from headwater.pipelines.source.progress import READ_TO_END, READ_TO_HERE
 
 MINUTE_US = 60_000_000

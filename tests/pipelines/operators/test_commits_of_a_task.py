@@ -5,9 +5,9 @@ import pyarrow as pa
 import pytest
 
 from headwater.errors import PipelineError
-from headwater.pipelines.operators.packing import PACKETS
-from headwater.pipelines.operators.stages import Running
-from headwater.pipelines.operators.state import FileState, begin
+from headwater.pipelines.operators.runtime.packing import PACKETS
+from headwater.pipelines.operators.runtime.stages import Running
+from headwater.pipelines.operators.state.state_files import FileState, begin
 from headwater.testing import FaultyFiles
 
 BUCKETS = 11

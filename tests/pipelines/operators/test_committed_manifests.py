@@ -6,9 +6,9 @@ from random import Random
 import pytest
 
 from headwater.errors import PipelineError, StateLost
-from headwater.pipelines.operators.building import Built
-from headwater.pipelines.operators.manifests import CommittedManifests, required_manifest
-from headwater.pipelines.operators.state import NO_MANIFEST, FileState, begin
+from headwater.pipelines.operators.runtime.naming import Built
+from headwater.pipelines.operators.state.manifests import CommittedManifests, required_manifest
+from headwater.pipelines.operators.state.state_files import NO_MANIFEST, FileState, begin
 from headwater.testing import FaultyFiles
 
 BUCKETS = 3

@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from project import Project
 
 from headwater.errors import PipelineError
-from headwater.pipelines.verifying import verify
+from headwater.pipelines.verification.stores import verify
 
 ORDERS = "id bigint, customer_id bigint, total bigint"
 CUSTOMERS = "id bigint, country string"

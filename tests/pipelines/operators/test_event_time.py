@@ -12,10 +12,10 @@ from pyspark.sql.types import StructType
 
 import headwater as hw
 from headwater.errors import PipelineError
-from headwater.pipelines.operators.contract import SEEN
-from headwater.pipelines.operators.packing import BUCKET, NOW, Packing, packed_schema
-from headwater.pipelines.operators.stages import packets_in, unpacked
-from headwater.pipelines.operators.times import time_of
+from headwater.pipelines.operators.runtime.contract import SEEN
+from headwater.pipelines.operators.runtime.packing import BUCKET, NOW, Packing, packed_schema
+from headwater.pipelines.operators.runtime.stages import packets_in, unpacked
+from headwater.pipelines.operators.time.event_time import time_of
 
 
 def at(number, name="a", **more):

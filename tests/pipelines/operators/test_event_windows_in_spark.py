@@ -6,10 +6,10 @@ import pytest
 from project import Project
 
 from headwater.errors import PipelineError
-from headwater.pipelines.operators import aggregates as agg
-from headwater.pipelines.operators.event_windows import session, sliding
-from headwater.pipelines.operators.named_aggregates import Previous
-from headwater.pipelines.verifying import verify
+from headwater.pipelines.operators.aggregates import api as agg
+from headwater.pipelines.operators.aggregates.named_aggregates import Previous
+from headwater.pipelines.operators.windows.event_windows import session, sliding
+from headwater.pipelines.verification.stores import verify
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 PIPELINE = """

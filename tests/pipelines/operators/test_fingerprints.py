@@ -7,8 +7,8 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 (as all of PySpark's users write it)
 
 from headwater.errors import PipelineError
-from headwater.pipelines.operators.building import Built, building, is_operator, name_operator
-from headwater.pipelines.operators.fingerprints import NO_SETTING, fingerprint
+from headwater.pipelines.operators.runtime.naming import Built, building, is_operator, name_operator
+from headwater.pipelines.operators.state.fingerprints import NO_SETTING, fingerprint
 from headwater.pipelines.plans import Node, plan_of
 
 SCHEMA = pa.schema([("n", pa.int64())])

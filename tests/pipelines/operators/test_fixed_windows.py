@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from operator_driver import ADDED, START, Driver, Source
 
 from headwater.errors import StateLost
-from headwater.pipelines.operators import aggregates as agg
-from headwater.pipelines.operators.aggregate import Count
-from headwater.pipelines.operators.fixed_windows import FixedWindows
-from headwater.pipelines.operators.lateness import Lateness
-from headwater.pipelines.operators.named_aggregates import NamedAggregates
-from headwater.pipelines.operators.times import EventTime
+from headwater.pipelines.operators.aggregates import api as agg
+from headwater.pipelines.operators.aggregates.contract import Count
+from headwater.pipelines.operators.aggregates.named_aggregates import NamedAggregates
+from headwater.pipelines.operators.time.event_time import EventTime
+from headwater.pipelines.operators.time.lateness import Lateness
+from headwater.pipelines.operators.windows.fixed_windows import FixedWindows
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 S = 1_000_000

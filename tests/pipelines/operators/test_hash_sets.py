@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import headwater as hw
 from headwater.errors import PipelineError
-from headwater.pipelines.operators.bloom import _test
-from headwater.pipelines.operators.hashing import hashes
+from headwater.pipelines.operators.aggregates.bloom import _test
+from headwater.pipelines.operators.runtime.hashing import hashes
 
 GROUPS = 4
 DISTINCT = hw.agg.distinct("x")

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from headwater.errors import PipelineError
-from headwater.pipelines.operators.durations import microseconds
-from headwater.pipelines.operators.join_columns import pairs_of
-from headwater.pipelines.operators.stream_join import _interval, _names
+from headwater.pipelines.operators.joins.join_columns import pairs_of
+from headwater.pipelines.operators.joins.stream_join import _interval, _names
+from headwater.pipelines.operators.time.durations import microseconds
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,14 @@ import pytest
 from operator_driver import Driver, Source
 
 from headwater.errors import PipelineError, StateLost
-from headwater.pipelines.operators import aggregates as agg
-from headwater.pipelines.operators.durations import microseconds
-from headwater.pipelines.operators.fixed_windows import FixedWindows
-from headwater.pipelines.operators.lateness import Lateness, lateness_of
-from headwater.pipelines.operators.named_aggregates import NamedAggregates
-from headwater.pipelines.operators.sessions import Sessions
-from headwater.pipelines.operators.sliding import Sliding
-from headwater.pipelines.operators.times import EventTime
+from headwater.pipelines.operators.aggregates import api as agg
+from headwater.pipelines.operators.aggregates.named_aggregates import NamedAggregates
+from headwater.pipelines.operators.time.durations import microseconds
+from headwater.pipelines.operators.time.event_time import EventTime
+from headwater.pipelines.operators.time.lateness import Lateness, lateness_of
+from headwater.pipelines.operators.windows.fixed_windows import FixedWindows
+from headwater.pipelines.operators.windows.sessions import Sessions
+from headwater.pipelines.operators.windows.sliding import Sliding
 
 S = 1_000_000
 DOUBLE, BIGINT = pa.float64(), pa.int64()

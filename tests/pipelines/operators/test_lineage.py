@@ -15,18 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_driver import ADDED, PLACE, Driver, Source
 
-from headwater.pipelines.operators import aggregates as agg
-from headwater.pipelines.operators.aggregate import Count
-from headwater.pipelines.operators.as_of_join import AsOfJoin
-from headwater.pipelines.operators.fixed_windows import FixedWindows
-from headwater.pipelines.operators.interval_join import IntervalJoin, JoinSide, result_schema
-from headwater.pipelines.operators.join_tables import joined_tables, planned
-from headwater.pipelines.operators.lateness import Lateness
-from headwater.pipelines.operators.named_aggregates import NamedAggregates
-from headwater.pipelines.operators.sessions import Sessions
-from headwater.pipelines.operators.sliding import Sliding
-from headwater.pipelines.operators.table_changes import TableChanges
-from headwater.pipelines.operators.times import EventTime
+from headwater.pipelines.operators.aggregates import api as agg
+from headwater.pipelines.operators.aggregates.contract import Count
+from headwater.pipelines.operators.aggregates.named_aggregates import NamedAggregates
+from headwater.pipelines.operators.joins.as_of_join import AsOfJoin
+from headwater.pipelines.operators.joins.interval_join import IntervalJoin, JoinSide, result_schema
+from headwater.pipelines.operators.joins.join_tables import joined_tables, planned
+from headwater.pipelines.operators.joins.table_changes import TableChanges
+from headwater.pipelines.operators.time.event_time import EventTime
+from headwater.pipelines.operators.time.lateness import Lateness
+from headwater.pipelines.operators.windows.fixed_windows import FixedWindows
+from headwater.pipelines.operators.windows.sessions import Sessions
+from headwater.pipelines.operators.windows.sliding import Sliding
 
 EXAMPLES = 400 if os.environ.get("HEADWATER_LONG") else 8
 S = 1_000_000

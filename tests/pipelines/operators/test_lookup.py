@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql.types import StructType
 
 from headwater.errors import HeadwaterError, PipelineError, StoreUnreachable
-from headwater.pipelines.operators import lookup as module
-from headwater.pipelines.operators.lookup import CachedRows, LookingUp
-from headwater.pipelines.operators.lookup_queries import check_url, connect
+from headwater.pipelines.operators.joins import lookup as module
+from headwater.pipelines.operators.joins.lookup import CachedRows, LookingUp
+from headwater.pipelines.operators.joins.lookup_queries import check_url, connect
 from headwater.settings import Secret
 
 EVENTS = pa.schema([("id", pa.int64()), ("customer", pa.string()), ("shop", pa.int64())])

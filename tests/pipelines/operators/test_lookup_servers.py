@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from headwater.errors import PipelineError
-from headwater.pipelines.operators import lookup as module
-from headwater.pipelines.operators.lookup import LookingUp
+from headwater.pipelines.operators.joins import lookup as module
+from headwater.pipelines.operators.joins.lookup import LookingUp
 from headwater.settings import Secret
 
 WHEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

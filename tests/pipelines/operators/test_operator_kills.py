@@ -17,9 +17,9 @@ from project import Project, is_at, wait_for
 from spark_killing import Victim
 from topic_places import read_messages
 
-from headwater.cli.pipeline_state import known_pipelines
+from headwater.inspect.pipelines import known_pipelines
 from headwater.pipelines.offsets import ends_of
-from headwater.pipelines.verifying import verify
+from headwater.pipelines.verification.stores import verify
 
 KILLS = int(os.environ.get("HEADWATER_LONG", "1"))
 IS_LONG = KILLS > 1

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwater.pipelines.operators.building import (
+from headwater.pipelines.operators.runtime.naming import (
     Built,
     building,
     inputs_with_rows,

@@ -11,9 +11,9 @@ from judging import P0, P1, STAMP, Judge, hours, minutes
 
 import headwater as hw
 from headwater.errors import PipelineError
-from headwater.pipelines.operators import producer_watermarks, punctuations
-from headwater.pipelines.operators.contract import Progress
-from headwater.pipelines.operators.punctuations import LEFT, MARK, ROW, Punctuations
+from headwater.pipelines.operators.runtime.contract import Progress
+from headwater.pipelines.operators.time import producer_watermarks, punctuations
+from headwater.pipelines.operators.time.punctuations import LEFT, MARK, ROW, Punctuations
 
 SCHEMA = pa.schema([("name", pa.string()), ("at", STAMP), ("device", pa.string()), ("done", STAMP)])
 LEAVES = datetime(9999, 1, 1, tzinfo=UTC)

@@ -7,11 +7,11 @@ import pytest
 from project import Project, wait_for
 from topic_places import read_messages
 
-from headwater.cli.pipeline_state import known_pipelines
 from headwater.errors import PipelineError
-from headwater.pipelines import rebuilding
-from headwater.pipelines.tracing import why
-from headwater.pipelines.verifying import verify
+from headwater.inspect.pipelines import known_pipelines
+from headwater.pipelines.lineage.tracing import why
+from headwater.pipelines.running import rebuilding
+from headwater.pipelines.verification.stores import verify
 
 PIPELINE = """
     rows = flow.changes("{topic}", "id bigint, name string, n bigint, at timestamp")

@@ -27,11 +27,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from headwater.errors import StateLost
-from headwater.pipelines.operators import session_state
-from headwater.pipelines.operators.aggregate import Count
-from headwater.pipelines.operators.lateness import Lateness
-from headwater.pipelines.operators.named_aggregates import NamedAggregates
-from headwater.pipelines.operators.sessions import Sessions
+from headwater.pipelines.operators.aggregates.contract import Count
+from headwater.pipelines.operators.aggregates.named_aggregates import NamedAggregates
+from headwater.pipelines.operators.time.lateness import Lateness
+from headwater.pipelines.operators.windows import session_state
+from headwater.pipelines.operators.windows.sessions import Sessions
 
 
 @pytest.fixture(scope="module", autouse=True)

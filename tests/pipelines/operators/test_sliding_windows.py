@@ -30,12 +30,12 @@ from hypothesis import strategies as st
 from operator_driver import Driver, Source
 
 from headwater.errors import StateLost
-from headwater.pipelines.operators import aggregates as agg
-from headwater.pipelines.operators.lateness import Lateness
-from headwater.pipelines.operators.named_aggregates import NamedAggregates
-from headwater.pipelines.operators.ranges import accumulate_ranges
-from headwater.pipelines.operators.sliding import Sliding
-from headwater.pipelines.operators.times import EventTime
+from headwater.pipelines.operators.aggregates import api as agg
+from headwater.pipelines.operators.aggregates.named_aggregates import NamedAggregates
+from headwater.pipelines.operators.time.event_time import EventTime
+from headwater.pipelines.operators.time.lateness import Lateness
+from headwater.pipelines.operators.windows.ranges import accumulate_ranges
+from headwater.pipelines.operators.windows.sliding import Sliding
 
 FLOATS = pa.schema([("id", pa.int64()), ("x", pa.float64()), ("time", pa.timestamp("us", "UTC"))])
 NAMED = (("rows", agg.count()), ("ids", Ids()), ("total", agg.sum("id")), ("least", agg.min("id")))

@@ -5,14 +5,14 @@ import pytest
 from project import Project
 
 import headwater as hw
-from headwater.pipelines.verifying import verify
+from headwater.pipelines.verification.stores import verify
 
 PIPELINE = """
     from dataclasses import dataclass
 
     import pyarrow as pa
 
-    from headwater.pipelines.operators.stages import Side, run_operator
+    from headwater.pipelines.operators.runtime.stages import Side, run_operator
 
     @dataclass(frozen=True)
     class Summing:

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from headwater.errors import PipelineError, StateLost
-from headwater.pipelines.operators.layouts import check_layout, check_settings
-from headwater.pipelines.operators.state import (
+from headwater.pipelines.operators.state.state_compat import check_layout, check_settings
+from headwater.pipelines.operators.state.state_files import (
     NO_MANIFEST,
     FileState,
     MemoryState,

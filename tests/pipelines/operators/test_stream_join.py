@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_driver import ADDED, START, Driver, Source
 
-from headwater.pipelines.late_rows import LateRows
-from headwater.pipelines.operators.building import Built
-from headwater.pipelines.operators.interval_join import IntervalJoin, JoinSide, result_schema
-from headwater.pipelines.operators.lateness import OF_SIDE, lateness_of
-from headwater.pipelines.operators.times import EventTime
+from headwater.pipelines.operators.joins.interval_join import IntervalJoin, JoinSide, result_schema
+from headwater.pipelines.operators.runtime.naming import Built
+from headwater.pipelines.operators.time.event_time import EventTime
+from headwater.pipelines.operators.time.lateness import OF_SIDE, lateness_of
+from headwater.pipelines.publishing.late_rows import LateRows
 
 SECOND = 1_000_000
 TIMESTAMP = pa.timestamp("us", "UTC")

@@ -5,7 +5,7 @@ from project import Project
 
 import headwater as hw
 from headwater.errors import PipelineError
-from headwater.pipelines.verifying import verify
+from headwater.pipelines.verification.stores import verify
 
 LOG = "_op string, _at timestamp, _position struct<topic string, partition int, offset bigint>"
 

@@ -7,9 +7,9 @@ import pytest
 from tables_driver import Table, Tables
 
 from headwater.errors import PipelineError
-from headwater.pipelines.operators.contract import OFFSET, ORIGIN, Input
-from headwater.pipelines.operators.join_tables import joined_tables, planned
-from headwater.pipelines.operators.state import MemoryState
+from headwater.pipelines.operators.joins.join_tables import joined_tables, planned
+from headwater.pipelines.operators.runtime.contract import OFFSET, ORIGIN, Input
+from headwater.pipelines.operators.state.state_files import MemoryState
 
 POSTS = Table(
     pa.schema([("post", pa.int64()), ("author", pa.string()), ("text", pa.string())]),

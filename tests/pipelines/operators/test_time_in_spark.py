@@ -6,11 +6,11 @@ from project import Project
 from pyspark import cloudpickle
 
 from headwater.errors import PipelineError
-from headwater.pipelines.verifying import derive, verify
+from headwater.pipelines.verification.stores import derive, verify
 
 PIPELINE = """
-    from headwater.pipelines.operators.stages import Side, run_operator
-    from headwater.pipelines.operators.times import time_of
+    from headwater.pipelines.operators.runtime.stages import Side, run_operator
+    from headwater.pipelines.operators.time.event_time import time_of
     from judging import Judging
 
     time = time_of(TIME)

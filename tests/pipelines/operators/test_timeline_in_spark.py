@@ -5,7 +5,7 @@ from project import Project
 
 import headwater as hw
 from headwater.errors import PipelineError
-from headwater.pipelines.verifying import verify
+from headwater.pipelines.verification.stores import verify
 
 PIPELINE = """
     posts = flow.changes("posts", "post bigint, author string, text string")

@@ -10,13 +10,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headwater.capture.schema_changes import read_changes
-from headwater.cli.capture_state import FOLLOWING, NEW, Known
-from headwater.console.navigation import Place
-from headwater.console.overview import Overview, no_such, overview_of
 from headwater.console.pages import jobs
-from headwater.console.processes import read_processes
-from headwater.console.rendering import Question, ask, both, confirmed, shown
+from headwater.console.project.overview import Overview, no_such, overview_of
+from headwater.console.project.processes import read_processes
+from headwater.console.web.navigation import Place
+from headwater.console.web.rendering import Question, ask, both, confirmed, shown
 from headwater.errors import UsageError
+from headwater.inspect.captures import FOLLOWING, NEW, Known
 
 PLACE: Final = Place("Captures", "/captures")
 

@@ -5,12 +5,12 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headwater.console.flow_graph import BEHIND, BROKEN, IDLE, WELL
-from headwater.console.flow_layout import HEIGHT, WIDTH, layout
-from headwater.console.navigation import Place
-from headwater.console.overview import overview_of
-from headwater.console.processes import read_processes
-from headwater.console.rendering import both, shown
+from headwater.console.flow.graph import BEHIND, BROKEN, IDLE, WELL
+from headwater.console.flow.layout import HEIGHT, WIDTH, layout
+from headwater.console.project.overview import overview_of
+from headwater.console.project.processes import read_processes
+from headwater.console.web.navigation import Place
+from headwater.console.web.rendering import both, shown
 
 PLACE: Final = Place("Flow", "/flow")
 

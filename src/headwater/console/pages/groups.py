@@ -11,13 +11,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headwater.cli.group_state import Seek, alter_offsets, planned_seek
-from headwater.cli.positions import Position, parse_position
-from headwater.console.navigation import Place
-from headwater.console.overview import Overview, overview_of
-from headwater.console.paging import page_of
-from headwater.console.rendering import both, confirmed, part, seen, shown
+from headwater.console.project.overview import Overview, overview_of
+from headwater.console.web.navigation import Place
+from headwater.console.web.paging import page_of
+from headwater.console.web.rendering import both, confirmed, part, seen, shown
 from headwater.errors import UsageError
+from headwater.inspect.groups import Seek, alter_offsets, planned_seek
+from headwater.inspect.positions import Position, parse_position
 
 PLACE: Final = Place("Groups", "/groups")
 

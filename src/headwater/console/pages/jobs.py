@@ -7,11 +7,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headwater.console.jobs import Job, Jobs, environment_of
-from headwater.console.navigation import Place
-from headwater.console.not_found import NoSuchThing
-from headwater.console.operators import is_operator, require_operator
-from headwater.console.rendering import both, seen, shown
+from headwater.console.project.jobs import Job, Jobs, environment_of
+from headwater.console.project.operators import is_operator, require_operator
+from headwater.console.web.navigation import Place
+from headwater.console.web.not_found import NoSuchThing
+from headwater.console.web.rendering import both, seen, shown
 from headwater.errors import RequestRefused
 
 PLACE: Final = Place("Jobs", "/jobs")

@@ -9,15 +9,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headwater.cli.pipeline_state import NEW, RUNNING, STOPPED, Known, KnownWrite
-from headwater.console.flow import BEHIND_S
-from headwater.console.navigation import Place
-from headwater.console.overview import Overview, no_such, overview_of
+from headwater.console.flow.flow import BEHIND_S
 from headwater.console.pages import jobs
-from headwater.console.rendering import Question, ask, both, confirmed, shown
+from headwater.console.project.overview import Overview, no_such, overview_of
+from headwater.console.web.navigation import Place
+from headwater.console.web.rendering import Question, ask, both, confirmed, shown
 from headwater.errors import UsageError
-from headwater.pipelines import status
-from headwater.pipelines.stores_told import place_of
+from headwater.inspect.pipelines import NEW, RUNNING, STOPPED, Known, KnownWrite
+from headwater.pipelines.running import status
+from headwater.pipelines.running.store_lookup import place_of
 
 PLACE: Final = Place("Pipelines", "/pipelines")
 

@@ -9,13 +9,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headwater.cli.share_groups import ShareGroup
-from headwater.console.navigation import Place
-from headwater.console.overview import no_such, overview_of
 from headwater.console.pages import jobs
-from headwater.console.paging import page_of
-from headwater.console.rendering import Question, ask, both, confirmed, shown
+from headwater.console.project.overview import no_such, overview_of
+from headwater.console.web.navigation import Place
+from headwater.console.web.paging import page_of
+from headwater.console.web.rendering import Question, ask, both, confirmed, shown
 from headwater.errors import UsageError
+from headwater.inspect.share_groups import ShareGroup
 
 PLACE: Final = Place("Queues", "/queues")
 

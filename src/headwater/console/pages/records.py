@@ -10,20 +10,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headwater.cli.positions import parse_position
-from headwater.cli.record_json import text as json_text
 from headwater.client.fetching import Fetcher
-from headwater.console import decoding, records
-from headwater.console.access import Access
-from headwater.console.decoding import Shown
-from headwater.console.live import Stream
-from headwater.console.not_found import NoSuchThing
 from headwater.console.pages.topics import command_for, existing
-from headwater.console.paging import whole
-from headwater.console.records import Record, Screen
-from headwater.console.rendering import both, render, shown
-from headwater.console.topic_reading import Topic
+from headwater.console.topics import decoding, records
+from headwater.console.topics.decoding import Shown
+from headwater.console.topics.records import Record, Screen
+from headwater.console.topics.topic_list import Topic
+from headwater.console.web.access import Access
+from headwater.console.web.live import Stream
+from headwater.console.web.not_found import NoSuchThing
+from headwater.console.web.paging import whole
+from headwater.console.web.rendering import both, render, shown
 from headwater.errors import UsageError
+from headwater.inspect.positions import parse_position
+from headwater.inspect.record_json import text as json_text
 
 PLACES: Final = ("newest", "oldest", "offset", "time")
 _ROWS: Final = (25, 50, 100, 200)

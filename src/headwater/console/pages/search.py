@@ -7,13 +7,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headwater.console.access import Access
-from headwater.console.not_found import NoSuchThing
 from headwater.console.pages.records import record_json, rows_of, time_ms_of
 from headwater.console.pages.topics import existing
-from headwater.console.paging import whole
-from headwater.console.rendering import both, seen, shown
-from headwater.console.searching import MOST_FOUND, Search, Wanted
+from headwater.console.topics.search import MOST_FOUND, Search, Wanted
+from headwater.console.web.access import Access
+from headwater.console.web.not_found import NoSuchThing
+from headwater.console.web.paging import whole
+from headwater.console.web.rendering import both, seen, shown
 
 _ROWS: Final = 50
 

@@ -9,13 +9,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headwater.cli.pipeline_state import Known, KnownWrite
-from headwater.console.navigation import Place
-from headwater.console.not_found import NoSuchThing
-from headwater.console.overview import Overview, overview_of
 from headwater.console.pages import jobs, pipelines
-from headwater.console.rendering import both, shown
+from headwater.console.project.overview import Overview, overview_of
+from headwater.console.web.navigation import Place
+from headwater.console.web.not_found import NoSuchThing
+from headwater.console.web.rendering import both, shown
 from headwater.errors import UsageError
+from headwater.inspect.pipelines import Known, KnownWrite
 from headwater.sinks.settings import SinkSettings
 
 PLACE: Final = Place("Stores", "/stores")

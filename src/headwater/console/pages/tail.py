@@ -9,13 +9,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headwater.console import live
-from headwater.console.access import Access
 from headwater.console.pages.records import chosen_partitions, rows_of
 from headwater.console.pages.topics import command_for, existing
-from headwater.console.records import parse_positions, positions_text
-from headwater.console.rendering import both, render, shown
-from headwater.console.tailing import News, Tail
+from headwater.console.topics.records import parse_positions, positions_text
+from headwater.console.topics.tail import News, Tail
+from headwater.console.web import live
+from headwater.console.web.access import Access
+from headwater.console.web.rendering import both, render, shown
 from headwater.errors import HeadwaterError
 
 _PAUSE_S: Final = 0.4

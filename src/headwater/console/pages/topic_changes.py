@@ -6,16 +6,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headwater.cli.output import plural
 from headwater.cli.parser import configs_of
-from headwater.cli.record_json import Record, parse_record
 from headwater.client import login as client_login
 from headwater.client.topics import NewTopic, delete_topic, ensure_topics
-from headwater.console.access import PATIENCE_S, Access, require_listener
 from headwater.console.pages.topics import command_for, existing
-from headwater.console.paging import whole
-from headwater.console.rendering import Question, ask, both, confirmed, seen, shown
+from headwater.console.web.access import PATIENCE_S, Access, require_listener
+from headwater.console.web.paging import whole
+from headwater.console.web.rendering import Question, ask, both, confirmed, seen, shown
 from headwater.errors import BrokerUnreachable, RequestRefused, UsageError
+from headwater.inspect.record_json import Record, parse_record
+from headwater.terminal.output import plural
 
 _MOST_PARTITIONS: Final = 10_000
 _SENT_WITHIN_S: Final = 20.0
@@ -173,7 +173,7 @@ def send(access: Access, topic: str, record: Record) -> tuple[int, int]:
     """
     from confluent_kafka import KafkaException
 
-    from headwater.cli.cluster import Cluster, refused
+    from headwater.inspect.kafka_cluster import Cluster, refused
 
     require_listener(access.bootstrap)
     cluster = Cluster(access.bootstrap, client_login.properties_of(access.login))

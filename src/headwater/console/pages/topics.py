@@ -7,13 +7,13 @@ from starlette.responses import Response
 
 from headwater.client.cluster import Cluster
 from headwater.config import nearest
-from headwater.console.access import Access
-from headwater.console.navigation import Place
-from headwater.console.not_found import NoSuchThing
-from headwater.console.paging import page_of
-from headwater.console.rendering import both, shown
-from headwater.console.topic_configs import read_configs
-from headwater.console.topic_reading import Topic
+from headwater.console.topics.configs import read_configs
+from headwater.console.topics.topic_list import Topic
+from headwater.console.web.access import Access
+from headwater.console.web.navigation import Place
+from headwater.console.web.not_found import NoSuchThing
+from headwater.console.web.paging import page_of
+from headwater.console.web.rendering import both, shown
 from headwater.errors import RequestRefused
 from headwater.settings import BrokerSettings
 

@@ -80,7 +80,7 @@ class HeadwaterDataSource(DataSource):
         return LogStreamReader(self._read, self._checked(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        from headwater.pipelines.topic_writer import batch_writer
+        from headwater.pipelines.publishing.topic_writer import batch_writer
 
         with plain_errors():
             _refuse_overwriting(overwrite)
@@ -89,7 +89,7 @@ class HeadwaterDataSource(DataSource):
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
-        from headwater.pipelines.topic_writer import stream_writer
+        from headwater.pipelines.publishing.topic_writer import stream_writer
 
         with plain_errors():
             _refuse_overwriting(overwrite)

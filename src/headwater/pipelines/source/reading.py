@@ -151,7 +151,7 @@ def _reject(
             hint='on_bad="dead-letter" goes on without it',
         )
     if options.on_bad == "dead-letter":
-        from headwater.pipelines import dead_letters
+        from headwater.pipelines.publishing import dead_letters
 
         assert options.name is not None, "checked with the options"
         letters = dead_letters.of_process(options.bootstrap, options.client, options.name)

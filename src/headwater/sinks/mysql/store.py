@@ -8,7 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from headwater.errors import ConfigError, StoreRefused, StoreUnreachable
-from headwater.sinks import sql
+from headwater.sinks import sql_positions
 from headwater.sinks.contract import (
     Contents,
     Log,
@@ -19,7 +19,6 @@ from headwater.sinks.contract import (
     fields_to_text,
     name_of,
 )
-from headwater.sinks.evolving import evolved, plain
 from headwater.sinks.mysql.session import (
     LOCKED,
     Session,
@@ -29,8 +28,9 @@ from headwater.sinks.mysql.session import (
 from headwater.sinks.mysql.tables import WHERE, Table, Tables, describe, names, quoted
 from headwater.sinks.mysql.values import column_types, from_stored
 from headwater.sinks.mysql.writer import MySqlWriter
+from headwater.sinks.rows.schema_evolution import evolved, plain
 from headwater.sinks.settings import SinkSettings, with_password
-from headwater.sinks.sql import POSITIONS, Stored
+from headwater.sinks.sql_positions import POSITIONS, Stored
 
 OPTIONS: Final = ()
 TARGET_OPTIONS: Final = ()
@@ -75,7 +75,7 @@ class MySqlStore(Store):
             raise
 
     def _begin(self, session: Session, version: int, fields: pa.Schema) -> Stored:
-        sql.check_names(fields)
+        sql_positions.check_names(fields)
         collation = _collation(session)
         self._make_positions(session, collation)
         self._finish_drop(session, version)
@@ -88,7 +88,7 @@ class MySqlStore(Store):
         old = found[version]
         table = self._tables.table_of(session, old)
         table.check_engine()
-        sql.check_key(table.name, table.key, self._target)
+        sql_positions.check_key(table.name, table.key, self._target)
         evolved(old.fields, fields)  # or it is refused, before anybody is fenced
         # First this, because a writer that hangs has a lock on the table.
         stored = self._take_over(session, version, old.is_live, old.fields)
@@ -113,7 +113,7 @@ class MySqlStore(Store):
         types = column_types(fields, self._target.key)
         if self._tables.has(session, table, version):  # a crash came before its position
             if session.ask(f"SELECT 1 FROM {quoted(table)} LIMIT 1"):
-                raise sql.not_ours(table, self._target)
+                raise sql_positions.not_ours(table, self._target)
             session.change(f"DROP TABLE {quoted(table)}")
         self._check_free(session, table)
         columns = [f"{quoted(name)} {type_}" for name, type_ in types.items()]
@@ -127,7 +127,7 @@ class MySqlStore(Store):
 
     def _check_free(self, session: Session, table: str) -> None:
         if describe(session, table) is not None:
-            raise sql.not_ours(table, self._target)
+            raise sql_positions.not_ours(table, self._target)
 
     def _take_over(
         self, session: Session, version: int, is_live: bool, fields: pa.Schema
@@ -143,7 +143,7 @@ class MySqlStore(Store):
                     [
                         *self._tables.identity(version),
                         int(is_live),
-                        sql.first_epoch(),
+                        sql_positions.first_epoch(),
                         fields_to_text(fields),
                     ],
                 )
@@ -164,7 +164,7 @@ class MySqlStore(Store):
             self._finish_promote(session)
             found = self._tables.all_stored(session)
             if version not in found:
-                raise sql.unknown_version(self._target, version)
+                raise sql_positions.unknown_version(self._target, version)
             if found[version].is_live:
                 return
             table = self._tables.table_of(session, found[version])
@@ -172,7 +172,7 @@ class MySqlStore(Store):
             if live := describe(session, self._target.name):
                 old = next((each.version for each in found.values() if each.is_live), None)
                 if old is None:
-                    raise sql.not_ours(live.name, self._target)
+                    raise sql_positions.not_ours(live.name, self._target)
                 _carry_over(session, live, table)
                 steps.insert(0, (live.name, name_of(self._target, old, is_live=False)))
             session.run(
@@ -204,9 +204,9 @@ class MySqlStore(Store):
             self._finish_promote(session)
             found = self._tables.all_stored(session)
             if version not in found:
-                raise sql.unknown_version(self._target, version)
+                raise sql_positions.unknown_version(self._target, version)
             if found[version].is_live:
-                raise sql.still_live(self._target, version)
+                raise sql_positions.still_live(self._target, version)
             session.run(
                 f"UPDATE {POSITIONS} SET fields = '', epoch = epoch + 1{WHERE}",
                 self._tables.identity(version),
@@ -230,7 +230,7 @@ class MySqlStore(Store):
         with closing(Session(self._address)) as session:
             found = self._tables.all_stored(session).get(version)
             if found is None:
-                raise sql.unknown_version(self._target, version)
+                raise sql_positions.unknown_version(self._target, version)
             table, found = self._tables.retried(
                 session, version, lambda: self._snapshot(session, version)
             )
@@ -246,7 +246,7 @@ class MySqlStore(Store):
         table = self._tables.locked_table(session, version)
         found = self._tables.stored(session, version)
         if found is None:
-            raise sql.unknown_version(self._target, version)
+            raise sql_positions.unknown_version(self._target, version)
         return table, found
 
 

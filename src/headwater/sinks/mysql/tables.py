@@ -11,12 +11,12 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from headwater.errors import StoreRefused
-from headwater.sinks import sql
+from headwater.sinks import sql_positions
 from headwater.sinks.contract import Position, Target, fields_to_text, name_of
-from headwater.sinks.evolving import evolved
 from headwater.sinks.mysql.session import Again, NoSuchTable, Session
 from headwater.sinks.mysql.values import column_types
-from headwater.sinks.sql import POSITIONS, Stored
+from headwater.sinks.rows.schema_evolution import evolved
+from headwater.sinks.sql_positions import POSITIONS, Stored
 
 WHERE: Final = " WHERE owner = %s AND target = %s AND version = %s"
 _ATTEMPTS: Final = 10  # to find a table that is being renamed
@@ -94,7 +94,7 @@ class Tables:
         name = stored.table(self.target)
         table = describe(session, name)
         if table is None or table.comment != self.marker(stored.version):
-            raise sql.gone(name)
+            raise sql_positions.gone(name)
         return table
 
     def evolve(self, session: Session, stored: Stored, fields: pa.Schema) -> pa.Schema:
@@ -102,7 +102,7 @@ class Tables:
         the position's row tells of them.
         """
         changed = evolved(stored.fields, fields)
-        sql.check_names(changed.fields)
+        sql_positions.check_names(changed.fields)
         before = column_types(stored.fields, self.target.key)
         after = column_types(changed.fields, self.target.key)
         new = {name: type_ for name, type_ in after.items() if type_ != before.get(name)}
@@ -199,8 +199,8 @@ def _unquoted(names: list[str]) -> list[str]:
 
 
 def quoted(name: str) -> str:
-    return sql.quoted(name, "`")
+    return sql_positions.quoted(name, "`")
 
 
 def names(columns: Iterable[str]) -> str:
-    return sql.names(columns, "`")
+    return sql_positions.names(columns, "`")

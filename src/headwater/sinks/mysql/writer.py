@@ -11,15 +11,15 @@ import pymysql
 
 from headwater.capture.mysql.connection import Address
 from headwater.errors import RowRefused, SinkError, StoreUnreachable
-from headwater.sinks import sql
+from headwater.sinks import sql_positions
 from headwater.sinks.contract import OP, Batch, Refuse, Writer, is_applied
-from headwater.sinks.evolving import evolved, fitted
 from headwater.sinks.mysql.session import Session, code_of
 from headwater.sinks.mysql.tables import Table, Tables, names, quoted
 from headwater.sinks.mysql.values import RowTexts, checked, column_types
-from headwater.sinks.readable import shown
-from headwater.sinks.reducing import reduce
-from headwater.sinks.sql import Stored
+from headwater.sinks.rows.last_by_key import reduce
+from headwater.sinks.rows.row_validation import shown
+from headwater.sinks.rows.schema_evolution import evolved, fitted
+from headwater.sinks.sql_positions import Stored
 
 _TEXT_ROWS: Final = 20_000  # turned into text at a time
 _STATEMENT_BYTES: Final = 1 << 20
@@ -79,7 +79,7 @@ class MySqlWriter(Writer):
 
     def _own(self, stored: Stored | None) -> Stored:
         if stored is None or stored.epoch != self._epoch:
-            raise sql.fenced(self._tables.target, self._version)
+            raise sql_positions.fenced(self._tables.target, self._version)
         return stored
 
     def _check_fenced(self) -> None:
@@ -182,4 +182,6 @@ def _refusal(error: Any, row: dict[str, Any], table: Table, key: Sequence[str]) 
         uniques = uniques or list(table.uniques.values())
         column = uniques[0] if len(uniques) == 1 else ""
         text = "another row has the same in a unique index"
-    return sql.refusal(row, column, f"table {table.name} does not take a row", f"{text} ({code})")
+    return sql_positions.refusal(
+        row, column, f"table {table.name} does not take a row", f"{text} ({code})"
+    )

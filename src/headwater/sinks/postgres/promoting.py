@@ -11,12 +11,12 @@ from functools import partial
 from typing import Final
 
 from headwater.errors import StoreRefused
-from headwater.sinks import sql
+from headwater.sinks import sql_positions
 from headwater.sinks.contract import name_of
 from headwater.sinks.postgres import tables
 from headwater.sinks.postgres.connection import Session
 from headwater.sinks.postgres.tables import Place, hidden_name, literal
-from headwater.sinks.sql import Stored, quoted
+from headwater.sinks.sql_positions import Stored, quoted
 
 # Those of the live table (%(live)s) which the other one (%(other)s) has not.
 _IN_THE_WAY: Final = """
@@ -82,7 +82,7 @@ def promote(session: Session, place: Place, version: int) -> None:
             tables.lock_changes(session, place)
             found = tables.stored_versions(session, place, "FOR UPDATE")
             if version not in found:
-                raise sql.unknown_version(place.target, version)
+                raise sql_positions.unknown_version(place.target, version)
             if found[version].is_live:
                 return
             live = next((each for each in found.values() if each.is_live), None)
@@ -100,7 +100,7 @@ def _swap(session: Session, place: Place, live: Stored | None, other: Stored) ->
     views = []
     if live is None:
         if tables.exists(session, place, target.name):
-            raise sql.not_ours(target.name, target)
+            raise sql_positions.not_ours(target.name, target)
     else:
         oids = {"live": _oid(session, place, live), "other": _oid(session, place, other)}
         _check_nothing_in_the_way(session, place, oids, other)
@@ -178,6 +178,6 @@ def _indexes(session: Session, place: Place, stored: Stored) -> list[_Index]:
 
 def _oid(session: Session, place: Place, stored: Stored) -> int:
     if not tables.exists(session, place, stored.table(place.target)):
-        raise sql.gone(stored.table(place.target))
+        raise sql_positions.gone(stored.table(place.target))
     [(oid,)] = session.run(f"SELECT {literal(place.table(stored))}::regclass::oid")
     return int(oid)

@@ -12,13 +12,13 @@ import psycopg2
 import pyarrow as pa
 
 from headwater.errors import SinkError, StoreRefused
-from headwater.sinks import sql
+from headwater.sinks import sql_positions
 from headwater.sinks.contract import Contents
 from headwater.sinks.postgres import tables
 from headwater.sinks.postgres.connection import Session
 from headwater.sinks.postgres.tables import Place
 from headwater.sinks.postgres.values import from_csv, selected
-from headwater.sinks.sql import Stored, quoted
+from headwater.sinks.sql_positions import Stored, quoted
 
 _PIECE_BYTES: Final = 4 << 20
 _PIECES: Final = 2  # that wait for who reads
@@ -41,11 +41,11 @@ def _found(session: Session, place: Place, version: int) -> Stored:
     before the lock; it is then asked again.
     """
     if not tables.has_positions(session, place):
-        raise sql.unknown_version(place.target, version)
+        raise sql_positions.unknown_version(place.target, version)
     while True:
         stored = tables.stored_versions(session, place).get(version)
         if stored is None:
-            raise sql.unknown_version(place.target, version)
+            raise sql_positions.unknown_version(place.target, version)
         session.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         try:
             session.run(f"LOCK TABLE {place.table(stored)} IN ACCESS SHARE MODE")

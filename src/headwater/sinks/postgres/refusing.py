@@ -11,8 +11,8 @@ from headwater.errors import RowRefused
 from headwater.sinks.postgres.connection import Session, ValuesRefused
 from headwater.sinks.postgres.tables import literal
 from headwater.sinks.postgres.values import to_literals
-from headwater.sinks.readable import shown
-from headwater.sinks.sql import names, refusal
+from headwater.sinks.rows.row_validation import shown
+from headwater.sinks.sql_positions import names, refusal
 
 
 def write_parts(

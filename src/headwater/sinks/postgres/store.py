@@ -8,17 +8,17 @@ from typing import Final
 import pyarrow as pa
 
 from headwater.errors import ConfigError, StoreRefused
-from headwater.sinks import sql
+from headwater.sinks import sql_positions
 from headwater.sinks.contract import Contents, Log, Store, Target, Version, Writer
-from headwater.sinks.evolving import evolved, plain
 from headwater.sinks.postgres import promoting, tables
 from headwater.sinks.postgres.connection import Session, TableLocked
 from headwater.sinks.postgres.reading import reading
 from headwater.sinks.postgres.tables import Place, literal
 from headwater.sinks.postgres.values import column_type
 from headwater.sinks.postgres.writer import PostgresWriter
+from headwater.sinks.rows.schema_evolution import evolved, plain
 from headwater.sinks.settings import SinkSettings, with_password
-from headwater.sinks.sql import Stored
+from headwater.sinks.sql_positions import Stored
 
 OPTIONS: Final = ("schema",)  # of tables whose name has none; public
 TARGET_OPTIONS: Final = ()
@@ -47,7 +47,7 @@ class PostgresStore(Store):
             self._check_schema(session)
             found = self._stored(session)
             if not found and tables.exists(session, place, place.target.name):
-                raise sql.not_ours(place.target.name, place.target)
+                raise sql_positions.not_ours(place.target.name, place.target)
             for each in found.values():
                 tables.check_table(session, place, each)
 
@@ -59,7 +59,7 @@ class PostgresStore(Store):
             f" false), coalesce(has_schema_privilege(to_regnamespace(quote_ident({schema}))::oid,"
             " 'CREATE'), false)"
         )
-        name = sql.quoted(self._place.schema)
+        name = sql_positions.quoted(self._place.schema)
         if not is_there:
             raise StoreRefused(
                 f"there is no schema {self._place.schema}", hint=f"CREATE SCHEMA {name};"
@@ -140,21 +140,21 @@ class PostgresStore(Store):
     def promote(self, version: int) -> None:
         with self._session() as session:
             if version not in self._stored(session):
-                raise sql.unknown_version(self._place.target, version)
+                raise sql_positions.unknown_version(self._place.target, version)
             promoting.promote(session, self._place, version)
 
     def drop(self, version: int) -> None:
         place = self._place
         with self._session() as session:
             if version not in self._stored(session):
-                raise sql.unknown_version(place.target, version)
+                raise sql_positions.unknown_version(place.target, version)
             with session.transaction():
                 tables.lock_changes(session, place)
                 stored = tables.stored_from(session.run(tables.locked(place, version)))
                 if stored is None:
-                    raise sql.unknown_version(place.target, version)
+                    raise sql_positions.unknown_version(place.target, version)
                 if stored.is_live:
-                    raise sql.still_live(place.target, version)
+                    raise sql_positions.still_live(place.target, version)
                 tables.with_table_lock(
                     session, lambda: session.run(f"DROP TABLE IF EXISTS {place.table(stored)}")
                 )

@@ -9,7 +9,7 @@ import orjson
 import pyarrow as pa
 
 from headwater.errors import ConfigError, StoreRefused
-from headwater.sinks import sql
+from headwater.sinks import sql_positions
 from headwater.sinks.contract import (
     Position,
     Target,
@@ -17,10 +17,10 @@ from headwater.sinks.contract import (
     fields_to_text,
     offsets_from,
 )
-from headwater.sinks.evolving import Evolved
 from headwater.sinks.postgres.connection import Session, TableLocked
 from headwater.sinks.postgres.values import column_type
-from headwater.sinks.sql import POSITIONS, Stored, names, quoted
+from headwater.sinks.rows.schema_evolution import Evolved
+from headwater.sinks.sql_positions import POSITIONS, Stored, names, quoted
 
 NAME_BYTES: Final = 63  # PostgreSQL cuts longer names off, without an error
 _LOCK_WAIT_MS: Final = 200  # who waits for a lock on a table keeps its readers waiting, too
@@ -147,7 +147,7 @@ def fields_update(place: Place, version: int, fields: pa.Schema) -> str:
 def create_table(session: Session, place: Place, stored: Stored) -> None:
     name = stored.table(place.target)
     if exists(session, place, name):
-        raise sql.not_ours(name, place.target)
+        raise sql_positions.not_ours(name, place.target)
     key = place.target.key
     columns = [f"{quoted(field.name)} {column_type(field)}" for field in stored.fields]
     if key:
@@ -159,21 +159,21 @@ def create_table(session: Session, place: Place, stored: Stored) -> None:
     session.run(
         f"INSERT INTO {place.positions} (owner, target, version, is_live, epoch, fields)"
         f" VALUES ({literal(place.target.owner)}, {literal(place.target.name)}, {stored.version},"
-        f" {stored.is_live}, {sql.first_epoch()}, '{fields_to_text(stored.fields)}')"
+        f" {stored.is_live}, {sql_positions.first_epoch()}, '{fields_to_text(stored.fields)}')"
     )
 
 
 def check_table(session: Session, place: Place, stored: Stored) -> None:
     """It is still there, and has the key that the target has."""
     if not exists(session, place, stored.table(place.target)):
-        raise sql.gone(stored.table(place.target))
+        raise sql_positions.gone(stored.table(place.target))
     found = session.run(
         "SELECT a.attname FROM pg_catalog.pg_index i, unnest(i.indkey) WITH ORDINALITY AS k(n, o)"
         " JOIN pg_catalog.pg_attribute a ON a.attnum = k.n"
         f" WHERE i.indrelid = {literal(place.table(stored))}::regclass AND i.indisprimary"
         " AND a.attrelid = i.indrelid ORDER BY k.o"
     )
-    sql.check_key(stored.table(place.target), [name for (name,) in found], place.target)
+    sql_positions.check_key(stored.table(place.target), [name for (name,) in found], place.target)
 
 
 def change_columns(session: Session, place: Place, stored: Stored, changed: Evolved) -> None:

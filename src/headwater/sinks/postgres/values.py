@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from headwater.errors import RowRefused, StoreRefused
-from headwater.sinks.nested import from_json, is_nested, to_json
-from headwater.sinks.sql import without
+from headwater.sinks.rows.nested import from_json, is_nested, to_json
+from headwater.sinks.sql_positions import without
 
 _TYPES: Final = {
     pa.bool_(): "boolean",

@@ -14,15 +14,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.errors import RowRefused, StoreUnreachable
-from headwater.sinks import sql
+from headwater.sinks import sql_positions
 from headwater.sinks.contract import OP, Batch, Position, Refuse, Writer, is_applied
-from headwater.sinks.evolving import evolved, fitted
 from headwater.sinks.postgres import refusing, tables
 from headwater.sinks.postgres.connection import Session, ValuesRefused
 from headwater.sinks.postgres.tables import Place
 from headwater.sinks.postgres.values import checked, column_type, to_csv, to_literals
-from headwater.sinks.reducing import Reduced, reduce
-from headwater.sinks.sql import Stored, names, quoted
+from headwater.sinks.rows.last_by_key import Reduced, reduce
+from headwater.sinks.rows.schema_evolution import evolved, fitted
+from headwater.sinks.sql_positions import Stored, names, quoted
 
 _FEW_ROWS: Final = 50
 
@@ -59,7 +59,7 @@ class PostgresWriter(Writer):
         found = session.run(f"BEGIN; {tables.locked(place, self._version)}")
         stored = tables.stored_from(found)
         if stored is None or stored.epoch != self._epoch:
-            raise sql.fenced(place.target, self._version)
+            raise sql_positions.fenced(place.target, self._version)
         if is_applied(stored.position, batch):
             self.position = stored.position
             session.roll_back()

@@ -10,11 +10,11 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from headwater.errors import ConfigError, StoreRefused
-from headwater.sinks import sql
+from headwater.sinks import sql_positions
 from headwater.sinks.contract import Contents, Log, Store, Target, Version, Writer, name_of
-from headwater.sinks.evolving import plain
+from headwater.sinks.rows.schema_evolution import plain
 from headwater.sinks.settings import SinkSettings
-from headwater.sinks.sql import POSITIONS, Stored, names, quoted
+from headwater.sinks.sql_positions import POSITIONS, Stored, names, quoted
 from headwater.sinks.sqlite.database import Database
 from headwater.sinks.sqlite.tables import Tables, exists
 from headwater.sinks.sqlite.values import from_stored
@@ -51,7 +51,7 @@ class SqliteStore(Store):
                 if not self._tables.all_stored(connection) and exists(
                     connection, self._target.name
                 ):
-                    raise sql.not_ours(self._target.name, self._target)
+                    raise sql_positions.not_ours(self._target.name, self._target)
 
     def versions(self) -> list[Version]:
         if not self._database.exists():
@@ -75,7 +75,7 @@ class SqliteStore(Store):
 
     def _begin(self, connection: sqlite3.Connection, version: int, fields: pa.Schema) -> Stored:
         self._tables.make_positions(connection)
-        sql.check_names(fields)
+        sql_positions.check_names(fields)
         found = self._tables.all_stored(connection)
         if version in found:
             old = found[version]
@@ -84,7 +84,7 @@ class SqliteStore(Store):
             stored = Stored(version, old.is_live, old.epoch + 1, old.position, fields)
         else:
             is_live = version == 1 and not any(each.is_live for each in found.values())
-            stored = Stored(version, is_live, sql.first_epoch(), None, fields)
+            stored = Stored(version, is_live, sql_positions.first_epoch(), None, fields)
             self._tables.create(connection, stored)
         self._tables.save(connection, stored)
         return stored
@@ -92,7 +92,7 @@ class SqliteStore(Store):
     def promote(self, version: int) -> None:
         with self._changing() as (connection, found):
             if version not in found:
-                raise sql.unknown_version(self._target, version)
+                raise sql_positions.unknown_version(self._target, version)
             if found[version].is_live:
                 return
             carried = []
@@ -107,9 +107,9 @@ class SqliteStore(Store):
     def drop(self, version: int) -> None:
         with self._changing() as (connection, found):
             if version not in found:
-                raise sql.unknown_version(self._target, version)
+                raise sql_positions.unknown_version(self._target, version)
             if found[version].is_live:
-                raise sql.still_live(self._target, version)
+                raise sql_positions.still_live(self._target, version)
             table = found[version].table(self._target)
             connection.execute(f"DROP TABLE IF EXISTS {quoted(table)}")
             connection.execute(
@@ -120,12 +120,12 @@ class SqliteStore(Store):
     @contextmanager
     def read(self, version: int) -> Iterator[Contents]:
         if not self._database.exists():
-            raise sql.unknown_version(self._target, version)
+            raise sql_positions.unknown_version(self._target, version)
         with self._database.connected("rw") as connection:
             connection.execute("BEGIN")  # all that follows is of one state
             found = self._tables.all_stored(connection).get(version)
             if found is None:
-                raise sql.unknown_version(self._target, version)
+                raise sql_positions.unknown_version(self._target, version)
             table = found.table(self._target)
             cursor = connection.execute(f"SELECT {names(found.fields.names)} FROM {quoted(table)}")
             yield Contents(found.position, self._batches(cursor, found.fields))
@@ -146,7 +146,7 @@ class SqliteStore(Store):
         old = stored.table(self._target)
         new = name_of(self._target, stored.version, is_live=is_live)
         if exists(connection, new):
-            raise sql.not_ours(new, self._target)
+            raise sql_positions.not_ours(new, self._target)
         connection.execute(f"ALTER TABLE {quoted(old)} RENAME TO {quoted(new)}")
         self._tables.save(connection, replace(stored, is_live=is_live))
 

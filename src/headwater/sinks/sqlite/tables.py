@@ -5,11 +5,11 @@ import sqlite3
 import pyarrow as pa
 
 from headwater.errors import StoreRefused
-from headwater.sinks import sql
+from headwater.sinks import sql_positions
 from headwater.sinks.contract import Target, fields_to_text
-from headwater.sinks.evolving import evolved
-from headwater.sinks.nested import is_nested
-from headwater.sinks.sql import POSITIONS, Stored, names, quoted
+from headwater.sinks.rows.nested import is_nested
+from headwater.sinks.rows.schema_evolution import evolved
+from headwater.sinks.sql_positions import POSITIONS, Stored, names, quoted
 from headwater.sinks.sqlite.values import column_type
 
 
@@ -56,7 +56,7 @@ class Tables:
     def create(self, connection: sqlite3.Connection, stored: Stored) -> None:
         table, fields = stored.table(self.target), stored.fields
         if exists(connection, table):
-            raise sql.not_ours(table, self.target)
+            raise sql_positions.not_ours(table, self.target)
         columns = [f"{quoted(field.name)} {column_type(field)}" for field in fields]
         kind = "STRICT"
         if self.target.key:
@@ -73,17 +73,17 @@ class Tables:
         """That it is there, with the key of the target. Raises StoreRefused."""
         table = stored.table(self.target)
         if not exists(connection, table):
-            raise sql.gone(table)
+            raise sql_positions.gone(table)
         rows = connection.execute(f"PRAGMA table_info({quoted(table)})").fetchall()
         key = [row[1] for row in sorted(rows, key=lambda row: row[5]) if row[5]]
-        sql.check_key(table, key, self.target)
+        sql_positions.check_key(table, key, self.target)
 
     def evolve(
         self, connection: sqlite3.Connection, stored: Stored, fields: pa.Schema
     ) -> pa.Schema:
         """All columns; those that are new are added."""
         changed = evolved(stored.fields, fields)
-        sql.check_names(changed.fields)
+        sql_positions.check_names(changed.fields)
         for field in changed.widened:
             # Integers of all sizes are one type here. Of other texts a key would have two forms.
             if field.name in self.target.key and column_type(field) != "INTEGER":

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.errors import RowRefused, StoreRefused
-from headwater.sinks.nested import is_nested
-from headwater.sinks.sql import without
-from headwater.sinks.sql_texts import from_texts, to_texts
+from headwater.sinks.rows.nested import is_nested
+from headwater.sinks.rows.sql_literals import from_texts, to_texts
+from headwater.sinks.sql_positions import without
 
 
 def column_type(field: pa.Field) -> str:

@@ -8,12 +8,12 @@ from typing import Any, Final
 import pyarrow as pa
 
 from headwater.errors import RowRefused
-from headwater.sinks import sql
+from headwater.sinks import sql_positions
 from headwater.sinks.contract import Batch, Refuse, Writer, is_applied
-from headwater.sinks.evolving import fitted
-from headwater.sinks.readable import shown
-from headwater.sinks.reducing import reduce
-from headwater.sinks.sql import Stored, names, quoted
+from headwater.sinks.rows.last_by_key import reduce
+from headwater.sinks.rows.row_validation import shown
+from headwater.sinks.rows.schema_evolution import fitted
+from headwater.sinks.sql_positions import Stored, names, quoted
 from headwater.sinks.sqlite.database import Database
 from headwater.sinks.sqlite.tables import Tables
 from headwater.sinks.sqlite.values import checked, to_stored
@@ -39,7 +39,7 @@ class SqliteWriter(Writer):
         with self._database.transaction(self._connection):
             stored = self._tables.all_stored(self._connection).get(self._version)
             if stored is None or stored.epoch != self._epoch:
-                raise sql.fenced(self._target, self._version)
+                raise sql_positions.fenced(self._target, self._version)
             position = stored.position
             if not is_applied(position, batch):
                 position = batch.position()
@@ -117,4 +117,4 @@ def _refusal(error: Exception, row: dict[str, Any], table: str, key: tuple[str, 
     # "UNIQUE constraint failed: orders.email", "NOT NULL constraint failed: orders.name", …
     columns = re.findall(rf"{re.escape(table)}\.([^,]+)", str(error))
     column = next((each for each in columns if each not in key), columns[0] if columns else "")
-    return sql.refusal(row, column, f"table {table} does not take a row", str(error))
+    return sql_positions.refusal(row, column, f"table {table} does not take a row", str(error))

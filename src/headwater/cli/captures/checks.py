@@ -1,0 +1,97 @@
+"""What is wrong with the captures of the configuration: their databases, rules and positions.
+For `headwater doctor`; changes nothing.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+
+from headwater import config
+from headwater.capture import positions
+from headwater.capture.contract import Source
+from headwater.capture.positions import Stored
+from headwater.capture.settings import CaptureSettings, with_password
+from headwater.capture.shaping import Shaper
+from headwater.capture.sources import source_of
+from headwater.cli.commands.doctor import Finding
+from headwater.client.compacted import read_committed_latest
+from headwater.errors import HeadwaterError, PositionLost, TableRefused
+from headwater.inspect.captures import connected, stored_of
+from headwater.settings import ClientSettings
+from headwater.terminal.output import plural
+
+
+def check_captures(read: config.Config, client: ClientSettings) -> Iterator[Finding]:
+    """`client`: as whom to ask the broker for their positions."""
+    records: Mapping[bytes, bytes] = {}
+    loaded = dataclasses.replace(read, client=client)
+    try:
+        connected(loaded)
+        records = read_committed_latest(loaded.bootstrap(), client, positions.TOPIC)
+    except HeadwaterError as error:
+        found = f"their positions cannot be read: {error}"
+        yield Finding("warning", "captures", found, error.hint)
+    for name, settings in read.captures.items():
+        yield from _check_capture(loaded, settings, positions.decode(name, records))
+
+
+def _check_capture(
+    loaded: config.Config, settings: CaptureSettings, stored: Stored
+) -> Iterator[Finding]:
+    check = f"capture {settings.name}"
+    try:
+        source = source_of(with_password(settings))
+    except HeadwaterError as error:
+        yield _finding(check, error)
+        return
+    try:
+        problems = source.check()
+        yield from (_finding(check, problem) for problem in problems)
+        if all(isinstance(problem, TableRefused) for problem in problems):
+            yield from _check_tables(check, settings, source)
+            yield from _check_position(check, loaded, settings.name, stored, source)
+            for advice in source.advice():
+                yield Finding("warning", check, str(advice), advice.hint)
+    except HeadwaterError as error:
+        yield _finding(check, error)
+    finally:
+        source.close()
+    for table, state in stored.tables.items():
+        if state.failed is not None:
+            found = f"{table} is not followed: {state.failed.what}"
+            yield Finding("broken", check, found, state.failed.hint)
+
+
+def _check_position(
+    check: str, loaded: config.Config, name: str, stored: Stored, source: Source
+) -> Iterator[Finding]:
+    if stored.capture is None:
+        return
+    try:
+        is_known = source.check_position(stored.capture.position)
+    except PositionLost:
+        # A running capture may have moved on, and the database have forgotten, since it was read.
+        now = stored_of(name, loaded.bootstrap(), loaded.client).capture
+        if now is None or now.position == stored.capture.position:
+            raise
+        is_known = True
+    if is_known:
+        yield Finding("ok", check, "the database's log goes back to its position")
+
+
+def _check_tables(check: str, settings: CaptureSettings, source: Source) -> Iterator[Finding]:
+    tables = source.tables()
+    if tables:
+        found = f"{settings.shown_source} answers; {plural(len(tables), 'table')} to follow"
+        yield Finding("ok", check, found)
+        shaper = Shaper(settings, source.connector, source.database)
+        yield from (_finding(check, problem) for problem in shaper.check(tables))
+    else:
+        hint = f"do the patterns fit? capture.{settings.name}.tables = {list(settings.tables)}"
+        yield Finding(
+            "warning", check, f"{settings.shown_source} answers; no table to follow", hint
+        )
+
+
+def _finding(check: str, error: HeadwaterError) -> Finding:
+    level = "warning" if isinstance(error, TableRefused) else "broken"
+    return Finding(level, check, str(error).replace("\n", "; "), error.hint)

@@ -1,0 +1,72 @@
+"""`headwater init DIR`: a small project that runs as it is, and whose files explain themselves."""
+
+import argparse
+import shlex
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+import headwater
+from headwater.cli.parser import Command, Parser, output_options
+from headwater.errors import HeadwaterError, UsageError
+from headwater.terminal.output import path_to_type, print_json, say, styled
+
+_TEMPLATE: Final = Path(headwater.__file__).parent / "project_template"
+_RENAMED: Final = {"gitignore": ".gitignore"}  # else it would count for our own repository
+_DATABASE: Final = "shop.db"
+
+
+def _configure(parser: Parser) -> None:
+    parser.add_argument("directory", metavar="DIR", help="where; made if it is not there")
+    output_options(parser)
+
+
+def _run(args: argparse.Namespace) -> int:
+    directory = Path(args.directory)
+    try:
+        files = _written(directory)
+    except OSError as error:
+        raise HeadwaterError(
+            "the project cannot be written",
+            detail=f"{error.filename or directory}: {(error.strerror or str(error)).lower()}",
+        ) from error
+    if args.json:
+        print_json({"directory": str(directory.resolve()), "files": files})
+        return 0
+    say(f"{styled(args.directory, 'bold')} has {', '.join(files)}\n\nnext:")
+    for line in [*path_to_type(), f"cd {shlex.quote(args.directory)}", "headwater up"]:
+        say(f"  {styled(line, 'bold')}")
+    say("\nREADME.md there says what to try then")
+    return 0
+
+
+def _written(directory: Path) -> list[str]:
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise UsageError(
+            f"{directory} is there already, and not empty", hint="name a directory that is new"
+        )
+    directory.mkdir(parents=True, exist_ok=True)
+    files = []
+    for source in sorted(_TEMPLATE.rglob("*")):
+        if not source.is_file() or source.suffix == ".pyc":
+            continue
+        place = source.relative_to(_TEMPLATE)
+        place = place.with_name(_RENAMED.get(place.name, place.name))
+        (directory / place).parent.mkdir(exist_ok=True)
+        shutil.copyfile(source, directory / place)
+        files.append(str(place))
+    with closing(sqlite3.connect(directory / _DATABASE)) as connection:
+        connection.executescript((_TEMPLATE / "schema.sql").read_text(encoding="utf-8"))
+    return [*files, _DATABASE]
+
+
+COMMANDS = {
+    "": Command(
+        "write a small project that runs as it is",
+        _configure,
+        _run,
+        "  headwater init shop\n  cd shop && headwater up",
+    )
+}

@@ -1,0 +1,183 @@
+"""`headwater pipeline list | status | run | rebuild | promote`: what is derived from the log.
+
+list and status start no Spark: stores say themselves how far they are.
+"""
+
+import argparse
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from headwater.cli.parser import Command, Parser
+from headwater.cli.pipelines import rebuild, run
+from headwater.inspect.captures import client_options, connected, load
+from headwater.inspect.pipelines import NEW, RUNNING, Known, KnownWrite, known_pipelines, wanted
+from headwater.terminal.output import (
+    count,
+    duration,
+    note,
+    plural,
+    print_json,
+    say,
+    size,
+    styled,
+    table,
+)
+
+_STYLES = {RUNNING: "green", NEW: "dim"}
+_MISSED = ("late", "future", "without_time")
+_JOINED = {"waiting": "waiting for the table", "unmatched": "without a row", "too_old": "too old"}
+_SLOW_S = 10  # who is behind by less does not keep people waiting
+_NONE = "no pipelines yet; a section [pipeline.NAME] in headwater.toml makes one"
+
+
+def _configure_list(parser: Parser) -> None:
+    client_options(parser)
+
+
+def _list(args: argparse.Namespace) -> int:
+    loaded = load(args)
+    connected(loaded)
+    known = known_pipelines(loaded, wanted(loaded, []))
+    if args.json:
+        print_json([each.as_json() for each in known])
+    elif known:
+        headers = ("pipeline", "file", "state", "writes", ">lag")
+        say(table(headers, (_cells(each) for each in known)))
+    else:
+        note(_NONE)
+    return 0
+
+
+def _cells(known: Known) -> tuple[str, ...]:
+    lags = [each.lag for each in known.writes]
+    lag = "-" if not lags or None in lags else count(sum(each or 0 for each in lags))
+    writes = ", ".join(each.name for each in known.writes) or "-"
+    return known.name, known.file, known.state, writes, lag
+
+
+def _configure_status(parser: Parser) -> None:
+    parser.add_argument("names", metavar="NAME", nargs="*", help="pipelines (all)")
+    client_options(parser)
+
+
+def _status(args: argparse.Namespace) -> int:
+    loaded = load(args)
+    connected(loaded)
+    known = known_pipelines(loaded, wanted(loaded, args.names))
+    if args.json:
+        print_json([each.as_json() for each in known])
+    elif not known:
+        note(_NONE)
+    for index, each in enumerate(known if not args.json else ()):
+        if index:
+            say()
+        _show(each)
+    return 0 if all(each.is_well for each in known) else 3
+
+
+def _show(known: Known) -> None:
+    state = styled(known.state, _STYLES.get(known.state, "bold yellow"))
+    say(f"{styled(known.name, 'bold')}  {state}  {known.file}")
+    _show_error(known.error, known.hint, "  ")
+    if not known.is_running:
+        say(f"  `headwater pipeline run {known.name}` starts it")
+    for topic, number in known.dead_letters.items():
+        say(styled(f"  {plural(number, 'record')} of {topic} unreadable: in {topic}.dlq", "yellow"))
+    for each in known.writes:
+        _show_write(known, each)
+    late = sum(known.late_rows.values())
+    if late:
+        say(f"  {plural(late, 'row')} put aside: in {known.name}.late")
+
+
+def _show_error(error: str | None, hint: str | None, indent: str) -> None:
+    if error:
+        say(f"{indent}{styled('error:', 'bold red')} {error}")
+        if hint:
+            say(f"{indent}{styled('hint:', 'bold cyan')} {hint}")
+
+
+def _show_write(known: Known, write: KnownWrite) -> None:
+    told = write.told
+    is_at_work = known.is_running and not known.is_starting
+    say(f"  {styled(write.name, 'bold')}  {told.get('state', '') if is_at_work else ''}".rstrip())
+    if is_at_work:
+        _show_error(told.get("error"), told.get("hint"), "    ")
+    if write.error is not None:
+        say(f"    {styled('error:', 'bold red')} the store cannot be asked: {write.error}")
+    elif write.lag is not None:
+        behind = "in step" if write.lag == 0 else f"{plural(write.lag, 'record')} behind"
+        batch = f", batch {write.position.batch}" if write.position else ""
+        say(f"    {behind}{batch}")
+    if write.refused:
+        rows = plural(write.refused, "row")
+        letters = f"{known.name}.dlq"
+        say(styled(f"    {rows} refused by the store: in {letters}", "yellow"))
+    if told.get("batch_ms") is not None:
+        rate = count(round(told.get("rows_per_s") or 0))
+        ago = f", {duration(write.idle_s)} ago" if write.is_idle and write.idle_s else ""
+        records = plural(told["rows"], "record")
+        say(f"    last batch  {records} in {told['batch_ms']} ms ({rate}/s){ago}")
+    if told.get("state_rows"):
+        say(f"    state  {count(told['state_rows'])} rows, {size(told['state_bytes'])}")
+    for name, each in write.operators.items():
+        _show_operator(name, each)
+    if len(write.versions) > 1:
+        shown = ", ".join(
+            f"{each.number} (live)" if each.is_live else str(each.number) for each in write.versions
+        )
+        say(f"    versions  {shown}")
+
+
+def _show_operator(name: str, told: Mapping[str, Any]) -> None:
+    """Its counts are exact: they are part of the state that the last batch left."""
+    say(f"    {name}")
+    say(f"      state  {plural(told['state_rows'], 'row')}, {size(told['state_bytes'])}")
+    behind_s = told.get("watermark_gap_s")
+    if behind_s is not None:
+        gap = f"{duration(behind_s)} behind" if behind_s >= 0 else f"{duration(-behind_s)} ahead"
+        say(f"      watermark  {_at(told['watermark_us'])} ({gap})")
+    slowest = told.get("slowest")
+    if behind_s is not None and slowest and slowest["behind_s"] >= _SLOW_S:
+        behind = duration(slowest["behind_s"])
+        say(f"      waits for  {slowest['name']}, {behind} behind the furthest")
+    missed = {each.replace("_", " "): told.get(each, 0) for each in _MISSED}
+    shown = ", ".join(f"{count(number)} {what}" for what, number in missed.items() if number)
+    if shown:
+        judged = f"of {plural(told['events'], 'row')}  " if "events" in told else ""
+        say(f"      {judged}{shown}")
+    shown = ", ".join(
+        f"{count(told[each])} {what}" for each, what in _JOINED.items() if told.get(each)
+    )
+    if shown:
+        say(f"      events  {shown}")
+    if told.get("not_events"):
+        say(
+            f"      {plural(told['not_events'], 'row')} passed over: changes and deletes, no events"
+        )
+    if told.get("late_alert"):
+        share = f"{100 * told['late_share']:.2g} %"
+        say(styled(f"      {share} of the last ten minutes' rows were not taken in", "bold yellow"))
+
+
+def _at(time_us: int) -> str:
+    try:
+        told = datetime.fromtimestamp(time_us / 1e6, UTC).isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError, OSError):
+        return f"{time_us} µs"
+    return told.replace("+00:00", "Z")
+
+
+COMMANDS = {
+    "list": Command("the pipelines, and how far each is", _configure_list, _list),
+    "status": Command(
+        "rates, lag, state and versions of pipelines; exit code 3 if one is not well",
+        _configure_status,
+        _status,
+        "  headwater pipeline status\n  headwater pipeline status revenue --json",
+    ),
+    "run": run.COMMAND,
+    "rebuild": rebuild.REBUILD,
+    "promote": rebuild.PROMOTE,
+}

@@ -1,0 +1,161 @@
+"""`headwater verify [NAME …]`: whether stores are what their pipelines derive from the log, and
+captured topics what their tables are. All in one Spark.
+"""
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from headwater import config
+from headwater.cli.parser import Command, Parser
+from headwater.errors import UsageError
+from headwater.inspect.captures import client_options, connected, load
+from headwater.inspect.pipelines import spark_of, wanted
+from headwater.terminal.output import count, note, plural, print_json, say, styled
+from headwater.terminal.progress import is_told
+
+if TYPE_CHECKING:
+    from headwater.pipelines.running.runner import Pipeline
+    from headwater.pipelines.verification.stores import Difference, Verdict
+
+
+def _configure(parser: Parser) -> None:
+    parser.add_argument(
+        "names",
+        metavar="NAME",
+        nargs="*",
+        help="pipelines, pipeline/sink/table, topics of captured tables (all pipelines)",
+    )
+    client_options(parser)
+
+
+def _verify(args: argparse.Namespace) -> int:
+    loaded = load(args)
+    names = args.names or list(loaded.pipelines)
+    captured = [name for name in names if _is_captured(loaded, name)]
+    writes = [name.partition("/") for name in names if name not in captured]
+    wanted(loaded, [pipeline for pipeline, _, _ in writes])
+    if not names:
+        raise UsageError(
+            "there is nothing to verify",
+            hint="a section [pipeline.NAME] in headwater.toml makes a pipeline",
+        )
+    connected(loaded)
+    if is_told(args):
+        note("starting Spark …")
+    from headwater.pipelines.running.runner import pipelines_of
+    from headwater.pipelines.verification.captures import verify_captured
+
+    pipelines = {
+        each.name: each
+        for each in pipelines_of(
+            loaded,
+            lambda: spark_of(loaded, "headwater verify"),
+            list(dict.fromkeys(pipeline for pipeline, _, _ in writes)),
+        )
+    }
+    verdicts = []
+    for pipeline, _, write in writes:
+        verdicts += _verified(args, pipelines[pipeline], write)
+    for topic in captured:
+        if is_told(args):
+            note(f"reading the table of {topic} …")
+        spark = spark_of(loaded, "headwater verify")
+        verdicts.append((topic, verify_captured(loaded, spark, topic)))
+    return _told(args, verdicts)
+
+
+def _is_captured(loaded: config.Config, name: str) -> bool:
+    return name not in loaded.pipelines and name.split(".", maxsplit=1)[0] in loaded.captures
+
+
+def _verified(
+    args: argparse.Namespace, pipeline: "Pipeline", write: str
+) -> "list[tuple[str, Verdict]]":
+    """One write of the pipeline, or all that can be read back."""
+    from headwater.pipelines.verification.stores import is_readable, verify
+
+    verdicts = []
+    for each in [write] if write else [each.name for each in pipeline.flow().writes]:
+        if not write and not is_readable(pipeline, each):
+            note(f"{each} cannot be read back; what was sent was sent")
+            continue
+        if is_told(args):
+            note(f"deriving {each} from the log …")
+        verdicts.append((pipeline.name, verify(pipeline, each)))
+    return verdicts
+
+
+def _told(args: argparse.Namespace, verdicts: "list[tuple[str, Verdict]]") -> int:
+    if args.json:
+        print_json([{"name": name, **_as_json(each)} for name, each in verdicts])
+    else:
+        for _, verdict in verdicts:
+            _show(verdict)
+    return 0 if all(each.is_equal for _, each in verdicts) else 3
+
+
+def _show(verdict: "Verdict") -> None:
+    if verdict.not_derived:
+        note(f"not compared, for it is no longer derived: {', '.join(verdict.not_derived)}")
+    at = ", ".join(
+        f"{topic}-{partition}@{offset}"
+        for topic, partitions in sorted(verdict.position.offsets.items())
+        for partition, offset in sorted(partitions.items())
+    )
+    if verdict.is_equal:
+        say(
+            f"{styled('equal', 'bold green')}  {verdict.write} (version {verdict.version}):"
+            f" {plural(verdict.rows, 'row')} at {at}"
+        )
+        return
+    say(
+        f"{styled('different', 'bold red')}  {verdict.write} (version {verdict.version}):"
+        f" {count(verdict.count)} of {plural(verdict.rows, 'row')} at {at}"
+    )
+    for each in verdict.differences:
+        _show_difference(each)
+    if verdict.count > len(verdict.differences):
+        say(f"  … and {count(verdict.count - len(verdict.differences))} more")
+
+
+def _show_difference(difference: "Difference") -> None:
+    key = _row(difference.key)
+    if difference.stored is None:
+        say(f"  {key}: missing in the store; the log says {_row(difference.derived)}")
+    elif difference.derived is None:
+        say(f"  {key}: not in the log; the store has {_row(difference.stored)}")
+    else:
+        for column in difference.columns:
+            stored, derived = difference.stored[column], difference.derived[column]
+            say(f"  {key}: {column} is {stored!r} in the store, {derived!r} by the log")
+
+
+def _row(row: dict[str, Any] | None) -> str:
+    return ", ".join(f"{name}={value}" for name, value in (row or {}).items())
+
+
+def _as_json(verdict: "Verdict") -> dict[str, Any]:
+    return {
+        "write": verdict.write,
+        "version": verdict.version,
+        "is_equal": verdict.is_equal,
+        "rows": verdict.rows,
+        "offsets": verdict.position.offsets,
+        "different": verdict.count,
+        "not_derived": verdict.not_derived,
+        "differences": [
+            {"key": each.key, "stored": each.stored, "derived": each.derived}
+            for each in verdict.differences
+        ],
+    }
+
+
+COMMANDS = {
+    "": Command(
+        "prove that a store equals what the log says; exit code 3 if it does not",
+        _configure,
+        _verify,
+        "  headwater verify\n  headwater verify revenue\n"
+        "  headwater verify revenue/warehouse/revenue --json",
+    )
+}

@@ -1,0 +1,48 @@
+"""`headwater wait NAME`: until a derived store has what was written."""
+
+import argparse
+import time
+
+from headwater.cli.parser import Command, Parser, duration_s
+from headwater.inspect.captures import client_options, connected, load
+from headwater.terminal.output import print_json, say
+
+
+def _configure(parser: Parser) -> None:
+    parser.add_argument("name", metavar="NAME", help="pipeline, or pipeline/sink/table")
+    parser.add_argument(
+        "token",
+        metavar="TOKEN",
+        nargs="?",
+        help="records that must be in, topic:partition:offset with commas between"
+        " (all that is committed now, in the log and in captured databases)",
+    )
+    parser.add_argument(
+        "--timeout", metavar="DURATION", type=duration_s, default=30.0, help="how long (30s)"
+    )
+    client_options(parser)
+
+
+def _wait(args: argparse.Namespace) -> int:
+    from headwater.pipelines.running.waiting import wait
+
+    loaded = load(args)
+    connected(loaded)
+    began_s = time.monotonic()
+    positions = wait(args.name, args.token, timeout_s=args.timeout, loaded=loaded)
+    if args.json:
+        print_json({name: each.offsets for name, each in positions.items()})
+    else:
+        took_s = time.monotonic() - began_s
+        say(f"{', '.join(positions)}: there after {took_s:.2f} s")
+    return 0
+
+
+COMMANDS = {
+    "": Command(
+        "wait until a derived store has what was written; exit code 3 if it does not in time",
+        _configure,
+        _wait,
+        "  headwater wait revenue\n  headwater wait revenue orders:0:41 --timeout 5s",
+    )
+}

@@ -1,0 +1,1 @@
+"""The subcommands of `headwater pipeline`, and the checks of `headwater doctor` about pipelines."""

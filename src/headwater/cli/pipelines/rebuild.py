@@ -1,0 +1,141 @@
+"""`headwater pipeline rebuild NAME`, `headwater pipeline promote NAME`: a store derived anew."""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from headwater.cli.parser import Command, Parser, whole_number
+from headwater.cli.pipelines.run import STOP_S
+from headwater.inspect.captures import client_options
+from headwater.inspect.pipelines import started
+from headwater.terminal.output import duration, note, print_json, say
+from headwater.terminal.progress import Progress, is_told
+from headwater.terminal.stop_signals import stop_on_signals
+
+if TYPE_CHECKING:
+    from headwater.pipelines.running import rebuilding
+
+
+def _configure(parser: Parser) -> None:
+    parser.add_argument("name", metavar="NAME", help="pipeline: [pipeline.NAME]")
+    parser.add_argument("--write", metavar="SINK/TABLE", help="only this of its writes (all)")
+
+
+def _configure_rebuild(parser: Parser) -> None:
+    _configure(parser)
+    parser.add_argument(
+        "--resume", action="store_true", help="go on with a rebuild that was stopped"
+    )
+    parser.add_argument(
+        "--promote", action="store_true", help="make the new version live when it is whole"
+    )
+    client_options(parser)
+
+
+def _rebuild(args: argparse.Namespace) -> int:
+    if is_told(args):
+        note("starting Spark …")
+    _, pipeline = started(args, args.name)
+    from headwater.pipelines.running import rebuilding
+
+    shown = _Shown("rebuilding", quiet=not is_told(args))
+    try:
+        versions = rebuilding.rebuild(
+            pipeline,
+            only=args.write,
+            resume=args.resume,
+            report=shown.report,
+            stop=stop_on_signals(STOP_S),
+        )
+    finally:
+        shown.close()
+    if args.promote:
+        rebuilding.promote(pipeline, only=args.write)
+    if args.json:
+        print_json({"versions": versions, "promoted": args.promote})
+        return 0
+    for name, version in versions.items():
+        say(f"{name}: version {version} is whole{' and live' if args.promote else ''}")
+    if not args.promote:
+        say(f"`headwater pipeline promote {args.name}` makes it live")
+    return 0
+
+
+def _configure_promote(parser: Parser) -> None:
+    _configure(parser)
+    parser.add_argument(
+        "--version",
+        metavar="N",
+        type=whole_number(1, 1 << 30),
+        help="the version to make live (the newest); an older one goes back to it",
+    )
+    parser.add_argument("--drop", action="store_true", help="remove the version that was live")
+    client_options(parser)
+
+
+def _promote(args: argparse.Namespace) -> int:
+    if is_told(args):
+        note("starting Spark …")
+    _, pipeline = started(args, args.name)
+    from headwater.pipelines.running import rebuilding
+
+    shown = _Shown("catching up", quiet=not is_told(args))
+    try:
+        promoted = rebuilding.promote(
+            pipeline,
+            only=args.write,
+            version=args.version,
+            report=shown.report,
+            stop=stop_on_signals(STOP_S),
+        )
+    finally:
+        shown.close()
+    if args.drop:
+        writes = {write.name: write for write in pipeline.flow().writes}
+        for name, (before, now) in promoted.items():
+            if before is not None and before != now:
+                rebuilding.drop(pipeline, writes[name], before)
+    if args.json:
+        print_json({name: {"was": was, "is": now} for name, (was, now) in promoted.items()})
+        return 0
+    for name, (was, now) in promoted.items():
+        say(f"{name}: version {now} is live" + (f", {was} was" if was not in (None, now) else ""))
+        if was not in (None, now) and not args.drop:
+            say(f"`headwater pipeline promote {args.name} --version {was}` goes back")
+    return 0
+
+
+class _Shown:
+    """One bar for all writes of the pipeline."""
+
+    def __init__(self, doing: str, *, quiet: bool) -> None:
+        self._doing = doing
+        self._quiet = quiet
+        self._bar: Progress | None = None
+        self._done: dict[str, tuple[int, int]] = {}
+
+    def report(self, progress: "rebuilding.Progress") -> None:
+        self._done[progress.write] = (progress.done, progress.total)
+        done = sum(each for each, _ in self._done.values())
+        total = sum(each for _, each in self._done.values())
+        if self._bar is None:
+            self._bar = Progress(self._doing, total=total or None, quiet=self._quiet)
+        left = progress.remaining_s
+        self._bar.update(done, done, f", {duration(left)} left" if left else "")
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+REBUILD = Command(
+    "derive the stores anew, beside those in use",
+    _configure_rebuild,
+    _rebuild,
+    "  headwater pipeline rebuild revenue\n  headwater pipeline rebuild revenue --promote",
+)
+PROMOTE = Command(
+    "put a rebuilt version in the place of the live one",
+    _configure_promote,
+    _promote,
+    "  headwater pipeline promote revenue\n  headwater pipeline promote revenue --version 1",
+)

@@ -1,0 +1,97 @@
+"""`headwater pipeline run [NAME …]`: pipelines in the foreground, all in one Spark application."""
+
+import argparse
+import json
+import logging
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Final
+
+from headwater import config
+from headwater.broker.logs import JsonFormatter, TextFormatter
+from headwater.cli.parser import Command, Parser
+from headwater.errors import UsageError
+from headwater.inspect.captures import client_options, connected, load
+from headwater.inspect.pipelines import spark_of, wanted
+from headwater.pipelines.running import status
+from headwater.pipelines.running.store_lookup import place_of
+from headwater.terminal.output import note, plural, say, styled
+from headwater.terminal.stop_signals import stop_on_signals
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STOP_S: Final = 20.0  # what has not ended by then is left as it is
+
+
+def _configure(parser: Parser) -> None:
+    parser.add_argument("names", metavar="NAME", nargs="*", help="pipelines (all)")
+    client_options(parser, json_help="write one JSON object at the start, and the log as JSON")
+
+
+def _run(args: argparse.Namespace) -> int:
+    loaded = load(args)
+    names = wanted(loaded, args.names)
+    if not names:
+        raise UsageError(
+            "there is nothing to run",
+            hint="a section [pipeline.NAME] in headwater.toml makes a pipeline",
+        )
+    connected(loaded)
+    _log_to_stderr(loaded.broker.log_level, as_json=args.json)
+    if args.verbose:
+        logging.getLogger("headwater.pipelines").setLevel(logging.DEBUG)
+    from headwater.pipelines.running.runner import Runner, pipelines_of
+
+    began_s = time.monotonic()
+    pipelines = pipelines_of(loaded, lambda: _started(loaded, names, quiet=args.json), names)
+    stop = stop_on_signals(STOP_S)  # not before: Spark takes SIGINT for itself when it starts
+    runner = Runner(pipelines, stop)
+    if args.json:
+        say(json.dumps({"pipelines": names, "bootstrap": loaded.bootstrap(), "pid": os.getpid()}))
+    else:
+        took_s = time.monotonic() - began_s
+        say(f"Spark is there after {took_s:.0f} s; {plural(len(names), 'pipeline')} on it")
+        if sys.stdout.isatty():
+            name = styled(f"headwater pipeline status {names[0]}", "bold")
+            say(f"\nlook, in another terminal:\n  {name}\n\nCtrl-C stops it\n")
+    sys.stdout.flush()
+    try:
+        runner.run()
+        pipelines[0].spark.stop()
+    except Exception:
+        if not stop.is_set():  # else Java was asked to stop, too, and was faster
+            raise
+    if not stop.is_set():  # all of them ended by themselves
+        raise runner.errors()[0]
+    if not args.json:
+        say("stopped; the next run goes on from here")
+    return 0
+
+
+def _started(loaded: config.Config, names: list[str], *, quiet: bool) -> "SparkSession":
+    if not quiet:
+        note(f"starting Spark ({loaded.spark.master}) …")
+    place = place_of(loaded)
+    for name in names:
+        if status.read(place, name).is_running:
+            note(f"{name} is run by another process; this one takes over when that ends")
+        status.starting(place, name)
+    return spark_of(loaded, "headwater " + ", ".join(names))
+
+
+def _log_to_stderr(level: str, *, as_json: bool) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # What Py4J tells, also by the root logger, is told by us, in short.
+    handler.addFilter(lambda record: "/py4j/" not in record.pathname)
+
+
+COMMAND = Command(
+    "run pipelines in the foreground",
+    _configure,
+    _run,
+    "  headwater pipeline run\n  headwater pipeline run revenue",
+)

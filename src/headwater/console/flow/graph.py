@@ -1,0 +1,83 @@
+"""What the flow's picture is made of: nodes, and what goes from one to another."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from headwater.terminal.output import count
+
+SOURCE, TOPIC, PIPELINE, STORE, GROUP = "source", "topic", "pipeline", "store", "group"
+WELL, BEHIND, BROKEN, IDLE = "well", "behind", "broken", "idle"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """`cause` is why things wait for it, if they do."""
+
+    id: str
+    kind: str
+    name: str
+    href: str
+    state: str = WELL
+    notes: tuple[str, ...] = ()
+    per_s: float | None = None
+    lag: int | None = None
+    cause: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "kind": self.kind,
+            "name": self.name,
+            "href": self.href,
+            "state": self.state,
+            "notes": list(self.notes),
+            "records_per_s": self.per_s,
+            "lag": self.lag,
+            "cause": self.cause,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    source: str
+    target: str
+    per_s: float | None = None
+    lag: int | None = None
+    is_behind: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "from": self.source,
+            "to": self.target,
+            "records_per_s": self.per_s,
+            "lag": self.lag,
+            "is_behind": self.is_behind,
+        }
+
+
+@dataclass(slots=True)
+class Graph:
+    nodes: dict[str, Node] = field(default_factory=dict)
+    edges: dict[tuple[str, str], Edge] = field(default_factory=dict)
+
+    def add(self, node: Node) -> None:
+        self.nodes[node.id] = node
+
+    def join(self, edge: Edge) -> None:
+        self.edges[edge.source, edge.target] = edge
+
+    @property
+    def causes(self) -> list[Node]:
+        return [each for each in self.nodes.values() if each.cause is not None]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "nodes": [each.as_json() for each in self.nodes.values()],
+            "edges": [each.as_json() for each in self.edges.values()],
+            "causes": [{"id": each.id, "cause": each.cause} for each in self.causes],
+        }
+
+
+def shown_rate(per_s: float | None) -> str:
+    per_s = per_s or 0.0
+    return f"{count(round(per_s))}/s" if per_s >= 10 else f"{per_s:.1f}/s"

@@ -1,0 +1,225 @@
+"""What the pages on flow, groups, captures, pipelines and stores look at, for one user: readings
+that all who look share, and what they were over time.
+"""
+
+import asyncio
+import contextlib
+import math
+import time
+from typing import Any, Final
+
+from starlette.requests import Request
+
+from headwater.client import login
+from headwater.client.groups import SHARE
+from headwater.config import Config, nearest
+from headwater.console.flow.flow import TopicFlow, graph_of
+from headwater.console.flow.graph import Graph
+from headwater.console.project.definitions import Project, ProjectState
+from headwater.console.project.group_lags import GroupLag, LagHistory, read_groups
+from headwater.console.project.write_history import WriteHistory
+from headwater.console.topics.topic_list import Reading
+from headwater.console.web.access import Access, require_listener
+from headwater.console.web.not_found import NoSuchThing
+from headwater.errors import HeadwaterError
+from headwater.inspect.groups import committed, described, group_as_json, name_of
+from headwater.inspect.kafka_cluster import Cluster as KafkaCluster
+from headwater.inspect.share_groups import ShareGroup, dead_letters, share_groups
+
+_FLOW_AGE_S: Final = 1.0
+_PROJECT_AGE_S: Final = 2.0
+_GROUPS_AGE_S: Final = 5.0
+_QUEUES_AGE_S: Final = 3.0
+_SAMPLE_S: Final = 5.0  # while somebody looks
+_IDLE_SAMPLE_S: Final = 15.0  # while nobody does
+_LOOKS_S: Final = 60.0  # for how long one who has asked is taken to look
+_FORGOTTEN_S: Final = 3600.0  # after which a signed-in user's readings stop
+_MOST_TOPICS: Final = 200  # that nothing reads or writes, in the picture
+
+
+class Overview:
+    """Used on the event loop; made by `Access.part`, and closed with it."""
+
+    def __init__(self, access: Access, config: Config) -> None:
+        self.access = access
+        self.config = config
+        self.lags = LagHistory()
+        self.writes = WriteHistory()
+        self.kafka = KafkaCluster(access.bootstrap, login.properties_of(access.login))
+        self._project = Project(config, access.bootstrap, access.login)
+        self._asked_s = -math.inf  # when somebody looked last
+        self._sampler: asyncio.Task[None] | None = None
+
+    def close(self) -> None:
+        self._project.close()
+        if self._sampler is not None:
+            with contextlib.suppress(RuntimeError):  # a loop that has ended has ended it, too
+                self._sampler.get_loop().call_soon_threadsafe(self._sampler.cancel)
+
+    # Readings
+
+    async def project(self) -> ProjectState:
+        """Raises BrokerUnreachable, RequestRefused."""
+        self._look()
+        return await self._read_project()
+
+    async def groups(self) -> list[GroupLag]:
+        self._look()
+        return await self._read_groups()
+
+    async def group(self, name: str) -> dict[str, Any]:
+        """One group as `headwater group describe --json` tells it. Raises NoSuchThing."""
+        self._look()
+        self.lags.watch(name)
+        return await self.access.read(("group", name), self._describe, name)
+
+    async def queues(self) -> tuple[list[ShareGroup], dict[str, int]]:
+        """The share groups, and the dead letters that wait, by topic."""
+        self._look()
+        return await self.access.read("queues", self._read_queues, max_age_s=_QUEUES_AGE_S)
+
+    async def flow(self) -> Graph:
+        self._look()
+        return await self.access.shared.get("flow", self._read_flow, _FLOW_AGE_S)
+
+    async def _read_flow(self) -> Graph:
+        topics, project = await self.access.topics(), await self._read_project()
+        try:
+            groups = await self._read_groups()
+        except HeadwaterError:
+            groups = []  # one may see the flow without the right to see groups
+        if any(each.kind == SHARE for each in groups):
+            groups = await self._with_backlogs(groups)
+        # In a thread: thousands of groups take a while.
+        return await self.access.call(
+            graph_of,
+            project.captures,
+            project.pipelines,
+            _topic_flows(topics, project, groups),
+            groups,
+            self.writes.lags_s(),
+            self.writes.read_per_s(),
+            {name for name, each in self.config.sinks.items() if each.kind == "topic"} | {"topic"},
+        )
+
+    async def _with_backlogs(self, groups: list[GroupLag]) -> list[GroupLag]:
+        """What share groups read and have before them is told by their queues."""
+        try:
+            queues, _ = await self.queues()
+        except HeadwaterError:
+            return groups
+        told = {
+            each.name: GroupLag(
+                each.name, each.state, SHARE, tuple(each.topics), each.total("backlog")
+            )
+            for each in queues
+        }
+        return [told.get(each.name, each) for each in groups]
+
+    def forget(self, *names: Any) -> None:
+        """After a change: the next one to ask is told the new state."""
+        for each in names:
+            self.access.shared.forget(each)
+
+    async def _read_project(self) -> ProjectState:
+        def read() -> ProjectState:
+            require_listener(self.access.bootstrap)
+            return self._project.read()
+
+        state = await self.access.read("project", read, max_age_s=_PROJECT_AGE_S)
+        self.writes.add(state.pipelines, state.at)
+        return state
+
+    async def _read_groups(self) -> list[GroupLag]:
+        async def read() -> list[GroupLag]:
+            groups = await self.access.ask(read_groups)
+            self.lags.add(groups, time.time())
+            return groups
+
+        return await self.access.shared.get("groups", read, _GROUPS_AGE_S)
+
+    def _describe(self, name: str) -> dict[str, Any]:
+        require_listener(self.access.bootstrap)
+        group = described(self.kafka, [name])[name]
+        commits = committed(self.kafka, [name])[name]
+        if not commits and not group.members and name_of(group.state) in ("dead", "unknown"):
+            raise NoSuchThing(f"there is no group {name}", hint="/groups shows those that exist")
+        return group_as_json(self.kafka, name, group, commits)
+
+    def _read_queues(self) -> tuple[list[ShareGroup], dict[str, int]]:
+        require_listener(self.access.bootstrap)
+        groups = share_groups(self.kafka)
+        letters: dict[str, int] = {}
+        topics = {topic for group in groups for topic in group.topics}
+        for partition, number in dead_letters(self.kafka, topics).items():
+            letters[partition.topic] = letters.get(partition.topic, 0) + number
+        return groups, letters
+
+    # Samples
+
+    def start(self) -> None:
+        """Begins to sample, once; on the event loop."""
+        if self._sampler is None or self._sampler.done():
+            self._sampler = asyncio.get_running_loop().create_task(self._sample())
+
+    def _look(self) -> None:
+        self._asked_s = time.monotonic()
+        self.start()
+
+    async def _sample(self) -> None:
+        """Charts and rates need what was before somebody looked, so it goes on, less often, while
+        nobody does.
+        """
+        while True:
+            with contextlib.suppress(HeadwaterError):
+                await self.access.topics()  # for the rates
+            with contextlib.suppress(HeadwaterError):
+                await self._read_project()
+            with contextlib.suppress(HeadwaterError):
+                await self._read_groups()
+            idle_s = time.monotonic() - self._asked_s
+            if idle_s > _FORGOTTEN_S and self.access.user:
+                return
+            await asyncio.sleep(_SAMPLE_S if idle_s < _LOOKS_S else _IDLE_SAMPLE_S)
+
+
+def _topic_flows(
+    topics: Reading, project: ProjectState, groups: list[GroupLag]
+) -> dict[str, TopicFlow]:
+    """Those that something here reads or writes, and so many of the others, the busiest first."""
+    shown = [each for each in topics.topics.values() if not each.is_internal]
+    joined = {name for group in groups for name in group.topics}
+    joined |= {
+        name
+        for known in project.pipelines
+        for write in known.writes
+        for name in (*write.told.get("topics", ()), write.told["table"])
+    }
+    captured = tuple(f"{known.name}." for known in project.captures)
+    others = [
+        each
+        for each in shown
+        if each.name not in joined and not (captured and each.name.startswith(captured))
+    ]
+    others.sort(key=lambda each: (-(each.records_per_s or 0), each.name))
+    left_out = {each.name for each in others[_MOST_TOPICS:]}
+    return {
+        each.name: TopicFlow(each.records, each.records_per_s)
+        for each in shown
+        if each.name not in left_out
+    }
+
+
+def overview_of(request: Request) -> Overview:
+    """Of whoever asks."""
+    console = request.app.state.console
+    access: Access = console.access(request)
+    return access.part(Overview, lambda: Overview(access, console.config))
+
+
+def no_such(kind: str, name: str, known: list[str]) -> NoSuchThing:
+    meant = nearest(name, known)
+    return NoSuchThing(
+        f"there is no {kind} {name}",
+        hint=f"did you mean {meant}?" if meant else f"/{kind}s shows those that exist",
+    )

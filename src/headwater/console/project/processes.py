@@ -1,0 +1,15 @@
+"""What `headwater up` tells of the processes that it looks after."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from headwater.config import Config
+from headwater.supervisor import status_file
+
+
+def read_processes(config: Config) -> list[dict[str, Any]]:
+    """[] if nobody supervises here."""
+    base = config.path.parent if config.path else Path.cwd()
+    found = status_file.read(base / config.broker.data_dir)
+    return [dataclasses.asdict(each) for each in found.children] if found else []

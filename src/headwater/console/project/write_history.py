@@ -1,0 +1,113 @@
+"""How each write of a pipeline went over the last while: a bounded number of samples, kept by the
+console, for charts, rates, and how far behind it is in time.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headwater.inspect.pipelines import Known, KnownWrite
+
+_SAMPLES: Final = 360
+_WRITES: Final = 200
+_RATE_OVER_S: Final = 30.0
+_AT_LEAST_S: Final = 1.0  # between two samples
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """`read` and `end` count offsets of all partitions that the write reads."""
+
+    at: float
+    read: int | None
+    end: int
+    batch_ms: float | None
+    store_ms: float | None
+    rows_per_s: float | None
+    state_bytes: int | None
+    gap_s: float | None  # of the watermark that is furthest behind
+
+    @property
+    def lag(self) -> int | None:
+        return None if self.read is None else max(0, self.end - self.read)
+
+
+class WriteHistory:
+    """By <pipeline>/<sink>/<table>."""
+
+    def __init__(self) -> None:
+        self._samples: dict[str, deque[Sample]] = {}
+
+    def add(self, pipelines: Iterable[Known], at: float) -> None:
+        for known in pipelines:
+            for write in known.writes:
+                name = f"{known.name}/{write.name}"
+                if name not in self._samples and len(self._samples) >= _WRITES:
+                    continue
+                samples = self._samples.setdefault(name, deque(maxlen=_SAMPLES))
+                if not samples or at - samples[-1].at >= _AT_LEAST_S:
+                    samples.append(_sample(write, at, is_running=known.is_running))
+
+    def lag_s(self, name: str) -> float | None:
+        """How long ago the log ended where the store is now; None if that is not known. If it was
+        before the first sample, since then at least.
+        """
+        samples = self._samples.get(name)
+        if not samples or samples[-1].read is None:
+            return None
+        now = samples[-1]
+        if not now.lag:
+            return 0.0
+        passed = next(each for each in samples if each.end > (now.read or 0))
+        return now.at - passed.at
+
+    def lags_s(self) -> dict[str, float]:
+        return {name: lag for name in self._samples if (lag := self.lag_s(name)) is not None}
+
+    def read_per_s(self) -> dict[str, float]:
+        """Records that each write took in a second, over the last half minute."""
+        rates = {}
+        for name, samples in self._samples.items():
+            known = [
+                each
+                for each in samples
+                if each.read is not None and samples[-1].at - each.at <= _RATE_OVER_S
+            ]
+            if len(known) >= 2:
+                first, last = known[0], known[-1]
+                read = (last.read or 0) - (first.read or 0)
+                if read >= 0:  # else it was derived anew
+                    rates[name] = read / (last.at - first.at)
+        return rates
+
+    def chart(self, name: str, *series: tuple[str, str]) -> dict[str, Any]:
+        """For uPlot: (label, attribute of a sample) each."""
+        samples = self._samples.get(name, ())
+        return {
+            "x": [each.at for each in samples],
+            "series": [
+                {"label": label, "y": [getattr(each, attribute) for each in samples]}
+                for label, attribute in series
+            ],
+        }
+
+
+def _sample(write: KnownWrite, at: float, *, is_running: bool) -> Sample:
+    told = write.told if is_running else {}
+    batch = {} if write.is_idle else told
+    end = sum(sum(ends.values()) for ends in write.ends.values())
+    lag = write.lag
+    gaps = [each["watermark_gap_s"] for each in write.operators.values() if "watermark_gap_s" in
+            each]  # fmt: skip
+    operators = [each.get("state_bytes") or 0 for each in write.operators.values()]
+    return Sample(
+        at,
+        None if lag is None else end - lag,
+        end,
+        batch.get("batch_ms"),
+        batch.get("store_ms"),
+        0.0 if told and write.is_idle else batch.get("rows_per_s"),
+        (told.get("state_bytes") or 0) + sum(operators) if told else None,
+        max(gaps, default=None),
+    )

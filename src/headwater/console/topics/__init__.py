@@ -1,0 +1,1 @@
+"""Topics, their records and what is searched in them."""

@@ -1,0 +1,294 @@
+"""Bytes of a key, value or header, as people can read them.
+
+    json        indented
+    debezium    a change event: what was before, what is after, which columns differ
+    avro        of a topic named in [console.avro_schemas], with or without a registry's framing;
+                also what carries its schema (a container file)
+    text        UTF-8
+    hex         whatever it is
+
+Without a wish, the first that fits: nothing is guessed that the bytes do not show.
+"""
+
+import os
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from headwater.console.topics.records import Part
+from headwater.errors import HeadwaterError
+
+FORMS: Final = ("auto", "json", "debezium", "avro", "text", "hex")
+OPERATIONS: Final = {
+    "c": "created", "u": "updated", "d": "deleted", "r": "read by a snapshot", "t": "truncated",
+    "m": "message",
+}  # fmt: skip
+_PREVIEW_CHARACTERS: Final = 300
+_HEX_BYTES: Final = 16
+_MOST_HEX_BYTES: Final = 16 << 10
+_CONTAINER: Final = b"Obj\x01"
+_FRAMING_BYTES: Final = 5
+_MAX_INDENTATION_BYTES: Final = 4 << 20
+
+
+class Change(NamedTuple):
+    """One column of a change event."""
+
+    column: str
+    before: str | None  # JSON text; None: not there
+    after: str | None
+
+    @property
+    def is_changed(self) -> bool:
+        return self.before != self.after
+
+
+class Shown(NamedTuple):
+    """A part in the form in which it is shown."""
+
+    form: str  # one of FORMS but "auto", or "null", "empty"
+    text: str
+    note: str = ""  # why it is not in the form that was wished for
+    changes: tuple[Change, ...] = ()
+    operation: str = ""
+    source: Mapping[str, Any] | None = None
+    has_before: bool = False
+    has_after: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        data: dict[str, Any] = {"form": self.form, "text": self.text}
+        if self.note:
+            data["note"] = self.note
+        if self.form == "debezium":
+            data |= {
+                "operation": self.operation,
+                "changes": [{**each._asdict(), "is_changed": each.is_changed}
+                            for each in self.changes],
+                "source": self.source,
+            }  # fmt: skip
+        return data
+
+
+def shown(part: Part, form: str = "auto", *, avro_schema: str | None = None) -> Shown:
+    """In the form wished for, else in the first that fits."""
+    data = part.data
+    if data is None:
+        return Shown("null", "null")
+    if not data:
+        return Shown("empty", "")
+    note = ""
+    if form != "auto":
+        try:
+            return _READERS[form](data, avro_schema)
+        except _Unfit as unfit:
+            note = f"not {form}: {unfit}"
+    for each in ("debezium", "json", "avro", "text"):
+        try:
+            return _READERS[each](data, avro_schema)._replace(note=note)
+        except _Unfit:
+            continue
+    return _hex(data, avro_schema)._replace(note=note)
+
+
+def preview(part: Part, avro_schema: str | None = None) -> str:
+    """One line."""
+    data = part.data
+    if data is None:
+        return "null"
+    text: str | None
+    if avro_schema is not None or data.startswith(_CONTAINER):
+        try:
+            text = _dumped(_avro_value(data, avro_schema))
+        except _Unfit:
+            text = _utf8(data, may_be_cut=part.is_cut)
+    else:
+        text = _utf8(data, may_be_cut=part.is_cut)
+    if text is not None and '"op"' in text and not part.is_cut:
+        text = _change_preview(data) or text
+    if text is None or not _is_readable(text):
+        text = data[: _PREVIEW_CHARACTERS // 3].hex(" ")
+    text = " ".join(text[: _PREVIEW_CHARACTERS * 2].split())
+    is_longer = part.is_cut or len(text) > _PREVIEW_CHARACTERS
+    return text[:_PREVIEW_CHARACTERS] + ("…" if is_longer else "")
+
+
+def _change_preview(data: bytes) -> str | None:
+    """What a change event says: updated city "Wien" → "Graz"."""
+    try:
+        event = _debezium(data, None)
+    except _Unfit:
+        return None
+    if event.has_before and event.has_after:
+        told = [f"{each.column} {each.before} → {each.after}" for each in event.changes
+                if each.is_changed]  # fmt: skip
+    else:
+        told = [f"{each.column} {each.after or each.before}" for each in event.changes]
+    return f"{event.operation} {', '.join(told) or 'nothing'}"
+
+
+class _Unfit(Exception):
+    """The bytes are not of this form."""
+
+
+def _json(data: bytes, _: str | None) -> Shown:
+    return Shown("json", _indented(_loaded(data)))
+
+
+def _debezium(data: bytes, _: str | None) -> Shown:
+    """{"before": …, "after": …, "op": …}, alone or as the payload beside a schema."""
+    document = _loaded(data)
+    if isinstance(document, dict) and "payload" in document and "schema" in document:
+        document = document["payload"]
+    if (
+        not isinstance(document, dict)
+        or not isinstance(document.get("op"), str)
+        or not {"before", "after"} & document.keys()
+    ):
+        raise _Unfit("no change event: it has no op, before and after")
+    before, after = document.get("before"), document.get("after")
+    if not all(each is None or isinstance(each, dict) for each in (before, after)):
+        raise _Unfit("no change event: before and after are no rows")
+    columns = dict.fromkeys([*(before or {}), *(after or {})])
+    changes = tuple(
+        Change(column, _cell(before, column), _cell(after, column)) for column in columns
+    )
+    operation: str = document["op"]
+    source = document.get("source")
+    return Shown(
+        "debezium",
+        _indented(document),
+        changes=changes,
+        operation=OPERATIONS.get(operation) or operation,
+        source=source if isinstance(source, dict) else None,
+        has_before=before is not None,
+        has_after=after is not None,
+    )
+
+
+def _cell(row: Mapping[str, Any] | None, column: str) -> str | None:
+    if row is None or column not in row:
+        return None
+    return _dumped(row[column])
+
+
+def _avro(data: bytes, schema: str | None) -> Shown:
+    return Shown("avro", _indented(_avro_value(data, schema)))
+
+
+def _avro_value(data: bytes, schema: str | None) -> Any:
+    # Not above: fastavro takes a while to import, and most consoles never need it.
+    from headwater.console.topics import avro_values
+
+    try:
+        if data.startswith(_CONTAINER):
+            return avro_values.read_container(data)
+        if schema is None:
+            raise _Unfit("no schema for this topic in [console.avro_schemas]")
+        parsed = _schema(schema, _stamp(schema))
+        try:
+            return avro_values.read_value(data, parsed)
+        except avro_values.Unreadable:
+            if len(data) < _FRAMING_BYTES or data[0] != 0:
+                raise
+            return avro_values.read_value(data[_FRAMING_BYTES:], parsed)
+    except avro_values.Unreadable as error:
+        raise _Unfit(str(error)) from None
+
+
+@lru_cache(64)
+def _schema(file: str, stamp: float) -> Any:
+    from headwater.pipelines.decoding.avro import parsed_schema
+
+    try:
+        return parsed_schema("schema", file, [])
+    except HeadwaterError as error:
+        raise _Unfit(f"{file}: {error}") from None
+
+
+def _stamp(file: str) -> float:
+    try:
+        return os.stat(os.path.expanduser(file)).st_mtime
+    except OSError:
+        return 0.0
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        text = _utf8(value)
+        return text if text is not None else value.hex()
+    return str(value)
+
+
+def _text(data: bytes, _: str | None) -> Shown:
+    text = _utf8(data, may_be_cut=True)
+    if text is None:
+        raise _Unfit("no UTF-8")
+    if not _is_readable(text):
+        raise _Unfit("it has signs that cannot be shown")
+    return Shown("text", text)
+
+
+def _hex(data: bytes, _: str | None) -> Shown:
+    lines = []
+    for at in range(0, min(len(data), _MOST_HEX_BYTES), _HEX_BYTES):
+        row = data[at : at + _HEX_BYTES]
+        signs = "".join(chr(each) if 32 <= each < 127 else "·" for each in row)
+        lines.append(f"{at:08x}  {row.hex(' '):<47}  {signs}")
+    if len(data) > _MOST_HEX_BYTES:
+        lines.append(f"… {len(data) - _MOST_HEX_BYTES:,} bytes more")
+    return Shown("hex", "\n".join(lines))
+
+
+def _loaded(data: bytes) -> Any:
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise _Unfit(f"no JSON: {error.msg} at column {error.colno}") from None
+
+
+def _indented(document: Any) -> str:
+    """On one line if indentation would be most of the text: a megabyte of numbers, 250 lists deep,
+    would become 250 of them.
+    """
+    is_small = _indentation_bytes(document) <= _MAX_INDENTATION_BYTES
+    return _dumped(document, orjson.OPT_INDENT_2 if is_small else 0)
+
+
+def _indentation_bytes(document: Any) -> int:
+    """The spaces and line ends of the indented text."""
+    total, pending = 0, [(document, 1)]
+    while pending and total <= _MAX_INDENTATION_BYTES:
+        each, depth = pending.pop()
+        items = each.values() if isinstance(each, dict) else each
+        if isinstance(items, list) or isinstance(each, dict):
+            total += (len(items) + 1) * (2 * depth + 1)
+            pending += [(item, depth + 1) for item in items if isinstance(item, dict | list)]
+    return total
+
+
+def _dumped(document: Any, option: int = 0) -> str:
+    """What can be read need not be written: it may be too deep for that."""
+    try:
+        return orjson.dumps(document, default=_plain, option=option).decode()
+    except orjson.JSONEncodeError as error:
+        raise _Unfit(f"it cannot be shown: {error}") from None
+
+
+def _utf8(data: bytes, *, may_be_cut: bool = False) -> str | None:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        if may_be_cut and len(data) - error.start < 4 and error.start:
+            return data[: error.start].decode()
+        return None
+
+
+def _is_readable(text: str) -> bool:
+    return all(sign.isprintable() or sign in "\n\r\t" for sign in text)
+
+
+_READERS: Final = {
+    "json": _json, "debezium": _debezium, "avro": _avro, "text": _text, "hex": _hex,
+}  # fmt: skip

@@ -1,0 +1,1 @@
+"""The web application: connections, sessions, security, rendering."""

@@ -1,0 +1,257 @@
+"""The application: routes, and what a failed request looks like."""
+
+import logging
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from headwater import prometheus_text
+from headwater.config import Config
+from headwater.console.pages import NAVIGATION, ROUTES
+from headwater.console.project.jobs import Jobs, options_of
+from headwater.console.project.overview import Overview
+from headwater.console.topics.search import Searches
+from headwater.console.web import rendering, signing_in
+from headwater.console.web.access import Access
+from headwater.console.web.live import Places
+from headwater.console.web.not_found import NoSuchThing
+from headwater.console.web.security import Guard
+from headwater.console.web.sessions import Attempts, Sessions, SignedIn
+from headwater.errors import BrokerUnreachable, HeadwaterError, NotReady, RequestRefused
+from headwater.settings import ClientSettings, split_address
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+log = logging.getLogger(__name__)
+
+_THREADS: Final = 16
+_TAILS, _TAILS_OF_USER = 32, 8
+_EXPORTS, _EXPORTS_OF_USER = 8, 2
+_MOST_USERS: Final = 100  # with a connection of their own
+
+
+class Console:
+    """What all requests share."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.navigation = NAVIGATION
+        self.sessions = Sessions()
+        self.attempts = Attempts()
+        self.has_warned_of_proxy = False
+        self.needs_sign_in = signing_in.is_needed(config)
+        self.threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="console")
+        self.searches = Searches()
+        self.tails = Places(_TAILS, _TAILS_OF_USER, "live tails")
+        self.exports = Places(_EXPORTS, _EXPORTS_OF_USER, "exports")
+        self.is_stopping = False  # what streams for ever ends
+        self.requests: dict[int, int] = {}  # by status
+        self.jobs = Jobs(options_of(config))
+        self._accesses: OrderedDict[str, Access] = OrderedDict()  # by user, the last used last
+        self.listening_on(config.console.listen)
+
+    def listening_on(self, address: str) -> None:
+        """The address that was bound."""
+        host, port = split_address(address)
+        self.hosts = frozenset(
+            {
+                "localhost",
+                host.lower(),
+                *(each.lower() for each in self.config.console.allowed_hosts),
+            }
+        )
+        # Browsers send a cookie to every port of a host.
+        self.cookie_name = f"headwater_{port}"
+
+    def set_cookie(self, session: str, scheme: str) -> str:
+        secure = "; Secure" if scheme == "https" else ""
+        value = self.sessions.cookie(session)
+        return f"{self.cookie_name}={value}; Path=/; HttpOnly; SameSite=Strict{secure}"
+
+    def access(self, request: Request) -> Access:
+        """The way to the broker of whoever asks: of who it was when the request came, for a session
+        may end while one is answered. Raises RequestRefused before anybody has signed in: our own
+        login is for nobody who should have one.
+        """
+        signed_in: SignedIn | None = request.state.signed_in
+        if signed_in is None and self.needs_sign_in:
+            raise RequestRefused("nobody has signed in", detail="the login of a user is needed")
+        user, login = (signed_in.user, signed_in.login) if signed_in else ("", self.config.client)
+        return self._access_of(user, login)
+
+    def start(self) -> None:
+        """Begins to sample, so that charts and rates do not begin with the first visitor; on the
+        event loop. Where users sign in, nothing can be read before one has.
+        """
+        if not self.needs_sign_in:
+            access = self._access_of("", self.config.client)
+            access.part(Overview, lambda: Overview(access, self.config)).start()
+
+    def _access_of(self, user: str, login: ClientSettings) -> Access:
+        found = self._accesses.get(user)
+        if found is None or found.login != login:
+            if found is not None:
+                found.close()
+            found = Access(self.config.bootstrap(), login, self.threads, user)
+            self._accesses[user] = found
+            while len(self._accesses) > _MOST_USERS:
+                _, idle = self._accesses.popitem(last=False)
+                idle.close()
+        self._accesses.move_to_end(user)
+        return found
+
+    def forget(self, user: str) -> None:
+        """Nothing is read any more for a user who is signed in nowhere."""
+        if self.sessions.has(user):
+            return
+        access = self._accesses.pop(user, None)
+        if access is not None:
+            access.close()
+
+    def close(self) -> None:
+        self.is_stopping = True
+        self.jobs.kill()
+        self.searches.close()
+        for access in self._accesses.values():
+            access.close()
+        self.threads.shutdown(wait=False, cancel_futures=True)
+
+    def exposition(self) -> str:
+        """Prometheus' text."""
+        family = prometheus_text.family
+        readings = sum(each.shared.asked for each in self._accesses.values())
+        answers = [({"status": str(status)}, number) for status, number in self.requests.items()]
+        lines = [
+            *family("headwater_console_requests_total", "counter", "Requests answered.", answers),
+            *family(
+                "headwater_console_readings_total",
+                "counter",
+                "Questions really asked to the broker and other parts.",
+                [({}, readings)],
+            ),
+        ]
+        return "".join(lines)
+
+
+def console_of(request: Request) -> Console:
+    console: Console = request.app.state.console
+    return console
+
+
+def create(config: Config) -> Starlette:
+    """The app; `app.state.console` has what it shares."""
+    console = Console(config)
+    app = Starlette(
+        routes=[
+            Route("/", _home),
+            Route("/ready", _ready),
+            Route("/live", _live),
+            Route("/metrics", _metrics),
+            *signing_in.ROUTES,
+            *ROUTES,
+            Mount("/static", _Static(directory=rendering.STATIC), name="static"),
+        ],
+        middleware=[Middleware(Guard, console=console), Middleware(_Edge, console=console)],
+        exception_handlers={
+            HeadwaterError: _failed,
+            HTTPException: _no_page,
+        },
+    )
+    app.state.console = console
+    return app
+
+
+class _Static(StaticFiles):
+    """The address of a file has a stamp of its content: it need not be asked for again."""
+
+    def file_response(self, *args: Any, **options: Any) -> Response:
+        response = super().file_response(*args, **options)
+        response.headers["Cache-Control"] = "public, max-age=31536000, immutable"
+        return response
+
+
+class _Edge:
+    """Counts what was answered, and answers what went wrong, with the headers of every answer."""
+
+    def __init__(self, app: "ASGIApp", console: Console) -> None:
+        self._app = app
+        self._console = console
+
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        has_begun = False
+
+        async def counting(message: "Message") -> None:
+            nonlocal has_begun
+            if message["type"] == "http.response.start":
+                has_begun = True
+                status = message["status"]
+                self._console.requests[status] = self._console.requests.get(status, 0) + 1
+            await send(message)
+
+        try:
+            await self._app(scope, receive, counting)
+        except Exception as error:
+            if has_begun or scope["type"] != "http":
+                raise
+            answer = _broken(Request(scope, receive), error)
+            await answer(scope, receive, counting)
+
+
+async def _home(request: Request) -> Response:
+    return RedirectResponse(NAVIGATION[0].path, 303)
+
+
+async def _ready(request: Request) -> Response:
+    """Whether pages can be shown; what they show of a broker that does not answer is theirs."""
+    missing = rendering.missing_assets()
+    if missing:
+        return PlainTextResponse(f"not ready: {', '.join(missing)} not installed\n", 503)
+    return PlainTextResponse("ready\n")
+
+
+async def _live(request: Request) -> Response:
+    return PlainTextResponse("alive\n")
+
+
+async def _metrics(request: Request) -> Response:
+    text = console_of(request).exposition()
+    return Response(text, media_type=prometheus_text.CONTENT_TYPE)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HeadwaterError)
+    return rendering.failed(request, error, status_of(error))
+
+
+def status_of(error: HeadwaterError) -> int:
+    if isinstance(error, BrokerUnreachable | NotReady):
+        return 503
+    if isinstance(error, NoSuchThing):
+        return 404
+    if isinstance(error, RequestRefused):
+        return 403 if "AUTHORIZATION" in error.detail or "login" in error.what else 409
+    return 400 if error.exit_code == 2 else 500
+
+
+async def _no_page(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    what = "there is no such page" if error.status_code == 404 else error.detail.lower()
+    return rendering.failed(request, HeadwaterError(what), error.status_code)
+
+
+def _broken(request: Request, error: Exception) -> Response:
+    log.error("a page failed: %s", request.url.path, exc_info=error)
+    unexpected = HeadwaterError(
+        f"unexpected {type(error).__name__}",
+        hint="this is a bug in headwater; the console's log has the traceback",
+    )
+    return rendering.failed(request, unexpected, 500)

@@ -1,0 +1,264 @@
+"""What is known of a capture: its settings here, its position in the log, its process's word."""
+
+import argparse
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headwater import config
+from headwater.capture import positions
+from headwater.capture.contract import Lag
+from headwater.capture.plan import topic_name
+from headwater.capture.positions import Stored, TableState
+from headwater.capture.settings import CaptureSettings, with_password
+from headwater.capture.sources import source_of
+from headwater.cli.parser import Parser, common_options
+from headwater.client import login
+from headwater.client.compacted import read_committed_latest
+from headwater.errors import HeadwaterError, UsageError
+from headwater.inspect.kafka_cluster import Cluster
+from headwater.settings import ClientSettings
+from headwater.terminal.output import count, duration, plural, size
+
+_METRICS_TIMEOUT_S: Final = 1.0
+_HEARTBEATS_MISSED: Final = 3
+_DEFAULT_HEARTBEAT_S: Final = 10.0
+_GRACE_S: Final = 2.0
+_ASKED_AT_ONCE: Final = 32
+
+FOLLOWING, STOPPED, NEW = "following", "stopped", "never ran"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """One capture. `settings` is None if this configuration does not name it."""
+
+    name: str
+    settings: CaptureSettings | None
+    stored: Stored
+    not_ready: str | None = None  # what its process says, if it can be asked
+    lag_now: Lag | None = None  # what its database says, if it was asked
+
+    @property
+    def state(self) -> str:
+        """Whether somebody follows it. A running capture stores its position at every heartbeat."""
+        if self.stored.capture is None:
+            return NEW
+        heartbeat_s = self.settings.heartbeat_s if self.settings else _DEFAULT_HEARTBEAT_S
+        is_late = (self.silent_s or 0) > _HEARTBEATS_MISSED * heartbeat_s + _GRACE_S
+        has_ended = self.stored.capture.has_ended
+        return STOPPED if has_ended or is_late or self.not_ready is not None else FOLLOWING
+
+    @property
+    def silent_s(self) -> float | None:
+        """Since it last stored its position."""
+        if self.stored.capture is None:
+            return None
+        return max(0.0, time.time() - self.stored.capture.written_ms / 1000)
+
+    @property
+    def lag(self) -> Lag:
+        """As the database said just now, else as the capture stored it."""
+        if self.lag_now is not None:
+            return self.lag_now
+        return self.stored.capture.lag if self.stored.capture is not None else Lag()
+
+    @property
+    def lag_s(self) -> float | None:
+        """How old the last transaction was when it was read."""
+        capture = self.stored.capture
+        if capture is None:
+            return None
+        if self.lag.size_bytes == 0:
+            return 0.0
+        return capture.delay_ms / 1000
+
+    @property
+    def failed(self) -> list[str]:
+        return [name for name, each in self.stored.tables.items() if each.failed is not None]
+
+    @property
+    def is_well(self) -> bool:
+        return self.state == FOLLOWING and not self.failed
+
+    def as_json(self) -> dict[str, Any]:
+        capture = self.stored.capture
+        return {
+            "capture": self.name,
+            "source": self.settings.shown_source if self.settings else None,
+            "state": self.state,
+            "silent_seconds": self.silent_s,
+            "not_ready": self.not_ready,
+            "position": None if capture is None else dict(capture.position.at),
+            "source_timestamp_ms": None if capture is None else capture.ts_ms,
+            "lag_bytes": self.lag.size_bytes,
+            "lag_seconds": self.lag_s,
+            "retained_bytes": self.lag.retained_bytes,
+            "retained_left_bytes": self.lag.left_bytes,
+            "tables": [
+                _table_as_json(self.name, each) for _, each in sorted(self.stored.tables.items())
+            ],
+        }
+
+
+def _table_as_json(capture: str, state: TableState) -> dict[str, Any]:
+    snapshot, failed = state.snapshot, state.failed
+    return {
+        "table": state.table.id,
+        "topic": topic_name(capture, state.table),
+        "snapshot": None
+        if snapshot is None
+        else {
+            "rows": snapshot.rows,
+            "estimated_rows": snapshot.total,
+            "done": snapshot.is_done,
+        },
+        "failed": None
+        if failed is None
+        else {"error": failed.what, "detail": failed.detail, "hint": failed.hint},
+    }
+
+
+def shown_lag(known: Known) -> str:
+    capture = known.stored.capture
+    if capture is None:
+        return "-"
+    lag = known.lag
+    if lag.size_bytes == 0:
+        return "none"
+    parts = [size(lag.size_bytes)] if lag.size_bytes is not None else []
+    if known.lag_s is not None:
+        parts.append(duration(known.lag_s))
+    return ", ".join(parts) or "?"
+
+
+def shown_tables(known: Known) -> str:
+    """4 tables, 1 copying, 1 failed."""
+    tables = known.stored.tables.values()
+    copying = sum(
+        each.snapshot is not None and not each.snapshot.is_done and each.failed is None
+        for each in tables
+    )
+    parts = [plural(len(tables), "table")]
+    parts += [f"{count(copying)} copying"] if copying else []
+    parts += [f"{count(len(known.failed))} failed"] if known.failed else []
+    return ", ".join(parts)
+
+
+def asked(settings: CaptureSettings | None) -> str | None:
+    """What the capture's process says at /ready if it is not; None if it is, or cannot be asked."""
+    if settings is None or settings.metrics_listen is None:
+        return None
+    import urllib.error
+    import urllib.request
+
+    url = f"http://{settings.metrics_listen}/ready"
+    try:
+        with urllib.request.urlopen(url, timeout=_METRICS_TIMEOUT_S):
+            return None
+    except urllib.error.HTTPError as error:
+        with error:
+            said = error.read(1000).decode("utf-8", "replace")
+        return said.strip().removeprefix("not ready: ")
+    except (OSError, ValueError):
+        return None  # it may run on another machine
+
+
+def with_lags_now(captures: Sequence[Known]) -> list[Known]:
+    """Of captures that nobody runs the databases are asked: what was stored is as old as their end,
+    and the log that is kept for them grows. One that does not answer changes nothing, and all are
+    asked at once, so that several of those take no longer than one.
+    """
+    with ThreadPoolExecutor(max(1, min(len(captures), _ASKED_AT_ONCE))) as pool:
+        return list(pool.map(_with_lag_now, captures))
+
+
+def _with_lag_now(known: Known) -> Known:
+    if known.settings is None or known.stored.capture is None or known.state == FOLLOWING:
+        return known
+    try:
+        source = source_of(with_password(known.settings))
+    except HeadwaterError:
+        return known
+    try:
+        return dataclasses.replace(known, lag_now=source.lag(known.stored.capture.position.at))
+    except HeadwaterError:
+        return known
+    finally:
+        source.close()
+
+
+def warning_of(known: Known) -> str | None:
+    """Why the log that the database keeps for it will soon be a problem."""
+    lag = known.lag
+    if not lag.is_running_out or lag.retained_bytes is None:
+        return None
+    if lag.left_bytes is None:
+        return f"the database keeps {size(lag.retained_bytes)} of log for it, without a limit"
+    return (
+        f"the database keeps {size(lag.retained_bytes)} of log for it; {size(lag.left_bytes)} more,"
+        " and it gives that up, or its disk is full"
+    )
+
+
+def known_captures(
+    captures: Mapping[str, CaptureSettings], stored: Mapping[str, Stored]
+) -> list[Known]:
+    """Those of the configuration in its order, then those that only the log knows."""
+    nothing = Stored(None, {})
+    names = [*captures, *(name for name in stored if name not in captures)]
+    return [
+        Known(name, captures.get(name), stored.get(name, nothing), asked(captures.get(name)))
+        for name in names
+    ]
+
+
+def client_options(parser: Parser, *, json_help: str = "write JSON, for machines") -> None:
+    """What the commands of captures take. No librdkafka properties: a capture writes by a client of
+    our own, which [client] tells how to log in.
+    """
+    parser.add_argument(
+        "-b",
+        "--bootstrap",
+        metavar="HOST:PORT[,...]",
+        help="brokers to talk to (broker.bootstrap, else broker.advertise, else broker.listen)",
+    )
+    common_options(parser, json_help=json_help)
+
+
+def load(args: argparse.Namespace) -> config.Config:
+    """The configuration, with a password for the broker that was asked for if it is nowhere."""
+    loaded = config.load({"broker.bootstrap": args.bootstrap}, path=args.config)
+    return dataclasses.replace(loaded, client=login.with_password(loaded.client))
+
+
+def connected(loaded: config.Config) -> Cluster:
+    """The broker. Raises BrokerUnreachable at once if nobody listens there."""
+    cluster = Cluster(loaded.bootstrap(), login.properties_of(loaded.client))
+    cluster.require_listener()
+    return cluster
+
+
+def stored_of(name: str, bootstrap: str, client: ClientSettings) -> Stored:
+    return positions.decode(name, read_committed_latest(bootstrap, client, positions.TOPIC))
+
+
+def named(loaded: config.Config, name: str) -> CaptureSettings:
+    """The settings of one capture, with the password that a file may hold. Raises UsageError."""
+    if name in loaded.captures:
+        return with_password(loaded.captures[name])
+    raise no_capture(name, list(loaded.captures))
+
+
+def no_capture(name: str, known: Sequence[str]) -> UsageError:
+    meant = config.nearest(name, known)
+    if meant:
+        hint = f"did you mean {meant}?"
+    elif known:
+        hint = "there are " + ", ".join(known)
+    else:
+        hint = f"a section [capture.{name}] in {config.FILE_NAME} makes one"
+    return UsageError(f"there is no capture {name}", hint=hint)

@@ -1,0 +1,270 @@
+"""What the brokers tell of consumer groups: members, offsets, lag; and moving a group that nobody
+is in.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+
+from headwater.errors import NotReady, RequestRefused
+from headwater.inspect.kafka_cluster import (
+    Cluster,
+    Partition,
+    address_of,
+    all_partitions,
+    refused,
+    settled,
+)
+from headwater.inspect.positions import Position, Range, resolve
+from headwater.inspect.share_groups import share_groups
+from headwater.terminal.output import plural
+
+
+class Commit(NamedTuple):
+    """How far a group is in one partition. `end` and `lag` are None if it cannot be asked."""
+
+    partition: Partition
+    offset: int | None
+    end: int | None
+
+    @property
+    def lag(self) -> int | None:
+        if self.offset is None or self.end is None:
+            return None
+        return max(0, self.end - self.offset)
+
+
+def committed(cluster: Cluster, groups: Iterable[str]) -> dict[str, list[Commit]]:
+    """What each group has committed, beside the ends of those partitions."""
+    requests = {
+        group: cluster.admin.list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group)], request_timeout=15
+        )[group]
+        for group in groups
+    }
+    offsets = {
+        group: {
+            Partition(each.topic, each.partition): each.offset
+            for each in answer.topic_partitions
+            if each.offset >= 0
+        }
+        for group, answer in settled(requests, "read the offsets of").items()
+    }
+    bounds = cluster.bounds({each for partitions in offsets.values() for each in partitions})
+    return {
+        group: [
+            Commit(partition, offset, bounds.get(partition, (None, None))[1])
+            for partition, offset in sorted(partitions.items())
+        ]
+        for group, partitions in offsets.items()
+    }
+
+
+def total_lag(commits: Iterable[Commit]) -> int:
+    return sum(each.lag or 0 for each in commits)
+
+
+def listed(cluster: Cluster) -> list[dict[str, Any]]:
+    """Every consumer and share group with its state, members and lag, in the order of their names.
+
+    The lag of a share group is its backlog: what is with its consumers is part of it.
+    """
+    try:
+        answer = cluster.admin.list_consumer_groups(request_timeout=15).result()
+    except KafkaException as error:
+        raise refused(error, "cannot list groups") from error
+    if answer.errors:
+        raise refused(answer.errors[0], "cannot list groups")
+    shared = share_groups(cluster)
+    names = sorted({group.group_id for group in answer.valid} - {each.name for each in shared})
+    kinds = {group.group_id: name_of(group.type) for group in answer.valid}
+    details = described(cluster, names)
+    commits = committed(cluster, names)
+    rows = [
+        {
+            "group": name,
+            "state": name_of(details[name].state),
+            "type": kinds[name],
+            "members": len(details[name].members),
+            "topics": len({each.partition.topic for each in commits[name]}),
+            "lag": total_lag(commits[name]),
+        }
+        for name in names
+    ]
+    rows += [
+        {
+            "group": each.name,
+            "state": each.state,
+            "type": "share",
+            "members": len(each.members),
+            "topics": len(each.topics),
+            "lag": each.total("backlog") or 0,
+        }
+        for each in shared
+    ]
+    return sorted(rows, key=lambda row: str(row["group"]))
+
+
+def group_as_json(cluster: Cluster, name: str, group: Any, commits: list[Commit]) -> dict[str, Any]:
+    owners = {
+        Partition(each.topic, each.partition): member.member_id
+        for member in group.members
+        for each in member.assignment.topic_partitions
+    }
+    known = {each.partition: each for each in commits}
+    for partition, (_, end) in cluster.bounds(owners.keys() - known.keys()).items():
+        known[partition] = Commit(partition, None, end)
+    partitions = [known[partition] for partition in sorted(known)]
+    topics: dict[str, int] = {}
+    for each in partitions:
+        topics[each.partition.topic] = topics.get(each.partition.topic, 0) + (each.lag or 0)
+    return {
+        "group": name,
+        "state": name_of(group.state),
+        "type": name_of(group.type),
+        "assignor": group.partition_assignor,
+        "coordinator": address_of(group.coordinator),
+        "lag": total_lag(partitions),
+        "topics": [{"topic": topic, "lag": lag} for topic, lag in topics.items()],
+        "partitions": [
+            {
+                "topic": each.partition.topic,
+                "partition": each.partition.number,
+                "committed": each.offset,
+                "end_offset": each.end,
+                "lag": each.lag,
+                "member": owners.get(each.partition),
+            }
+            for each in partitions
+        ],
+        "members": [
+            {
+                "member": member.member_id,
+                "client": member.client_id,
+                "host": member.host,
+                "static_id": member.group_instance_id,
+                "partitions": len(member.assignment.topic_partitions),
+            }
+            for member in group.members
+        ],
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Seek:
+    """What moving a group would do: (before, after) of each partition."""
+
+    group: str
+    state: str
+    members: int
+    changes: dict[Partition, tuple[int | None, int]]
+
+    def require_idle(self) -> None:
+        """Raises RequestRefused while the group has members."""
+        if self.members:
+            raise RequestRefused(
+                f"group {self.group} is active",
+                detail=f"it is {self.state} with {plural(self.members, 'member')},"
+                " which would overwrite the offsets",
+                hint="stop its members first; --dry-run shows what would change",
+            )
+
+    def as_json(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "topic": partition.topic,
+                "partition": partition.number,
+                "before": before,
+                "after": after,
+            }
+            for partition, (before, after) in self.changes.items()
+        ]
+
+
+def planned_seek(cluster: Cluster, group: str, to: Position, topics: Iterable[str] = ()) -> Seek:
+    """To `to` in TOPIC or TOPIC:PARTITION (default: wherever the group has committed)."""
+    found = described(cluster, [group])[group]
+    before = {each.partition: each.offset for each in committed(cluster, [group])[group]}
+    partitions = _wanted_partitions(cluster, group, topics, list(before))
+    after = _targets(to, cluster, partitions, before)
+    return Seek(
+        group,
+        name_of(found.state),
+        len(found.members),
+        {each: (before.get(each), after[each]) for each in partitions},
+    )
+
+
+def _wanted_partitions(
+    cluster: Cluster, group: str, topics: Iterable[str], present: list[Partition]
+) -> list[Partition]:
+    if not topics:
+        if not present:
+            raise RequestRefused(
+                f"group {group} has committed nothing", hint="name a topic with --topic"
+            )
+        return present
+    partitions: list[Partition] = []
+    for text in topics:
+        topic, _, number = text.partition(":")  # a topic's name has no colon
+        of_topic = all_partitions(cluster.existing([topic]))
+        if number:
+            of_topic = [each for each in of_topic if str(each.number) == number]
+            if not of_topic:
+                raise RequestRefused(
+                    f"there is no partition {text}",
+                    hint=f"`headwater topic describe {topic}` lists the partitions",
+                )
+        partitions += of_topic
+    return sorted(set(partitions))
+
+
+def _targets(
+    position: Position,
+    cluster: Cluster,
+    partitions: list[Partition],
+    before: Mapping[Partition, int | None],
+) -> dict[Partition, int]:
+    """The new offset of each partition, within the bounds that it has now."""
+    relative = {"plus": 1, "minus": -1}.get(position.kind)
+    spans = resolve(Range(position), cluster, partitions)
+    targets = {}
+    for partition in partitions:
+        if partition not in spans:
+            raise NotReady(f"{partition} cannot be asked", detail="it has no leader at the moment")
+        span = spans[partition]
+        target = span.first
+        if relative is not None:
+            present = before.get(partition)
+            if present is None:
+                raise RequestRefused(
+                    f"the group has committed nothing in {partition}",
+                    hint="+n and -n are relative to a commit; use start, end, N or @TIME",
+                )
+            target = present + relative * position.number
+        targets[partition] = min(max(target, span.low), span.high)
+    return targets
+
+
+def alter_offsets(cluster: Cluster, group: str, offsets: dict[Partition, int]) -> None:
+    wanted = [TopicPartition(each.topic, each.number, at) for each, at in offsets.items()]
+    request = ConsumerGroupTopicPartitions(group, wanted)
+    futures = cluster.admin.alter_consumer_group_offsets([request], request_timeout=15)
+    answer = settled(futures, "move group")[group]
+    for each in answer.topic_partitions:
+        if each.error:
+            raise refused(each.error, f"cannot move group {group} in {each.topic}:{each.partition}")
+
+
+def described(cluster: Cluster, groups: list[str]) -> dict[str, Any]:
+    if not groups:
+        return {}
+    futures = cluster.admin.describe_consumer_groups(groups, request_timeout=15)
+    return settled(futures, "describe group")
+
+
+def name_of(enumerated: Any) -> str:
+    """Of a ConsumerGroupState or ConsumerGroupType: "preparing rebalance"."""
+    return str(enumerated.name).lower().replace("_", " ")

@@ -1,0 +1,203 @@
+"""What the brokers tell of share groups: who reads, how far, and what was given up.
+
+librdkafka cannot ask for any of it, so the brokers are asked over connections of our own (`wire`).
+In flight is told by our broker only; a Kafka broker leaves it out.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+
+from headwater.client import broker_request
+from headwater.errors import RequestRefused
+from headwater.inspect.kafka_cluster import Cluster, Partition, address_of, settled
+from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.messages.describe_share_group_offsets import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+    DescribeShareGroupOffsetsResponse,
+    DescribeShareGroupOffsetsResponseGroup,
+)
+from headwater.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from headwater.protocol.messages.share_group_describe import (
+    ShareGroupDescribeRequest,
+    ShareGroupDescribeResponse,
+    ShareGroupDescribeResponseDescribedGroup,
+)
+
+DEAD_LETTERS_SUFFIX: Final = ".dlq"
+REDRIVE_GROUP_PREFIX: Final = "headwater.redrive."
+_LIST_VERSION: Final = 5  # the first that tells types
+_DESCRIBE_VERSION: Final = 1
+
+
+class Progress(NamedTuple):
+    """How far a group is in one partition; None is what the broker does not tell."""
+
+    partition: Partition
+    start: int | None  # everything in front of it is settled
+    backlog: int | None  # records that are not settled, those in flight among them
+    in_flight: int | None
+    oldest_lock_s: float | None
+
+
+class ShareGroup(NamedTuple):
+    """A share group as its coordinator describes it."""
+
+    name: str
+    state: str
+    members: list[dict[str, Any]]
+    progress: list[Progress]
+
+    @property
+    def topics(self) -> list[str]:
+        return sorted({each.partition.topic for each in self.progress})
+
+    def total(self, what: str) -> int | None:
+        """The sum over the partitions; None if no partition tells."""
+        told = [value for each in self.progress if (value := getattr(each, what)) is not None]
+        return sum(told) if told else None
+
+
+def share_groups(cluster: Cluster, names: Iterable[str] | None = None) -> list[ShareGroup]:
+    """All share groups, or those named; one that there is not is left out."""
+    wanted = None if names is None else set(names)
+    found: list[ShareGroup] = []
+    for broker in cluster.metadata().brokers.values():
+        address = address_of(broker)
+        properties = cluster.properties
+        supported = broker_request.supported_versions(address, properties=properties)
+        _, last = supported.get(ListGroupsRequest.api_key, (0, -1))
+        if last < _LIST_VERSION or ShareGroupDescribeRequest.api_key not in supported:
+            continue  # an older Kafka: it has none
+        asked = ListGroupsRequest(types_filter=["share"])
+        listed = broker_request.ask(
+            address, asked, ListGroupsResponse, _LIST_VERSION, properties=properties
+        )
+        _verify(listed.error_code, None, f"cannot list the groups of {address}")
+        here = sorted(
+            each.group_id for each in listed.groups if wanted is None or each.group_id in wanted
+        )
+        if here:
+            offsets_version = supported[DescribeShareGroupOffsetsRequest.api_key][1]
+            found += _described(address, here, min(offsets_version, 1), properties)
+    return sorted(found)
+
+
+def _described(
+    address: str, names: list[str], offsets_version: int, properties: Mapping[str, Any]
+) -> list[ShareGroup]:
+    request = ShareGroupDescribeRequest(group_ids=names)
+    groups = broker_request.ask(
+        address, request, ShareGroupDescribeResponse, _DESCRIBE_VERSION, properties=properties
+    ).groups
+    progress = broker_request.ask(
+        address,
+        DescribeShareGroupOffsetsRequest(
+            groups=[
+                DescribeShareGroupOffsetsRequestGroup(group_id=name, topics=None) for name in names
+            ]
+        ),
+        DescribeShareGroupOffsetsResponse,
+        offsets_version,
+        properties=properties,
+    ).groups
+    by_name = {each.group_id: each for each in progress}
+    described = []
+    for group in groups:
+        if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+            continue  # deleted a moment ago
+        _verify(group.error_code, group.error_message, f"cannot describe queue {group.group_id}")
+        described.append(
+            ShareGroup(
+                group.group_id,
+                group.group_state.lower(),
+                _members(group),
+                _progress(by_name[group.group_id]),
+            )
+        )
+    return described
+
+
+def _members(group: ShareGroupDescribeResponseDescribedGroup) -> list[dict[str, Any]]:
+    return [
+        {
+            "member": member.member_id,
+            "client": member.client_id,
+            "host": member.client_host,
+            "topics": member.subscribed_topic_names,
+            "partitions": sum(len(each.partitions) for each in member.assignment.topic_partitions),
+        }
+        for member in group.members
+    ]
+
+
+def _progress(group: DescribeShareGroupOffsetsResponseGroup) -> list[Progress]:
+    if group.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
+        what = f"cannot read how far queue {group.group_id} is"
+        _verify(group.error_code, group.error_message, what)
+
+    def known(number: int) -> int | None:
+        return None if number < 0 else number
+
+    return sorted(
+        Progress(
+            Partition(topic.topic_name, each.partition_index),
+            known(each.start_offset),
+            known(each.lag),
+            known(each.in_flight),
+            None if each.oldest_lock_age_ms < 0 else each.oldest_lock_age_ms / 1000,
+        )
+        for topic in group.topics
+        for each in topic.partitions
+        if each.error_code == ErrorCode.NONE
+    )
+
+
+def _verify(code: int, message: str | None, what: str) -> None:
+    if code != ErrorCode.NONE:
+        name = ErrorCode(code).name
+        raise RequestRefused(what, detail=f"{message or 'the broker refuses'} ({name})")
+
+
+def dead_letters(cluster: Cluster, topics: Iterable[str]) -> dict[Partition, int]:
+    """Letters that wait in each partition of the topics' dead-letter topics, by topic and number.
+
+    They are counted by offsets: markers of transactions, which `redrive` leaves, count too.
+    """
+    known = cluster.topics()
+    lettered = {each for each in topics if each + DEAD_LETTERS_SUFFIX in known}
+    partitions = {
+        topic: [
+            Partition(topic + DEAD_LETTERS_SUFFIX, number)
+            for number in known[topic + DEAD_LETTERS_SUFFIX].partitions
+        ]
+        for topic in lettered
+    }
+    bounds = cluster.bounds([each for some in partitions.values() for each in some])
+    redriven = redriven_until(cluster, partitions)
+    return {
+        Partition(topic, each.number): max(0, bounds[each][1] - redriven.get(each, bounds[each][0]))
+        for topic, some in partitions.items()
+        for each in some
+        if each in bounds
+    }
+
+
+def redriven_until(
+    cluster: Cluster, partitions: Mapping[str, list[Partition]]
+) -> dict[Partition, int]:
+    """Where the next redrive of each topic's dead letters begins, if there was one before."""
+    futures: dict[str, Any] = {}
+    for topic, some in partitions.items():
+        group = REDRIVE_GROUP_PREFIX + topic
+        wanted = [TopicPartition(each.topic, each.number) for each in some]
+        request = ConsumerGroupTopicPartitions(group, wanted)
+        futures |= cluster.admin.list_consumer_group_offsets([request], request_timeout=15)
+    return {
+        Partition(each.topic, each.partition): each.offset
+        for answer in settled(futures, "read the offsets of").values()
+        for each in answer.topic_partitions
+        if each.offset >= 0
+    }

@@ -1,0 +1,1 @@
+"""Aggregates of windows: accumulators that can be merged, and their kernels."""

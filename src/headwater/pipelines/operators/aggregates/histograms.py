@@ -1,0 +1,37 @@
+"""For each group, how often it has each of its keys: two accumulators, lists of keys in ascending
+order and of their counts. Percentiles count bins so, top counts values.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headwater.pipelines.operators.aggregates.contract import Groups
+from headwater.pipelines.operators.aggregates.histogram_kernels import count_keys
+
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    offsets: Integers  # of each group's first entry, and the end
+    keys: Integers
+    counts: Integers
+
+
+def counted(group: Groups, groups: int, keys: Integers, weights: Integers | None = None) -> Counted:
+    if weights is None:
+        weights = np.ones(len(keys), np.int64)
+    return Counted(*count_keys(group, groups, keys, weights))
+
+
+def as_list(offsets: Integers, values: pa.Array) -> pa.ListArray:
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
+
+
+def entries(lists: pa.ListArray) -> tuple[Integers, pa.Array]:
+    """Where each list begins among the values, from 0, and the values."""
+    offsets = np.asarray(lists.offsets).astype(np.int64)
+    return offsets - offsets[0], lists.flatten()

@@ -1,0 +1,1 @@
+"""Joins: stream with stream, stream with table, table with table, and lookups."""

@@ -1,0 +1,307 @@
+"""Two streams joined in an interval of time: the operator behind hw.join (stream_join.py).
+
+A left row at l and a right row at r of the same key are a pair if l - before <= r <= l + after.
+
+A row is late if it is before the watermark of its own partition at its own place in the log, which
+is a fact of that log alone. So every row of an input that is taken in from now on is at or after
+the least watermark of that input. A left row is kept until the right input's has passed l + after,
+a right row until the left input's has passed r + before: nothing that is taken in can meet it then.
+Hence every pair of rows that are taken in is found, once, whichever came first and in whichever
+batch, and a row that leaves alone has no partner among them.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headwater.pipelines.flow import AT, POSITION
+from headwater.pipelines.operators.joins.interval_matching import matching
+from headwater.pipelines.operators.joins.join_buffer import KeptRows, Run, sorted_run
+from headwater.pipelines.operators.runtime.contract import (
+    OFFSET,
+    ORIGIN,
+    TIME,
+    WATERMARK,
+    Input,
+    State,
+)
+from headwater.pipelines.operators.runtime.lineage import (
+    Flags,
+    is_among,
+    tag_of,
+    tagged,
+    tagged_rows,
+)
+from headwater.pipelines.operators.state.fingerprints import NO_SETTING
+from headwater.pipelines.operators.state.state_compat import check_settings
+from headwater.pipelines.operators.state.state_files import MemoryState
+from headwater.pipelines.operators.time.event_time import NEVER_US, EventTime, Watermarks
+from headwater.pipelines.operators.time.lateness import LATE, OF_SIDE, Lateness, admit
+from headwater.sinks.contract import OP
+
+_PLACE: Final = "__place"  # index into document["places"]
+
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class JoinSide:
+    name: str  # "left" or "right"
+    time: EventTime
+    key: tuple[str, ...]
+    hash_column: str  # equal where keys are; the key itself where that is one integer
+    # Of the rows, and what they are called in the result.
+    columns: tuple[tuple[str, str], ...] = field(metadata=NO_SETTING)
+    is_outer: bool  # whether its rows come out without a partner, too
+    back_us: int  # how far before its own time its partners may be
+    ahead_us: int  # and behind
+
+    @property
+    def is_hash_exact(self) -> bool:
+        return self.key == (self.hash_column,)
+
+    @property
+    def kept(self) -> str:
+        """What of it is kept, and how long."""
+        which = "outer" if self.is_outer else "inner"
+        return f"{which} {self.name} {self.key} within {self.back_us} and {self.ahead_us} us"
+
+
+@dataclass(frozen=True)
+class IntervalJoin:
+    left: JoinSide
+    right: JoinSide
+    lateness: Lateness
+    output: pa.Schema
+
+    def step(self, state: State, inputs: tuple[Input, ...]) -> pa.Table:
+        check_settings(state, "a join", f"{self.left.kept}; {self.right.kept}")
+        left = _Arrived(state, self.left, inputs[0], self.lateness)
+        right = _Arrived(state, self.right, inputs[1], self.lateness)
+        _put_aside(state, left)
+        _put_aside(state, right)
+        found = [*self._pairs(left.new, right.new)]
+        for run in right.partners(left.new):
+            found += self._pairs(left.new, run)
+        for run in left.partners(right.new):
+            found += self._pairs(run, right.new)
+        left.watermarks.advance(inputs[0].progress, inputs[0].now_us)
+        right.watermarks.advance(inputs[1].progress, inputs[1].now_us)
+        left_us, right_us = left.close(right.watermarks), right.close(left.watermarks)
+        found += [self._alone(self.left, rows) for rows in left.expire(right_us)]
+        found += [self._alone(self.right, rows) for rows in right.expire(left_us)]
+        state.document[WATERMARK] = min(left_us, right_us)
+        return self._finished(found, state.document["places"])
+
+    roles = ("left", "right")
+
+    def lineage(self, inputs: tuple[Input, ...], rows: pa.Table) -> tuple[Flags, ...]:
+        """Both rows of a pair, or the one that found no partner."""
+        sides = [
+            replace(each, columns=(*each.columns, (tag_of(number).name, tag_of(number).name)))
+            for number, each in enumerate((self.left, self.right))
+        ]
+        output = pa.schema([*self.output, tag_of(0), tag_of(1)])
+        join = replace(self, left=sides[0], right=sides[1], output=output)
+        carried = tuple(tagged(each, side) for side, each in enumerate(inputs))
+        result = join.step(MemoryState(), carried)
+        is_wanted = is_among(result.select(self.output.names).columns, rows.columns)
+        return tagged_rows(inputs, result, is_wanted)
+
+    def _pairs(self, left: Run, right: Run) -> Iterator[pa.Table]:
+        at_left, at_right = matching(
+            left.hashes,
+            left.times,
+            right.hashes,
+            right.times,
+            self.left.back_us,
+            self.left.ahead_us,
+        )
+        if not self.left.is_hash_exact:
+            at_left, at_right = self._of_equal_keys(left, right, at_left, at_right)
+        if not len(at_left):
+            return
+        left.mark(at_left)
+        right.mark(at_right)
+        of_left = _payload(self.left, left.rows).take(pa.array(at_left))
+        of_right = _payload(self.right, right.rows).take(pa.array(at_right))
+        columns = dict(zip(of_right.column_names, of_right.columns, strict=True))
+        columns |= dict(zip(of_left.column_names, of_left.columns, strict=True))
+        is_right = pa.array(left.times[at_left] <= right.times[at_right])
+        for name in (_PLACE, OFFSET):
+            columns[name] = pc.if_else(is_right, of_right[name], of_left[name])
+        if AT in columns:
+            left_at, right_at = of_left[AT], of_right[AT]
+            later = pc.if_else(pc.greater(left_at, right_at), left_at, right_at)
+            columns[AT] = pc.coalesce(later, left_at, right_at)  # one may be null
+        yield pa.table(columns)
+
+    def _of_equal_keys(
+        self, left: Run, right: Run, at_left: Int64s, at_right: Int64s
+    ) -> tuple[Int64s, Int64s]:
+        """Of pairs that have the same hash."""
+        is_equal = np.ones(len(at_left), np.bool_)
+        for one, other in zip(self.left.key, self.right.key, strict=True):
+            ours, theirs = left.rows[one].take(at_left), right.rows[other].take(at_right)
+            is_equal &= pc.equal(ours, theirs).to_numpy()
+        return at_left[is_equal], at_right[is_equal]
+
+    def _alone(self, side: JoinSide, rows: pa.Table) -> pa.Table:
+        found = _payload(side, rows)
+        for each in self.output:
+            if each.name not in (*found.column_names, OP, POSITION):
+                found = found.append_column(each, pa.nulls(len(found), each.type))
+        return found
+
+    def _finished(self, found: list[pa.Table], places: list[list[Any]]) -> pa.Table:
+        if not found:
+            return self.output.empty_table()
+        names = found[0].column_names
+        rows = pa.concat_tables([each.select(names) for each in found]).combine_chunks()
+        place = rows[_PLACE].combine_chunks()
+        position = [
+            pa.array([topic for topic, _ in places], pa.string()).take(place),
+            pa.array([partition for _, partition in places], pa.int32()).take(place),
+            rows[OFFSET].combine_chunks(),
+        ]
+        rows = rows.append_column(POSITION, pa.StructArray.from_arrays(position, _POSITION_NAMES))
+        rows = rows.append_column(OP, pa.repeat(pa.scalar("c"), len(rows)))
+        return rows.select(self.output.names)
+
+
+_POSITION_NAMES: Final = ("topic", "partition", "offset")
+
+
+def result_schema(sides: tuple[JoinSide, JoinSide], rows: Sequence[pa.Schema]) -> pa.Schema:
+    """`rows` are the schemas of the sides, with `_position`, and `_at` if the result has it."""
+    fields: dict[str, pa.DataType] = {}
+    for side, schema in zip(sides, rows, strict=True):
+        for source, name in side.columns:
+            fields.setdefault(name, schema.field(source).type)
+    fields[OP] = pa.string()
+    fields |= {name: rows[0].field(name).type for name in (AT, POSITION) if name in rows[0].names}
+    return pa.schema(list(fields.items()))
+
+
+class _Arrived:
+    """One input of a batch, and what is kept of it."""
+
+    def __init__(self, state: State, side: JoinSide, given: Input, lateness: Lateness) -> None:
+        self.side = side
+        self._given = given
+        self._document = state.document
+        kept = self._document.get(side.name, {})
+        self.watermarks = side.time.watermarks(kept.get("watermarks"))
+        self._closed_us: int = kept.get("closed", NEVER_US)
+        times = given.rows[TIME].combine_chunks().fill_null(0).to_numpy()
+        aside = _Aside(state)
+        is_taken = admit(
+            aside,
+            given,
+            lateness,
+            own_us=self.watermarks.of_rows(given),
+            due_us=times + 1,  # it is in time as long as the watermark has not passed it
+            closed_us=self._closed_us,
+        )
+        self.aside = aside.rows
+        rows = self._placed(given.rows.filter(pa.array(is_taken)))
+        self.kept = KeptRows(
+            state,
+            side.name,
+            rows.schema,
+            side.key,
+            side.hash_column,
+            side.back_us + side.ahead_us,
+            is_outer=side.is_outer,
+        )
+        has_key = np.ones(len(rows), np.bool_)
+        for name in side.key:
+            has_key &= rows[name].is_valid().to_numpy()
+        self._without_key = rows.filter(pa.array(~has_key))
+        rows = rows.filter(pa.array(has_key))
+        matched = np.zeros(len(rows), np.bool_) if side.is_outer else None
+        self.new = sorted_run(rows, side.hash_column, matched)
+
+    def partners(self, asking: Run) -> Iterator[Run]:
+        """Runs of what is kept that may have some for these rows of the other side."""
+        if len(asking.times):
+            yield from self.kept.within(
+                int(asking.times.min()) - self.side.ahead_us,
+                int(asking.times.max()) + self.side.back_us,
+            )
+
+    def close(self, other: Watermarks) -> int:
+        """How far time has come in this input; where all of it is idle, the other one tells. Rows
+        before that are late from now on.
+        """
+        come = [self._closed_us, self.watermarks.now_us]
+        come += [other.now_us] if self.watermarks.is_idle else []
+        kept = {"watermarks": self.watermarks.to_json(), "closed": max(come)}
+        self._document[self.side.name] = kept
+        return max(come)
+
+    def expire(self, other_us: int) -> Iterator[pa.Table]:
+        """Rows that no row of the other input can meet any more, as far as they are to come out."""
+        limit_us = other_us - self.side.ahead_us
+        is_kept = self.new.times >= limit_us
+        if self.side.is_outer:
+            assert self.new.matched is not None
+            yield self._without_key
+            yield self.new.rows.filter(pa.array(~is_kept & ~self.new.matched))
+        yield from self.kept.expire(limit_us)
+        self.kept.add(self.new.only(is_kept), limit_us)
+        self.kept.save()
+
+    def _placed(self, rows: pa.Table) -> pa.Table:
+        """With places that mean the same in every batch."""
+        places = self._document.setdefault("places", [])
+        for place in map(list, self._given.origins):
+            if place not in places:
+                places.append(place)
+        codes = pa.array([places.index(list(each)) for each in self._given.origins], pa.int32())
+        place = codes.take(rows[ORIGIN].combine_chunks())
+        names = [source for source, _ in self.side.columns]
+        names += [each for each in (self.side.hash_column, AT) if each in rows.column_names]
+        names = list(dict.fromkeys([*names, TIME, OFFSET]))
+        return rows.select(names).append_column(_PLACE, place)
+
+
+class _Aside:
+    """What `admit` is given for the state: a place for rows of one of the two inputs."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self.document = state.document
+        self.counters = state.counters
+        self.rows: pa.Table | None = None
+
+    def table(self, name: str) -> pa.Table | None:
+        return self._state.table(name)
+
+    def put(self, name: str, table: pa.Table | None) -> None:
+        self._state.put(name, table)
+
+    def side(self, name: str, rows: pa.Table) -> None:
+        self.rows = rows
+
+
+def _put_aside(state: State, arrived: _Arrived) -> None:
+    """Columns by their names in the result, where the two sides' do not stand in the same place."""
+    if arrived.aside is not None:
+        renamed = dict(arrived.side.columns)
+        names = [renamed.get(name, name) for name in arrived.aside.column_names]
+        which = pa.repeat(pa.scalar(arrived.side.name), len(arrived.aside))
+        state.side(LATE, arrived.aside.rename_columns(names).append_column(OF_SIDE, which))
+
+
+def _payload(side: JoinSide, rows: pa.Table) -> pa.Table:
+    """What of a row goes into the result, by its names there."""
+    names = dict(side.columns) | {_PLACE: _PLACE, OFFSET: OFFSET}
+    if AT in rows.column_names:
+        names[AT] = AT
+    return rows.select(list(names)).rename_columns(list(names.values()))

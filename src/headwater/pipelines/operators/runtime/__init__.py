@@ -1,0 +1,1 @@
+"""How an operator runs in Spark: packing, buckets, stages, names, lineage."""

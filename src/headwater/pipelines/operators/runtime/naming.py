@@ -1,0 +1,105 @@
+"""Names of operators: the same each time the pipeline is built, so that each finds its state."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from headwater.errors import PipelineError
+from headwater.pipelines.plans import Node
+
+if TYPE_CHECKING:
+    from headwater.pipelines.operators.runtime.stages import OperatorRun
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")  # a directory, and part of transactional ids
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """An operator of a pipeline, as the driver has to know it."""
+
+    name: str
+    buckets: int
+    keys: tuple[tuple[str, ...], ...]  # of each input
+    passes: tuple[Node, ...] = ()  # the plans of inputs whose rows it gives, with their `_op`
+    run: "OperatorRun | None" = field(default=None, compare=False, repr=False)  # if it is bounded
+
+
+@dataclass
+class Building:
+    """A pipeline while its function runs."""
+
+    pipeline: str
+    operators: list[str] = field(default_factory=list)
+    built: dict[str, Built] = field(default_factory=dict)
+    unrepeatable: list[str] = field(default_factory=list)  # why its result depends on when it runs
+
+
+_current: ContextVar[Building | None] = ContextVar("building", default=None)
+
+
+@contextmanager
+def building(pipeline: str) -> Iterator[Building]:
+    now = Building(pipeline)
+    token = _current.set(now)
+    try:
+        yield now
+    finally:
+        _current.reset(token)
+
+
+def current() -> Building | None:
+    """None outside of a pipeline's function."""
+    return _current.get()
+
+
+def depends_on_when(what: str) -> None:
+    """The pipeline's function has used `what`: deriving its result anew gives another one."""
+    now = _current.get()
+    if now is not None:
+        now.unrepeatable.append(what)
+
+
+def name_operator(kind: str, fingerprint: str, name: str | None = None) -> str:
+    """As its user names it, else by its kind and what it is (fingerprints.py), so that no other one
+    finds its state; of those that are the same in everything, by how many there were before.
+    """
+    now = _current.get()
+    if name is None:
+        name = f"{kind}-{fingerprint}"
+        alike = 0 if now is None else now.operators.count(name)
+        if now is not None:
+            now.operators.append(name)
+        return f"{name}-{1 + alike}" if alike else name
+    if not _NAME.fullmatch(name):
+        raise PipelineError(
+            f"{kind}: name={name!r}", hint="a name is made of letters, digits, _ and -"
+        )
+    if now is not None:
+        if name in now.operators:
+            raise PipelineError(f"pipeline {now.pipeline}: two operators are called {name}")
+        now.operators.append(name)
+    return name
+
+
+def operators_in(plan: Node) -> tuple[Built, ...]:
+    """Those that a DataFrame goes through, by its plan (`Running` gives its name to Spark)."""
+    now = _current.get()
+    names = dict.fromkeys(each.function for each in plan if is_operator(each))
+    return tuple(now.built[name] for name in names) if now else ()
+
+
+def inputs_with_rows(node: Node) -> tuple[Node, ...]:
+    """What the rows that a step gives are rows of; an operator may make its own."""
+    now = _current.get()
+    if now is None or node.function not in now.built:
+        return node.children
+    return now.built[node.function].passes
+
+
+def is_operator(node: Node) -> bool:
+    """Functions of users may be in a plan, too."""
+    now = _current.get()
+    return now is not None and node.function in now.built

@@ -1,0 +1,1 @@
+"""State of operators: files, manifests, keyed rows, compatibility and metrics."""

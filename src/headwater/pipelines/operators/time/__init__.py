@@ -1,0 +1,1 @@
+"""Event time: timestamps of rows, watermarks, lateness."""

@@ -1,0 +1,114 @@
+"""Rows stamped with their time, in the task that has them."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headwater.pipelines.operators.runtime.contract import (
+    FAULT,
+    FUTURE,
+    NO_TIME,
+    PUNCTUATION,
+    SEEN,
+    TIME,
+)
+from headwater.pipelines.operators.runtime.packing import POSITION
+from headwater.pipelines.operators.time.watermarks import NEVER_US
+
+if TYPE_CHECKING:
+    from headwater.pipelines.operators.time.event_time import EventTime, Producers
+    from headwater.pipelines.operators.time.punctuations import Punctuations
+
+AT: Final = "_at"
+LEFT_US: Final = 253_370_764_800_000_000  # the year 9999: a producer with this watermark leaves
+
+
+class TimeStamper:
+    """Of one task."""
+
+    def __init__(self, settings: "EventTime") -> None:
+        self._settings = settings
+        self._seen: dict[int, int] = {}
+        self._told: dict[int, Punctuations] = {}
+
+    def stamp(self, rows: pa.RecordBatch, origins: pa.Array) -> Mapping[str, pa.Array]:
+        codes = origins.to_numpy()
+        time = self._settings.time(rows)
+        times = time.fill_null(NEVER_US).to_numpy()
+        fault = np.zeros(len(times), np.int8)
+        if time.null_count:
+            fault[times == NEVER_US] = NO_TIME
+        if self._settings.future_us is not None:
+            at = epoch_us(rows.column(AT)).fill_null(-NEVER_US).to_numpy()
+            fault[times > at + self._settings.future_us] = FUTURE
+        if self._settings.producers is not None:
+            self._listen(self._settings.producers, rows, codes, times, fault)
+        is_faulty = fault != 0
+        if is_faulty.any():
+            times = np.where(is_faulty, NEVER_US, times)
+            time = pa.array(times, mask=is_faulty)
+        seen = self._running(times, codes)
+        return {TIME: time, SEEN: pa.array(seen, mask=seen == NEVER_US), FAULT: pa.array(fault)}
+
+    def _listen(
+        self,
+        producers: "Producers",
+        rows: pa.RecordBatch,
+        codes: npt.NDArray[np.int32],
+        times: npt.NDArray[np.int64],
+        fault: npt.NDArray[np.int8],
+    ) -> None:
+        """To what producers tell; a row that does nothing else is no event."""
+        from headwater.pipelines.operators.time.punctuations import LEFT, MARK, ROW, Punctuations
+
+        producer = rows.column(producers.producer).cast(pa.string())
+        has_producer = producer.is_valid().to_numpy(zero_copy_only=False)
+        told = epoch_us(rows.column(producers.watermark)).fill_null(NEVER_US).to_numpy()
+        kind = np.where(told == NEVER_US, ROW, np.where(told < LEFT_US, MARK, LEFT))
+        if self._settings.future_us is not None:
+            at = epoch_us(rows.column(AT)).fill_null(-NEVER_US).to_numpy()
+            fault[(kind == MARK) & (told > at + self._settings.future_us)] = FUTURE
+        fault[(fault == NO_TIME) & (kind != ROW) & has_producer] = PUNCTUATION
+        kind[(fault == FUTURE) & (kind == MARK)] = ROW
+        value = np.where(kind == ROW, times, told)
+        is_telling = has_producer & ((kind != ROW) | (fault == 0))
+        offset = pc.struct_field(rows.column(POSITION), "offset")
+        heard = pa.RecordBatch.from_arrays(
+            [offset, producer, pa.array(value), pa.array(kind.astype(np.int8))],
+            names=["offset", "producer", "value", "kind"],
+        )
+        for code in np.unique(codes).tolist():
+            of_partition = heard.filter(pa.array((codes == code) & is_telling))
+            self._told.setdefault(code, Punctuations()).add(of_partition)
+
+    def _running(
+        self, times: npt.NDArray[np.int64], codes: npt.NDArray[np.int32]
+    ) -> npt.NDArray[np.int64]:
+        if not len(codes):
+            return times
+        if codes.min() == codes.max():
+            return self._of_partition(int(codes[0]), times)
+        seen = np.empty(len(times), np.int64)
+        for code in np.unique(codes).tolist():
+            which = codes == code
+            seen[which] = self._of_partition(code, times[which])
+        return seen
+
+    def _of_partition(self, code: int, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        running = np.maximum.accumulate(times)
+        np.maximum(running, self._seen.get(code, NEVER_US), out=running)
+        self._seen[code] = int(running[-1])
+        return running
+
+    def punctuations(self, origin: int) -> tuple[str, ...]:
+        told = self._told.get(origin)
+        return () if told is None else (told.to_text(),)
+
+
+def epoch_us(column: pa.Array) -> pa.Array:
+    zone = column.type.tz
+    return column.cast(pa.timestamp("us", zone), safe=False).view(pa.int64())

@@ -1,0 +1,131 @@
+"""How far time has come in an input, by its partitions.
+
+Every partition has a watermark of its own: the latest time that was seen in it, less the `delay`
+by which rows may be out of order. A row is late for what ended before the watermark of its own
+partition at its own place in the log. So whether it is late is a fact of the log: it does not
+depend on how the log was cut into batches, nor on other partitions. Time itself, by which windows
+close, has come as far as the least of all partitions; no row that is in time can find its window
+closed, because that watermark is never ahead of the row's own.
+
+Two things stand outside of this. A partition holds time back from its first row with a time on.
+And a partition that is idle is left out of the minimum until it has rows again. What such a
+partition brings may find its window closed; `lateness.admit` judges it by `closed_us`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from headwater.pipelines.operators.runtime.contract import ORIGIN, SEEN, TIME, Input, Progress
+
+NEVER_US: Final = -(2**62)  # a watermark before the first row
+
+
+class Watermarks:
+    """How far time has come in one input, as one bucket knows it; all buckets know the same. Made
+    by `EventTime.watermarks`.
+
+    In a batch: `of_rows` first, for what the rows find, then `advance`, then `now_us`.
+
+    A partition is idle when batches had no rows of it over a span longer than `idle_us`, from the
+    first such batch on. The source gives each partition with unread records a share of each batch,
+    so a partition without rows was read to its end: neither a backlog nor a long batch nor a stop
+    of the pipeline makes it idle.
+    """
+
+    def __init__(
+        self, delay_us: int, kept: Mapping[str, Any] | None = None, *, idle_us: int | None = None
+    ) -> None:
+        self._delay_us = delay_us
+        self._idle_us = idle_us
+        kept = kept or {}
+        self._partitions: dict[tuple[str, int], _Partition] = {
+            (topic, number): _Partition(seen, absent)
+            for topic, number, seen, absent in kept.get("partitions", ())
+        }
+        self._now_us: int = kept.get("now", NEVER_US)
+        self._is_idle: bool = kept.get("idle", False)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "partitions": [
+                [*place, each.seen_us, each.absent_us]
+                for place, each in sorted(self._partitions.items())
+            ],
+            "now": self._now_us,
+            "idle": self._is_idle,
+        }
+
+    def of_rows(self, given: Input) -> npt.NDArray[np.int64]:
+        """The watermark of its own partition at each row's place, the row itself included."""
+        if not len(given.rows):
+            return np.empty(0, np.int64)
+        known = [self._partitions.get(each) for each in given.origins]
+        before = np.array([NEVER_US if each is None else each.seen_us for each in known], np.int64)
+        seen = given.rows[SEEN].combine_chunks().fill_null(NEVER_US).to_numpy()
+        own: npt.NDArray[np.int64] = before[given.rows[ORIGIN].combine_chunks().to_numpy()]
+        watermarks: npt.NDArray[np.int64] = np.maximum(seen, own) - self._delay_us
+        return watermarks
+
+    def advance(self, progress: Iterable[Progress], now_us: int) -> None:
+        present = set()
+        for each in progress:
+            if each.seen_us is None:  # rows that tell no time hold none back
+                continue
+            place = each.topic, each.partition
+            present.add(place)
+            partition = self._partitions.setdefault(place, _Partition(each.seen_us))
+            partition.absent_us = None
+            partition.seen_us = max(partition.seen_us, each.seen_us)
+        for place, partition in self._partitions.items():
+            if place not in present and partition.absent_us is None:
+                partition.absent_us = now_us
+        if self._partitions:
+            self._move(now_us)
+
+    def _move(self, now_us: int) -> None:
+        awake = [
+            each.seen_us for each in self._partitions.values() if not self._idles(each, now_us)
+        ]
+        self._is_idle = not awake
+        # With nobody to wait for, time is where the furthest was.
+        come = min(awake) if awake else max(each.seen_us for each in self._partitions.values())
+        self._now_us = max(self._now_us, come - self._delay_us)
+
+    def _idles(self, partition: "_Partition", now_us: int) -> bool:
+        if self._idle_us is None or partition.absent_us is None:
+            return False
+        return now_us - partition.absent_us > self._idle_us
+
+    @property
+    def now_us(self) -> int:
+        """The least of all partitions that are not idle, less the delay. It never goes back."""
+        return self._now_us
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all partitions are: who waits for several inputs need not wait for this one."""
+        return self._is_idle
+
+
+@dataclass(slots=True)
+class _Partition:
+    seen_us: int  # the latest time
+    absent_us: int | None = None  # the first of the batches without rows of it, if it has none now
+
+
+class BatchTime(Watermarks):
+    """Processing time: it has come as far as the batch."""
+
+    def __init__(self, kept: Mapping[str, Any] | None = None) -> None:
+        super().__init__(0, kept)
+
+    def of_rows(self, given: Input) -> npt.NDArray[np.int64]:
+        times: npt.NDArray[np.int64] = given.rows[TIME].combine_chunks().to_numpy()
+        return times
+
+    def advance(self, progress: Iterable[Progress], now_us: int) -> None:
+        self._now_us = max(self._now_us, now_us)

@@ -1,0 +1,1 @@
+"""Windows of event time: tumbling, hopping, sliding, sessions."""

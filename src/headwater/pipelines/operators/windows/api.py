@@ -1,0 +1,191 @@
+"""Windows of event time: `hw.tumbling(orders, "ordered_at", "1 minute", by="shop").agg(…)`."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headwater.errors import PipelineError
+from headwater.pipelines.operators.aggregates.contract import Aggregate
+from headwater.pipelines.operators.aggregates.named_aggregates import (
+    NamedAggregates,
+    Previous,
+    check_names,
+)
+from headwater.pipelines.operators.runtime.contract import Operator
+from headwater.pipelines.operators.runtime.grouping import check_keys
+from headwater.pipelines.operators.runtime.packing import POSITION
+from headwater.pipelines.operators.runtime.stages import Side, run_operator
+from headwater.pipelines.operators.time.durations import Duration, microseconds
+from headwater.pipelines.operators.time.event_time import EventTime, time_of
+from headwater.pipelines.operators.time.lateness import DROP, Lateness, lateness_of
+from headwater.pipelines.operators.windows.fixed_windows import FixedWindows
+from headwater.pipelines.operators.windows.results import RESERVED
+from headwater.sinks.contract import OP
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def tumbling(
+    frame: "DataFrame",
+    time: str | EventTime,
+    size: Duration,
+    *,
+    by: str | Sequence[str] = (),
+    late: str = DROP,
+    allowed_lateness: Duration | None = None,
+    early: bool = False,
+    name: str | None = None,
+) -> "Windowed":
+    """Windows of `size`, one after another; each row is in one of them."""
+    size_us = microseconds(size, "size", at_least_us=1)
+    lateness = lateness_of(late, allowed_lateness)
+    return _fixed("tumbling", frame, time, size_us, size_us, by, lateness, early, name)
+
+
+def hopping(
+    frame: "DataFrame",
+    time: str | EventTime,
+    size: Duration,
+    hop: Duration,
+    *,
+    by: str | Sequence[str] = (),
+    late: str = DROP,
+    allowed_lateness: Duration | None = None,
+    early: bool = False,
+    name: str | None = None,
+) -> "Windowed":
+    """Windows of `size` that begin every `hop`; each row is in size / hop of them."""
+    size_us = microseconds(size, "size", at_least_us=1)
+    hop_us = microseconds(hop, "hop", at_least_us=1)
+    if size_us % hop_us:
+        raise PipelineError(
+            f"hopping: size={size!r} is no multiple of hop={hop!r}",
+            hint="every row is to be in the same number of windows",
+        )
+    lateness = lateness_of(late, allowed_lateness)
+    return _fixed("hopping", frame, time, size_us, hop_us, by, lateness, early, name)
+
+
+# The operator of the aggregates, and of those that are compared with windows before.
+Make = Callable[["Windowed", NamedAggregates, dict[str, Previous]], Operator]
+
+
+@dataclass(frozen=True)
+class Windowed:
+    """Rows in windows; `agg` says what is wanted of each. A window without rows has no result."""
+
+    kind: str  # for names and messages
+    frame: "DataFrame"
+    time: EventTime
+    by: tuple[str, ...]
+    lateness: Lateness
+    make: Make
+    keep: tuple[str, ...] = ()  # columns of the rows that results have, too
+    reserved: tuple[str, ...] = RESERVED  # columns that results have anyway
+    name: str | None = None  # by which it finds its state when its inputs are changed
+
+    def agg(self, **named: Aggregate | Previous) -> "DataFrame":
+        """The columns `by`, `window_start`, `window_end`, one for each aggregate, `_mark` and `_op`
+        (results.py). Raises PipelineError.
+        """
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        check_names(self.kind, named, (*self.by, *self.keep, *self.reserved))
+        computed = tuple(
+            (name, each) for name, each in named.items() if not isinstance(each, Previous)
+        )
+        compared = {name: each for name, each in named.items() if isinstance(each, Previous)}
+        read = {*self.by, *self.keep, OP}
+        read |= {column for _, each in computed for column in each.columns}
+        self._check_columns(read - {OP})
+        columns = tuple(name for name in self.frame.columns if self._is_taken(name, read))
+        schema = to_arrow_schema(self.frame.select(*columns).schema, timezone="UTC")
+        check_keys(self.kind, schema, self.by)
+        aggregates = NamedAggregates(computed, schema)
+        _ = aggregates.bound  # what cannot be computed of these columns is told now
+        operator = self.make(self, aggregates, compared)
+        side = Side(self.frame, self.by, columns, self.time)
+        return run_operator(self.kind, operator, [side], name=self.name)
+
+    def _is_taken(self, name: str, read: set[str]) -> bool:
+        """Rows that are put aside are worth little without all of their columns."""
+        return name in read or (self.lateness.mode != DROP and name != POSITION)
+
+    def _check_columns(self, names: set[str]) -> None:
+        for name in sorted(names - set(self.frame.columns)):
+            raise PipelineError(
+                f"{self.kind}: there is no column {name}",
+                detail="columns are " + ", ".join(self.frame.columns),
+            )
+
+
+def windowed(
+    kind: str,
+    frame: "DataFrame",
+    time: str | EventTime,
+    by: str | Sequence[str],
+    lateness: Lateness,
+    make: Make,
+    *,
+    keep: tuple[str, ...] = (),
+    reserved: tuple[str, ...] = RESERVED,
+    name: str | None = None,
+) -> Windowed:
+    """Checks what all kinds of windows have. Raises PipelineError."""
+    keys = (by,) if isinstance(by, str) else tuple(by)
+    for column in keys:
+        if keys.count(column) > 1:
+            raise PipelineError(f"{kind}: by has {column} twice")
+    for column in (*keys, *keep):
+        if column in reserved:
+            raise PipelineError(
+                f"{kind}: results have a column {column} of their own", hint=".withColumnRenamed(…)"
+            )
+    return Windowed(kind, frame, time_of(time), keys, lateness, make, keep, reserved, name)
+
+
+def _fixed(
+    kind: str,
+    frame: "DataFrame",
+    time: str | EventTime,
+    size_us: int,
+    hop_us: int,
+    by: str | Sequence[str],
+    lateness: Lateness,
+    early: bool,
+    name: str | None,
+) -> Windowed:
+    def make(
+        windows: Windowed, aggregates: NamedAggregates, compared: dict[str, Previous]
+    ) -> Operator:
+        previous = tuple(
+            (name, each.name, _windows_ago(kind, name, each, hop_us, aggregates))
+            for name, each in compared.items()
+        )
+        panes = size_us // hop_us
+        return FixedWindows(
+            aggregates, windows.by, windows.time, hop_us, panes, lateness, early, previous
+        )
+
+    return windowed(kind, frame, time, by, lateness, make, name=name)
+
+
+def _windows_ago(
+    kind: str, name: str, previous: Previous, hop_us: int, aggregates: NamedAggregates
+) -> int:
+    known = [each for each, _ in aggregates.aggregates]
+    if previous.name not in known:
+        raise PipelineError(
+            f"{kind}: {name} is the previous {previous.name}, which is no aggregate here",
+            detail="aggregates are " + ", ".join(known),
+        )
+    if previous.ago is None:
+        return 1
+    ago_us = microseconds(previous.ago, "ago", at_least_us=1)
+    if ago_us % hop_us:
+        raise PipelineError(
+            f"{kind}: no window began {previous.ago!r} before another",
+            hint=f"windows begin every {hop_us / 1e6:g} seconds",
+        )
+    return ago_us // hop_us

@@ -1,0 +1,153 @@
+"""Tumbling and hopping windows: as long as each other, at times that are known beforehand.
+
+Windows are numbered by their last pane (pane_state.py): window w is from (w + 1) · hop − size to
+(w + 1) · hop, so it ends when pane w does. A tumbling window has one pane.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headwater.pipelines.operators.aggregates.named_aggregates import NamedAggregates
+from headwater.pipelines.operators.runtime.contract import TIME, WATERMARK, Input, State
+from headwater.pipelines.operators.runtime.grouping import first_rows, keys_of, number
+from headwater.pipelines.operators.runtime.lineage import Flags, admitted, points_within, same_keys
+from headwater.pipelines.operators.state.state_compat import check_layout
+from headwater.pipelines.operators.time.event_time import NEVER_US, EventTime
+from headwater.pipelines.operators.time.lateness import Lateness, admit
+from headwater.pipelines.operators.windows.emission import Emission
+from headwater.pipelines.operators.windows.pane_state import FIRST, LAST, PaneState
+from headwater.pipelines.operators.windows.results import WINDOW_END, results_schema
+
+_LATE_IN_PART: Final = "late_in_part"  # a counter: rows that only some of their windows took in
+
+
+@dataclass(frozen=True)
+class FixedWindows:
+    """Operator (contract.py)."""
+
+    aggregates: NamedAggregates
+    by: tuple[str, ...]
+    time: EventTime
+    hop_us: int
+    panes: int  # of a window: size / hop
+    lateness: Lateness
+    is_early: bool = False
+    previous: tuple[tuple[str, str, int], ...] = ()  # name, of which aggregate, windows before
+
+    @cached_property
+    def output(self) -> pa.Schema:
+        results = self.aggregates.results_schema
+        later = [results.field(of).with_name(name) for name, of, _ in self.previous]
+        return results_schema(self.aggregates.schema, self.by, [*results, *later])
+
+    @cached_property
+    def _entries(self) -> pa.Schema:
+        rows = self.aggregates.schema
+        keys = [rows.field(name).with_name(f"k{at}") for at, name in enumerate(self.by)]
+        told_apart = [*keys, pa.field(FIRST, pa.int64()), pa.field(LAST, pa.int64())]
+        return pa.schema([*told_apart, *self.aggregates.accumulators_schema])
+
+    def step(self, state: State, inputs: tuple[Input, ...]) -> pa.Table:
+        (given,) = inputs
+        layout = f"{self.hop_us} {self.panes} {self.by} {self.aggregates.layout(self.by)}"
+        check_layout(state, "fixed", layout, self._kept_us)
+        clock = self.time.watermarks(state.document.get("time"))
+        own_us, before_us = clock.of_rows(given), clock.now_us
+        clock.advance(given.progress, given.now_us)
+        state.document["time"] = clock.to_json()
+        if clock.now_us != NEVER_US:
+            state.document[WATERMARK] = clock.now_us
+        panes = PaneState(state, self.aggregates, self._entries)
+        fresh = self._taken_in(state, given, np.maximum(own_us, before_us), before_us)
+        panes.add(fresh)
+        emission = Emission(
+            aggregates=self.aggregates,
+            output=self.output,
+            hop_us=self.hop_us,
+            panes=self.panes,
+            is_early=self.is_early,
+            previous=self.previous,
+            closed=self._last_closed(before_us),
+            closing=self._last_closed(clock.now_us),
+        )
+        result = emission.of(panes, fresh)
+        panes.save(
+            alive_from=self._last_closed(clock.now_us - self._kept_us) + 1,
+            settled=emission.closing + self.panes - 1,
+        )
+        return result
+
+    @property
+    def _kept_us(self) -> int:
+        """How long a window is kept after its end: it may be corrected for so long, and others be
+        compared with it.
+        """
+        longest = max((ago for *_, ago in self.previous), default=0)
+        return self.lateness.allowed_us + longest * self.hop_us
+
+    def _last_closed(self, watermark_us: int) -> int:
+        return watermark_us // self.hop_us - 1
+
+    def _taken_in(
+        self, state: State, given: Input, own_us: npt.NDArray[np.int64], before_us: int
+    ) -> pa.Table:
+        """Entries of the rows that are not too late for all of their windows."""
+        pane = self._panes_of(given)
+        taken = admit(
+            state,
+            given,
+            self.lateness,
+            own_us=own_us,
+            due_us=(pane + self.panes) * self.hop_us,
+            closed_us=before_us,
+        )
+        pane = pane[taken]
+        first = self._first_windows(pane, own_us[taken])
+        if self.panes > 1:
+            late = int((first > pane).sum())
+            state.counters[_LATE_IN_PART] = state.counters.get(_LATE_IN_PART, 0) + late
+        rows = given.rows if taken.all() else given.rows.filter(pa.array(taken))
+        windows = [first, pane + (self.panes - 1)]
+        keys = keys_of(rows, self.by)
+        group, groups = number([*keys, *windows[-min(self.panes, 2) :]], len(rows))
+        found = pa.array(first_rows(group, groups))
+        columns = [each.take(found) for each in (*keys, *map(pa.array, windows))]
+        accumulated = self.aggregates.accumulate(rows, group, groups)
+        return pa.Table.from_arrays([*columns, *accumulated], schema=self._entries)
+
+    def _panes_of(self, given: Input) -> npt.NDArray[np.int64]:
+        time_us = given.rows[TIME].combine_chunks().fill_null(0).to_numpy()
+        panes: npt.NDArray[np.int64] = time_us // self.hop_us
+        return panes
+
+    def _first_windows(
+        self, pane: npt.NDArray[np.int64], own_us: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]:
+        """The first window of a row that had not closed at its place in the log."""
+        first: npt.NDArray[np.int64] = np.maximum(
+            pane, (own_us - self.lateness.allowed_us) // self.hop_us
+        )
+        return first
+
+    roles = ("event",)
+
+    def lineage(self, inputs: tuple[Input, ...], rows: pa.Table) -> tuple[Flags, ...]:
+        """Rows of the window, and of those before it that it is compared with."""
+        (given,) = inputs
+        pane = self._panes_of(given)
+        taken = admitted(self.time, self.lateness, given, (pane + self.panes) * self.hop_us)
+        first = self._first_windows(pane, self.time.watermarks(None).of_rows(given))
+        key, row_key = same_keys(given.rows, rows, self.by)
+        end_us = rows[WINDOW_END].combine_chunks().cast(pa.int64()).to_numpy()
+        window = end_us // self.hop_us - 1
+        agos = sorted({0, *(ago for *_, ago in self.previous)})
+        wanted = np.concatenate([window - ago for ago in agos])
+        count = points_within(
+            key, first, pane + (self.panes - 1), np.tile(row_key, len(agos)), wanted
+        )
+        return (taken & (count > 0),)

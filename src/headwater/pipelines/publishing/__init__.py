@@ -1,0 +1,1 @@
+"""Records that pipelines write to topics exactly once: results, late rows, dead letters."""

@@ -1,0 +1,109 @@
+"""Rows that a store does not take: into the topic `<pipeline>.dlq`, each once.
+
+They are written, together with a note of their batch, in a Kafka transaction that is committed
+before the store's own. If the process dies between the two, the batch runs again: the note tells
+that its dead letters are there. A store may tell of them in several calls, the same for the same
+batch; the note counts them.
+
+Each version of a write has a note of its own: a rebuild goes on beside the process that feeds the
+live one, and what it refuses is told again.
+"""
+
+import itertools
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import orjson
+
+from headwater.client.batches import BatchBuilder
+from headwater.client.topics import NewTopic, ensure_topics
+from headwater.errors import RowRefused
+from headwater.pipelines.publishing.dead_letters import PREFIX, SUFFIX
+from headwater.sinks.contract import Batch, Log, Refuse
+from headwater.sinks.topic.transactional_positions import NotedTransactions, as_sink_errors
+
+_CONFIG: Final = {"retention.ms": "-1"}  # they wait for a person
+
+
+class RefusedRows:
+    """Of one version of a write. The topic and the producer are made when the first row is
+    refused.
+    """
+
+    def __init__(self, log: Log, owner: str, pipeline: str, version: int) -> None:
+        self.topic = f"{pipeline}{SUFFIX}"
+        self._log = log
+        self._owner = owner
+        self._version = version
+        self._noted: NotedTransactions | None = None
+
+    def of_batch(self, batch: Batch) -> Refuse:
+        """What the store is given to tell of the rows that it refuses, in one attempt."""
+        return partial(self._write, batch, itertools.count(1))
+
+    def close(self) -> None:
+        if self._noted is not None:
+            self._noted.close()
+            self._noted = None
+
+    def _write(self, batch: Batch, calls: Iterator[int], refused: Sequence[RowRefused]) -> None:
+        """Raises StoreUnreachable: the batch is not committed without its dead letters."""
+        call = next(calls)
+        if not refused:  # a call that counts, and no more
+            return
+        try:
+            self._write_once(batch, call, refused)
+        except BaseException:
+            self.close()
+            raise
+
+    def _write_once(self, batch: Batch, call: int, refused: Sequence[RowRefused]) -> None:
+        noted = self._opened()
+        last: dict[str, Any] = orjson.loads(noted.note) if noted.note else {}
+        is_same = last.get("query") == batch.query
+        if is_same and (last["batch"], last["calls"]) >= (batch.id, call):
+            return
+        now_ms = int(time.time() * 1000)
+        builders = [BatchBuilder()]
+        for each in refused:
+            letter = None, _row(each), self._headers(each), now_ms
+            if not builders[-1].append(*letter):
+                builders.append(BatchBuilder())
+                builders[-1].append(*letter)
+        count = last.get("count", 0) + len(refused)
+        note = orjson.dumps(
+            {"query": batch.query, "batch": batch.id, "calls": call, "count": count}
+        )
+        noted.commit({(self.topic, 0): builders}, lambda _: note)
+
+    def _headers(self, refused: RowRefused) -> list[tuple[str, bytes | None]]:
+        about = {"cause": str(refused), "column": refused.column, "store": self._owner}
+        return [(PREFIX + name, value.encode()) for name, value in about.items()]
+
+    def _opened(self) -> NotedTransactions:
+        if self._noted is None:
+            with as_sink_errors():
+                wanted = [NewTopic(self.topic, 1, _CONFIG)]
+                ensure_topics(self._log.bootstrap, self._log.login, wanted)
+            self._noted = NotedTransactions(
+                self._log,
+                f"{self._owner}.v{self._version}{SUFFIX}",
+                _key(self._owner, self._version),
+            )
+        return self._noted
+
+
+def refused_count(notes: Mapping[bytes, bytes], owner: str, version: int) -> int:
+    """How many rows of the write were refused by this version."""
+    note = notes.get(_key(owner, version))
+    return int(orjson.loads(note)["count"]) if note else 0
+
+
+def _key(owner: str, version: int) -> bytes:
+    return f"/refused/{owner}/v{version}".encode()
+
+
+def _row(refused: RowRefused) -> bytes:
+    return orjson.dumps(refused.row, default=str, option=orjson.OPT_NON_STR_KEYS)

@@ -1,0 +1,1 @@
+"""The process that runs pipelines: queries, batches, status, retries, rebuilding."""

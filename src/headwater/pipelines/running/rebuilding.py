@@ -1,0 +1,260 @@
+"""A store derived anew, beside the one that is in use, and put in its place.
+
+    rebuild    reads the log from its start into the next version; the live one goes on
+    promote    brings that version up to where the live one stands, and makes it live
+
+Who runs the pipeline meanwhile finds the new version within seconds, and feeds it from then on.
+The old one stays as it is, with its checkpoint: promoting it again is going back.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from headwater.errors import HeadwaterError, PipelineError
+from headwater.pipelines.checkpoint import Checkpoint, RunsElsewhere
+from headwater.pipelines.flow import Write
+from headwater.pipelines.offsets import check_derivable, ends_of, has_reached
+from headwater.pipelines.reading import LiveReader
+from headwater.pipelines.running.query_run import Choice, WriteRun, open_store
+from headwater.pipelines.running.runner import Pipeline
+from headwater.pipelines.running.schema_watch import SchemaWatch
+from headwater.sinks.contract import Offsets, Store, Version
+
+_ROUND_S: Final = 0.1
+_LEAVING_S: Final = 30.0  # for the process that feeds a version that is no longer live
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Of one write, in records of the log."""
+
+    write: str
+    version: int
+    done: int
+    total: int
+    elapsed_s: float
+
+    @property
+    def remaining_s(self) -> float | None:
+        """None until it can be told."""
+        if not self.done or self.elapsed_s < 1:
+            return None
+        return self.elapsed_s / self.done * (self.total - self.done)
+
+
+Report: TypeAlias = Callable[[Progress], None]
+
+
+def rebuild(
+    pipeline: Pipeline,
+    *,
+    only: str | None = None,
+    resume: bool = False,
+    report: Report = lambda _: None,
+    stop: threading.Event | None = None,
+) -> dict[str, int]:
+    """The new version of each write. Returns when they have read what is there now.
+
+    A version that an earlier rebuild has left without being promoted is removed, or gone on with
+    if `resume`.
+    """
+    reader = LiveReader(pipeline.spark, pipeline.place.log, pipeline.settings)
+    writes = _writes(pipeline, reader, only)
+    check_derivable(pipeline.settings, pipeline.place.log, reader.topics)
+    chosen = {write.name: _next_version(pipeline, write, resume=resume) for write in writes}
+    _run(pipeline, reader, writes, chosen, report, stop)
+    return chosen
+
+
+def promote(
+    pipeline: Pipeline,
+    *,
+    only: str | None = None,
+    version: int | None = None,
+    report: Report = lambda _: None,
+    stop: threading.Event | None = None,
+) -> dict[str, tuple[int | None, int]]:
+    """Which version was live, and which is now, of each write. Without `version`: the newest, of
+    the writes that have one which is newer than the live one.
+
+    A version that is behind the live one is brought up to it first, so that readers are not taken
+    back in time by more than what comes in within that moment.
+    """
+    reader = LiveReader(pipeline.spark, pipeline.place.log, pipeline.settings)
+    writes = _writes(pipeline, reader, only)
+    versions = {write.name: versions_of(pipeline, write) for write in writes}
+    if version is None:
+        writes = [each for each in writes if _newer(versions[each.name])] or writes
+    chosen: dict[str, int] = {}
+    live: dict[str, Version | None] = {}
+    behind: list[Write] = []
+    for write in writes:
+        live[write.name] = _live(versions[write.name])
+        wanted = _wanted(pipeline, write, versions[write.name], version)
+        chosen[write.name] = wanted.number
+        if (
+            (current := live[write.name])
+            and current.position
+            and not has_reached(wanted.position, current.position.offsets)
+        ):
+            behind.append(write)
+    if behind:
+        _run(pipeline, reader, behind, chosen, report, stop)
+    for write in writes:
+        store = open_store(pipeline.place, pipeline.name, write)
+        try:
+            store.promote(chosen[write.name])
+        finally:
+            store.close()
+    return {
+        name: (was.number if (was := live[name]) else None, number)
+        for name, number in chosen.items()
+    }
+
+
+def drop(pipeline: Pipeline, write: Write, version: int) -> None:
+    """Removes a version that is not live, and its checkpoint. Raises RunsElsewhere if it is fed
+    just now; who runs the pipeline leaves one that is no longer live within seconds.
+    """
+    store = open_store(pipeline.place, pipeline.name, write)
+    try:
+        live = _live(store.versions())
+        if live is not None and live.number == version:
+            store.drop(version)  # which it refuses
+        _drop(pipeline, write, store, version)
+    finally:
+        store.close()
+
+
+def _drop(pipeline: Pipeline, write: Write, store: Store, version: int) -> None:
+    checkpoint = Checkpoint(pipeline.place.state_dir, pipeline.name, write.name, version)
+    _await_lock(checkpoint)
+    try:
+        store.drop(version)
+        checkpoint.remove()
+    finally:
+        checkpoint.unlock()
+
+
+def _await_lock(checkpoint: Checkpoint) -> None:
+    until_s = time.monotonic() + _LEAVING_S
+    while True:
+        try:
+            checkpoint.lock()
+            return
+        except RunsElsewhere:
+            if time.monotonic() > until_s:
+                raise
+            time.sleep(_ROUND_S)
+
+
+def versions_of(pipeline: Pipeline, write: Write) -> list[Version]:
+    store = open_store(pipeline.place, pipeline.name, write)
+    try:
+        return store.versions()
+    finally:
+        store.close()
+
+
+def _writes(pipeline: Pipeline, reader: LiveReader, only: str | None) -> list[Write]:
+    writes = pipeline.flow(reader).writes
+    if only is None:
+        return writes
+    found = [write for write in writes if only in (write.name, write.table)]
+    if not found:
+        raise PipelineError(
+            f"pipeline {pipeline.name} does not write {only}",
+            detail="it writes " + ", ".join(write.name for write in writes),
+        )
+    return found
+
+
+def _next_version(pipeline: Pipeline, write: Write, *, resume: bool) -> int:
+    store = open_store(pipeline.place, pipeline.name, write)
+    try:
+        versions = store.versions()
+        unfinished = _newer(versions)
+        if resume and unfinished:
+            return unfinished[-1].number
+        for each in unfinished:
+            _drop(pipeline, write, store, each.number)
+        return max([each.number for each in versions], default=0) + 1
+    finally:
+        store.close()
+
+
+def _live(versions: list[Version]) -> Version | None:
+    return next((each for each in versions if each.is_live), None)
+
+
+def _newer(versions: list[Version]) -> list[Version]:
+    """Than the live one: made by a rebuild, and not promoted."""
+    live = _live(versions)
+    return [each for each in versions if live is None or each.number > live.number]
+
+
+def _wanted(
+    pipeline: Pipeline, write: Write, versions: list[Version], version: int | None
+) -> Version:
+    if version is None:
+        candidates = _newer(versions)
+    else:
+        candidates = [each for each in versions if each.number == version]
+    if candidates:
+        return candidates[-1]
+    raise PipelineError(
+        f"{write.name} has no version {version}"
+        if version is not None
+        else f"{write.name} has no version newer than the live one",
+        detail="it has " + (", ".join(str(each.number) for each in versions) or "none"),
+        hint=f"`headwater pipeline rebuild {pipeline.name}` makes a new one",
+    )
+
+
+def _run(
+    pipeline: Pipeline,
+    reader: LiveReader,
+    writes: list[Write],
+    chosen: dict[str, int],
+    report: Report,
+    stop: threading.Event | None,
+) -> None:
+    """Each write's version up to where the log ends now."""
+    watch = SchemaWatch(reader, pipeline.place.log)
+    runs = [
+        WriteRun(pipeline.place, pipeline.settings, write, Choice(chosen[write.name]), before=watch)
+        for write in writes
+    ]
+    started_s = time.monotonic()
+    totals = {write.name: _count(ends_of(pipeline.place.log, write.topics)) for write in writes}
+    try:
+        for run in runs:
+            run.start(until_now=True)
+        while True:
+            active = [run for run in runs if run.is_active]
+            for run in runs:
+                total = totals[run.write.name]
+                done = min(_count(run.position.offsets), total) if run.position else 0
+                elapsed_s = time.monotonic() - started_s
+                report(Progress(run.write.name, run.choice.version, done, total, elapsed_s))
+            if not active:
+                break
+            if stop is not None and stop.wait(_ROUND_S):
+                raise PipelineError("stopped before the end", hint="--resume goes on from here")
+            if stop is None:
+                time.sleep(_ROUND_S)
+        for run in runs:
+            error: HeadwaterError | None = run.error()
+            if error is not None:
+                raise error
+    finally:
+        for run in runs:
+            run.stop()
+        watch.close()
+
+
+def _count(offsets: Offsets) -> int:
+    return sum(sum(partitions.values()) for partitions in offsets.values())

@@ -1,0 +1,1 @@
+"""Proof that stores and captured topics are what the log and the database say."""

@@ -1,0 +1,269 @@
+"""Batches into a Delta table, one commit each; and the table's upkeep."""
+
+import logging
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import unquote
+
+import orjson
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
+
+from headwater.errors import ConfigError, Fenced, RowRefused, StateLost
+from headwater.settings import parse_duration_ms
+from headwater.sinks.contract import DELETE, OP, Batch, Refuse, Target, Writer, is_applied
+from headwater.sinks.delta.transaction_log import (
+    PAUSE_S,
+    TRIES,
+    State,
+    add_columns,
+    busy,
+    commit_of,
+    delta_errors,
+    state_of,
+)
+from headwater.sinks.rows.last_by_key import Reduced, reduce
+from headwater.sinks.rows.schema_evolution import evolved, fitted
+from headwater.sinks.version_directories import sync_directory
+
+UPKEEP_OPTIONS: Final = ("compact_every", "retention")
+# What small files are put together to. One with a changed row is written anew, so less if rows
+# change.
+FILE_BYTES, KEYED_FILE_BYTES = 128 << 20, 32 << 20
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """Small files are put together after every so many commits; what is not part of the table any
+    more goes when it is older than the retention.
+    """
+
+    every: int
+    retention_hours: int
+    file_bytes: int
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], file_bytes: int) -> "Upkeep":
+        try:
+            every = int(options.get("compact_every", "100"))
+            hours = parse_duration_ms(options.get("retention", "6h")) // 3_600_000
+        except ValueError as error:
+            raise ConfigError(f"Delta: expected {error}") from error
+        if every < 1 or hours < 1:
+            raise ConfigError(
+                "Delta: compact_every is at least 1, and retention at least 1h",
+                detail="a reader needs the files of the table as it was when it began",
+            )
+        return cls(every, hours, file_bytes)
+
+    def properties(self) -> dict[str, str]:
+        """Also for others who look after the table; the log is kept for a day at least."""
+        return {
+            "delta.deletedFileRetentionDuration": f"interval {self.retention_hours} hours",
+            "delta.targetFileSize": str(self.file_bytes),
+            "delta.logRetentionDuration": f"interval {max(24, self.retention_hours)} hours",
+        }
+
+
+class DeltaWriter(Writer):
+    def __init__(
+        self,
+        table: DeltaTable,
+        state: State,
+        target: Target,
+        path: str | None,
+        upkeep: Upkeep,
+    ) -> None:
+        self._table = table
+        self._target = target
+        self._path = path  # None: not on our disks
+        # Open, so that no other directory gets its number: `_look` compares them.
+        self._directory = None if path is None else os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        self._upkeep = upkeep
+        self._epoch, self.position, self._fields = state.epoch, state.position, state.fields
+        self._seen = -1  # the version of the table that we know the state of
+        self._kept_at = table.version() // upkeep.every  # when small files were last put together
+        self._is_first_upkeep = True
+        self._is_empty = True
+
+    def apply(self, batch: Batch, refuse: Refuse | None = None) -> None:
+        reduced: Reduced | None = None
+        for attempt in range(TRIES):
+            self._look()
+            if is_applied(self.position, batch):
+                return
+            try:
+                with delta_errors():
+                    if reduced is None:
+                        self._widen(batch.rows.schema)
+                        self._look()
+                        reduced = self._reduced(batch.rows, refuse)
+                    self._commit(batch, reduced)
+            except CommitFailedError:  # ours or somebody else's: the next look tells
+                time.sleep(PAUSE_S * 2**attempt)
+                continue
+            self.position = batch.position()
+            self._seen = self._table.version()
+            self._sync()
+            self._look_after()
+            return
+        raise busy(self._target)
+
+    def close(self) -> None:
+        if self._directory is not None:
+            os.close(self._directory)
+            self._directory = None
+
+    def _look(self) -> None:
+        """What others did since; Fenced if one of them has taken over, or the version was dropped:
+        another one of its number may be there, whose log does not go on from ours.
+        """
+        if self._path is not None and not self._is_there(self._path):
+            raise Fenced(f"this version of {self._target.name} was dropped")
+        with delta_errors():
+            self._table.update_incremental()
+        version = self._table.version()
+        if version == self._seen:
+            return
+        state = state_of(self._table, self._target)
+        if state.epoch != self._epoch:
+            raise Fenced(
+                f"another process writes {self._target.name} now",
+                detail=f"its epoch is {state.epoch}, ours {self._epoch}",
+            )
+        self.position, self._seen = state.position, version
+
+    def _is_there(self, path: str) -> bool:
+        try:
+            return self._directory is not None and os.path.samestat(
+                os.stat(path), os.fstat(self._directory)
+            )
+        except FileNotFoundError:
+            return False
+
+    def _widen(self, given: pa.Schema) -> None:
+        """A column of its own commit: one without values is no part of any batch."""
+        if OP in given.names:
+            given = given.remove(given.get_field_index(OP))
+        fields = evolved(self._fields, given, can_widen=False).fields
+        if fields != self._fields:
+            add_columns(self._table, fields)
+            self._fields = fields
+
+    def _reduced(self, rows: pa.Table, refuse: Refuse | None) -> Reduced:
+        key = self._target.key
+        refused: list[RowRefused] = []
+        reduced = reduce(rows, key, None if refuse is None else refused)
+        if refuse is not None and refused:
+            refuse(refused)
+        keys = pa.schema([self._fields.field(name) for name in key])
+        return Reduced(
+            reduced.clears, fitted(reduced.deletes, keys), fitted(reduced.upserts, self._fields)
+        )
+
+    def _commit(self, batch: Batch, reduced: Reduced) -> None:
+        state = State(self._epoch, batch.position(), self._fields)
+        properties = commit_of(state, self._target)
+        has_changes = len(reduced.upserts) or len(reduced.deletes)
+        if reduced.clears:
+            self._write("overwrite", reduced.upserts, properties)
+        elif not self._target.key or not has_changes or not self._has_rows():
+            self._write("append", reduced.upserts, properties)
+        else:
+            before = self._table.version()
+            self._merge(reduced.upserts, reduced.deletes, properties)
+            if self._table.version() == before:  # nothing was there to be deleted: no commit
+                self._write("append", reduced.upserts.slice(0, 0), properties)
+
+    def _has_rows(self) -> bool:
+        """Asked until there are some: a version that is built up is appended to at first."""
+        self._is_empty = self._is_empty and not self._table.count()
+        return not self._is_empty
+
+    def _write(self, mode: Any, rows: pa.Table, properties: CommitProperties) -> None:
+        write_deltalake(self._table, rows, mode=mode, commit_properties=properties)
+
+    def _merge(self, upserts: pa.Table, deletes: pa.Table, properties: CommitProperties) -> None:
+        is_upsert = pa.array(["u"] * len(upserts), pa.string())
+        is_delete = pa.array([DELETE] * len(deletes), pa.string())
+        changes = pa.concat_tables(
+            [upserts.append_column(OP, is_upsert), deletes.append_column(OP, is_delete)],
+            promote_options="default",
+        )
+        columns = {_quoted(name): f"s.{_quoted(name)}" for name in self._fields.names}
+        same_key = " AND ".join(f"t.{_quoted(k)} = s.{_quoted(k)}" for k in self._target.key)
+        (
+            self._table.merge(
+                changes,
+                same_key,
+                source_alias="s",
+                target_alias="t",
+                streamed_exec=False,  # so that files without any of the keys are not read
+                commit_properties=properties,
+            )
+            .when_matched_delete(f"s.{OP} = '{DELETE}'")
+            .when_matched_update(columns)
+            .when_not_matched_insert(columns, predicate=f"s.{OP} <> '{DELETE}'")
+            .execute()
+        )
+
+    def _sync(self) -> None:
+        """delta-rs leaves it to the system when bytes reach the disk; Spark forgets the batch
+        when we return. Raises StateLost: the commit is there to be seen, and may be gone after a
+        power cut. A sync that failed is not repeated, for the system may have dropped what it could
+        not write; so this version counts as lost, and another one is derived beside it.
+        """
+        if self._path is None:
+            return
+        log = os.path.join(self._path, "_delta_log", f"{self._seen:020}.json")
+        try:
+            with open(log, "rb") as commit:
+                for line in commit:
+                    if line.startswith(b'{"add"'):
+                        added = unquote(orjson.loads(line)["add"]["path"])  # as in an address
+                        _sync_file(os.path.join(self._path, added))
+                os.fsync(commit.fileno())
+            sync_directory(os.path.dirname(log))
+            sync_directory(self._path)
+        except OSError as error:
+            raise StateLost(
+                f"what was written to {self._target.name} may not be on the disk",
+                detail=str(error),
+                hint="look after the disk; the table is derived again from the log",
+            ) from error
+
+    def _look_after(self) -> None:
+        """The batch is in the table: whatever fails here is for the next time."""
+        turn = self._seen // self._upkeep.every
+        if turn == self._kept_at:
+            return
+        self._kept_at = turn
+        try:
+            self._table.optimize.compact(max_concurrent_tasks=1)
+            self._table.vacuum(
+                self._upkeep.retention_hours,
+                dry_run=False,
+                enforce_retention_duration=False,
+                full=self._is_first_upkeep,  # also what a killed writer left; lists all files
+            )
+            self._is_first_upkeep = False
+        except Exception as error:
+            logger.warning("%s: small files stay as they are: %s", self._target.name, error)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _sync_file(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

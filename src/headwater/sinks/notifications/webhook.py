@@ -1,0 +1,221 @@
+"""Rows to an HTTP address: POST with JSON. At least once, each request with its idempotency key
+(sending.py).
+
+    POST /path
+    Content-Type: application/json
+    Idempotency-Key: 5b0c…            and webhook-id, webhook-timestamp, webhook-signature as
+    Headwater-Target: orders          Standard Webhooks has them (standardwebhooks.com)
+
+    {"id": 1, "total": "9.90", "_op": "u"}        or an array, if rows_per_request is set
+
+    2xx              taken
+    408, 425, 429, 5xx, no answer   sent again, later; Retry-After is honoured
+    401, 403, 404, 405, 410, 3xx    the address or our rights are wrong: StoreRefused
+    any other 4xx    the rows are wrong: RowRefused; rows that came together are tried one by one
+"""
+
+import base64
+import hashlib
+import hmac
+import http.client
+import ssl
+import time
+from collections.abc import Sequence
+from email.utils import parsedate_to_datetime
+from typing import Final
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+
+from headwater.errors import ConfigError, RowRefused, StoreRefused, StoreUnreachable
+from headwater.sinks.contract import Log, Target
+from headwater.sinks.notifications.delivery import (
+    Message,
+    Sender,
+    SendingStore,
+    TryAgain,
+    number_of,
+    password_of,
+    refuse_clear_credentials,
+    split_address,
+    tls_context,
+    untrusted,
+)
+from headwater.sinks.rows.row_validation import shown
+from headwater.sinks.settings import SinkSettings
+
+OPTIONS: Final = ("secret", "bearer_token", "rows_per_request", "timeout_s", "tls_ca")
+TARGET_OPTIONS: Final = ("rows_per_request",)
+
+_LATER: Final = (408, 425, 429)
+_NOT_OURS: Final = (401, 403, 404, 405, 407, 410)
+_LONGEST_RETRY_AFTER_S: Final = 300.0
+_SHOWN_BYTES: Final = 300
+_NOTES_EVERY_S: Final = 0.1
+
+
+class WebhookStore(SendingStore):
+    kind = "webhook"
+
+    def __init__(self, settings: SinkSettings, target: Target, log: Log) -> None:
+        super().__init__(settings, target, log)
+        _Webhook(settings, target)  # what is wrong with the settings is said at once
+
+    def check(self) -> None:
+        """Connects, and sends nothing."""
+        super().check()
+        webhook = _Webhook(self.settings, self.target)
+        try:
+            webhook.connect()
+        except ssl.SSLCertVerificationError as error:
+            raise untrusted(webhook.address, error) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise StoreUnreachable(
+                f"{webhook.address} does not answer", detail=str(error)
+            ) from error
+        finally:
+            webhook.close()
+
+    def sender(self, fields: pa.Schema | None) -> Sender:
+        return _Webhook(self.settings, self.target)
+
+
+class _Webhook(Sender):
+    notes_every_s = _NOTES_EVERY_S
+
+    def __init__(self, settings: SinkSettings, target: Target) -> None:
+        url = split_address(
+            f"sink {settings.name}",
+            settings.url.reveal() if settings.url is not None else "",
+            ("http", "https"),
+            'url = "https://host/path" is the address that is posted to',
+        )
+        assert url.hostname is not None
+        options = {**settings.options, **target.options}
+        self.address = f"{url.scheme}://{url.hostname}:{url.port or ''}".rstrip(":")
+        path = (url.path or "/") + (f"?{url.query}" if url.query else "")
+        self._path = quote(path, safe="/?%:@!$&'()*+,;=~")
+        self.rows_per_message = int(number_of(options, "rows_per_request", "1", 1))
+        self._is_array = "rows_per_request" in options
+        timeout_s = number_of(options, "timeout_s", "10", 0.001)
+        self._secret = _secret(options.get("secret"))
+        self._headers = {
+            "Content-Type": "application/json",
+            "User-Agent": "headwater",
+            "Headwater-Target": quote(target.name, safe=" /"),
+        }
+        if "bearer_token" in options:
+            if not options["bearer_token"].isascii() or not options["bearer_token"].isprintable():
+                raise ConfigError(
+                    f"sink {settings.name}: bearer_token has characters that no header can have"
+                )
+            self._headers["Authorization"] = f"Bearer {options['bearer_token']}"
+        elif url.username is not None:
+            password = password_of(settings, url.password)
+            pair = f"{unquote(url.username)}:{password}".encode()
+            self._headers["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
+        if "Authorization" in self._headers and url.scheme == "http":
+            refuse_clear_credentials(
+                f"sink {settings.name}", url.hostname, "https:// encrypts it; `secret` only signs"
+            )
+        self._connection: http.client.HTTPConnection = (
+            http.client.HTTPSConnection(
+                url.hostname,
+                url.port,
+                timeout=timeout_s,
+                context=tls_context(options.get("tls_ca")),
+            )
+            if url.scheme == "https"
+            else http.client.HTTPConnection(url.hostname, url.port, timeout=timeout_s)
+        )
+
+    def connect(self) -> None:
+        self._connection.connect()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def send(self, message: Message) -> list[RowRefused]:
+        status, answer = self._post(message.key, message.texts)
+        if status is None:
+            return []
+        if len(message.texts) == 1:
+            return [self._refused(message.rows, 0, status, answer)]
+        refused = []
+        for at, text in enumerate(message.texts):
+            status, answer = self._post(f"{message.key}-{at}", [text])
+            if status is not None:
+                refused.append(self._refused(message.rows, at, status, answer))
+        return refused
+
+    def _post(self, key: str, texts: Sequence[bytes]) -> tuple[int | None, str]:
+        """None: it is taken; otherwise the status that says it never will be, and why."""
+        body = b"[" + b",".join(texts) + b"]" if self._is_array else texts[0]
+        headers = {**self._headers, "Idempotency-Key": key, **self._signed(key, body)}
+        try:
+            self._connection.request("POST", self._path, body, headers)
+            answer = self._connection.getresponse()
+            status, told = answer.status, answer.read(_SHOWN_BYTES)
+            if answer.read(1):
+                self._connection.close()  # the rest of a long answer is not waited for
+        except ssl.SSLCertVerificationError as error:
+            raise untrusted(self.address, error) from error
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            raise TryAgain(f"{self.address}: {type(error).__name__}: {error}") from error
+        text = told.decode(errors="replace").strip()
+        if 200 <= status < 300:
+            return None, ""
+        if status in _LATER or status >= 500:
+            raise TryAgain(
+                f"{self.address} answered {status}: {text}",
+                _retry_after_s(answer.getheader("Retry-After")),
+            )
+        if status < 400 or status in _NOT_OURS:
+            raise StoreRefused(
+                f"{self.address} answered {status}",
+                detail=answer.getheader("Location") or text,
+                hint="are url, secret and token of the sink right?",
+            )
+        return status, text
+
+    def _signed(self, key: str, body: bytes) -> dict[str, str]:
+        headers = {"webhook-id": key, "webhook-timestamp": str(int(time.time()))}
+        if self._secret is not None:
+            signed = f"{key}.{headers['webhook-timestamp']}.".encode() + body
+            digest = hmac.new(self._secret, signed, hashlib.sha256).digest()
+            headers["webhook-signature"] = f"v1,{base64.b64encode(digest).decode()}"
+        return headers
+
+    def _refused(self, rows: pa.Table, at: int, status: int, answer: str) -> RowRefused:
+        return RowRefused(
+            f"{self.address} refuses a row with {status}",
+            row=shown(rows.slice(at, 1))[0],
+            detail=answer,
+        )
+
+
+def _secret(given: str | None) -> bytes | None:
+    """As Standard Webhooks has it: whsec_ and base64; anything else counts as it is."""
+    if given is None:
+        return None
+    if given.startswith("whsec_"):
+        try:
+            return base64.b64decode(given.removeprefix("whsec_"), validate=True)
+        except ValueError as error:
+            raise ConfigError("secret: what follows whsec_ is not base64") from error
+    return given.encode()
+
+
+def _retry_after_s(given: str | None) -> float:
+    """Seconds or a date; an answer of nonsense is none."""
+    if given is None:
+        return 0.0
+    try:
+        wait_s = float(given)
+    except ValueError:
+        try:
+            wait_s = parsedate_to_datetime(given).timestamp() - time.time()
+        except ValueError:
+            return 0.0
+    return min(max(0.0, wait_s), _LONGEST_RETRY_AFTER_S)

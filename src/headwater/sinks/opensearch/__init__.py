@@ -1,0 +1,1 @@
+"""OpenSearch indexes as derived stores."""

@@ -1,0 +1,1 @@
+"""Redis hashes as derived stores."""

@@ -1,0 +1,1 @@
+"""Topics of the log as derived stores: each batch is one Kafka transaction."""

@@ -1,0 +1,396 @@
+"""A topic as a derived store: each batch is one Kafka transaction, with its position in it.
+
+Where a table shows the newest state, a topic tells how it came about: every row of a batch is a
+record, in order, also those that a later row of the same batch changes. `read` folds the topic to
+what a table would show.
+
+The note of a version (transactional_positions.py) is kept in `__headwater_positions`:
+
+    key     /topic/<topic>
+    value   {"owner", "target", "version", "key", "value", "position", "ends", "fields"}
+
+`ends` are the topic's offsets behind the batch, so that a reader finds exactly the rows of the
+position, whatever is written meanwhile. Version 1 has the target's name, N has `<name>.v<N>`.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headwater.client.cluster import Cluster
+from headwater.client.fetching import EARLIEST, LATEST, Fetcher, Isolation
+from headwater.client.topics import NewTopic, delete_topic, ensure_topics
+from headwater.errors import ConfigError, RowRefused, StoreRefused
+from headwater.sinks.contract import (
+    OP,
+    TRUNCATE,
+    Batch,
+    Contents,
+    Log,
+    Position,
+    Refuse,
+    Store,
+    Target,
+    Version,
+    Writer,
+    fields_from_text,
+    fields_to_text,
+    is_applied,
+    offsets_from,
+)
+from headwater.sinks.rows.schema_evolution import evolved, fitted, plain
+from headwater.sinks.settings import SinkSettings
+from headwater.sinks.topic.records import (
+    Form,
+    Telling,
+    compression_of,
+    find_topic,
+    last_of_each_key,
+)
+from headwater.sinks.topic.transactional_positions import (
+    Ends,
+    NotedTransactions,
+    as_sink_errors,
+    read_notes,
+)
+
+# Of the topic, when it is created.
+_CONFIGS: Final = (
+    "cleanup.policy", "max.message.bytes", "min.insync.replicas", "retention.bytes",
+    "retention.ms", "segment.bytes",
+)  # fmt: skip
+OPTIONS: Final = ()
+TARGET_OPTIONS: Final = ("value", "partitions", "compression", *_CONFIGS)
+
+_KEYS: Final = b"/topic/"
+_PATIENCE_S: Final = 10.0  # a pipeline tries again by itself, and tells meanwhile
+_FOLDED_ROWS: Final = 1 << 20  # of a partition, before the newest of each key are looked for
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    """What is stored of a version."""
+
+    owner: str
+    target: str
+    version: int
+    key: tuple[str, ...]
+    value: str
+    fields: pa.Schema
+    position: Position | None = None
+    ends: Mapping[int, int] = dataclasses.field(default_factory=dict)
+
+    def to_json(self) -> bytes:
+        position = self.position
+        return orjson.dumps(
+            {
+                "owner": self.owner,
+                "target": self.target,
+                "version": self.version,
+                "key": self.key,
+                "value": self.value,
+                "position": None if position is None else dataclasses.asdict(position),
+                "ends": self.ends,
+                "fields": fields_to_text(self.fields),
+            },
+            option=orjson.OPT_NON_STR_KEYS,
+        )
+
+    @classmethod
+    def from_json(cls, stored: bytes) -> "_Note":
+        read: dict[str, Any] = orjson.loads(stored)
+        at = read["position"]
+        return cls(
+            read["owner"],
+            read["target"],
+            read["version"],
+            tuple(read["key"]),
+            read["value"],
+            fields_from_text(read["fields"]),
+            None if at is None else Position(at["query"], at["batch"], offsets_from(at["offsets"])),
+            {int(partition): end for partition, end in read["ends"].items()},
+        )
+
+
+class TopicStore(Store):
+    """One target's topics, one for each version."""
+
+    def __init__(self, settings: SinkSettings, target: Target, log: Log) -> None:
+        self.target = target
+        self.log = log
+        self.form = Form(target)
+        options = target.options
+        self.compression = compression_of(options)
+        partitions = options.get("partitions", "1")
+        if not partitions.isdigit() or not int(partitions):
+            raise ConfigError(f"topic {target.name}: partitions is a number from 1 on")
+        self._partitions = int(partitions)
+        self._configs = {
+            **({"cleanup.policy": "compact"} if target.key else {"retention.ms": "-1"}),
+            **{name: options[name] for name in _CONFIGS if name in options},
+        }
+
+    def check(self) -> None:
+        for version, note in {1: None, **self._notes()}.items():
+            self._check(version, note)
+
+    def versions(self) -> list[Version]:
+        return [
+            Version(number, number == 1, note.position, note.fields)
+            for number, note in sorted(self._notes().items())
+            if note.owner == self.target.owner
+        ]
+
+    def writer(self, version: int, fields: pa.Schema) -> "TopicWriter":
+        self._check(version, self._notes().get(version))  # before anybody is fenced
+        self.form.check(fields)
+        topic = self.topic(version)
+        with as_sink_errors():
+            created = NewTopic(topic, self._partitions, self._configs)
+            ensure_topics(self.log.bootstrap, self.log.login, [created], patience_s=_PATIENCE_S)
+        return TopicWriter(self, version, plain(fields))
+
+    def promote(self, version: int) -> None:
+        self._known(version)
+        if version != 1:
+            raise StoreRefused(
+                f"topic {self.topic(version)} cannot be given the name {self.target.name}",
+                detail="Kafka's topics have one name, which is never changed",
+                hint=f"point the consumers to {self.topic(version)}",
+            )
+
+    def drop(self, version: int) -> None:
+        self._known(version)
+        if version == 1:
+            raise StoreRefused(f"topic {self.target.name} is live", hint="it is not dropped")
+        topic = self.topic(version)
+        transactions = NotedTransactions(self.log, *names_of(topic), patience_s=_PATIENCE_S)
+        try:
+            transactions.commit({}, lambda _: None)
+        finally:
+            transactions.close()
+        with as_sink_errors():
+            delete_topic(self.log.bootstrap, self.log.login, topic, patience_s=_PATIENCE_S)
+
+    @contextmanager
+    def read(self, version: int) -> Iterator[Contents]:
+        note = self._known(version)
+        with as_sink_errors(), self.fetcher() as fetcher:
+            yield Contents(note.position, self._rows(fetcher, note))
+
+    def _known(self, version: int) -> _Note:
+        note = self._notes().get(version)
+        if note is None or note.owner != self.target.owner:
+            raise StoreRefused(f"{self.target.name} has no version {version}")
+        return note
+
+    def _rows(self, fetcher: Fetcher, note: _Note) -> Iterator[pa.RecordBatch]:
+        columns = ["key", *self.form.record_columns(note.fields)]
+        for records in self.records(fetcher, note.version, note.ends, columns):
+            kept = records.filter(pc.is_valid(records["value"])) if self.target.key else records
+            yield from self.form.rows(kept, note.fields)
+
+    def records(
+        self, fetcher: Fetcher, version: int, ends: Mapping[int, int], columns: list[str]
+    ) -> Iterator[pa.Table]:
+        """All that lie in front of `ends`; with a key the last of each, tombstones included."""
+        topic = self.topic(version)
+        starts = fetcher.offsets([(topic, partition) for partition in ends], EARLIEST)
+        for partition, end in ends.items():
+            start = min(starts[topic, partition], end)
+            gathered: list[pa.RecordBatch] = []
+            rows = 0
+            for batch in fetcher.read(topic, partition, start, end, columns=columns):
+                gathered.append(batch)
+                rows += len(batch)
+                if rows >= _FOLDED_ROWS:
+                    table = pa.Table.from_batches(gathered)
+                    if self.target.key:
+                        gathered = last_of_each_key(table).to_batches()
+                        # If most keys are different, looking for them again comes later.
+                        rows = min(_FOLDED_ROWS // 2, sum(map(len, gathered)))
+                    else:
+                        yield table
+                        gathered, rows = [], 0
+            if gathered:
+                table = pa.Table.from_batches(gathered)
+                yield last_of_each_key(table) if self.target.key else table
+
+    def fetcher(self, isolation: Isolation = "read_committed") -> Fetcher:
+        return Fetcher(
+            self.log.bootstrap, self.log.login, isolation=isolation, patience_s=_PATIENCE_S
+        )
+
+    def topic(self, version: int) -> str:
+        name = self.target.name
+        return name if version == 1 else f"{name}.v{version}"
+
+    def _notes(self) -> dict[int, _Note]:
+        """Of this target's versions, whoever owns it."""
+        found = read_notes(self.log, patience_s=_PATIENCE_S)
+        notes = [_Note.from_json(each) for key, each in found.items() if key.startswith(_KEYS)]
+        return {each.version: each for each in notes if each.target == self.target.name}
+
+    def _check(self, version: int, note: _Note | None) -> None:
+        """Raises StoreRefused if the topic is somebody else's, or told in another way."""
+        topic = self.topic(version)
+        if note is None:
+            if self._has_records(topic):
+                raise StoreRefused(
+                    f"topic {topic} has records that no version of {self.target.name} has written",
+                    hint="choose another topic, or delete this one",
+                )
+            return
+        if note.owner != self.target.owner:
+            raise StoreRefused(f"topic {topic} belongs to {note.owner}", hint="choose another one")
+        if (note.key, note.value) != (self.target.key, self.form.name):
+            raise StoreRefused(
+                f"topic {topic} was written in another way",
+                detail=f"key {list(note.key)}, value {note.value};"
+                f" now key {list(self.target.key)}, value {self.form.name}",
+                hint="a rebuild writes a new version of it",
+            )
+
+    def _has_records(self, topic: str) -> bool:
+        with as_sink_errors():
+            cluster = Cluster(self.log.bootstrap, self.log.login, patience_s=_PATIENCE_S)
+            try:
+                partitions = cluster.find_partitions(topic)
+            finally:
+                cluster.close()
+            if partitions is None:
+                return False
+            with self.fetcher("read_uncommitted") as fetcher:
+                places = [(topic, partition) for partition in range(partitions)]
+                return any(fetcher.offsets(places, LATEST).values())
+
+
+def names_of(topic: str) -> tuple[str, bytes]:
+    """The transactional id of the topic's writer, and the key of its notes."""
+    return f"headwater-topic-{topic}", _KEYS + topic.encode()
+
+
+class TopicWriter(Writer):
+    def __init__(self, store: TopicStore, version: int, fields: pa.Schema) -> None:
+        self._store = store
+        self._form = store.form
+        self._topic = store.topic(version)
+        self._transactions = NotedTransactions(
+            store.log, *names_of(self._topic), patience_s=_PATIENCE_S
+        )
+        try:
+            stored = self._transactions.note
+            if stored is None:
+                target = store.target
+                self._note = _Note(
+                    target.owner, target.name, version, target.key, self._form.name, fields
+                )
+                self._commit({}, None, fields)
+            else:
+                self._note = _Note.from_json(stored)
+                if (self._note.target, self._note.version) != (store.target.name, version):
+                    raise StoreRefused(
+                        f"topic {self._topic} is version {self._note.version} of"
+                        f" {self._note.target}, by {self._note.owner}",
+                        hint="choose another name",
+                    )
+            with as_sink_errors():
+                topic = find_topic(store.log, self._topic, _PATIENCE_S)
+            self._fields = self._evolved(self._note.fields, fields)
+            self._telling = Telling(self._form, topic, store.target.key, store.compression)
+        except BaseException:
+            self.close()
+            raise
+        self.position = self._note.position
+
+    def close(self) -> None:
+        self._transactions.close()
+
+    def apply(self, batch: Batch, refuse: Refuse | None = None) -> None:
+        self._transactions.check()
+        if is_applied(self.position, batch):
+            return
+        rows, fields = self._fitted(batch.rows)
+        refused: list[RowRefused] = []
+        encoder = self._telling.encoder()
+        with as_sink_errors():
+            for records in self._records(rows, None if refuse is None else refused):
+                encoder.add(records)
+        if refuse is not None and refused:
+            refuse(refused)
+        batches = {(self._topic, at): given for at, given in encoder.finish().items()}
+        self._commit(batches, batch.position(), fields)
+
+    def _fitted(self, rows: pa.Table) -> tuple[pa.Table, pa.Schema]:
+        """The rows with all columns of the version, and which these are from now on."""
+        ops = rows[OP] if OP in rows.column_names else None
+        rows = rows if ops is None else rows.drop_columns([OP])
+        fields = self._evolved(self._fields, rows.schema)
+        rows = fitted(rows, fields)
+        return rows if ops is None else rows.append_column(OP, ops), fields
+
+    def _evolved(self, known: pa.Schema, given: pa.Schema) -> pa.Schema:
+        change = evolved(known, given)
+        for field in change.widened:
+            # 1.5 and 1.50 would be two keys; an integer is told in one way.
+            if field.name in self._store.target.key and not pa.types.is_integer(field.type):
+                raise StoreRefused(
+                    f"column {field.name} is part of the key, and its type has changed",
+                    detail=f"it was {known.field(field.name).type} and is {field.type} now",
+                    hint="cast it to what it was, or rebuild into a new version",
+                )
+        self._form.check(change.fields)
+        return change.fields
+
+    def _commit(self, batches: Any, position: Position | None, fields: pa.Schema) -> None:
+        stored = self._note
+
+        def note_of(ends: Ends) -> bytes:
+            nonlocal stored
+            moved = {partition: end for (_, partition), end in ends.items()}
+            stored = dataclasses.replace(
+                self._note, position=position, fields=fields, ends={**self._note.ends, **moved}
+            )
+            return stored.to_json()
+
+        self._transactions.commit(batches, note_of)
+        self._note, self._fields, self.position = stored, fields, position
+
+    def _records(
+        self, rows: pa.Table, refused: list[RowRefused] | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Of all rows in their order; where all rows are gone, a deletion of each key."""
+        begin = 0
+        truncated: list[int] = []
+        if OP in rows.column_names:
+            truncated = np.flatnonzero(
+                pc.fill_null(pc.equal(rows[OP], TRUNCATE), fill_value=False).to_numpy()
+            ).tolist()
+        written: list[pa.RecordBatch] = []
+        for at in [*truncated, len(rows)]:
+            for records in self._telling.records(rows.slice(begin, at - begin), refused):
+                if truncated:
+                    written.append(records.select(["key", "value"]))
+                yield records
+            if at < len(rows):
+                yield self._form.deletions(self._keys_before(written))
+                written = []
+            begin = at + 1
+
+    def _keys_before(self, written: list[pa.RecordBatch]) -> list[bytes]:
+        """The keys that have a value, of the topic and of what this batch has added to it."""
+        store, note = self._store, self._note
+        with store.fetcher() as fetcher:
+            live: dict[bytes, bool] = {}
+            earlier = store.records(fetcher, note.version, note.ends, ["key", "value"])
+            for records in (*earlier, *map(pa.Table.from_batches, ([each] for each in written))):
+                has_value = pc.is_valid(records["value"]).to_pylist()
+                live.update(zip(records["key"].to_pylist(), has_value, strict=True))
+        return [key for key, is_live in live.items() if is_live]
