@@ -6,7 +6,7 @@ whatever a pipeline's function runs. That is how they are found.
 
 Children are asked to end by the kernel when the supervisor dies (parent_death.py). This file, run
 as a process of its own, sees the end of a pipe in that moment, gives them time, and kills what is
-left. Meanwhile it holds the supervisor's lock, which it has inherited: a new supervisor waits for it.
+left. Meanwhile it holds the supervisor's lock, which it inherited: a new supervisor waits for it.
 
     python guard.py DATA_DIR GRACE_S     stdin: the pipe
 
