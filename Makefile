@@ -30,6 +30,7 @@ test-fast: $(VENV)/.dev lint  ## what takes under two minutes: no foreign client
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
 
 bench: system $(VENV)/.dev  ## beside real Kafka, in one sitting

@@ -7,7 +7,7 @@ import pytest
 
 from headwater import config, settings
 from headwater.capture.settings import CaptureSettings
-from headwater.console.settings import ConsoleSettings
+from headwater.console_settings import ConsoleSettings
 from headwater.errors import ConfigError
 from headwater.pipelines.settings import PipelineSettings, SparkSettings
 from headwater.sinks.settings import SinkSettings

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headwater.inspect.waiting import token_of, wait
     from headwater.pipelines.flow import Flow
     from headwater.pipelines.operators.aggregates import api as agg
     from headwater.pipelines.operators.joins.enrich import enrich
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from headwater.pipelines.operators.windows.api import hopping, tumbling
     from headwater.pipelines.operators.windows.event_windows import session, sliding
     from headwater.pipelines.pipeline import pipeline
-    from headwater.pipelines.running.waiting import token_of, wait
     from headwater.pipelines.session import spark
 
 __all__ = [
@@ -54,9 +54,9 @@ _HOMES = {
     "session": "headwater.pipelines.operators.windows.event_windows",
     "sliding": "headwater.pipelines.operators.windows.event_windows",
     "spark": "headwater.pipelines.session",
-    "token_of": "headwater.pipelines.running.waiting",
+    "token_of": "headwater.inspect.waiting",
     "tumbling": "headwater.pipelines.operators.windows.api",
-    "wait": "headwater.pipelines.running.waiting",
+    "wait": "headwater.inspect.waiting",
 }
 _MODULES = {"agg"}
 

@@ -20,7 +20,7 @@ from headwater.capture.positions import CapturePosition, Stored
 from headwater.capture.settings import CaptureSettings
 from headwater.inspect import captures as capture_state
 from headwater.inspect.captures import Known, stored_of
-from headwater.inspect.kafka_cluster import Cluster, Partition
+from headwater.inspect.kafka_cluster import KafkaCluster, Partition
 from headwater.settings import ClientSettings, Secret
 
 from .conftest import COMMAND, TIMEOUT_S, read_line, stop, unique, wait_until
@@ -77,7 +77,7 @@ class Till:
     def values(self):
         """All committed records of the table's topic."""
         topic = f"{self.name}.main.orders"
-        cluster = Cluster(self.cli.bootstrap)
+        cluster = KafkaCluster(self.cli.bootstrap)
         if topic not in cluster.topics():
             return []
         end = cluster.bounds([Partition(topic, 0)], committed_only=True)[Partition(topic, 0)][1]

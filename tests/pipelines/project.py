@@ -13,9 +13,10 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headwater import config
+from headwater.inspect.pipelines import load_pipelines
 from headwater.pipelines.offsets import ends_of, has_reached
 from headwater.pipelines.running.rebuilding import versions_of
-from headwater.pipelines.running.runner import Pipeline, Runner, pipelines_of
+from headwater.pipelines.running.runner import Pipeline, Runner
 
 
 class Project:
@@ -80,7 +81,7 @@ class Project:
         return config.load(path=str(self.file), environ={})
 
     def pipelines(self, spark, *names: str) -> list[Pipeline]:
-        return pipelines_of(self.config(), lambda: spark, list(names))
+        return load_pipelines(self.config(), lambda: spark, list(names))
 
     @contextmanager
     def running(self, spark, *names: str) -> Iterator[Runner]:

@@ -10,7 +10,7 @@ from capture_harness import read, running
 from headwater.capture.settings import CaptureSettings
 from headwater.capture.sources import source_of
 from headwater.errors import NotReady
-from headwater.pipelines.running.waiting import await_capture
+from headwater.pipelines.running.capture_position import await_capture
 from headwater.settings import Secret
 from headwater.sinks.contract import Log
 

@@ -12,7 +12,7 @@ from capture_harness import Running, read, running
 from postgres_server import Database
 from project import Project, wait_for
 
-from headwater.pipelines.verification.captures import verify_captured
+from headwater.inspect.pipelines import verify_captured_topic
 from headwater.pipelines.verification.stores import verify
 
 # Of PostgreSQL: the type, values besides NULL, and when a value is the same in both tables.
@@ -281,7 +281,7 @@ def test_a_captured_topic_is_proven(project, name, postgres, spark):
         thread = threading.Thread(target=load)
         thread.start()
         try:
-            assert verify_captured(project.config(), spark, topic).is_equal
+            assert verify_captured_topic(project.config(), spark, topic).is_equal
         finally:
             stop.set()
             thread.join()
@@ -291,7 +291,7 @@ def test_a_captured_topic_is_proven(project, name, postgres, spark):
             image = {"before": row if op == "d" else None, "after": None if op == "d" else row}
             event = json.dumps({**image, "op": op, "source": {}}).encode()
             project.produce_bytes(topic, event, json.dumps({"id": row["id"]}).encode())
-        verdict = verify_captured(project.config(), spark, topic)
+        verdict = verify_captured_topic(project.config(), spark, topic)
         found = {each.key["id"]: each for each in verdict.differences}
         assert set(found) == {9000, 9001, 9002}
         assert found[9000].stored is None

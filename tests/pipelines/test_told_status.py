@@ -10,9 +10,9 @@ import pytest
 
 from headwater import config
 from headwater.errors import NotReady, PipelineError
+from headwater.inspect.waiting import wait
 from headwater.pipelines.checkpoint import Checkpoint
 from headwater.pipelines.running import status
-from headwater.pipelines.running.waiting import wait
 
 WRITES = {"cache/orders": {"state": "running", "sink": "cache"}}
 

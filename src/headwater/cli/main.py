@@ -12,8 +12,8 @@ from importlib import import_module
 from typing import Final, NoReturn
 
 from headwater import __version__
-from headwater.config import nearest
 from headwater.errors import HeadwaterError, UsageError
+from headwater.spelling import nearest
 from headwater.terminal.output import note, say, styled
 
 # name: (its module in cli/commands, what it is for)

@@ -6,13 +6,13 @@ ones take 130 ms before the first line of a command runs.
 
 import argparse
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
-from headwater.config import nearest
 from headwater.errors import UsageError
-from headwater.settings import parse_duration_ms, topic_config
+from headwater.settings import parse_duration_ms
+from headwater.spelling import nearest
 
 
 class Option(NamedTuple):
@@ -157,16 +157,3 @@ def key_value(text: str) -> tuple[str, str]:
     if not equals or not key:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form KEY=VALUE")
     return key, value
-
-
-def configs_of(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """What `-c KEY=VALUE` gave for a topic or a group, as the broker wants it."""
-    configs = {}
-    for name, value in pairs:
-        try:
-            configs[name] = topic_config(name, value)
-        except ValueError as error:
-            raise UsageError(
-                f"config {name} has a wrong value", detail=f"read {value!r}, expected {error}"
-            ) from error
-    return configs

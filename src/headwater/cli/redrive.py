@@ -19,9 +19,10 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from headwater.cli.arguments import cluster_of
 from headwater.cli.parser import Command, Parser, client_options, whole_number
 from headwater.errors import NotReady, RequestRefused
-from headwater.inspect.kafka_cluster import Cluster, Partition, refused
+from headwater.inspect.kafka_cluster import KafkaCluster, Partition, refused
 from headwater.inspect.share_groups import (
     DEAD_LETTERS_SUFFIX,
     REDRIVE_GROUP_PREFIX,
@@ -71,7 +72,7 @@ def _configure(parser: Parser) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    cluster = Cluster.of(args)
+    cluster = cluster_of(args)
     topic = args.topic.removesuffix(DEAD_LETTERS_SUFFIX)
     dlq = topic + DEAD_LETTERS_SUFFIX
     if dlq not in cluster.topics():
@@ -127,7 +128,7 @@ def _tell(
 class _Redrive:
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: KafkaCluster,
         args: argparse.Namespace,
         topic: str,
         dlq: str,

@@ -12,10 +12,10 @@ import uvicorn
 from starlette.applications import Starlette
 
 from headwater.config import Config
-from headwater.console.settings import ConsoleSettings
 from headwater.console.web import rendering
 from headwater.console.web.app import create
 from headwater.console.web.connections import KEEP_ALIVE_S, Connection, WebServer
+from headwater.console_settings import ConsoleSettings
 from headwater.errors import ConfigError, HeadwaterError, UsageError
 from headwater.settings import is_loopback, join_address, split_address
 

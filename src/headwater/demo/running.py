@@ -23,8 +23,8 @@ from headwater.demo.summary import Summary
 from headwater.demo.view import CAPTURE, PIPELINES, POSTGRES, SPARK, View
 from headwater.demo.watching import LOOK_S, Store, Watch
 from headwater.errors import HeadwaterError, NotReady
-from headwater.inspect.kafka_cluster import Cluster, settled
-from headwater.pipelines.running.waiting import wait
+from headwater.inspect.kafka_cluster import KafkaCluster, settled
+from headwater.inspect.waiting import wait
 from headwater.supervisor import status_file
 from headwater.supervisor.plan import data_dir_of
 
@@ -96,7 +96,7 @@ class Demo:
         project.fill(self._postgres)
         self._view.done(POSTGRES, self._elapsed_s(), f"127.0.0.1:{self._postgres.port}")
         self._await(self._has_broker)
-        cluster = Cluster(self._loaded.bootstrap())
+        cluster = KafkaCluster(self._loaded.bootstrap())
         new = [NewTopic(topic, 1, 1) for topic in _TOPICS if topic not in cluster.topics()]
         if new:
             settled(cluster.admin.create_topics(new), "create topics")

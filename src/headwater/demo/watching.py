@@ -23,9 +23,8 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicP
 from headwater import config
 from headwater.demo.load import CAPTURE
 from headwater.errors import HeadwaterError
-from headwater.inspect.kafka_cluster import Cluster
+from headwater.inspect.kafka_cluster import KafkaCluster
 from headwater.pipelines.running import status
-from headwater.pipelines.running.store_lookup import place_of
 from headwater.sinks.settings import SinkSettings, with_password
 
 LOOK_S: Final = 0.25
@@ -156,8 +155,8 @@ class Watch:
 
     def __init__(self, loaded: config.Config) -> None:
         self._loaded = loaded
-        self._state_dir = place_of(loaded)
-        self._cluster = Cluster(loaded.bootstrap())
+        self._state_dir = loaded.state_dir()
+        self._cluster = KafkaCluster(loaded.bootstrap())
         self._consumer: Any = self._cluster.consumer(
             {"group.id": "headwater-demo", "enable.auto.commit": False}
         )
@@ -192,7 +191,7 @@ class Watch:
         """A client was seen that did not find its broker again, while a new one did at once."""
         if time.monotonic() - self._seen_s > _RENEW_S:
             self._seen_s = time.monotonic()
-            self._cluster = Cluster(self._loaded.bootstrap())
+            self._cluster = KafkaCluster(self._loaded.bootstrap())
 
     def count_rows(self) -> None:
         for store in self.stores.values():

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from headwater.client import broker_request
 from headwater.errors import HeadwaterError
-from headwater.inspect.kafka_cluster import Cluster, Partition
+from headwater.inspect.kafka_cluster import KafkaCluster, Partition
 from headwater.protocol.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsRequestListOffsetsPartition,
@@ -22,7 +22,7 @@ _EARLIEST_LOCAL: Final = -4
 _VERSION: Final = 9
 
 
-def in_archive(cluster: Cluster, brokers: Iterable[str]) -> dict[Partition, dict[str, Any]]:
+def in_archive(cluster: KafkaCluster, brokers: Iterable[str]) -> dict[Partition, dict[str, Any]]:
     """Of each partition that is archived, wholly or in part: where, how much, and what is not."""
     found: dict[Partition, dict[str, Any]] = {}
     for address in brokers:
@@ -75,7 +75,7 @@ def show(partitions: list[dict[str, Any]]) -> None:
 
 
 def _local_starts(
-    cluster: Cluster, address: str, partitions: Iterable[Partition]
+    cluster: KafkaCluster, address: str, partitions: Iterable[Partition]
 ) -> dict[Partition, int]:
     by_topic: dict[str, list[int]] = {}
     for topic, number in partitions:

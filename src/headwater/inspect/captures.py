@@ -1,6 +1,5 @@
 """What is known of a capture: its settings here, its position in the log, its process's word."""
 
-import argparse
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
@@ -15,12 +14,12 @@ from headwater.capture.plan import topic_name
 from headwater.capture.positions import Stored, TableState
 from headwater.capture.settings import CaptureSettings, with_password
 from headwater.capture.sources import source_of
-from headwater.cli.parser import Parser, common_options
 from headwater.client import login
 from headwater.client.compacted import read_committed_latest
 from headwater.errors import HeadwaterError, UsageError
-from headwater.inspect.kafka_cluster import Cluster
+from headwater.inspect.kafka_cluster import KafkaCluster
 from headwater.settings import ClientSettings
+from headwater.spelling import nearest
 from headwater.terminal.output import count, duration, plural, size
 
 _METRICS_TIMEOUT_S: Final = 1.0
@@ -216,28 +215,9 @@ def known_captures(
     ]
 
 
-def client_options(parser: Parser, *, json_help: str = "write JSON, for machines") -> None:
-    """What the commands of captures take. No librdkafka properties: a capture writes by a client of
-    our own, which [client] tells how to log in.
-    """
-    parser.add_argument(
-        "-b",
-        "--bootstrap",
-        metavar="HOST:PORT[,...]",
-        help="brokers to talk to (broker.bootstrap, else broker.advertise, else broker.listen)",
-    )
-    common_options(parser, json_help=json_help)
-
-
-def load(args: argparse.Namespace) -> config.Config:
-    """The configuration, with a password for the broker that was asked for if it is nowhere."""
-    loaded = config.load({"broker.bootstrap": args.bootstrap}, path=args.config)
-    return dataclasses.replace(loaded, client=login.with_password(loaded.client))
-
-
-def connected(loaded: config.Config) -> Cluster:
+def connected(loaded: config.Config) -> KafkaCluster:
     """The broker. Raises BrokerUnreachable at once if nobody listens there."""
-    cluster = Cluster(loaded.bootstrap(), login.properties_of(loaded.client))
+    cluster = KafkaCluster(loaded.bootstrap(), login.properties_of(loaded.client))
     cluster.require_listener()
     return cluster
 
@@ -254,7 +234,7 @@ def named(loaded: config.Config, name: str) -> CaptureSettings:
 
 
 def no_capture(name: str, known: Sequence[str]) -> UsageError:
-    meant = config.nearest(name, known)
+    meant = nearest(name, known)
     if meant:
         hint = f"did you mean {meant}?"
     elif known:

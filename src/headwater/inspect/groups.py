@@ -10,7 +10,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicP
 
 from headwater.errors import NotReady, RequestRefused
 from headwater.inspect.kafka_cluster import (
-    Cluster,
+    KafkaCluster,
     Partition,
     address_of,
     all_partitions,
@@ -36,7 +36,7 @@ class Commit(NamedTuple):
         return max(0, self.end - self.offset)
 
 
-def committed(cluster: Cluster, groups: Iterable[str]) -> dict[str, list[Commit]]:
+def committed(cluster: KafkaCluster, groups: Iterable[str]) -> dict[str, list[Commit]]:
     """What each group has committed, beside the ends of those partitions."""
     requests = {
         group: cluster.admin.list_consumer_group_offsets(
@@ -66,7 +66,7 @@ def total_lag(commits: Iterable[Commit]) -> int:
     return sum(each.lag or 0 for each in commits)
 
 
-def listed(cluster: Cluster) -> list[dict[str, Any]]:
+def listed(cluster: KafkaCluster) -> list[dict[str, Any]]:
     """Every consumer and share group with its state, members and lag, in the order of their names.
 
     The lag of a share group is its backlog: what is with its consumers is part of it.
@@ -107,7 +107,9 @@ def listed(cluster: Cluster) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: str(row["group"]))
 
 
-def group_as_json(cluster: Cluster, name: str, group: Any, commits: list[Commit]) -> dict[str, Any]:
+def group_as_json(
+    cluster: KafkaCluster, name: str, group: Any, commits: list[Commit]
+) -> dict[str, Any]:
     owners = {
         Partition(each.topic, each.partition): member.member_id
         for member in group.members
@@ -183,7 +185,9 @@ class Seek:
         ]
 
 
-def planned_seek(cluster: Cluster, group: str, to: Position, topics: Iterable[str] = ()) -> Seek:
+def planned_seek(
+    cluster: KafkaCluster, group: str, to: Position, topics: Iterable[str] = ()
+) -> Seek:
     """To `to` in TOPIC or TOPIC:PARTITION (default: wherever the group has committed)."""
     found = described(cluster, [group])[group]
     before = {each.partition: each.offset for each in committed(cluster, [group])[group]}
@@ -198,7 +202,7 @@ def planned_seek(cluster: Cluster, group: str, to: Position, topics: Iterable[st
 
 
 def _wanted_partitions(
-    cluster: Cluster, group: str, topics: Iterable[str], present: list[Partition]
+    cluster: KafkaCluster, group: str, topics: Iterable[str], present: list[Partition]
 ) -> list[Partition]:
     if not topics:
         if not present:
@@ -223,7 +227,7 @@ def _wanted_partitions(
 
 def _targets(
     position: Position,
-    cluster: Cluster,
+    cluster: KafkaCluster,
     partitions: list[Partition],
     before: Mapping[Partition, int | None],
 ) -> dict[Partition, int]:
@@ -248,7 +252,7 @@ def _targets(
     return targets
 
 
-def alter_offsets(cluster: Cluster, group: str, offsets: dict[Partition, int]) -> None:
+def alter_offsets(cluster: KafkaCluster, group: str, offsets: dict[Partition, int]) -> None:
     wanted = [TopicPartition(each.topic, each.number, at) for each, at in offsets.items()]
     request = ConsumerGroupTopicPartitions(group, wanted)
     futures = cluster.admin.alter_consumer_group_offsets([request], request_timeout=15)
@@ -258,7 +262,7 @@ def alter_offsets(cluster: Cluster, group: str, offsets: dict[Partition, int]) -
             raise refused(each.error, f"cannot move group {group} in {each.topic}:{each.partition}")
 
 
-def described(cluster: Cluster, groups: list[str]) -> dict[str, Any]:
+def described(cluster: KafkaCluster, groups: list[str]) -> dict[str, Any]:
     if not groups:
         return {}
     futures = cluster.admin.describe_consumer_groups(groups, request_timeout=15)

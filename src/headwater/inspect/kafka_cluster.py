@@ -1,6 +1,5 @@
 """The broker or cluster that a command talks to, ours or Apache Kafka, through librdkafka."""
 
-import argparse
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any, Final, NamedTuple
@@ -8,11 +7,9 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, TopicPartition
 from confluent_kafka import admin as kafka_admin
 
-from headwater import config
-from headwater.cli.parser import key_value
-from headwater.client import login
 from headwater.errors import BrokerUnreachable, HeadwaterError, RequestRefused, UsageError
 from headwater.protocol.error_codes import ErrorCode
+from headwater.spelling import nearest
 
 REQUEST_TIMEOUT_S: Final = 15.0
 _CONNECT_TIMEOUT_S: Final = 5.0
@@ -78,7 +75,7 @@ def refused_with(code: int, message: str | None, what: str) -> RequestRefused:
     )
 
 
-class Cluster:
+class KafkaCluster:
     """Clients for one bootstrap address. They are made on first use; all share the properties."""
 
     def __init__(
@@ -94,23 +91,6 @@ class Cluster:
         }
         self.last_error = ""
         self.is_lost = False  # no broker of the cluster could be reached, since it was last asked
-
-    @classmethod
-    def of(cls, args: argparse.Namespace) -> "Cluster":
-        """The cluster that the options name, else the configuration. Somebody listens there.
-
-        librdkafka retries a refused connection until its timeout; we would rather say so at once.
-        """
-        flags = {"broker.bootstrap": args.bootstrap}
-        settings = config.load(flags, path=args.config)
-        try:
-            given = dict(key_value(each) for each in args.properties)
-        except argparse.ArgumentTypeError as error:
-            raise UsageError(f"-X {error}") from error
-        properties = {**login.properties_of(settings.client), **given}
-        cluster = cls(settings.bootstrap(), properties, verbose=args.verbose)
-        cluster.require_listener()
-        return cluster
 
     def require_listener(self) -> None:
         """Raises BrokerUnreachable unless one of the addresses accepts a connection, and
@@ -174,7 +154,7 @@ class Cluster:
         topics = self.topics()
         for name in names:
             if name not in topics:
-                meant = config.nearest(name, list(topics))
+                meant = nearest(name, list(topics))
                 raise RequestRefused(
                     f"there is no topic {name}",
                     hint=f"did you mean {meant}?"

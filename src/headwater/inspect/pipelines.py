@@ -2,24 +2,24 @@
 what their stores say of themselves, and how far the log is ahead.
 """
 
-import argparse
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from headwater import config
 from headwater.errors import HeadwaterError, UsageError
-from headwater.inspect.captures import load
+from headwater.inspect.store_lookup import store_of_write
 from headwater.pipelines.running import status
-from headwater.pipelines.running.store_lookup import place_of, store_told
 from headwater.pipelines.settings import PipelineSettings
+from headwater.spelling import nearest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from headwater.pipelines.running.runner import Pipeline
+    from headwater.pipelines.verification.stores import Verdict
     from headwater.sinks.contract import Offsets, Position, Version
 
 RUNNING, STOPPED, NEW = "running", "stopped", "never ran"
@@ -158,7 +158,7 @@ def known_pipelines(loaded: config.Config, names: list[str]) -> list[Known]:
     from headwater.sinks.contract import Log
     from headwater.sinks.topic.transactional_positions import read_notes
 
-    place = place_of(loaded)
+    place = loaded.state_dir()
     log = Log(loaded.bootstrap(), loaded.client)
     notes = read_notes(log) if names else {}
     found = []
@@ -223,7 +223,7 @@ class AskedStore:
 
 def asked_store(loaded: config.Config, pipeline: str, told: dict[str, Any]) -> AskedStore:
     try:
-        store = store_told(loaded, pipeline, told)
+        store = store_of_write(loaded, pipeline, told)
         try:
             return AskedStore(store.versions())
         finally:
@@ -252,7 +252,7 @@ def wanted(loaded: config.Config, names: list[str]) -> list[str]:
     for name in names:
         if name not in loaded.pipelines:
             known = list(loaded.pipelines)
-            meant = config.nearest(name, known)
+            meant = nearest(name, known)
             if meant:
                 hint = f"did you mean {meant}?"
             elif known:
@@ -263,14 +263,28 @@ def wanted(loaded: config.Config, names: list[str]) -> list[str]:
     return names or list(loaded.pipelines)
 
 
-def started(args: argparse.Namespace, name: str) -> "tuple[config.Config, Pipeline]":
-    """One pipeline with a Spark of its own, for a command that needs both."""
-    loaded = load(args)
-    (name,) = wanted(loaded, [name])
+def load_pipelines(
+    loaded: config.Config, start: "Callable[[], SparkSession]", names: list[str]
+) -> "list[Pipeline]":
+    """The named pipelines with their functions. Spark starts after all files were read."""
+    from headwater.pipelines.running.query_run import Place
     from headwater.pipelines.running.runner import pipelines_of
+    from headwater.sinks.contract import Log
 
-    (pipeline,) = pipelines_of(loaded, lambda: spark_of(loaded, f"headwater {name}"), [name])
-    return loaded, pipeline
+    log = Log(loaded.bootstrap(), loaded.client)
+    place = Place(log, dict(loaded.sinks), loaded.state_dir())
+    return pipelines_of([loaded.pipelines[name] for name in names], loaded.base, place, start)
+
+
+def verify_captured_topic(loaded: config.Config, spark: "SparkSession", topic: str) -> "Verdict":
+    """Compares a captured table in its database with what its topic says."""
+    from headwater.capture.settings import with_password
+    from headwater.pipelines.verification.captures import verify_captured
+    from headwater.sinks.contract import Log
+
+    settings = with_password(loaded.captures[topic.split(".", maxsplit=1)[0]])
+    log = Log(loaded.bootstrap(), loaded.client)
+    return verify_captured(settings, log, spark, topic, state_dir=loaded.state_dir())
 
 
 def spark_of(loaded: config.Config, app_name: str) -> "SparkSession":

@@ -20,7 +20,7 @@ from datetime import datetime
 from typing import Final
 
 from headwater.errors import UsageError
-from headwater.inspect.kafka_cluster import Cluster, OffsetSpec, Partition
+from headwater.inspect.kafka_cluster import KafkaCluster, OffsetSpec, Partition
 from headwater.settings import parse_duration_ms
 
 FORMS: Final = "start, end, +n, -n, N, @TIME or FROM:TO, e.g. start, -10, 42:+5, @-1h:end"
@@ -110,7 +110,7 @@ class Span:
 
 def resolve(
     wanted: Range,
-    cluster: Cluster,
+    cluster: KafkaCluster,
     partitions: Iterable[Partition],
     *,
     committed_only: bool = False,

@@ -11,7 +11,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
 from headwater.client import broker_request
 from headwater.errors import RequestRefused
-from headwater.inspect.kafka_cluster import Cluster, Partition, address_of, settled
+from headwater.inspect.kafka_cluster import KafkaCluster, Partition, address_of, settled
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequest,
@@ -60,7 +60,7 @@ class ShareGroup(NamedTuple):
         return sum(told) if told else None
 
 
-def share_groups(cluster: Cluster, names: Iterable[str] | None = None) -> list[ShareGroup]:
+def share_groups(cluster: KafkaCluster, names: Iterable[str] | None = None) -> list[ShareGroup]:
     """All share groups, or those named; one that there is not is left out."""
     wanted = None if names is None else set(names)
     found: list[ShareGroup] = []
@@ -161,7 +161,7 @@ def _verify(code: int, message: str | None, what: str) -> None:
         raise RequestRefused(what, detail=f"{message or 'the broker refuses'} ({name})")
 
 
-def dead_letters(cluster: Cluster, topics: Iterable[str]) -> dict[Partition, int]:
+def dead_letters(cluster: KafkaCluster, topics: Iterable[str]) -> dict[Partition, int]:
     """Letters that wait in each partition of the topics' dead-letter topics, by topic and number.
 
     They are counted by offsets: markers of transactions, which `redrive` leaves, count too.
@@ -186,7 +186,7 @@ def dead_letters(cluster: Cluster, topics: Iterable[str]) -> dict[Partition, int
 
 
 def redriven_until(
-    cluster: Cluster, partitions: Mapping[str, list[Partition]]
+    cluster: KafkaCluster, partitions: Mapping[str, list[Partition]]
 ) -> dict[Partition, int]:
     """Where the next redrive of each topic's dead letters begins, if there was one before."""
     futures: dict[str, Any] = {}

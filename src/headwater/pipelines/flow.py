@@ -9,7 +9,6 @@ from typing import Any, Final, Protocol
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from headwater.config import nearest
 from headwater.errors import PipelineError
 from headwater.pipelines.operators.runtime.naming import (
     Built,
@@ -29,6 +28,7 @@ from headwater.pipelines.plans import (
 )
 from headwater.sinks.contract import OP, Log
 from headwater.sinks.settings import SinkSettings
+from headwater.spelling import nearest
 
 POSITION: Final = "_position"
 AT: Final = "_at"

@@ -3,10 +3,10 @@
 from importlib import import_module
 from typing import Final, cast
 
-from headwater.config import nearest
 from headwater.errors import ConfigError
 from headwater.sinks.contract import Log, Store, Target
 from headwater.sinks.settings import SinkSettings
+from headwater.spelling import nearest
 
 # kind: module in this package, class. Imported when used: each brings its driver. A module's
 # OPTIONS are what may stand in [sink.NAME.options], TARGET_OPTIONS what a `flow.write` may give.

@@ -13,11 +13,12 @@ from headwater.capture import positions
 from headwater.capture.runner import transactional_id
 from headwater.capture.settings import CaptureSettings
 from headwater.capture.sources import source_of
+from headwater.cli.arguments import broker_options, load_config
 from headwater.cli.commands.topic import confirmed
 from headwater.cli.parser import Command, Parser
 from headwater.client.compacted import read_committed_latest
-from headwater.inspect.captures import client_options, connected, load, named
-from headwater.inspect.kafka_cluster import Cluster, refused
+from headwater.inspect.captures import connected, named
+from headwater.inspect.kafka_cluster import KafkaCluster, refused
 from headwater.terminal.output import note, plural, print_json, say
 
 _TIMEOUT_S: Final = 60.0
@@ -26,11 +27,11 @@ _TIMEOUT_S: Final = 60.0
 def _configure(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME", help="capture")
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
-    client_options(parser)
+    broker_options(parser)
 
 
 def _run(args: argparse.Namespace) -> int:
-    loaded = load(args)
+    loaded = load_config(args)
     settings = named(loaded, args.name)
     cluster = connected(loaded)
     name = settings.name
@@ -60,7 +61,7 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _reset(cluster: Cluster, settings: CaptureSettings, keys: list[bytes]) -> None:
+def _reset(cluster: KafkaCluster, settings: CaptureSettings, keys: list[bytes]) -> None:
     producer = cluster.producer(
         {
             "transactional.id": transactional_id(settings.name),

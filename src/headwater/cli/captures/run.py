@@ -18,6 +18,7 @@ from typing import Final
 from headwater import config
 from headwater.capture.metrics import CaptureState
 from headwater.capture.settings import CaptureSettings
+from headwater.cli.arguments import broker_options, load_config
 from headwater.cli.captures.display import Display
 from headwater.cli.parser import Command, Parser
 from headwater.errors import (
@@ -31,7 +32,7 @@ from headwater.errors import (
     SourceUnreachable,
     UsageError,
 )
-from headwater.inspect.captures import client_options, connected, load, named
+from headwater.inspect.captures import connected, named
 from headwater.terminal.output import say, styled
 from headwater.terminal.stop_signals import stop_on_signals
 
@@ -49,11 +50,11 @@ _FINAL: Final = (
 
 def _configure(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME", help="capture: [capture.NAME] in headwater.toml")
-    client_options(parser, json_help="write one JSON object at the start, and the log as JSON")
+    broker_options(parser, json_help="write one JSON object at the start, and the log as JSON")
 
 
 def _run(args: argparse.Namespace) -> int:
-    loaded = load(args)
+    loaded = load_config(args)
     settings = named(loaded, args.name)
     state = CaptureState(settings.name)
     stop = stop_on_signals(_STOP_S)

@@ -18,18 +18,12 @@ from headwater.capture.positions import SIGNALS_TOPIC, Stored
 from headwater.capture.settings import CaptureSettings
 from headwater.capture.sources import source_of
 from headwater.capture.topics import Topics
+from headwater.cli.arguments import broker_options, load_config
 from headwater.cli.parser import Command, Parser
 from headwater.errors import HeadwaterError, NotReady, UsageError
-from headwater.inspect.captures import (
-    FOLLOWING,
-    Known,
-    client_options,
-    connected,
-    load,
-    named,
-    stored_of,
-)
-from headwater.inspect.kafka_cluster import REQUEST_TIMEOUT_S, Cluster, refused
+from headwater.inspect.captures import FOLLOWING, Known, connected, named, stored_of
+from headwater.inspect.kafka_cluster import REQUEST_TIMEOUT_S, KafkaCluster, refused
+from headwater.spelling import nearest
 from headwater.terminal.interrupt import Interrupt
 from headwater.terminal.output import note, plural, print_json, say
 from headwater.terminal.progress import Progress, is_told
@@ -49,11 +43,11 @@ def _configure(parser: Parser) -> None:
         help="table to copy; may be given several times",
     )
     parser.add_argument("--wait", action="store_true", help="wait until the copy is whole")
-    client_options(parser)
+    broker_options(parser)
 
 
 def _run(args: argparse.Namespace) -> int:
-    loaded = load(args)
+    loaded = load_config(args)
     settings = named(loaded, args.name)
     cluster = connected(loaded)
     stored = stored_of(settings.name, loaded.bootstrap(), loaded.client)
@@ -89,14 +83,14 @@ def _check_tables(settings: CaptureSettings, stored: Stored, tables: list[str]) 
         source.close()
     for table in unknown:
         if table not in existing:
-            meant = config.nearest(table, existing)
+            meant = nearest(table, existing)
             raise UsageError(
                 f"capture {settings.name} does not follow a table {table}",
                 hint=f"did you mean {meant}?" if meant else "it follows " + ", ".join(existing),
             )
 
 
-def _send(cluster: Cluster, name: str, tables: list[str]) -> int:
+def _send(cluster: KafkaCluster, name: str, tables: list[str]) -> int:
     """Puts the request into the log; where it stands there."""
     producer = cluster.producer({"acks": "all", "enable.idempotence": True})
     placed: list[Any] = []

@@ -13,11 +13,12 @@ from headwater.broker.security.acls import (
     Permission,
     ResourceType,
 )
+from headwater.cli.arguments import cluster_of
 from headwater.cli.commands.topic import confirmed
 from headwater.cli.parser import Command, Parser, client_options
 from headwater.client import broker_request
 from headwater.errors import RequestRefused, UsageError
-from headwater.inspect.kafka_cluster import REQUEST_TIMEOUT_S, Cluster, refused_with, settled
+from headwater.inspect.kafka_cluster import REQUEST_TIMEOUT_S, KafkaCluster, refused_with, settled
 from headwater.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 from headwater.terminal.output import note, plural, print_json, say, table
 
@@ -183,7 +184,7 @@ def _of_roles(args: argparse.Namespace) -> Iterable[tuple[Resource, Any]]:
 
 def _add(args: argparse.Namespace) -> int:
     acls = _meant(args)
-    cluster = Cluster.of(args)
+    cluster = cluster_of(args)
     futures = cluster.admin.create_acls(acls, request_timeout=REQUEST_TIMEOUT_S)
     settled(_named(futures), "add")
     _show(args, map(_shown, acls))
@@ -192,7 +193,7 @@ def _add(args: argparse.Namespace) -> int:
 
 def _remove(args: argparse.Namespace) -> int:
     wanted = _meant(args)
-    cluster = Cluster.of(args)
+    cluster = cluster_of(args)
     if not args.yes and not confirmed(f"remove {plural(len(wanted), 'ACL')}?"):
         note("nothing was removed")
         return 1
@@ -214,7 +215,7 @@ def _remove(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    cluster = Cluster.of(args)
+    cluster = cluster_of(args)
     user = None if args.user is None else _principal(args.user)
     found: dict[Shown, None] = {}
     for kind, name in _resources(args) or [Resource(_Type.ANY, None)]:
@@ -237,7 +238,7 @@ def _list(args: argparse.Namespace) -> int:
     return 0
 
 
-def _asked(cluster: Cluster, request: DescribeAclsRequest) -> Iterator[Shown]:
+def _asked(cluster: KafkaCluster, request: DescribeAclsRequest) -> Iterator[Shown]:
     """Librdkafka takes a refusal of this request for an empty list, so it is asked without it."""
     address = cluster.bootstrap.split(",")[0]
     answer = broker_request.ask(

@@ -9,6 +9,7 @@ import time
 
 from headwater import config
 from headwater.capture import positions
+from headwater.cli.arguments import broker_options, load_config
 from headwater.cli.captures import reset, run
 from headwater.cli.captures import snapshot as capture_snapshot
 from headwater.cli.parser import Command, Parser
@@ -17,10 +18,8 @@ from headwater.inspect.captures import (
     FOLLOWING,
     NEW,
     Known,
-    client_options,
     connected,
     known_captures,
-    load,
     no_capture,
     shown_lag,
     shown_tables,
@@ -33,11 +32,11 @@ _STYLES = {FOLLOWING: "green", NEW: "dim"}
 
 
 def _configure_list(parser: Parser) -> None:
-    client_options(parser)
+    broker_options(parser)
 
 
 def _list(args: argparse.Namespace) -> int:
-    known = _known(load(args))
+    known = _known(load_config(args))
     if args.json:
         print_json([each.as_json() for each in known])
     elif known:
@@ -55,11 +54,11 @@ def _cells(known: Known) -> tuple[str, ...]:
 
 def _configure_status(parser: Parser) -> None:
     parser.add_argument("names", metavar="NAME", nargs="*", help="captures (all)")
-    client_options(parser)
+    broker_options(parser)
 
 
 def _status(args: argparse.Namespace) -> int:
-    known = {each.name: each for each in _known(load(args))}
+    known = {each.name: each for each in _known(load_config(args))}
     for name in args.names:
         if name not in known:
             raise no_capture(name, list(known))

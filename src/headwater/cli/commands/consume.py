@@ -17,9 +17,10 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from headwater.cli import record_format
+from headwater.cli.arguments import cluster_of
 from headwater.cli.parser import Command, Parser, client_options, whole_number
 from headwater.errors import BrokerUnreachable, RequestRefused, UsageError
-from headwater.inspect.kafka_cluster import Cluster, Partition, all_partitions, refused
+from headwater.inspect.kafka_cluster import KafkaCluster, Partition, all_partitions, refused
 from headwater.inspect.positions import END, FORMS, START, Range, Span, parse_range, resolve
 from headwater.inspect.record_json import dump_record
 from headwater.printable import printable_json
@@ -85,7 +86,7 @@ def _run(args: argparse.Namespace) -> int:
             "a group decides itself which partitions and offsets are read",
             hint="leave out -g, or -p and the end of the range",
         )
-    cluster = Cluster.of(args)
+    cluster = cluster_of(args)
     output = _Output(render, args.num)
     if args.group:
         _consume_as_member(cluster, args, wanted, output)
@@ -163,7 +164,7 @@ def _dump_printable(message: Any) -> bytes:
 
 
 def _consume_partitions(
-    cluster: Cluster, args: argparse.Namespace, wanted: Range | None, output: _Output
+    cluster: KafkaCluster, args: argparse.Namespace, wanted: Range | None, output: _Output
 ) -> None:
     wanted = wanted or Range(END)
     if args.exit and wanted.last is None:
@@ -185,7 +186,7 @@ def _consume_partitions(
 
 
 def _look_for_new_partitions(
-    cluster: Cluster, args: argparse.Namespace, reading: "_Reading"
+    cluster: KafkaCluster, args: argparse.Namespace, reading: "_Reading"
 ) -> None:
     try:
         reading.add(_partitions(cluster, args), Range(START))
@@ -198,7 +199,7 @@ def _look_for_new_partitions(
 class _Reading:
     """Partitions assigned by hand, each read over its own span."""
 
-    def __init__(self, cluster: Cluster, args: argparse.Namespace) -> None:
+    def __init__(self, cluster: KafkaCluster, args: argparse.Namespace) -> None:
         self._cluster = cluster
         self._committed_only = args.isolation == "read_committed"
         self._consumer = _consumer(cluster, args, group="headwater-consume")
@@ -276,7 +277,7 @@ class _Reading:
         self._consumer.close()
 
 
-def _partitions(cluster: Cluster, args: argparse.Namespace) -> list[Partition]:
+def _partitions(cluster: KafkaCluster, args: argparse.Namespace) -> list[Partition]:
     patterns = [_pattern(topic) for topic in args.topics if topic.startswith("^")]
     topics = cluster.existing([topic for topic in args.topics if not topic.startswith("^")])
     if patterns:
@@ -313,7 +314,7 @@ def _pattern(topic: str) -> re.Pattern[str]:
 
 
 def _consume_as_member(
-    cluster: Cluster, args: argparse.Namespace, wanted: Range | None, output: _Output
+    cluster: KafkaCluster, args: argparse.Namespace, wanted: Range | None, output: _Output
 ) -> None:
     if wanted and wanted.first.kind not in ("start", "end"):
         raise UsageError(
@@ -365,7 +366,7 @@ def _store_offsets(consumer: Any, written: Batch) -> None:
 
 
 def _consumer(
-    cluster: Cluster, args: argparse.Namespace, *, group: str, reset: str = "earliest"
+    cluster: KafkaCluster, args: argparse.Namespace, *, group: str, reset: str = "earliest"
 ) -> Any:
     return cluster.consumer(
         {
@@ -385,7 +386,7 @@ def _consumer(
     )
 
 
-def _tell_if_lost(cluster: Cluster) -> None:
+def _tell_if_lost(cluster: KafkaCluster) -> None:
     if cluster.is_lost:
         cluster.is_lost = False
         note(f"no broker answers at {cluster.bootstrap}; trying again")

@@ -5,6 +5,7 @@ from typing import Any
 
 from confluent_kafka import KafkaException
 
+from headwater.cli.arguments import cluster_of
 from headwater.cli.commands.topic import confirmed
 from headwater.cli.parser import Command, Parser, client_options
 from headwater.errors import HeadwaterError, RequestRefused, UsageError
@@ -17,7 +18,7 @@ from headwater.inspect.groups import (
     name_of,
     planned_seek,
 )
-from headwater.inspect.kafka_cluster import Cluster, refused
+from headwater.inspect.kafka_cluster import refused
 from headwater.inspect.positions import parse_range
 from headwater.inspect.share_groups import share_groups
 from headwater.terminal.output import count, note, plural, print_json, say, styled, table
@@ -30,7 +31,7 @@ def _configure_list(parser: Parser) -> None:
 
 
 def _list(args: argparse.Namespace) -> int:
-    groups = listed(Cluster.of(args))
+    groups = listed(cluster_of(args))
     if args.json:
         print_json(groups)
     elif groups:
@@ -47,7 +48,7 @@ def _configure_describe(parser: Parser) -> None:
 
 
 def _describe(args: argparse.Namespace) -> int:
-    cluster = Cluster.of(args)
+    cluster = cluster_of(args)
     for shared in share_groups(cluster, args.groups):
         raise RequestRefused(
             f"{shared.name} is a share group", hint=f"`headwater queue describe {shared.name}`"
@@ -117,7 +118,7 @@ def _seek(args: argparse.Namespace) -> int:
     wanted = parse_range(args.to)
     if wanted.last is not None:
         raise UsageError(f"--to {args.to} is a range", hint="one position is needed")
-    cluster = Cluster.of(args)
+    cluster = cluster_of(args)
     seek = planned_seek(cluster, args.group, wanted.first, args.topics)
     if not args.dry_run:
         seek.require_idle()
@@ -140,7 +141,7 @@ def _configure_delete(parser: Parser) -> None:
 
 
 def _delete(args: argparse.Namespace) -> int:
-    cluster = Cluster.of(args)
+    cluster = cluster_of(args)
     if not args.yes and not confirmed(f"delete {', '.join(args.groups)} and their offsets?"):
         note("nothing was deleted")
         return 1

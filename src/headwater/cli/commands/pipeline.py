@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from headwater.cli.arguments import broker_options, load_config
 from headwater.cli.parser import Command, Parser
 from headwater.cli.pipelines import rebuild, run
-from headwater.inspect.captures import client_options, connected, load
+from headwater.inspect.captures import connected
 from headwater.inspect.pipelines import NEW, RUNNING, Known, KnownWrite, known_pipelines, wanted
 from headwater.terminal.output import (
     count,
@@ -32,11 +33,11 @@ _NONE = "no pipelines yet; a section [pipeline.NAME] in headwater.toml makes one
 
 
 def _configure_list(parser: Parser) -> None:
-    client_options(parser)
+    broker_options(parser)
 
 
 def _list(args: argparse.Namespace) -> int:
-    loaded = load(args)
+    loaded = load_config(args)
     connected(loaded)
     known = known_pipelines(loaded, wanted(loaded, []))
     if args.json:
@@ -58,11 +59,11 @@ def _cells(known: Known) -> tuple[str, ...]:
 
 def _configure_status(parser: Parser) -> None:
     parser.add_argument("names", metavar="NAME", nargs="*", help="pipelines (all)")
-    client_options(parser)
+    broker_options(parser)
 
 
 def _status(args: argparse.Namespace) -> int:
-    loaded = load(args)
+    loaded = load_config(args)
     connected(loaded)
     known = known_pipelines(loaded, wanted(loaded, args.names))
     if args.json:

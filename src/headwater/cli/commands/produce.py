@@ -15,9 +15,10 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaException
 
+from headwater.cli.arguments import cluster_of
 from headwater.cli.parser import Command, Parser, client_options, key_value, whole_number
 from headwater.errors import HeadwaterError, RequestRefused, UsageError
-from headwater.inspect.kafka_cluster import Cluster, refused
+from headwater.inspect.kafka_cluster import KafkaCluster, refused
 from headwater.inspect.record_json import Record, parse_record
 from headwater.terminal.interrupt import Interrupt
 from headwater.terminal.output import count, note, plural, say
@@ -87,7 +88,7 @@ def _run(args: argparse.Namespace) -> int:
         raise UsageError(
             "--json and -k exclude each other", hint="a JSON line has a key of its own"
         )
-    writing = _Writing(Cluster.of(args), args)
+    writing = _Writing(cluster_of(args), args)
     if sys.stdin.isatty() and not args.quiet:
         note("one record per line; Ctrl-D ends")
     writing.write_all()
@@ -103,7 +104,7 @@ class _Failure(NamedTuple):
 class _Writing:
     """One run: reads lines, writes records, counts what came of them. Ctrl-C ends the reading."""
 
-    def __init__(self, cluster: Cluster, args: argparse.Namespace) -> None:
+    def __init__(self, cluster: KafkaCluster, args: argparse.Namespace) -> None:
         self._args = args
         self._topic = args.topic
         self._headers = args.header

@@ -7,10 +7,12 @@ from confluent_kafka import KafkaException
 from confluent_kafka import admin as kafka_admin
 
 from headwater.cli import redrive
-from headwater.cli.parser import Command, Parser, client_options, configs_of, key_value
+from headwater.cli.arguments import cluster_of
+from headwater.cli.parser import Command, Parser, client_options, key_value
 from headwater.errors import RequestRefused, UsageError
-from headwater.inspect.kafka_cluster import Cluster, refused, settled
+from headwater.inspect.kafka_cluster import KafkaCluster, refused, settled
 from headwater.inspect.share_groups import ShareGroup, dead_letters, share_groups
+from headwater.inspect.topic_configs import configs_of
 from headwater.terminal.output import count, duration, note, plural, print_json, say, styled, table
 
 _api: Any = kafka_admin  # confluent_kafka's annotations leave it half typed
@@ -21,7 +23,7 @@ def _configure_list(parser: Parser) -> None:
 
 
 def _list(args: argparse.Namespace) -> int:
-    cluster = Cluster.of(args)
+    cluster = cluster_of(args)
     groups = share_groups(cluster)
     letters = dead_letters(cluster, {topic for group in groups for topic in group.topics})
     queues = [
@@ -56,7 +58,7 @@ def _configure_describe(parser: Parser) -> None:
 
 
 def _describe(args: argparse.Namespace) -> int:
-    cluster = Cluster.of(args)
+    cluster = cluster_of(args)
     groups = {group.name: group for group in share_groups(cluster, args.queues)}
     for name in args.queues:
         if name not in groups:
@@ -74,7 +76,7 @@ def _describe(args: argparse.Namespace) -> int:
     return 0
 
 
-def _queue(cluster: Cluster, group: ShareGroup, letters: Any, ends: Any) -> dict[str, Any]:
+def _queue(cluster: KafkaCluster, group: ShareGroup, letters: Any, ends: Any) -> dict[str, Any]:
     return {
         "queue": group.name,
         "state": group.state,
@@ -98,7 +100,7 @@ def _queue(cluster: Cluster, group: ShareGroup, letters: Any, ends: Any) -> dict
     }
 
 
-def _settings(cluster: Cluster, name: str) -> list[dict[str, Any]]:
+def _settings(cluster: KafkaCluster, name: str) -> list[dict[str, Any]]:
     resource = _api.ConfigResource(_api.ConfigResource.Type.GROUP, name)
     try:
         entries = cluster.admin.describe_configs([resource], request_timeout=15)[resource].result()
@@ -171,7 +173,7 @@ def _alter(args: argparse.Namespace) -> int:
             ),
         ],
     )
-    cluster = Cluster.of(args)
+    cluster = cluster_of(args)
     try:
         futures = cluster.admin.incremental_alter_configs([resource], request_timeout=15)
         settled({args.queue: futures[resource]}, "alter queue")

@@ -9,6 +9,7 @@ import urllib.request
 from typing import Any, Final, NamedTuple
 
 from headwater import config
+from headwater.cli.arguments import cluster_of
 from headwater.cli.commands.group import listed
 from headwater.cli.parser import Command, Parser, client_options
 from headwater.cli.status_sections import (
@@ -23,7 +24,7 @@ from headwater.cli.status_sections import (
 )
 from headwater.client import broker_request
 from headwater.errors import BrokerUnreachable, HeadwaterError, NotReady
-from headwater.inspect.kafka_cluster import Cluster, Partition, address_of, all_partitions
+from headwater.inspect.kafka_cluster import KafkaCluster, Partition, address_of, all_partitions
 from headwater.terminal.output import count, duration, plural, print_json, say, size, styled, table
 
 _SHOWN_GROUPS: Final = 10
@@ -64,7 +65,7 @@ def _run(args: argparse.Namespace) -> int:
 def _state(
     args: argparse.Namespace, loaded: config.Config, up: dict[str, Any] | None
 ) -> dict[str, Any]:
-    cluster = Cluster.of(args)
+    cluster = cluster_of(args)
     settings = loaded.broker
     metadata = cluster.metadata()
     brokers = [address_of(each) for each in metadata.brokers.values()]
@@ -183,7 +184,7 @@ def _dropped(samples: list[_Sample]) -> dict[str, int]:
     return dict(sorted(dropped.items(), key=lambda item: -item[1]))
 
 
-def _disk(cluster: Cluster, brokers: list[str], metrics: dict[str, float]) -> dict[str, Any]:
+def _disk(cluster: KafkaCluster, brokers: list[str], metrics: dict[str, float]) -> dict[str, Any]:
     """Free space, the rate of writing, and how long it lasts; None where nobody tells."""
     total = free = None
     for address in brokers:

@@ -7,24 +7,19 @@ from typing import Any
 from confluent_kafka import KafkaException
 from confluent_kafka import admin as kafka_admin
 
-from headwater.cli.parser import (
-    Command,
-    Parser,
-    client_options,
-    configs_of,
-    key_value,
-    whole_number,
-)
+from headwater.cli.arguments import cluster_of
+from headwater.cli.parser import Command, Parser, client_options, key_value, whole_number
 from headwater.errors import HeadwaterError, RequestRefused, UsageError
 from headwater.inspect import archived_topics
 from headwater.inspect.kafka_cluster import (
-    Cluster,
+    KafkaCluster,
     Partition,
     address_of,
     all_partitions,
     refused,
     settled,
 )
+from headwater.inspect.topic_configs import configs_of
 from headwater.terminal.output import count, note, plural, print_json, say, size, styled, table
 
 _api: Any = kafka_admin
@@ -52,7 +47,7 @@ def _configure_create(parser: Parser) -> None:
 
 
 def _create(args: argparse.Namespace) -> int:
-    cluster = Cluster.of(args)
+    cluster = cluster_of(args)
     configs = configs_of(args.set)
     topics = [
         _api.NewTopic(
@@ -93,7 +88,7 @@ def _configure_list(parser: Parser) -> None:
 
 
 def _list(args: argparse.Namespace) -> int:
-    cluster = Cluster.of(args)
+    cluster = cluster_of(args)
     metadata = cluster.metadata()
     topics = {
         name: topic
@@ -151,7 +146,7 @@ def _configure_describe(parser: Parser) -> None:
 
 
 def _describe(args: argparse.Namespace) -> int:
-    cluster = Cluster.of(args)
+    cluster = cluster_of(args)
     metadata = cluster.metadata()
     topics = cluster.existing(args.topics)
     bounds = cluster.bounds(all_partitions(topics))
@@ -245,7 +240,7 @@ def _counted(topic: dict[str, Any]) -> str:
 
 
 def _read_configs(
-    cluster: Cluster, topic: str, *, all_of_them: bool
+    cluster: KafkaCluster, topic: str, *, all_of_them: bool
 ) -> list[dict[str, Any]] | None:
     resource = _api.ConfigResource(_api.ConfigResource.Type.TOPIC, topic)
     futures = cluster.admin.describe_configs([resource], request_timeout=15)
@@ -286,7 +281,7 @@ def _alter(args: argparse.Namespace) -> int:
     configs = configs_of(args.set)
     if not (configs or args.unset or args.partitions is not None):
         raise UsageError("nothing to alter", hint="name a change: -c KEY=VALUE, -d KEY or -p N")
-    cluster = Cluster.of(args)
+    cluster = cluster_of(args)
     (topic,) = cluster.existing([args.topic]).values()
     present = len(topic.partitions)
     if args.partitions is not None and args.partitions < present:
@@ -314,7 +309,9 @@ def _alter(args: argparse.Namespace) -> int:
     return 0
 
 
-def _alter_configs(cluster: Cluster, topic: str, to_set: dict[str, str], unset: list[str]) -> None:
+def _alter_configs(
+    cluster: KafkaCluster, topic: str, to_set: dict[str, str], unset: list[str]
+) -> None:
     operation = _api.AlterConfigOpType
     entries = [
         _api.ConfigEntry(name, value, incremental_operation=operation.SET)
@@ -337,7 +334,7 @@ def _configure_delete(parser: Parser) -> None:
 
 
 def _delete(args: argparse.Namespace) -> int:
-    cluster = Cluster.of(args)
+    cluster = cluster_of(args)
     topics = cluster.existing(args.topics)
     if not args.yes:
         bounds = cluster.bounds(all_partitions(topics))

@@ -13,6 +13,7 @@ from typing import Any
 from headwater import config
 from headwater.broker.security import scram
 from headwater.broker.security.users import DEFAULT_ITERATIONS, MAX_NAME_CHARACTERS, Users
+from headwater.cli.arguments import cluster_of
 from headwater.cli.parser import Command, Parser, client_options
 from headwater.client.login import read_secret
 from headwater.errors import HeadwaterError, RequestRefused, UsageError
@@ -27,9 +28,7 @@ class _Online:
     """Users of a running broker, ours or Apache Kafka."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        from headwater.inspect.kafka_cluster import Cluster
-
-        self._cluster = Cluster.of(args)
+        self._cluster = cluster_of(args)
 
     def all(self) -> dict[str, dict[str, int]]:
         """Iterations by mechanism, by user."""

@@ -6,10 +6,11 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from headwater import config
+from headwater.cli.arguments import broker_options, load_config
 from headwater.cli.parser import Command, Parser
 from headwater.errors import UsageError
-from headwater.inspect.captures import client_options, connected, load
-from headwater.inspect.pipelines import spark_of, wanted
+from headwater.inspect.captures import connected
+from headwater.inspect.pipelines import load_pipelines, spark_of, verify_captured_topic, wanted
 from headwater.terminal.output import count, note, plural, print_json, say, styled
 from headwater.terminal.progress import is_told
 
@@ -25,11 +26,11 @@ def _configure(parser: Parser) -> None:
         nargs="*",
         help="pipelines, pipeline/sink/table, topics of captured tables (all pipelines)",
     )
-    client_options(parser)
+    broker_options(parser)
 
 
 def _verify(args: argparse.Namespace) -> int:
-    loaded = load(args)
+    loaded = load_config(args)
     names = args.names or list(loaded.pipelines)
     captured = [name for name in names if _is_captured(loaded, name)]
     writes = [name.partition("/") for name in names if name not in captured]
@@ -42,12 +43,9 @@ def _verify(args: argparse.Namespace) -> int:
     connected(loaded)
     if is_told(args):
         note("starting Spark …")
-    from headwater.pipelines.running.runner import pipelines_of
-    from headwater.pipelines.verification.captures import verify_captured
-
     pipelines = {
         each.name: each
-        for each in pipelines_of(
+        for each in load_pipelines(
             loaded,
             lambda: spark_of(loaded, "headwater verify"),
             list(dict.fromkeys(pipeline for pipeline, _, _ in writes)),
@@ -60,7 +58,7 @@ def _verify(args: argparse.Namespace) -> int:
         if is_told(args):
             note(f"reading the table of {topic} …")
         spark = spark_of(loaded, "headwater verify")
-        verdicts.append((topic, verify_captured(loaded, spark, topic)))
+        verdicts.append((topic, verify_captured_topic(loaded, spark, topic)))
     return _told(args, verdicts)
 
 

@@ -3,8 +3,9 @@
 import argparse
 import time
 
+from headwater.cli.arguments import broker_options, load_config
 from headwater.cli.parser import Command, Parser, duration_s
-from headwater.inspect.captures import client_options, connected, load
+from headwater.inspect.captures import connected
 from headwater.terminal.output import print_json, say
 
 
@@ -20,13 +21,13 @@ def _configure(parser: Parser) -> None:
     parser.add_argument(
         "--timeout", metavar="DURATION", type=duration_s, default=30.0, help="how long (30s)"
     )
-    client_options(parser)
+    broker_options(parser)
 
 
 def _wait(args: argparse.Namespace) -> int:
-    from headwater.pipelines.running.waiting import wait
+    from headwater.inspect.waiting import wait
 
-    loaded = load(args)
+    loaded = load_config(args)
     connected(loaded)
     began_s = time.monotonic()
     positions = wait(args.name, args.token, timeout_s=args.timeout, loaded=loaded)

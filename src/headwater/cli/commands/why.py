@@ -6,14 +6,14 @@ from typing import Any
 
 import orjson
 
+from headwater.cli.arguments import broker_options, load_config
 from headwater.cli.parser import Command, Parser, whole_number
+from headwater.cli.pipelines.started import started_pipeline
 from headwater.errors import UsageError
-from headwater.inspect.captures import client_options, load
-from headwater.inspect.pipelines import started, wanted, writes_told
+from headwater.inspect.pipelines import wanted, writes_told
 from headwater.pipelines.lineage.keys import check_key
 from headwater.pipelines.running import status
 from headwater.pipelines.running.questions import ask
-from headwater.pipelines.running.store_lookup import place_of
 from headwater.terminal.output import count, note, print_json, say, styled, table
 from headwater.terminal.progress import is_told
 
@@ -30,7 +30,7 @@ def _configure(parser: Parser) -> None:
     parser.add_argument(
         "--limit", metavar="N", type=whole_number(1, 100_000), default=20, help="records (20)"
     )
-    client_options(parser)
+    broker_options(parser)
 
 
 def _why(args: argparse.Namespace) -> int:
@@ -47,9 +47,9 @@ def _of_running(args: argparse.Namespace, name: str, write: str) -> dict[str, An
     """As the process that runs the pipeline answers; None if there is none. What its status tells
     of the write's key is checked first.
     """
-    loaded = load(args)
+    loaded = load_config(args)
     wanted(loaded, [name])
-    place = place_of(loaded)
+    place = loaded.state_dir()
     writes = writes_told(status.read(place, name))
     if not writes:
         return None
@@ -66,7 +66,7 @@ def _of_running(args: argparse.Namespace, name: str, write: str) -> dict[str, An
 def _of_own_spark(args: argparse.Namespace, name: str, write: str) -> dict[str, Any]:
     if is_told(args):
         note("starting Spark …")
-    _, pipeline = started(args, name)
+    _, pipeline = started_pipeline(args, name)
     from headwater.pipelines.lineage.tracing import why
 
     writes = {each.name: each for each in pipeline.flow().writes}

@@ -3,10 +3,10 @@
 import argparse
 from typing import TYPE_CHECKING
 
+from headwater.cli.arguments import broker_options
 from headwater.cli.parser import Command, Parser, whole_number
 from headwater.cli.pipelines.run import STOP_S
-from headwater.inspect.captures import client_options
-from headwater.inspect.pipelines import started
+from headwater.cli.pipelines.started import started_pipeline
 from headwater.terminal.output import duration, note, print_json, say
 from headwater.terminal.progress import Progress, is_told
 from headwater.terminal.stop_signals import stop_on_signals
@@ -28,13 +28,13 @@ def _configure_rebuild(parser: Parser) -> None:
     parser.add_argument(
         "--promote", action="store_true", help="make the new version live when it is whole"
     )
-    client_options(parser)
+    broker_options(parser)
 
 
 def _rebuild(args: argparse.Namespace) -> int:
     if is_told(args):
         note("starting Spark …")
-    _, pipeline = started(args, args.name)
+    _, pipeline = started_pipeline(args, args.name)
     from headwater.pipelines.running import rebuilding
 
     shown = _Shown("rebuilding", quiet=not is_told(args))
@@ -69,13 +69,13 @@ def _configure_promote(parser: Parser) -> None:
         help="the version to make live (the newest); an older one goes back to it",
     )
     parser.add_argument("--drop", action="store_true", help="remove the version that was live")
-    client_options(parser)
+    broker_options(parser)
 
 
 def _promote(args: argparse.Namespace) -> int:
     if is_told(args):
         note("starting Spark …")
-    _, pipeline = started(args, args.name)
+    _, pipeline = started_pipeline(args, args.name)
     from headwater.pipelines.running import rebuilding
 
     shown = _Shown("catching up", quiet=not is_told(args))

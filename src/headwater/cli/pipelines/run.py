@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 from headwater import config
 from headwater.broker.logs import JsonFormatter, TextFormatter
+from headwater.cli.arguments import broker_options, load_config
 from headwater.cli.parser import Command, Parser
 from headwater.errors import UsageError
-from headwater.inspect.captures import client_options, connected, load
-from headwater.inspect.pipelines import spark_of, wanted
+from headwater.inspect.captures import connected
+from headwater.inspect.pipelines import load_pipelines, spark_of, wanted
 from headwater.pipelines.running import status
-from headwater.pipelines.running.store_lookup import place_of
 from headwater.terminal.output import note, plural, say, styled
 from headwater.terminal.stop_signals import stop_on_signals
 
@@ -27,11 +27,11 @@ STOP_S: Final = 20.0  # what has not ended by then is left as it is
 
 def _configure(parser: Parser) -> None:
     parser.add_argument("names", metavar="NAME", nargs="*", help="pipelines (all)")
-    client_options(parser, json_help="write one JSON object at the start, and the log as JSON")
+    broker_options(parser, json_help="write one JSON object at the start, and the log as JSON")
 
 
 def _run(args: argparse.Namespace) -> int:
-    loaded = load(args)
+    loaded = load_config(args)
     names = wanted(loaded, args.names)
     if not names:
         raise UsageError(
@@ -42,10 +42,10 @@ def _run(args: argparse.Namespace) -> int:
     _log_to_stderr(loaded.broker.log_level, as_json=args.json)
     if args.verbose:
         logging.getLogger("headwater.pipelines").setLevel(logging.DEBUG)
-    from headwater.pipelines.running.runner import Runner, pipelines_of
+    from headwater.pipelines.running.runner import Runner
 
     began_s = time.monotonic()
-    pipelines = pipelines_of(loaded, lambda: _started(loaded, names, quiet=args.json), names)
+    pipelines = load_pipelines(loaded, lambda: _started(loaded, names, quiet=args.json), names)
     stop = stop_on_signals(STOP_S)  # not before: Spark takes SIGINT for itself when it starts
     runner = Runner(pipelines, stop)
     if args.json:
@@ -73,7 +73,7 @@ def _run(args: argparse.Namespace) -> int:
 def _started(loaded: config.Config, names: list[str], *, quiet: bool) -> "SparkSession":
     if not quiet:
         note(f"starting Spark ({loaded.spark.master}) …")
-    place = place_of(loaded)
+    place = loaded.state_dir()
     for name in names:
         if status.read(place, name).is_running:
             note(f"{name} is run by another process; this one takes over when that ends")

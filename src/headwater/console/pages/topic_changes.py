@@ -6,7 +6,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headwater.cli.parser import configs_of
 from headwater.client import login as client_login
 from headwater.client.topics import NewTopic, delete_topic, ensure_topics
 from headwater.console.pages.topics import command_for, existing
@@ -15,6 +14,7 @@ from headwater.console.web.paging import whole
 from headwater.console.web.rendering import Question, ask, both, confirmed, seen, shown
 from headwater.errors import BrokerUnreachable, RequestRefused, UsageError
 from headwater.inspect.record_json import Record, parse_record
+from headwater.inspect.topic_configs import configs_of
 from headwater.terminal.output import plural
 
 _MOST_PARTITIONS: Final = 10_000
@@ -173,10 +173,10 @@ def send(access: Access, topic: str, record: Record) -> tuple[int, int]:
     """
     from confluent_kafka import KafkaException
 
-    from headwater.inspect.kafka_cluster import Cluster, refused
+    from headwater.inspect.kafka_cluster import KafkaCluster, refused
 
     require_listener(access.bootstrap)
-    cluster = Cluster(access.bootstrap, client_login.properties_of(access.login))
+    cluster = KafkaCluster(access.bootstrap, client_login.properties_of(access.login))
     producer: Any = cluster.producer(
         {
             # Sent once: a second attempt might write it twice, and being sure of that takes a right

@@ -6,7 +6,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headwater.client.cluster import Cluster
-from headwater.config import nearest
 from headwater.console.topics.configs import read_configs
 from headwater.console.topics.topic_list import Topic
 from headwater.console.web.access import Access
@@ -16,6 +15,7 @@ from headwater.console.web.paging import page_of
 from headwater.console.web.rendering import both, shown
 from headwater.errors import RequestRefused
 from headwater.settings import BrokerSettings
+from headwater.spelling import nearest
 
 PLACE: Final = Place("Topics", "/topics")
 

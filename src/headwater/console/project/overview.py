@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from headwater.client import login
 from headwater.client.groups import SHARE
-from headwater.config import Config, nearest
+from headwater.config import Config
 from headwater.console.flow.flow import TopicFlow, graph_of
 from headwater.console.flow.graph import Graph
 from headwater.console.project.definitions import Project, ProjectState
@@ -23,8 +23,9 @@ from headwater.console.web.access import Access, require_listener
 from headwater.console.web.not_found import NoSuchThing
 from headwater.errors import HeadwaterError
 from headwater.inspect.groups import committed, described, group_as_json, name_of
-from headwater.inspect.kafka_cluster import Cluster as KafkaCluster
+from headwater.inspect.kafka_cluster import KafkaCluster
 from headwater.inspect.share_groups import ShareGroup, dead_letters, share_groups
+from headwater.spelling import nearest
 
 _FLOW_AGE_S: Final = 1.0
 _PROJECT_AGE_S: Final = 2.0

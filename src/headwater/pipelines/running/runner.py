@@ -16,7 +16,6 @@ from typing import Any, Final
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
-from headwater.config import Config
 from headwater.errors import HeadwaterError, PipelineError
 from headwater.pipelines.flow import Flow, Write
 from headwater.pipelines.offsets import check_derivable
@@ -24,14 +23,13 @@ from headwater.pipelines.operators.runtime.naming import building
 from headwater.pipelines.pipeline import Function, failed
 from headwater.pipelines.pipeline_file import PipelineFile
 from headwater.pipelines.reading import LiveReader
-from headwater.pipelines.running import status, store_lookup
+from headwater.pipelines.running import status
 from headwater.pipelines.running.batch_applier import is_final
 from headwater.pipelines.running.query_run import Place, WriteRun, choose, open_store
 from headwater.pipelines.running.questions import Questions
 from headwater.pipelines.running.schema_watch import SchemaChanged, SchemaWatch
 from headwater.pipelines.session import cores, has_ended
 from headwater.pipelines.settings import PipelineSettings
-from headwater.sinks.contract import Log
 
 _log = logging.getLogger(__name__)
 _ROUND_S: Final = 0.2
@@ -46,11 +44,6 @@ _STEADY_S: Final = 60.0  # after which a failure counts as the first again
 # Functions may give names to frames (temporary views), which a session has once: those of a trace
 # are others than those of the stream.
 _describing = threading.Lock()
-
-
-def place_of(config: Config) -> Place:
-    log = Log(config.bootstrap(), config.client)
-    return Place(log, dict(config.sinks), store_lookup.place_of(config))
 
 
 @dataclass
@@ -85,15 +78,17 @@ class Pipeline:
 
 
 def pipelines_of(
-    config: Config, start: Callable[[], SparkSession], names: list[str]
+    settings: Sequence[PipelineSettings],
+    base: Path,
+    place: Place,
+    start: Callable[[], SparkSession],
 ) -> list[Pipeline]:
-    """Spark is started when all files are read: nobody should wait for it to hear of a mistake."""
-    base = config.path.parent if config.path else Path.cwd()
-    files = {name: PipelineFile(config.pipelines[name], base) for name in names}
-    place, spark = place_of(config), start()
+    """Spark starts after all files were read, so that a mistake in one is reported at once."""
+    files = [PipelineFile(pipeline, base) for pipeline in settings]
+    spark = start()
     return [
-        Pipeline(config.pipelines[name], file.function, place, spark, file)
-        for name, file in files.items()
+        Pipeline(pipeline, file.function, place, spark, file)
+        for pipeline, file in zip(settings, files, strict=True)
     ]
 
 

@@ -19,11 +19,10 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (as all of PySpark's users write it)
 
-from headwater import config
 from headwater.capture import positions
 from headwater.capture.contract import Begin, Chunk, Source, Table
 from headwater.capture.plan import topic_name
-from headwater.capture.settings import with_password
+from headwater.capture.settings import CaptureSettings
 from headwater.capture.shaping import Shaper
 from headwater.capture.sources import source_of
 from headwater.client.compacted import read_committed_latest
@@ -33,8 +32,7 @@ from headwater.pipelines.decoding.captured import captured_schema
 from headwater.pipelines.flow import POSITION, Write
 from headwater.pipelines.offsets import ends_of
 from headwater.pipelines.reading import BoundedReader, as_table
-from headwater.pipelines.running.store_lookup import place_of
-from headwater.pipelines.running.waiting import await_capture
+from headwater.pipelines.running.capture_position import await_capture
 from headwater.pipelines.settings import PipelineSettings
 from headwater.pipelines.verification.stores import Verdict, compare, seen_by_tasks, stored_frame
 from headwater.sinks.contract import OP, TRUNCATE, Log, Offsets, Position
@@ -43,11 +41,15 @@ _AGAIN_S: Final = 0.05
 
 
 def verify_captured(
-    loaded: config.Config, spark: SparkSession, topic: str, *, timeout_s: float = 60.0
+    settings: CaptureSettings,
+    log: Log,
+    spark: SparkSession,
+    topic: str,
+    *,
+    state_dir: Path,
+    timeout_s: float = 60.0,
 ) -> Verdict:
-    """Compares the table in the database with what its topic says."""
-    settings = with_password(loaded.captures[topic.split(".", maxsplit=1)[0]])
-    log = Log(loaded.bootstrap(), loaded.client)
+    """Compares the table in the database with what its topic says. `settings` have the password."""
     fields, key = captured_schema(log.bootstrap, log.login, topic)
     if not key:
         raise PipelineError(f"{topic} has no key: its rows cannot be told apart")
@@ -56,7 +58,7 @@ def verify_captured(
         table = _table(source, settings.name, topic)
         shaper = Shaper(settings, source.connector, source.database)
         before = ends_of(log, [topic])
-        with seen_by_tasks(spark, place_of(loaded)) as directory:
+        with seen_by_tasks(spark, state_dir) as directory:
             path = directory / "stored.parquet"
             chunks = _chunks(source, table, settings.chunk_rows, _last(log, settings.name))
             last = _save(chunks, shaper, fields, path)

@@ -6,23 +6,20 @@ one waits for everything that was committed before now: in the captured database
 pipeline's topics (their captures have to be past it), and in the log.
 """
 
-import math
 import time
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from headwater import config
 from headwater.errors import HeadwaterError, NotReady, PipelineError, UsageError
+from headwater.inspect.store_lookup import store_of_write
 from headwater.pipelines.offsets import ends_of, has_reached, lag_records
 from headwater.pipelines.running import status
-from headwater.pipelines.running.store_lookup import place_of, store_told
+from headwater.pipelines.running.capture_position import await_capture
 from headwater.sinks.contract import Log, Offsets, Position, Store
-
-if TYPE_CHECKING:
-    from headwater.capture.contract import Chunk
+from headwater.spelling import nearest
 
 _POLL_S: Final = 0.05
-_ASK_EVERY_S: Final = 1.0  # as long as a capture that was asked is attentive
 DEFAULT_TIMEOUT_S: Final = 30.0
 
 
@@ -86,14 +83,14 @@ def _writes(
 ) -> dict[str, dict[str, Any]]:
     """A pipeline that starts for the first time tells in a while what it writes."""
     if pipeline not in loaded.pipelines:
-        meant = config.nearest(pipeline, list(loaded.pipelines))
+        meant = nearest(pipeline, list(loaded.pipelines))
         raise UsageError(
             f"there is no pipeline {pipeline}", hint=f"did you mean {meant}?" if meant else ""
         )
-    told = status.read(place_of(loaded), pipeline)
+    told = status.read(loaded.state_dir(), pipeline)
     while _is_starting(told) and time.monotonic() < ends_s:
         time.sleep(_POLL_S)
-        told = status.read(place_of(loaded), pipeline)
+        told = status.read(loaded.state_dir(), pipeline)
     writes = {
         write: dict(each)
         for write, each in told.writes.items()
@@ -147,29 +144,6 @@ def _await_captures(loaded: config.Config, topics: Iterable[str], ends_s: float)
         await_capture(Log(loaded.bootstrap(), loaded.client), capture, seen, ends_s)
 
 
-def await_capture(log: Log, capture: str, seen: "Chunk", ends_s: float) -> None:
-    """Until all that the chunk has seen is in the log. Raises NotReady."""
-    from headwater.capture import positions
-    from headwater.capture.signals import ask_for_position
-    from headwater.client.compacted import read_committed_latest
-
-    asked_s = -math.inf
-    while True:
-        records = read_committed_latest(log.bootstrap, log.login, positions.TOPIC)
-        stored = positions.decode(capture, records).capture
-        if stored is not None and seen.is_passed(stored.position.at):
-            return
-        if time.monotonic() > ends_s:
-            raise NotReady(
-                f"capture {capture} has not come to what the database has now",
-                hint=f"`headwater capture status {capture}` tells how far it is",
-            )
-        if stored is not None and time.monotonic() - asked_s > _ASK_EVERY_S:
-            ask_for_position(capture, log.bootstrap, log.login)
-            asked_s = time.monotonic()
-        time.sleep(_POLL_S)
-
-
 def _await_store(
     loaded: config.Config,
     pipeline: str,
@@ -178,7 +152,7 @@ def _await_store(
     wanted: Offsets,
     ends_s: float,
 ) -> Position:
-    store = store_told(loaded, pipeline, told)
+    store = store_of_write(loaded, pipeline, told)
     try:
         while True:
             position = _live(store)
