@@ -19,7 +19,7 @@ from headwater.capture.contract import Lag, Position
 from headwater.capture.positions import CapturePosition, Stored
 from headwater.capture.settings import CaptureSettings
 from headwater.inspect import captures as capture_state
-from headwater.inspect.captures import Known, stored_of
+from headwater.inspect.captures import CaptureState, stored_of
 from headwater.inspect.kafka_cluster import KafkaCluster, Partition
 from headwater.settings import ClientSettings, Secret
 
@@ -65,7 +65,7 @@ class Till:
         """What status tells, asked in this process: quicker than by a command."""
         settings = CaptureSettings(self.name, Secret("sqlite:///x"), heartbeat_s=0.5)
         stored = stored_of(self.name, self.cli.bootstrap, ClientSettings())
-        return Known(self.name, settings, stored).as_json()
+        return CaptureState(self.name, settings, stored).as_json()
 
     def copied(self, table="main.orders"):
         """Rows of the table's copy, None unless it is whole."""
@@ -113,7 +113,7 @@ def test_databases_of_captures_that_do_not_run_are_asked_at_once(monkeypatch):
     monkeypatch.setattr(capture_state, "source_of", lambda _: Slow())
     position = CapturePosition(Position({}), 0, has_ended=True)
     captures = [
-        Known(name, CaptureSettings(name, Secret("sqlite:x")), Stored(position, {}))
+        CaptureState(name, CaptureSettings(name, Secret("sqlite:x")), Stored(position, {}))
         for name in "abc"
     ]
     found = capture_state.with_lags_now(captures)

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from headwater.cli.commands.pipeline import _show_operator
-from headwater.inspect.pipelines import Known, KnownWrite
+from headwater.inspect.pipelines import PipelineState, WriteState
 
 TOLD = {
     "state_rows": 1200,
@@ -21,7 +21,7 @@ TOLD = {
 
 
 def shown(told, capsys):
-    write = KnownWrite("cache/sums", {"operators": {"tumbling-1": told}}, [], None, {}, 0)
+    write = WriteState("cache/sums", {"operators": {"tumbling-1": told}}, [], None, {}, 0)
     (found,) = write.operators.values()
     _show_operator("tumbling-1", found)
     return write, capsys.readouterr().out
@@ -79,6 +79,6 @@ def test_nothing_is_told_that_is_not_known(capsys):
 def test_an_alert_is_said_and_makes_it_not_well(capsys, is_on):
     write, text = shown(TOLD | {"late_alert": is_on}, capsys)
     assert ("2 % of the last ten minutes' rows were not taken in" in text) == is_on
-    known = Known("p", "p.py", True, False, None, "", {}, {"tumbling-1": 8}, [write])
+    known = PipelineState("p", "p.py", True, False, None, "", {}, {"tumbling-1": 8}, [write])
     assert known.is_well is not is_on
     assert known.as_json()["late_rows"] == {"tumbling-1": 8}

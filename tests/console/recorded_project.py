@@ -20,7 +20,7 @@ from headwater.sinks.settings import SinkSettings
 from headwater.sinks.stores import store_of
 from headwater.supervisor import status_file as supervisor
 from headwater.supervisor.lock import Lock
-from headwater.supervisor.status_file import Told
+from headwater.supervisor.status_file import SupervisorStatus
 
 ORDERS, ITEMS = "shop.main.orders", "shop.main.items"
 RECORDS = 100
@@ -173,7 +173,9 @@ class RecordedProject:
         data_dir = self.directory / "data"
         lock = Lock.take(data_dir, wait_s=0)
         try:
-            supervisor.write(data_dir, Told(1, 0.0, stopping=False, children=list(children)))
+            supervisor.write(
+                data_dir, SupervisorStatus(1, 0.0, stopping=False, children=list(children))
+            )
             yield
         finally:
             lock.release()

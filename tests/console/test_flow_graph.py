@@ -10,9 +10,8 @@ from headwater.console.flow.flow import TopicFlow, graph_of
 from headwater.console.flow.graph import BEHIND, BROKEN, IDLE, WELL
 from headwater.console.flow.grouping import grouped
 from headwater.console.project.group_lags import GroupLag
-from headwater.inspect.captures import Known as KnownCapture
-from headwater.inspect.pipelines import Known as KnownPipeline
-from headwater.inspect.pipelines import KnownWrite
+from headwater.inspect.captures import CaptureState
+from headwater.inspect.pipelines import PipelineState, WriteState
 from headwater.sinks.contract import Position, Version
 
 TOPIC = "shop.public.orders"
@@ -30,19 +29,19 @@ def capture(lag_bytes=0, *, failed=False, has_ended=False):
         lag=Lag(lag_bytes),
     )
     tables = {"public.orders": TableState(table, None, failure)}
-    return KnownCapture("shop", None, Stored(stored, tables))
+    return CaptureState("shop", None, Stored(stored, tables))
 
 
 def write(read=1000, end=1000, *, sink="cache", table="orders", error=None, **told):
     about = {"sink": sink, "table": table, "topics": [TOPIC], "state": "running", **told}
     versions = [Version(1, True, Position("q", 1, {TOPIC: {0: read}}), None)]
-    return KnownWrite(
+    return WriteState(
         f"{sink}/{table}", about, [] if error else versions, error, {TOPIC: {0: end}}, 0
     )
 
 
 def pipeline(*writes, is_running=True, name="revenue", error=None):
-    return KnownPipeline(name, "r.py", is_running, False, error, "", {}, {}, list(writes))
+    return PipelineState(name, "r.py", is_running, False, error, "", {}, {}, list(writes))
 
 
 def causes(graph):
@@ -87,7 +86,7 @@ def test_the_time_of_a_batch_is_shown_while_there_are_batches():
 
 def test_an_edge_has_the_lag_of_its_own_topic():
     joined = write(read=990)
-    joined.told["topics"].append("other")
+    joined.reported["topics"].append("other")
     joined.ends["other"] = {0: 3}
     graph = graph_of([], [pipeline(joined)], TOPICS)
     assert graph.edges[f"topic:{TOPIC}", "pipeline:revenue"].lag == 10
@@ -141,7 +140,7 @@ def test_a_lag_of_a_moment_is_no_backpressure():
 
 def test_a_store_that_does_not_answer():
     waiting = write(read=0, state="waiting")
-    waiting.told["error"] = "connection refused"
+    waiting.reported["error"] = "connection refused"
     graph = graph_of([], [pipeline(waiting)], TOPICS)
     assert causes(graph) == {
         "store:revenue/cache/orders": "it does not take rows: connection refused"
@@ -154,7 +153,7 @@ def test_a_pipeline_that_does_not_run_or_fails():
     graph = graph_of([], [pipeline(write(read=0), is_running=False)], TOPICS)
     assert causes(graph) == {"pipeline:revenue": "the pipeline does not run"}
     failed = write(state="failed")
-    failed.told["error"] = "no such column"
+    failed.reported["error"] = "no such column"
     assert causes(graph_of([], [pipeline(failed)], TOPICS)) == {
         "pipeline:revenue": "no such column"
     }

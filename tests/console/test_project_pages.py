@@ -11,7 +11,7 @@ from serving import serving
 from headwater.console.project import definitions, jobs, overview
 from headwater.console.web import cache
 from headwater.pipelines.running import status
-from headwater.supervisor.status_file import ChildTold
+from headwater.supervisor.status_file import ChildStatus
 from headwater.testing import InProcessBroker
 
 TIMEOUT_S = 60
@@ -114,8 +114,8 @@ def test_the_flow_joins_source_topic_pipeline_and_store(browser):
 
 def test_the_processes_that_up_looks_after(served, browser):
     children = [
-        ChildTold("broker", "broker", "ready", address="127.0.0.1:9092"),
-        ChildTold("capture shop", "capture", "paused", restarts=4, reason="no such host"),
+        ChildStatus("broker", "broker", "ready", address="127.0.0.1:9092"),
+        ChildStatus("capture shop", "capture", "paused", restarts=4, reason="no such host"),
     ]
     with served.project.supervised(*children):
         assert "no such host" in browser.get("/flow").text

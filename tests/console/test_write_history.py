@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from headwater.console.project import write_history
 from headwater.console.project.write_history import WriteHistory
-from headwater.inspect.pipelines import Known, KnownWrite
+from headwater.inspect.pipelines import PipelineState, WriteState
 from headwater.sinks.contract import Position, Version
 
 NAME = "revenue/cache/orders"
@@ -14,8 +14,8 @@ def pipelines(read, end, *, is_running=True, error=None, **told):
     position = None if read is None else Position("q", 1, {"t": {0: read}})
     versions = [] if error else [Version(1, True, position, None)]
     about = {"sink": "cache", "table": "orders", "state": "running", **told}
-    write = KnownWrite("cache/orders", about, versions, error, {"t": {0: end}}, 0)
-    return [Known("revenue", "r.py", is_running, False, None, "", {}, {}, [write])]
+    write = WriteState("cache/orders", about, versions, error, {"t": {0: end}}, 0)
+    return [PipelineState("revenue", "r.py", is_running, False, None, "", {}, {}, [write])]
 
 
 def history(*samples):
@@ -86,5 +86,7 @@ def test_it_is_bounded(monkeypatch):
     found = history(*((at, at, at) for at in range(100)))
     assert found.chart(NAME, ("lag", "lag"))["x"] == [95, 96, 97, 98, 99]
     others = pipelines(1, 1)
-    found.add([Known("other", "o.py", True, False, None, "", {}, {}, others[0].writes)], 200)
+    found.add(
+        [PipelineState("other", "o.py", True, False, None, "", {}, {}, others[0].writes)], 200
+    )
     assert found.chart("other/cache/orders", ("lag", "lag"))["x"] == []

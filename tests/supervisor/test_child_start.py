@@ -28,7 +28,7 @@ def test_one_that_cannot_be_started_is_tried_again(tmp_path, monkeypatch):
         def changed(child, before):
             if len(attempts) == 3:
                 enough.set()
-            states.append((child.told.state, child.told.reason))
+            states.append((child.status.state, child.status.reason))
 
         around = Surroundings(
             config.load({}, environ={}, cwd=str(tmp_path)), tmp_path, tmp_path, dict,

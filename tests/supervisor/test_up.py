@@ -334,7 +334,7 @@ def test_text_for_people_has_the_name_before_every_line_and_says_what_to_try(tmp
 
 @pytest.mark.parametrize("missing", ["never started", "killed"])
 def test_nothing_is_told_of_one_that_does_not_run(tmp_path, missing):
-    status_file.write(tmp_path, status_file.Told(1, 0.0, False, []))
+    status_file.write(tmp_path, status_file.SupervisorStatus(1, 0.0, False, []))
     if missing == "killed":
         lock.Lock.take(tmp_path, wait_s=0).release()
     assert status_file.read(tmp_path) is None

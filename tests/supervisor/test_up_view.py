@@ -14,7 +14,7 @@ def test_what_is_not_ready_yet_stays_on_one_line(monkeypatch):
     names = [f"capture number {number}" for number in range(9)]
     children = [
         SimpleNamespace(
-            plan=SimpleNamespace(name=name), told=status_file.ChildTold(name, "capture")
+            plan=SimpleNamespace(name=name), status=status_file.ChildStatus(name, "capture")
         )
         for name in names
     ]

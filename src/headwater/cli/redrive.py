@@ -30,7 +30,7 @@ from headwater.inspect.share_groups import (
 )
 from headwater.terminal.interrupt import Interrupt
 from headwater.terminal.output import count, note, plural, print_json, say, table
-from headwater.terminal.progress import Progress, is_told
+from headwater.terminal.progress import Progress, shows_progress
 
 HEADER_PREFIX: Final = "headwater.dlq."
 COUNT_HEADER: Final = "headwater.redrive.count"
@@ -142,7 +142,7 @@ class _Redrive:
         self._group: str | None = args.group
         self._cause: str | None = args.cause
         self._max: int | None = args.max
-        self._quiet = not is_told(args)
+        self._quiet = not shows_progress(args)
         self._interrupted = interrupted
         self._consumer: Consumer = cluster.consumer(
             {

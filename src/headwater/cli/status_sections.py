@@ -16,17 +16,17 @@ _STYLES: Final = {"ready": "green", "following": "green", "running": "green"}
 _MAX_REASON_CHARACTERS: Final = 60
 
 
-def supervisor_of(config: Config) -> status_file.Told | None:
+def supervisor_of(config: Config) -> status_file.SupervisorStatus | None:
     return status_file.read(data_dir_of(config))
 
 
-def broker_address_of(supervisor: status_file.Told | None) -> str | None:
+def broker_address_of(supervisor: status_file.SupervisorStatus | None) -> str | None:
     """Where the broker is, which may have taken a free port."""
     children = supervisor.children if supervisor else []
     return next((each.address for each in children if each.kind == BROKER), None)
 
 
-def supervisor_state(supervisor: status_file.Told | None) -> dict[str, Any] | None:
+def supervisor_state(supervisor: status_file.SupervisorStatus | None) -> dict[str, Any] | None:
     if supervisor is None:
         return None
     is_ready = all(each.state == status_file.READY for each in supervisor.children)
@@ -39,7 +39,7 @@ def captures_state(config: Config) -> list[dict[str, Any]]:
         return []
     from headwater.capture import positions
     from headwater.client.compacted import read_committed_latest
-    from headwater.inspect.captures import known_captures, warning_of, with_lags_now
+    from headwater.inspect.captures import capture_states, warning_of, with_lags_now
 
     try:
         records = read_committed_latest(config.bootstrap(), config.client, positions.TOPIC)
@@ -49,7 +49,7 @@ def captures_state(config: Config) -> list[dict[str, Any]]:
             for name in config.captures
         ]
     stored = {name: positions.decode(name, records) for name in config.captures}
-    known = with_lags_now(known_captures(config.captures, stored))
+    known = with_lags_now(capture_states(config.captures, stored))
     return [
         {"ready": each.is_well, "warning": warning_of(each), **each.as_json()} for each in known
     ]
@@ -58,10 +58,10 @@ def captures_state(config: Config) -> list[dict[str, Any]]:
 def pipelines_state(config: Config) -> list[dict[str, Any]]:
     if not config.pipelines:
         return []
-    from headwater.inspect.pipelines import known_pipelines
+    from headwater.inspect.pipelines import pipeline_states
 
     try:
-        known = known_pipelines(config, list(config.pipelines))
+        known = pipeline_states(config, list(config.pipelines))
     except HeadwaterError as error:
         return [
             {"pipeline": name, "ready": False, "state": "unknown", "error": str(error)}

@@ -39,27 +39,27 @@ class TextView:
             self._put(name, styled(text, style) if style and text else text, line.at)
 
     def changed(self, child: Child, before: str) -> None:
-        state, name = child.told.state, child.plan.name
+        state, name = child.status.state, child.plan.name
         if state == before and state != status_file.NOT_READY:
             return
         match state:
-            case status_file.STARTING if not child.told.restarts:
+            case status_file.STARTING if not child.status.restarts:
                 self._put(name, "starting …")
             case status_file.STARTING:
-                self._put(name, f"starting again ({child.told.restarts}) …")
+                self._put(name, f"starting again ({child.status.restarts}) …")
             case status_file.READY:
-                took = _since(child.told.started_at)
-                at = f" at {styled(child.told.address, 'bold')}" if child.told.address else ""
+                took = _since(child.status.started_at)
+                at = f" at {styled(child.status.address, 'bold')}" if child.status.address else ""
                 self._put(name, f"{styled('ready', 'bold green')}{at} after {took}")
             case status_file.NOT_READY:
-                self._put(name, styled(f"not ready: {child.told.reason}", "yellow"))
+                self._put(name, styled(f"not ready: {child.status.reason}", "yellow"))
             case status_file.PAUSED | status_file.FAILED:
                 self._ended(child)
             case status_file.STOPPED if before != status_file.WAITING:
                 self._put(name, "stopped")
 
     def _ended(self, child: Child) -> None:
-        name, is_mistake = child.plan.name, child.told.state == status_file.FAILED
+        name, is_mistake = child.plan.name, child.status.state == status_file.FAILED
         if is_mistake and child.is_repeated:
             return
         if is_mistake:
@@ -68,19 +68,19 @@ class TextView:
             then = then or f"tried again every {LONGEST_PAUSE_S:.0f} s"
         else:
             then = f"started again in {child.pause_s:g} s"
-        first, *more = child.told.reason.split("\n")
+        first, *more = child.status.reason.split("\n")
         if child.is_repeated:
             self._put(name, styled(f"ended again: {first}; {then}", "red"))
             return
         self._put(name, styled(f"ended: {first}", "red"))
         for each in more:
             self._put(name, styled(f"  {each}", "red"))
-        if child.told.hint:
-            self._put(name, f"{styled('hint:', 'bold cyan')} {child.told.hint}")
+        if child.status.hint:
+            self._put(name, f"{styled('hint:', 'bold cyan')} {child.status.hint}")
         self._put(name, then)
 
     def tick(self, children: list[Child]) -> None:
-        starting = [each for each in children if each.told.state != status_file.READY]
+        starting = [each for each in children if each.status.state != status_file.READY]
         parts = ", ".join(f"{each.plan.name} ({_doing(each)})" for each in starting)
         took_s = time.monotonic() - self._began_s
         line = f"{took_s:.0f} s, not ready yet: {parts}"
@@ -128,15 +128,17 @@ class JsonView:
         import dataclasses
 
         pause_s = (
-            child.pause_s if child.told.state in (status_file.PAUSED, status_file.FAILED) else None
+            child.pause_s
+            if child.status.state in (status_file.PAUSED, status_file.FAILED)
+            else None
         )
-        self._put("child", **dataclasses.asdict(child.told), before=before, pause_s=pause_s)
+        self._put("child", **dataclasses.asdict(child.status), before=before, pause_s=pause_s)
 
     def tick(self, children: list[Child]) -> None:
         pass  # every change is told
 
     def all_ready(self, children: list[Child]) -> None:
-        self._put("ready", addresses={each.plan.name: each.told.address for each in children})
+        self._put("ready", addresses={each.plan.name: each.status.address for each in children})
 
     def stopping(self, *, at_once: bool) -> None:
         self._put("stopping", at_once=at_once)
@@ -151,11 +153,11 @@ class JsonView:
 
 
 def _doing(child: Child) -> str:
-    if child.told.state in (status_file.PAUSED, status_file.FAILED):
+    if child.status.state in (status_file.PAUSED, status_file.FAILED):
         return "ended"
-    if child.told.state == status_file.WAITING:
-        return "begins" if child.told.kind == BROKER else "waits for the broker"
-    return _since(child.told.started_at)
+    if child.status.state == status_file.WAITING:
+        return "begins" if child.status.kind == BROKER else "waits for the broker"
+    return _since(child.status.started_at)
 
 
 def _since(at: float | None) -> str:
@@ -163,7 +165,7 @@ def _since(at: float | None) -> str:
 
 
 def _next_steps(config: Config, children: list[Child]) -> list[str]:
-    addresses = {each.plan.kind: each.told.address for each in children}
+    addresses = {each.plan.kind: each.status.address for each in children}
     broker = addresses.get(BROKER) or config.bootstrap()
     lines = [f"  broker     {styled(broker, 'bold')}  (any Kafka client)"]
     if addresses.get(CONSOLE):

@@ -126,7 +126,7 @@ class Demo:
         self._view.done(PIPELINES, self._elapsed_s(), f"{len(stores)} derived stores")
         return True
 
-    def _look_at_children(self) -> list[status_file.ChildTold]:
+    def _look_at_children(self) -> list[status_file.ChildStatus]:
         """Tells the view what is new of them."""
         children = self._children()
         for each in children:
@@ -137,7 +137,7 @@ class Demo:
                 self._view.progress(step, each.reason)
         return children
 
-    def _children(self) -> list[status_file.ChildTold]:
+    def _children(self) -> list[status_file.ChildStatus]:
         known = status_file.read(data_dir_of(self._loaded))
         return known.children if known else []
 
@@ -256,13 +256,13 @@ class Demo:
         return time.monotonic() - self._began_s
 
 
-def _address(child: status_file.ChildTold) -> str:
+def _address(child: status_file.ChildStatus) -> str:
     if child.kind == "console" and child.address:
         return f"http://{child.address}"
     return child.address or "" if child.kind == "broker" else ""
 
 
-def _slow(children: list[status_file.ChildTold], watch: Watch | None) -> str:
+def _slow(children: list[status_file.ChildStatus], watch: Watch | None) -> str:
     """Who is not ready, and why."""
     waiting = [f"{each.name}: {each.reason or each.state}" for each in children
                if each.state != status_file.READY]  # fmt: skip

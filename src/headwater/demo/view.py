@@ -36,9 +36,9 @@ class View(Protocol):
 
     def tick(self) -> None: ...
 
-    def ready(self, at_s: float, children: Sequence[status_file.ChildTold]) -> None: ...
+    def ready(self, at_s: float, children: Sequence[status_file.ChildStatus]) -> None: ...
 
-    def show(self, watch: Watch, children: Sequence[status_file.ChildTold]) -> None: ...
+    def show(self, watch: Watch, children: Sequence[status_file.ChildStatus]) -> None: ...
 
     def phase(self, text: str) -> None: ...
 
@@ -55,7 +55,7 @@ def view_for(directory: Path, steps: Sequence[str], *, quiet: bool) -> View:
     return Screen(entering, steps) if terminal() else Lines(entering)
 
 
-def addresses(children: Sequence[status_file.ChildTold]) -> dict[str, str]:
+def addresses(children: Sequence[status_file.ChildStatus]) -> dict[str, str]:
     found = {each.kind: each.address for each in children if each.address}
     shown = {BROKER: found.get("broker", "")}
     if "console" in found:
@@ -63,7 +63,7 @@ def addresses(children: Sequence[status_file.ChildTold]) -> dict[str, str]:
     return {name: each for name, each in shown.items() if each}
 
 
-def to_try(entering: Sequence[str], children: Sequence[status_file.ChildTold]) -> list[str]:
+def to_try(entering: Sequence[str], children: Sequence[status_file.ChildStatus]) -> list[str]:
     """Three things, for another terminal. What begins with three spaces is run by a shell as it
     stands; `entering` is typed first.
     """
@@ -146,9 +146,9 @@ class Silent:
 
     def tick(self) -> None: ...
 
-    def ready(self, at_s: float, children: Sequence[status_file.ChildTold]) -> None: ...
+    def ready(self, at_s: float, children: Sequence[status_file.ChildStatus]) -> None: ...
 
-    def show(self, watch: Watch, children: Sequence[status_file.ChildTold]) -> None: ...
+    def show(self, watch: Watch, children: Sequence[status_file.ChildStatus]) -> None: ...
 
     def phase(self, text: str) -> None: ...
 
@@ -172,13 +172,13 @@ class Lines:
 
     def tick(self) -> None: ...
 
-    def ready(self, at_s: float, children: Sequence[status_file.ChildTold]) -> None:
+    def ready(self, at_s: float, children: Sequence[status_file.ChildStatus]) -> None:
         _say(f"ready after {at_s:.1f} s")
         for name, address in addresses(children).items():
             _say(f"{name:8} {address}")
         _say("\ntry, in another terminal:\n" + "\n".join(to_try(self._entering, children)) + "\n")
 
-    def show(self, watch: Watch, children: Sequence[status_file.ChildTold]) -> None:
+    def show(self, watch: Watch, children: Sequence[status_file.ChildStatus]) -> None:
         if time.monotonic() > self._next_s:
             self._next_s = time.monotonic() + _LINE_EVERY_S
             _say(headline(watch))
@@ -218,10 +218,10 @@ class Screen:
         self._live.start()
         self._live.update(self._start_screen(), refresh=True)
 
-    def ready(self, at_s: float, children: Sequence[status_file.ChildTold]) -> None:
+    def ready(self, at_s: float, children: Sequence[status_file.ChildStatus]) -> None:
         self.tick()
 
-    def show(self, watch: Watch, children: Sequence[status_file.ChildTold]) -> None:
+    def show(self, watch: Watch, children: Sequence[status_file.ChildStatus]) -> None:
         if time.monotonic() > self._next_s:
             self._next_s = time.monotonic() + _REDRAW_S
             self._live.update(self._live_screen(watch, children), refresh=True)
@@ -251,7 +251,7 @@ class Screen:
             screen.add_row(mark, Text(step, "bold"), Text(took, "dim"), Text(detail, "dim"))
         return screen
 
-    def _live_screen(self, watch: Watch, children: Sequence[status_file.ChildTold]) -> Any:
+    def _live_screen(self, watch: Watch, children: Sequence[status_file.ChildStatus]) -> Any:
         from rich.console import Group
         from rich.table import Table
         from rich.text import Text

@@ -32,7 +32,7 @@ FOLLOWING, STOPPED, NEW = "following", "stopped", "never ran"
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class CaptureState:
     """One capture. `settings` is None if this configuration does not name it."""
 
     name: str
@@ -121,7 +121,7 @@ def _table_as_json(capture: str, state: TableState) -> dict[str, Any]:
     }
 
 
-def shown_lag(known: Known) -> str:
+def shown_lag(known: CaptureState) -> str:
     capture = known.stored.capture
     if capture is None:
         return "-"
@@ -134,7 +134,7 @@ def shown_lag(known: Known) -> str:
     return ", ".join(parts) or "?"
 
 
-def shown_tables(known: Known) -> str:
+def shown_tables(known: CaptureState) -> str:
     """4 tables, 1 copying, 1 failed."""
     tables = known.stored.tables.values()
     copying = sum(
@@ -166,7 +166,7 @@ def asked(settings: CaptureSettings | None) -> str | None:
         return None  # it may run on another machine
 
 
-def with_lags_now(captures: Sequence[Known]) -> list[Known]:
+def with_lags_now(captures: Sequence[CaptureState]) -> list[CaptureState]:
     """Of captures that nobody runs the databases are asked: what was stored is as old as their end,
     and the log that is kept for them grows. One that does not answer changes nothing, and all are
     asked at once, so that several of those take no longer than one.
@@ -175,7 +175,7 @@ def with_lags_now(captures: Sequence[Known]) -> list[Known]:
         return list(pool.map(_with_lag_now, captures))
 
 
-def _with_lag_now(known: Known) -> Known:
+def _with_lag_now(known: CaptureState) -> CaptureState:
     if known.settings is None or known.stored.capture is None or known.state == FOLLOWING:
         return known
     try:
@@ -190,7 +190,7 @@ def _with_lag_now(known: Known) -> Known:
         source.close()
 
 
-def warning_of(known: Known) -> str | None:
+def warning_of(known: CaptureState) -> str | None:
     """Why the log that the database keeps for it will soon be a problem."""
     lag = known.lag
     if not lag.is_running_out or lag.retained_bytes is None:
@@ -203,14 +203,14 @@ def warning_of(known: Known) -> str | None:
     )
 
 
-def known_captures(
+def capture_states(
     captures: Mapping[str, CaptureSettings], stored: Mapping[str, Stored]
-) -> list[Known]:
+) -> list[CaptureState]:
     """Those of the configuration in its order, then those that only the log knows."""
     nothing = Stored(None, {})
     names = [*captures, *(name for name in stored if name not in captures)]
     return [
-        Known(name, captures.get(name), stored.get(name, nothing), asked(captures.get(name)))
+        CaptureState(name, captures.get(name), stored.get(name, nothing), asked(captures.get(name)))
         for name in names
     ]
 

@@ -29,11 +29,11 @@ _STUCK_S: Final = 60.0  # and one that has not: batches may be rare (`every`)
 
 
 @dataclass(frozen=True, slots=True)
-class KnownWrite:
+class WriteState:
     """One write of a pipeline, as far as it can be told."""
 
     name: str
-    told: dict[str, Any]  # by the process
+    reported: dict[str, Any]  # by the process that runs it
     versions: "list[Version]"
     error: str | None  # why the store cannot be asked
     ends: "Offsets"
@@ -60,10 +60,10 @@ class KnownWrite:
     def idle_s(self) -> float | None:
         """Since the last batch that had records has ended; None before the first."""
         try:
-            began = datetime.fromisoformat(str(self.told.get("at"))).timestamp()
+            began = datetime.fromisoformat(str(self.reported.get("at"))).timestamp()
         except ValueError:
             return None
-        return max(0.0, time.time() - began - (self.told.get("batch_ms") or 0) / 1000)
+        return max(0.0, time.time() - began - (self.reported.get("batch_ms") or 0) / 1000)
 
     @property
     def is_idle(self) -> bool:
@@ -74,7 +74,7 @@ class KnownWrite:
     @property
     def operators(self) -> dict[str, dict[str, Any]]:
         """What each has told after the last batch, and how far its time is behind ours."""
-        found = {name: dict(each) for name, each in self.told.get("operators", {}).items()}
+        found = {name: dict(each) for name, each in self.reported.get("operators", {}).items()}
         for each in found.values():
             if each.get("watermark_us") is not None:
                 each["watermark_gap_s"] = time.time() - each["watermark_us"] / 1e6
@@ -87,8 +87,8 @@ class KnownWrite:
     def as_json(self) -> dict[str, Any]:
         rates = ("rows_per_s", "input_rows_per_s")
         return {
-            **self.told,
-            **({each: 0.0 for each in rates if each in self.told} if self.is_idle else {}),
+            **self.reported,
+            **({each: 0.0 for each in rates if each in self.reported} if self.is_idle else {}),
             "idle_seconds": self.idle_s,
             "operators": self.operators,
             "write": self.name,
@@ -109,7 +109,7 @@ class KnownWrite:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class PipelineState:
     """One pipeline."""
 
     name: str
@@ -120,7 +120,7 @@ class Known:
     hint: str
     dead_letters: dict[str, int]  # by topic: records that could not be read
     late_rows: dict[str, int]  # by operator: those that are in <pipeline>.late
-    writes: list[KnownWrite]
+    writes: list[WriteState]
 
     @property
     def state(self) -> str:
@@ -128,7 +128,7 @@ class Known:
             return STOPPED if self.writes else NEW
         if self.is_starting:
             return status.STARTING
-        states = {each.told.get("state", RUNNING) for each in self.writes}
+        states = {each.reported.get("state", RUNNING) for each in self.writes}
         if self.error is not None or "failed" in states:
             return "failed"
         return next(
@@ -138,7 +138,7 @@ class Known:
     @property
     def is_well(self) -> bool:
         return self.state in _WELL and not any(
-            each.has_late_alert or each.error or each.told.get("error") for each in self.writes
+            each.has_late_alert or each.error or each.reported.get("error") for each in self.writes
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -153,7 +153,7 @@ class Known:
         }
 
 
-def known_pipelines(loaded: config.Config, names: list[str]) -> list[Known]:
+def pipeline_states(loaded: config.Config, names: list[str]) -> list[PipelineState]:
     from headwater.pipelines.offsets import ends_of
     from headwater.sinks.contract import Log
     from headwater.sinks.topic.transactional_positions import read_notes
@@ -165,17 +165,17 @@ def known_pipelines(loaded: config.Config, names: list[str]) -> list[Known]:
     for name in names:
         told = status.read(place, name)
         writes = [
-            known_write(
-                name, each, about, asked_store(loaded, name, about), ends_of(log, topics), notes
+            write_state(
+                name, each, about, read_store(loaded, name, about), ends_of(log, topics), notes
             )
-            for each, about in writes_told(told).items()
+            for each, about in reported_writes(told).items()
             for topics in [about.get("topics", [])]
         ]
-        found.append(known(loaded.pipelines[name], told, notes, writes))
+        found.append(pipeline_state(loaded.pipelines[name], told, notes, writes))
     return found
 
 
-def writes_told(told: status.Status) -> dict[str, dict[str, Any]]:
+def reported_writes(told: status.Status) -> dict[str, dict[str, Any]]:
     """The writes whose stores are known, each with the state that it has now: what an earlier
     process left says what a write is, and not how it is.
     """
@@ -187,12 +187,12 @@ def writes_told(told: status.Status) -> dict[str, dict[str, Any]]:
     return {name: {**each, **now} for name, each in told.writes.items() if name and "sink" in each}
 
 
-def known(
+def pipeline_state(
     settings: PipelineSettings,
     told: status.Status,
     notes: Mapping[bytes, bytes],
-    writes: list[KnownWrite],
-) -> Known:
+    writes: list[WriteState],
+) -> PipelineState:
     from headwater.pipelines.publishing.dead_letters import counts_in
     from headwater.pipelines.publishing.late_rows import late_counts
 
@@ -200,7 +200,7 @@ def known(
     for (topic, _), number in counts_in(notes, settings.name).items():
         letters[topic] = letters.get(topic, 0) + number
     unbuilt = told.writes.get("", {}) if told.is_running else {}
-    return Known(
+    return PipelineState(
         settings.name,
         settings.file,
         told.is_running,
@@ -214,37 +214,37 @@ def known(
 
 
 @dataclass(frozen=True, slots=True)
-class AskedStore:
+class StoreState:
     """What a store says of a write's versions, or why it does not."""
 
     versions: "list[Version]"
     error: str | None = None
 
 
-def asked_store(loaded: config.Config, pipeline: str, told: dict[str, Any]) -> AskedStore:
+def read_store(loaded: config.Config, pipeline: str, told: dict[str, Any]) -> StoreState:
     try:
         store = store_of_write(loaded, pipeline, told)
         try:
-            return AskedStore(store.versions())
+            return StoreState(store.versions())
         finally:
             store.close()
     except HeadwaterError as failed:
-        return AskedStore([], str(failed))
+        return StoreState([], str(failed))
 
 
-def known_write(
+def write_state(
     pipeline: str,
     name: str,
     told: dict[str, Any],
-    store: AskedStore,
+    store: StoreState,
     ends: "Offsets",
     notes: Mapping[bytes, bytes],
-) -> KnownWrite:
+) -> WriteState:
     from headwater.pipelines.publishing.refused_rows import refused_count
 
     live = next((each.number for each in store.versions if each.is_live), 1)
     refused = refused_count(notes, f"{pipeline}/{name}", live)
-    return KnownWrite(name, told, store.versions, store.error, ends, refused)
+    return WriteState(name, told, store.versions, store.error, ends, refused)
 
 
 def wanted(loaded: config.Config, names: list[str]) -> list[str]:

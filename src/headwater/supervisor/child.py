@@ -39,7 +39,7 @@ from headwater.supervisor.status_file import (
     STARTING,
     STOPPED,
     STOPPING,
-    ChildTold,
+    ChildStatus,
 )
 
 FIRST_PAUSE_S: Final = 0.5
@@ -88,7 +88,7 @@ class Child:
 
     def __init__(self, plan: ChildPlan, around: Surroundings) -> None:
         self.plan = plan
-        self.told = ChildTold(plan.name, plan.kind, since=time.time())
+        self.status = ChildStatus(plan.name, plan.kind, since=time.time())
         self.is_repeated = False  # it has ended for the same reason as the time before
         self.pause_s = 0.0
         self._around = around
@@ -121,7 +121,7 @@ class Child:
             self._set(FAILED if is_mistake else PAUSED, reason, hint, pid=None)
             await self._pause()
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-            self.told.restarts += 1
+            self.status.restarts += 1
         self._set(STOPPED, self._ended_because, pid=None)
 
     def begin_end(self) -> None:
@@ -203,7 +203,7 @@ class Child:
             cwd=self._around.base,
             start_new_session=True,  # Ctrl-C goes to the supervisor, which stops it in order
         )
-        self.told.started_at = time.time()
+        self.status.started_at = time.time()
         self._set(STARTING, self._ended_because, pid=process.pid)
         return _Life(process, time.monotonic())
 
@@ -211,7 +211,7 @@ class Child:
         if line.announced is not None and life.announced is None:
             life.announced = line.announced
             life.has_announced.set()
-            self.told.address = address_of(self.plan, self._around.config, line.announced)
+            self.status.address = address_of(self.plan, self._around.config, line.announced)
             self._keep_port(line.announced)
             return
         if line.error is not None:
@@ -258,7 +258,7 @@ class Child:
                 await asyncio.wait_for(self._wake.wait(), min(left_s, _FILES_LOOK_S))
 
     def _set(self, state: str, reason: str, hint: str = "", **more: int | None) -> None:
-        told, before = self.told, self.told.state
+        told, before = self.status, self.status.state
         is_new = (told.state, told.reason) != (state, reason) or "pid" in more
         if told.state != state:
             told.since = time.time()

@@ -29,7 +29,7 @@ STOPPED: Final = "stopped"
 
 
 @dataclass(slots=True)
-class ChildTold:
+class ChildStatus:
     """One child, as it is now."""
 
     name: str
@@ -45,27 +45,27 @@ class ChildTold:
 
 
 @dataclass(slots=True)
-class Told:
+class SupervisorStatus:
     pid: int
     started_at: float
     stopping: bool
-    children: list[ChildTold]
+    children: list[ChildStatus]
 
 
-def write(data_dir: Path, told: Told) -> None:
+def write(data_dir: Path, told: SupervisorStatus) -> None:
     """Raises OSError."""
     private_files.replace(
         data_dir / FILE_NAME, json.dumps(dataclasses.asdict(told)).encode() + b"\n"
     )
 
 
-def read(data_dir: Path) -> Told | None:
+def read(data_dir: Path) -> SupervisorStatus | None:
     """None if no supervisor runs there."""
     if not lock.is_held(data_dir):
         return None
     try:
         stored = json.loads((data_dir / FILE_NAME).read_text(encoding="utf-8"))
-        children = [ChildTold(**each) for each in stored.pop("children")]
-        return Told(children=children, **stored)
+        children = [ChildStatus(**each) for each in stored.pop("children")]
+        return SupervisorStatus(children=children, **stored)
     except (OSError, ValueError, TypeError, KeyError):
         return None  # it has just begun, or is of another version

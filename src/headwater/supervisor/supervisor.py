@@ -146,7 +146,7 @@ class Supervisor:
 
     def _environment(self) -> Mapping[str, str]:
         address = next(
-            (each.told.address for each in self.children if each.plan.kind == BROKER), None
+            (each.status.address for each in self.children if each.plan.kind == BROKER), None
         )
         return {**environment_of(self._config, address), **self._secrets}
 
@@ -158,17 +158,19 @@ class Supervisor:
     def _changed(self, child: Child, before: str) -> None:
         self._tell()  # first: whoever is shown it may read it there
         self._view.changed(child, before)
-        if child.plan.kind == BROKER and child.told.state == status_file.READY:
+        if child.plan.kind == BROKER and child.status.state == status_file.READY:
             self._broker_ready.set()
-        is_ready = all(each.told.state == status_file.READY for each in self.children)
+        is_ready = all(each.status.state == status_file.READY for each in self.children)
         if is_ready and not self._all_ready.is_set() and not self._stop.is_set():
             self._all_ready.set()
             self._view.all_ready(self.children)
 
     def _tell(self) -> None:
         """A disk that takes no file is no reason to stop."""
-        children = [each.told for each in self.children]
-        known = status_file.Told(os.getpid(), self._began_at, self._stop.is_set(), children)
+        children = [each.status for each in self.children]
+        known = status_file.SupervisorStatus(
+            os.getpid(), self._began_at, self._stop.is_set(), children
+        )
         try:
             status_file.write(self._data_dir, known)
             self._cannot_tell = False

@@ -15,7 +15,7 @@ _TOLD_EVERY_S: Final = 1.0  # to who has asked for it
 _ASKED: Final = "HEADWATER_PROGRESS"  # set by who runs a command with --json and shows its progress
 
 
-def is_told(args: argparse.Namespace) -> bool:
+def shows_progress(args: argparse.Namespace) -> bool:
     """Whether stderr is to say what goes on: with --json only if somebody asks for it."""
     return not args.json or _ASKED in os.environ
 

@@ -17,7 +17,7 @@ from project import Project, is_at, wait_for
 from spark_killing import Victim
 from topic_places import read_messages
 
-from headwater.inspect.pipelines import known_pipelines
+from headwater.inspect.pipelines import pipeline_states
 from headwater.pipelines.offsets import ends_of
 from headwater.pipelines.verification.stores import verify
 
@@ -203,6 +203,6 @@ def proven(project, spark):
 
 
 def told_late(project, names):
-    (known,) = known_pipelines(project.config(), ["killed"])
+    (known,) = pipeline_states(project.config(), ["killed"])
     told = {name: each for write in known.writes for name, each in write.operators.items()}
     return {name: told.get(name, {}).get("late") for name in names}

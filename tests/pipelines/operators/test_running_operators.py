@@ -8,7 +8,7 @@ from project import Project, wait_for
 from topic_places import read_messages
 
 from headwater.errors import PipelineError
-from headwater.inspect.pipelines import known_pipelines
+from headwater.inspect.pipelines import pipeline_states
 from headwater.pipelines.lineage.tracing import why
 from headwater.pipelines.running import rebuilding
 from headwater.pipelines.verification.stores import verify
@@ -145,7 +145,7 @@ def test_windows_in_a_pipeline(spark, tmp_path, broker_address):
 
 
 def known_with_events(project, count):
-    (known,) = known_pipelines(project.config(), [project.name])
+    (known,) = pipeline_states(project.config(), [project.name])
     found = [each.operators for each in known.writes]
     is_told = all(told["events"] == count for each in found for told in each.values())
     return known if is_told and all(found) else None

@@ -21,12 +21,12 @@ from headwater.capture.topics import Topics
 from headwater.cli.arguments import broker_options, load_config
 from headwater.cli.parser import Command, Parser
 from headwater.errors import HeadwaterError, NotReady, UsageError
-from headwater.inspect.captures import FOLLOWING, Known, connected, named, stored_of
+from headwater.inspect.captures import FOLLOWING, CaptureState, connected, named, stored_of
 from headwater.inspect.kafka_cluster import REQUEST_TIMEOUT_S, KafkaCluster, refused
 from headwater.spelling import nearest
 from headwater.terminal.interrupt import Interrupt
 from headwater.terminal.output import note, plural, print_json, say
-from headwater.terminal.progress import Progress, is_told
+from headwater.terminal.progress import Progress, shows_progress
 
 _POLL_S: Final = 0.5
 
@@ -55,7 +55,7 @@ def _run(args: argparse.Namespace) -> int:
     if stored.capture is None:
         Topics(settings, cluster.bootstrap, loaded.client).ensure_internal()
     offset = _send(cluster, settings.name, args.tables)
-    known = Known(settings.name, settings, stored)
+    known = CaptureState(settings.name, settings, stored)
     if known.state != FOLLOWING:
         note(
             f"{settings.name} does not run; the copy begins when it does:"
@@ -118,7 +118,7 @@ def _wait(
     loaded: config.Config, name: str, tables: list[str], offset: int, args: argparse.Namespace
 ) -> int:
     interrupted = Interrupt()
-    progress = Progress(f"copying {', '.join(tables)}", quiet=not is_told(args))
+    progress = Progress(f"copying {', '.join(tables)}", quiet=not shows_progress(args))
     try:
         while True:
             stored = stored_of(name, loaded.bootstrap(), loaded.client)

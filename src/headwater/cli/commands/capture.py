@@ -17,9 +17,9 @@ from headwater.client.compacted import read_committed_latest
 from headwater.inspect.captures import (
     FOLLOWING,
     NEW,
-    Known,
+    CaptureState,
+    capture_states,
     connected,
-    known_captures,
     no_capture,
     shown_lag,
     shown_tables,
@@ -47,7 +47,7 @@ def _list(args: argparse.Namespace) -> int:
     return 0
 
 
-def _cells(known: Known) -> tuple[str, ...]:
+def _cells(known: CaptureState) -> tuple[str, ...]:
     source = known.settings.shown_source if known.settings else "(not in this configuration)"
     return known.name, source, known.state, shown_tables(known), shown_lag(known)
 
@@ -75,7 +75,7 @@ def _status(args: argparse.Namespace) -> int:
     return 0 if all(each.is_well for each in wanted) else 3
 
 
-def _show(known: Known) -> None:
+def _show(known: CaptureState) -> None:
     capture = known.stored.capture
     state = styled(known.state, _STYLES.get(known.state, "bold yellow"))
     source = known.settings.shown_source if known.settings else "not in this configuration"
@@ -113,7 +113,7 @@ def _show(known: Known) -> None:
             say(f"{styled('hint:', 'bold cyan')} {failure.hint}")
 
 
-def _table_rows(known: Known) -> list[tuple[str, ...]]:
+def _table_rows(known: CaptureState) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for each in known.as_json()["tables"]:
         snapshot = each["snapshot"]
@@ -129,11 +129,11 @@ def _table_rows(known: Known) -> list[tuple[str, ...]]:
     return rows
 
 
-def _known(loaded: config.Config) -> list[Known]:
+def _known(loaded: config.Config) -> list[CaptureState]:
     connected(loaded)
     records = read_committed_latest(loaded.bootstrap(), loaded.client, positions.TOPIC)
     names = {*loaded.captures, *positions.captures_in(records)}
-    known = known_captures(
+    known = capture_states(
         loaded.captures, {name: positions.decode(name, records) for name in sorted(names)}
     )
     return with_lags_now(known)

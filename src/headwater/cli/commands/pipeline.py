@@ -12,7 +12,14 @@ from headwater.cli.arguments import broker_options, load_config
 from headwater.cli.parser import Command, Parser
 from headwater.cli.pipelines import rebuild, run
 from headwater.inspect.captures import connected
-from headwater.inspect.pipelines import NEW, RUNNING, Known, KnownWrite, known_pipelines, wanted
+from headwater.inspect.pipelines import (
+    NEW,
+    RUNNING,
+    PipelineState,
+    WriteState,
+    pipeline_states,
+    wanted,
+)
 from headwater.terminal.output import (
     count,
     duration,
@@ -39,7 +46,7 @@ def _configure_list(parser: Parser) -> None:
 def _list(args: argparse.Namespace) -> int:
     loaded = load_config(args)
     connected(loaded)
-    known = known_pipelines(loaded, wanted(loaded, []))
+    known = pipeline_states(loaded, wanted(loaded, []))
     if args.json:
         print_json([each.as_json() for each in known])
     elif known:
@@ -50,7 +57,7 @@ def _list(args: argparse.Namespace) -> int:
     return 0
 
 
-def _cells(known: Known) -> tuple[str, ...]:
+def _cells(known: PipelineState) -> tuple[str, ...]:
     lags = [each.lag for each in known.writes]
     lag = "-" if not lags or None in lags else count(sum(each or 0 for each in lags))
     writes = ", ".join(each.name for each in known.writes) or "-"
@@ -65,7 +72,7 @@ def _configure_status(parser: Parser) -> None:
 def _status(args: argparse.Namespace) -> int:
     loaded = load_config(args)
     connected(loaded)
-    known = known_pipelines(loaded, wanted(loaded, args.names))
+    known = pipeline_states(loaded, wanted(loaded, args.names))
     if args.json:
         print_json([each.as_json() for each in known])
     elif not known:
@@ -77,7 +84,7 @@ def _status(args: argparse.Namespace) -> int:
     return 0 if all(each.is_well for each in known) else 3
 
 
-def _show(known: Known) -> None:
+def _show(known: PipelineState) -> None:
     state = styled(known.state, _STYLES.get(known.state, "bold yellow"))
     say(f"{styled(known.name, 'bold')}  {state}  {known.file}")
     _show_error(known.error, known.hint, "  ")
@@ -99,8 +106,8 @@ def _show_error(error: str | None, hint: str | None, indent: str) -> None:
             say(f"{indent}{styled('hint:', 'bold cyan')} {hint}")
 
 
-def _show_write(known: Known, write: KnownWrite) -> None:
-    told = write.told
+def _show_write(known: PipelineState, write: WriteState) -> None:
+    told = write.reported
     is_at_work = known.is_running and not known.is_starting
     say(f"  {styled(write.name, 'bold')}  {told.get('state', '') if is_at_work else ''}".rstrip())
     if is_at_work:

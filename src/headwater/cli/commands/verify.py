@@ -12,7 +12,7 @@ from headwater.errors import UsageError
 from headwater.inspect.captures import connected
 from headwater.inspect.pipelines import load_pipelines, spark_of, verify_captured_topic, wanted
 from headwater.terminal.output import count, note, plural, print_json, say, styled
-from headwater.terminal.progress import is_told
+from headwater.terminal.progress import shows_progress
 
 if TYPE_CHECKING:
     from headwater.pipelines.running.runner import Pipeline
@@ -41,7 +41,7 @@ def _verify(args: argparse.Namespace) -> int:
             hint="a section [pipeline.NAME] in headwater.toml makes a pipeline",
         )
     connected(loaded)
-    if is_told(args):
+    if shows_progress(args):
         note("starting Spark …")
     pipelines = {
         each.name: each
@@ -55,7 +55,7 @@ def _verify(args: argparse.Namespace) -> int:
     for pipeline, _, write in writes:
         verdicts += _verified(args, pipelines[pipeline], write)
     for topic in captured:
-        if is_told(args):
+        if shows_progress(args):
             note(f"reading the table of {topic} …")
         spark = spark_of(loaded, "headwater verify")
         verdicts.append((topic, verify_captured_topic(loaded, spark, topic)))
@@ -77,7 +77,7 @@ def _verified(
         if not write and not is_readable(pipeline, each):
             note(f"{each} cannot be read back; what was sent was sent")
             continue
-        if is_told(args):
+        if shows_progress(args):
             note(f"deriving {each} from the log …")
         verdicts.append((pipeline.name, verify(pipeline, each)))
     return verdicts

@@ -10,12 +10,12 @@ from headwater.cli.arguments import broker_options, load_config
 from headwater.cli.parser import Command, Parser, whole_number
 from headwater.cli.pipelines.started import started_pipeline
 from headwater.errors import UsageError
-from headwater.inspect.pipelines import wanted, writes_told
+from headwater.inspect.pipelines import reported_writes, wanted
 from headwater.pipelines.lineage.keys import check_key
 from headwater.pipelines.running import status
 from headwater.pipelines.running.questions import ask
 from headwater.terminal.output import count, note, print_json, say, styled, table
-from headwater.terminal.progress import is_told
+from headwater.terminal.progress import shows_progress
 
 
 def _configure(parser: Parser) -> None:
@@ -50,7 +50,7 @@ def _of_running(args: argparse.Namespace, name: str, write: str) -> dict[str, An
     loaded = load_config(args)
     wanted(loaded, [name])
     place = loaded.state_dir()
-    writes = writes_told(status.read(place, name))
+    writes = reported_writes(status.read(place, name))
     if not writes:
         return None
     write = _chosen(name, write, {each: about["table"] for each, about in writes.items()})
@@ -64,7 +64,7 @@ def _of_running(args: argparse.Namespace, name: str, write: str) -> dict[str, An
 
 
 def _of_own_spark(args: argparse.Namespace, name: str, write: str) -> dict[str, Any]:
-    if is_told(args):
+    if shows_progress(args):
         note("starting Spark …")
     _, pipeline = started_pipeline(args, name)
     from headwater.pipelines.lineage.tracing import why

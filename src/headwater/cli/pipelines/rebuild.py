@@ -8,7 +8,7 @@ from headwater.cli.parser import Command, Parser, whole_number
 from headwater.cli.pipelines.run import STOP_S
 from headwater.cli.pipelines.started import started_pipeline
 from headwater.terminal.output import duration, note, print_json, say
-from headwater.terminal.progress import Progress, is_told
+from headwater.terminal.progress import Progress, shows_progress
 from headwater.terminal.stop_signals import stop_on_signals
 
 if TYPE_CHECKING:
@@ -32,12 +32,12 @@ def _configure_rebuild(parser: Parser) -> None:
 
 
 def _rebuild(args: argparse.Namespace) -> int:
-    if is_told(args):
+    if shows_progress(args):
         note("starting Spark …")
     _, pipeline = started_pipeline(args, args.name)
     from headwater.pipelines.running import rebuilding
 
-    shown = _Shown("rebuilding", quiet=not is_told(args))
+    shown = _Shown("rebuilding", quiet=not shows_progress(args))
     try:
         versions = rebuilding.rebuild(
             pipeline,
@@ -73,12 +73,12 @@ def _configure_promote(parser: Parser) -> None:
 
 
 def _promote(args: argparse.Namespace) -> int:
-    if is_told(args):
+    if shows_progress(args):
         note("starting Spark …")
     _, pipeline = started_pipeline(args, args.name)
     from headwater.pipelines.running import rebuilding
 
-    shown = _Shown("catching up", quiet=not is_told(args))
+    shown = _Shown("catching up", quiet=not shows_progress(args))
     try:
         promoted = rebuilding.promote(
             pipeline,

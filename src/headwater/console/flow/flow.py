@@ -36,10 +36,8 @@ from headwater.console.flow.graph import (
 )
 from headwater.console.flow.grouping import grouped
 from headwater.console.project.group_lags import GroupLag
-from headwater.inspect.captures import FOLLOWING
-from headwater.inspect.captures import Known as KnownCapture
-from headwater.inspect.pipelines import Known as KnownPipeline
-from headwater.inspect.pipelines import KnownWrite
+from headwater.inspect.captures import FOLLOWING, CaptureState
+from headwater.inspect.pipelines import PipelineState, WriteState
 from headwater.pipelines.offsets import lag_records
 from headwater.terminal.output import count, duration, plural, size
 
@@ -58,8 +56,8 @@ class TopicFlow:
 
 
 def graph_of(
-    captures: Iterable[KnownCapture],
-    pipelines: Iterable[KnownPipeline],
+    captures: Iterable[CaptureState],
+    pipelines: Iterable[PipelineState],
     topics: Mapping[str, TopicFlow],
     groups: Iterable[GroupLag] = (),
     lag_s: Mapping[str, float] | None = None,
@@ -117,7 +115,7 @@ def _add_topic(graph: Graph, name: str, topics: Mapping[str, TopicFlow]) -> None
     )
 
 
-def _add_capture(graph: Graph, known: KnownCapture, topics: Mapping[str, TopicFlow]) -> None:
+def _add_capture(graph: Graph, known: CaptureState, topics: Mapping[str, TopicFlow]) -> None:
     node_id = f"source:{known.name}"
     names = [topic_name(known.name, each.table) for each in known.stored.tables.values()]
     # Changes of tables, transactions, an outbox's topics.
@@ -169,7 +167,7 @@ def _shown_lag(lag_bytes: int | None, lag_s: float | None) -> str:
 
 def _add_pipeline(
     graph: Graph,
-    known: KnownPipeline,
+    known: PipelineState,
     topics: Mapping[str, TopicFlow],
     lag_s: Mapping[str, float],
     read_per_s: Mapping[str, float],
@@ -193,13 +191,13 @@ def _add_pipeline(
         if why and why not in blamed:
             blamed.append(why)
         if store_id.startswith("topic:"):
-            _add_topic(graph, write.told["table"], topics)
+            _add_topic(graph, write.reported["table"], topics)
             if store_cause:
                 graph.add(replace(graph.nodes[store_id], state=store_state, cause=store_cause))
         else:
             _add_store(graph, store_id, known, write, store_state, store_cause, write_lag_s)
         graph.join(Edge(node_id, store_id, per_s, write.lag, is_behind))
-        for topic in write.told.get("topics", ()):
+        for topic in write.reported.get("topics", ()):
             _add_topic(graph, topic, topics)
             before = graph.edges.get((_topic_id(topic), node_id))
             behind = is_behind or (before is not None and before.is_behind)
@@ -210,7 +208,7 @@ def _add_pipeline(
     state = _well(total or max(lags, default=0)) if state == WELL else state
     notes += [shown_rate(total)] if total else []
     at_work = [each for each in known.writes if not each.is_idle]
-    batches = [ms for each in at_work if (ms := each.told.get("batch_ms")) is not None]
+    batches = [ms for each in at_work if (ms := each.reported.get("batch_ms")) is not None]
     notes += [f"batch {duration(max(batches) / 1000)}"] if batches and known.is_running else []
     graph.add(
         Node(
@@ -227,7 +225,7 @@ def _add_pipeline(
     )
 
 
-def _topic_lag(write: KnownWrite, topic: str) -> int:
+def _topic_lag(write: WriteState, topic: str) -> int:
     """Of all that it reads, what waits in this topic."""
     if write.error is not None:
         return 0
@@ -237,7 +235,7 @@ def _topic_lag(write: KnownWrite, topic: str) -> int:
     )
 
 
-def _pipeline_state(known: KnownPipeline) -> tuple[str, str | None]:
+def _pipeline_state(known: PipelineState) -> tuple[str, str | None]:
     """Of the pipeline as a whole."""
     match known.state:
         case "stopped":
@@ -245,7 +243,7 @@ def _pipeline_state(known: KnownPipeline) -> tuple[str, str | None]:
         case "never ran":
             return IDLE, None
         case "failed":
-            told = [known.error, *(each.told.get("error") for each in known.writes)]
+            told = [known.error, *(each.reported.get("error") for each in known.writes)]
             error = next((each for each in told if each), "it fails")
             return BROKEN, error
         case "starting":
@@ -253,7 +251,7 @@ def _pipeline_state(known: KnownPipeline) -> tuple[str, str | None]:
     return WELL, None
 
 
-def _lag_in(topic: str, write: KnownWrite) -> int:
+def _lag_in(topic: str, write: WriteState) -> int:
     """Records of one of its topics that the store does not have; 0 if it cannot be told."""
     if write.error is not None:
         return 0
@@ -261,8 +259,8 @@ def _lag_in(topic: str, write: KnownWrite) -> int:
 
 
 def _write_states(
-    known: KnownPipeline,
-    write: KnownWrite,
+    known: PipelineState,
+    write: WriteState,
     lag_s: float | None,
     per_s: float | None,
     topic_sinks: Collection[str],
@@ -270,7 +268,7 @@ def _write_states(
     """The store's id, its state and its blame, and the pipeline's blame and whether the write is
     behind.
     """
-    told = write.told
+    told = write.reported
     is_topic = told["sink"] in topic_sinks
     store_id = _topic_id(told["table"]) if is_topic else f"store:{known.name}/{write.name}"
     is_behind = bool(write.lag) and (
@@ -291,9 +289,9 @@ def _write_states(
     return store_id, (BEHIND, None), (_of_spark(write), True)
 
 
-def _of_spark(write: KnownWrite) -> str:
+def _of_spark(write: WriteState) -> str:
     """Why rows wait for Spark, as far as its last batch tells."""
-    batch_ms = write.told.get("batch_ms")
+    batch_ms = write.reported.get("batch_ms")
     since_s = write.idle_s or 0.0
     if since_s >= BEHIND_S:
         return f"no batch of Spark has finished for {duration(since_s)}"
@@ -304,8 +302,8 @@ def _of_spark(write: KnownWrite) -> str:
 def _add_store(
     graph: Graph,
     store_id: str,
-    known: KnownPipeline,
-    write: KnownWrite,
+    known: PipelineState,
+    write: WriteState,
     state: str,
     cause: str | None,
     lag_s: float | None,
@@ -319,8 +317,8 @@ def _add_store(
         notes = (f"{plural(write.lag, 'record')} behind{since}",)
     if write.refused:
         notes += (f"{plural(write.refused, 'row')} refused",)
-    name = f"{write.told['sink']}/{write.told['table']}"
-    href = _href("stores", known.name, write.told["sink"], write.told["table"])
+    name = f"{write.reported['sink']}/{write.reported['table']}"
+    href = _href("stores", known.name, write.reported["sink"], write.reported["table"])
     graph.add(Node(store_id, STORE, name, href, state, notes, None, write.lag, cause))
 
 

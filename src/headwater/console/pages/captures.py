@@ -16,7 +16,7 @@ from headwater.console.project.processes import read_processes
 from headwater.console.web.navigation import Place
 from headwater.console.web.rendering import Question, ask, both, confirmed, shown
 from headwater.errors import UsageError
-from headwater.inspect.captures import FOLLOWING, NEW, Known
+from headwater.inspect.captures import FOLLOWING, NEW, CaptureState
 
 PLACE: Final = Place("Captures", "/captures")
 
@@ -95,12 +95,12 @@ async def _verify(request: Request) -> Response:
     )
 
 
-def _check_table(known: Known, table: str) -> None:
+def _check_table(known: CaptureState, table: str) -> None:
     if table not in known.stored.tables:
         raise UsageError(f"capture {known.name} does not follow a table {table}")
 
 
-async def _existing(overview: Overview, name: str) -> Known:
+async def _existing(overview: Overview, name: str) -> CaptureState:
     state = await overview.project()
     known = state.capture(name)
     if known is None:
@@ -108,7 +108,7 @@ async def _existing(overview: Overview, name: str) -> Known:
     return known
 
 
-def _told(known: Known) -> dict[str, Any]:
+def _told(known: CaptureState) -> dict[str, Any]:
     data = known.as_json()
     data["failed_tables"] = len(known.failed)
     if known.failed and known.state == FOLLOWING:

@@ -15,7 +15,7 @@ from headwater.console.project.overview import Overview, no_such, overview_of
 from headwater.console.web.navigation import Place
 from headwater.console.web.rendering import Question, ask, both, confirmed, shown
 from headwater.errors import UsageError
-from headwater.inspect.pipelines import NEW, RUNNING, STOPPED, Known, KnownWrite
+from headwater.inspect.pipelines import NEW, RUNNING, STOPPED, PipelineState, WriteState
 from headwater.pipelines.running import status
 
 PLACE: Final = Place("Pipelines", "/pipelines")
@@ -116,14 +116,14 @@ def _only(write: str) -> list[str]:
     return [f"--write={write}"] if write else []
 
 
-def _write(known: Known, form: Any) -> str:
+def _write(known: PipelineState, form: Any) -> str:
     write = str(form.get("write", ""))
     if write and write not in [each.name for each in known.writes]:
         raise UsageError(f"pipeline {known.name} does not write {write}")
     return write
 
 
-async def existing(overview: Overview, name: str) -> Known:
+async def existing(overview: Overview, name: str) -> PipelineState:
     """Raises NoSuchThing."""
     state = await overview.project()
     known = state.pipeline(name)
@@ -132,7 +132,7 @@ async def existing(overview: Overview, name: str) -> Known:
     return known
 
 
-def told(overview: Overview, known: Known) -> dict[str, Any]:
+def told(overview: Overview, known: PipelineState) -> dict[str, Any]:
     """As `headwater pipeline status --json` tells it, and how it goes over time."""
     data = known.as_json()
     rates = overview.writes.read_per_s()
@@ -156,13 +156,13 @@ def told(overview: Overview, known: Known) -> dict[str, Any]:
     return data
 
 
-def health_of(known: Known) -> str:
+def health_of(known: PipelineState) -> str:
     if known.state == RUNNING:
         return "good" if known.is_well else "warn"
     return {NEW: "idle", status.STARTING: "busy", "waiting": "warn"}.get(known.state, "bad")
 
 
-def write_health(known: Known, write: KnownWrite, lag_s: float | None) -> str:
+def write_health(known: PipelineState, write: WriteState, lag_s: float | None) -> str:
     if write.error is not None:
         return "bad"
     if write.lag is None:
@@ -173,15 +173,15 @@ def write_health(known: Known, write: KnownWrite, lag_s: float | None) -> str:
     return "warn" if is_behind else "busy"
 
 
-def _waits_for(known: Known, write: KnownWrite) -> str | None:
+def _waits_for(known: PipelineState, write: WriteState) -> str | None:
     """What keeps it from going on, in a few words."""
     if not known.is_running:
         return "a process that runs it"
-    if known.is_starting or write.told.get("state") == status.STARTING:
+    if known.is_starting or write.reported.get("state") == status.STARTING:
         return "Spark, which is starting"
-    if write.told.get("state") == "waiting":
-        return f"its store: {write.told.get('error')}"
-    if write.told.get("state") == "failed":
+    if write.reported.get("state") == "waiting":
+        return f"its store: {write.reported.get('error')}"
+    if write.reported.get("state") == "failed":
         return "the next attempt"
     return None if write.lag else "new records"
 

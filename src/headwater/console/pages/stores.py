@@ -15,7 +15,7 @@ from headwater.console.web.navigation import Place
 from headwater.console.web.not_found import NoSuchThing
 from headwater.console.web.rendering import both, shown
 from headwater.errors import UsageError
-from headwater.inspect.pipelines import Known, KnownWrite
+from headwater.inspect.pipelines import PipelineState, WriteState
 from headwater.sinks.settings import SinkSettings
 
 PLACE: Final = Place("Stores", "/stores")
@@ -68,7 +68,7 @@ async def _verify(request: Request) -> Response:
 
 async def _why(request: Request) -> Response:
     known, write = await _existing(overview_of(request), request)
-    key = {each: str(request.state.form.get(f"key.{each}", "")) for each in write.told["key"]}
+    key = {each: str(request.state.form.get(f"key.{each}", "")) for each in write.reported["key"]}
     missing = [each for each, value in key.items() if not value]
     if missing or not key:
         raise UsageError("a row has a key", detail=f"no value for {', '.join(missing) or 'it'}")
@@ -83,7 +83,7 @@ async def _why(request: Request) -> Response:
     )
 
 
-async def _existing(overview: Overview, request: Request) -> tuple[Known, KnownWrite]:
+async def _existing(overview: Overview, request: Request) -> tuple[PipelineState, WriteState]:
     known = await pipelines.existing(overview, request.path_params["pipeline"])
     name = f"{request.path_params['sink']}/{request.path_params['table']}"
     write = next((each for each in known.writes if each.name == name), None)
@@ -96,19 +96,19 @@ async def _existing(overview: Overview, request: Request) -> tuple[Known, KnownW
     return known, write
 
 
-def _told(overview: Overview, known: Known, write: KnownWrite) -> dict[str, Any]:
-    settings = overview.config.sinks.get(write.told["sink"])
+def _told(overview: Overview, known: PipelineState, write: WriteState) -> dict[str, Any]:
+    settings = overview.config.sinks.get(write.reported["sink"])
     lag_s = overview.writes.lag_s(f"{known.name}/{write.name}")
     data = write.as_json()
     return {
         "store": f"{known.name}/{write.name}",
         "pipeline": known.name,
         "pipeline_state": known.state,
-        "sink": write.told["sink"],
+        "sink": write.reported["sink"],
         "kind": settings.kind if isinstance(settings, SinkSettings) else "topic",
-        "table": write.told["table"],
-        "key": write.told["key"],
-        "topics": write.told.get("topics", []),
+        "table": write.reported["table"],
+        "key": write.reported["key"],
+        "topics": write.reported.get("topics", []),
         "health": pipelines.write_health(known, write, lag_s),
         "is_in_step": write.lag == 0 if write.error is None else None,
         "lag": write.lag,
@@ -121,7 +121,7 @@ def _told(overview: Overview, known: Known, write: KnownWrite) -> dict[str, Any]
     }
 
 
-def _positions(write: KnownWrite) -> list[dict[str, Any]]:
+def _positions(write: WriteState) -> list[dict[str, Any]]:
     """Of the live version in each partition, beside the log's end."""
     read = write.position.offsets if write.position else {}
     return [
@@ -137,8 +137,8 @@ def _positions(write: KnownWrite) -> list[dict[str, Any]]:
     ]
 
 
-def address_of(known: Known, write: KnownWrite) -> str:
-    parts = (known.name, write.told["sink"], write.told["table"])
+def address_of(known: PipelineState, write: WriteState) -> str:
+    parts = (known.name, write.reported["sink"], write.reported["table"])
     return "/stores/" + "/".join(quote(each, safe="") for each in parts) + "/"
 
 

@@ -17,22 +17,21 @@ from headwater.client.cluster import Cluster
 from headwater.client.compacted import CommittedLatest
 from headwater.client.offsets import COMMITTED, LATEST, list_offsets
 from headwater.config import Config
-from headwater.inspect.captures import Known as KnownCapture
-from headwater.inspect.captures import known_captures
+from headwater.inspect.captures import CaptureState, capture_states
 from headwater.inspect.pipelines import (
-    AskedStore,
-    asked_store,
-    known,
-    known_write,
-    writes_told,
+    PipelineState,
+    StoreState,
+    pipeline_state,
+    read_store,
+    reported_writes,
+    write_state,
 )
-from headwater.inspect.pipelines import Known as KnownPipeline
 from headwater.pipelines.running import status
 from headwater.settings import ClientSettings
 
 _PATIENCE_S: Final = 10.0
 _STORES_AT_ONCE: Final = 4
-_STORE_WAIT_S: Final = 1.5  # then what it said before is told
+_STORE_WAIT_S: Final = 1.5  # then its last answer is shown
 _STORE_AGE_S: Final = 3.0
 
 
@@ -41,13 +40,13 @@ class ProjectState:
     """One reading."""
 
     at: float  # of time.time()
-    captures: list[KnownCapture]
-    pipelines: list[KnownPipeline]
+    captures: list[CaptureState]
+    pipelines: list[PipelineState]
 
-    def capture(self, name: str) -> KnownCapture | None:
+    def capture(self, name: str) -> CaptureState | None:
         return next((each for each in self.captures if each.name == name), None)
 
-    def pipeline(self, name: str) -> KnownPipeline | None:
+    def pipeline(self, name: str) -> PipelineState | None:
         return next((each for each in self.pipelines if each.name == name), None)
 
 
@@ -69,13 +68,13 @@ class Project:
         """Raises BrokerUnreachable, RequestRefused."""
         loaded = self.loaded
         stored = self._positions.read()
-        captures = known_captures(
+        captures = capture_states(
             loaded.captures,
             {name: positions.decode(name, stored) for name in positions.captures_in(stored)},
         )
         state_dir = loaded.state_dir()
-        told = {name: status.read(state_dir, name) for name in loaded.pipelines}
-        writes = {name: writes_told(each) for name, each in told.items()}
+        statuses = {name: status.read(state_dir, name) for name in loaded.pipelines}
+        writes = {name: reported_writes(each) for name, each in statuses.items()}
         ends = self._ends(
             {
                 topic
@@ -88,12 +87,12 @@ class Project:
             {(name, write): about for name in writes for write, about in writes[name].items()}
         )
         pipelines = [
-            known(
+            pipeline_state(
                 settings,
-                told[name],
+                statuses[name],
                 stored,
                 [
-                    known_write(
+                    write_state(
                         name,
                         write,
                         about,
@@ -111,10 +110,10 @@ class Project:
     def _ends(self, topics: set[str]) -> dict[str, dict[int, int]]:
         """Where they end for readers of what is committed; of those that exist and have leaders."""
         found: dict[str, dict[int, int]] = {}
-        known = self._cluster.find_all_partitions(sorted(topics))
+        partition_counts = self._cluster.find_all_partitions(sorted(topics))
         led = [
             (topic, number)
-            for topic, partitions in known.items()
+            for topic, partitions in partition_counts.items()
             for number in range(partitions)
             if self._cluster.leader(topic, number) is not None
         ]
@@ -125,10 +124,10 @@ class Project:
 
 @dataclass(slots=True)
 class _Asked:
-    told: dict[str, Any]
-    answer: AskedStore | None
+    reported: dict[str, Any]
+    answer: StoreState | None
     at_s: float
-    under_way: Future[AskedStore] | None = None
+    under_way: Future[StoreState] | None = None
 
 
 class _Stores:
@@ -144,19 +143,19 @@ class _Stores:
 
     def ask(
         self, writes: Mapping[tuple[str, str], dict[str, Any]]
-    ) -> dict[tuple[str, str], AskedStore]:
+    ) -> dict[tuple[str, str], StoreState]:
         now_s = time.monotonic()
-        for name, told in writes.items():
-            each = self._asked.setdefault(name, _Asked(told, None, 0.0))
-            each.told = told
+        for name, reported in writes.items():
+            each = self._asked.setdefault(name, _Asked(reported, None, 0.0))
+            each.reported = reported
             if each.under_way is None and now_s - each.at_s >= _STORE_AGE_S:
                 each.under_way = self._threads.submit(
-                    asked_store, self._loaded, name[0], dict(told)
+                    read_store, self._loaded, name[0], dict(reported)
                 )
         wait([each.under_way for each in self._asked.values() if each.under_way], _STORE_WAIT_S)
         for each in self._asked.values():
             if each.under_way is not None and each.under_way.done():
                 each.answer, each.at_s = each.under_way.result(), time.monotonic()
                 each.under_way = None
-        silent = AskedStore([], "it has not answered yet")
+        silent = StoreState([], "it has not answered yet")
         return {name: self._asked[name].answer or silent for name in writes}

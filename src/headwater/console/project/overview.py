@@ -194,7 +194,7 @@ def _topic_flows(
         name
         for known in project.pipelines
         for write in known.writes
-        for name in (*write.told.get("topics", ()), write.told["table"])
+        for name in (*write.reported.get("topics", ()), write.reported["table"])
     }
     captured = tuple(f"{known.name}." for known in project.captures)
     others = [

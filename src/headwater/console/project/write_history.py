@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from headwater.inspect.pipelines import Known, KnownWrite
+from headwater.inspect.pipelines import PipelineState, WriteState
 
 _SAMPLES: Final = 360
 _WRITES: Final = 200
@@ -39,7 +39,7 @@ class WriteHistory:
     def __init__(self) -> None:
         self._samples: dict[str, deque[Sample]] = {}
 
-    def add(self, pipelines: Iterable[Known], at: float) -> None:
+    def add(self, pipelines: Iterable[PipelineState], at: float) -> None:
         for known in pipelines:
             for write in known.writes:
                 name = f"{known.name}/{write.name}"
@@ -93,8 +93,8 @@ class WriteHistory:
         }
 
 
-def _sample(write: KnownWrite, at: float, *, is_running: bool) -> Sample:
-    told = write.told if is_running else {}
+def _sample(write: WriteState, at: float, *, is_running: bool) -> Sample:
+    told = write.reported if is_running else {}
     batch = {} if write.is_idle else told
     end = sum(sum(ends.values()) for ends in write.ends.values())
     lag = write.lag
