@@ -56,7 +56,7 @@ def test_from_source_to_store():
         ("pipeline:revenue", "store:revenue/cache/orders"),
     }
     assert graph.nodes[f"topic:{TOPIC}"].per_s == 25.0
-    assert graph.nodes["store:revenue/cache/orders"].notes == ("in step",)
+    assert graph.nodes["store:revenue/cache/orders"].notes == ("up to date",)
     assert graph.nodes["topic:other"].state == IDLE
     assert not graph.causes
 

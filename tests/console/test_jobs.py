@@ -142,7 +142,7 @@ def test_a_console_that_is_killed_leaves_no_job_behind(tmp_path):
         f"import os, time; open({str(told)!r}, 'w').write(f'{{os.getpid()}}\\n'); time.sleep(600)"
     )
     source = (
-        "import asyncio, sys\nfrom headwater.console import jobs\n"
+        "import asyncio, sys\nfrom headwater.console.project import jobs\n"
         f"jobs._COMMAND = (sys.executable, '-c', {child!r})\n"
         "async def main():\n"
         "    jobs.Jobs().start('verify', 'it', ('a',), about='/')\n"

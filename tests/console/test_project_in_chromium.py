@@ -120,7 +120,7 @@ def test_the_flow_is_renewed_without_being_drawn_anew(served, recorded, new_page
     store.focus()
     recorded.apply(100)
     try:
-        expect(store).to_contain_text("in step")
+        expect(store).to_contain_text("up to date")
         assert page.evaluate("[...document.querySelectorAll('svg#flow a')].every((a) => a.kept)")
         assert page.evaluate("document.activeElement.textContent.includes('cache/orders')")
     finally:

@@ -360,7 +360,7 @@ def test_without_a_broker_the_page_says_so_and_goes_on_when_it_is_back(tmp_path)
         )
         with serving(tmp_path) as served:
             browser = served.browser()
-            assert "Nothing flows yet" in browser.get("/flow").text
+            assert "There are no topics yet" in browser.get("/flow").text
             address = broker.bootstrap
             broker.stop()
             gone = wait_until(

@@ -311,7 +311,7 @@ def _add_store(
     if write.lag is None:
         notes: tuple[str, ...] = ("does not answer",) if write.error else ()
     elif write.lag == 0:
-        notes = ("in step",)
+        notes = ("up to date",)
     else:
         since = f", {duration(lag_s)}" if lag_s is not None and lag_s >= 1 else ""
         notes = (f"{plural(write.lag, 'record')} behind{since}",)
@@ -336,7 +336,7 @@ def _add_group(graph: Graph, group: GroupLag, topics: Mapping[str, TopicFlow]) -
         cause = f"the group is {plural(lag, 'record')} behind"
     elif group.state in ("empty", "dead"):
         state = IDLE
-    notes = (f"{plural(lag, 'record')} behind" if lag else "in step", group.state)
+    notes = (f"{plural(lag, 'record')} behind" if lag else "up to date", group.state)
     node_id = f"group:{group.name}"
     href = _href("queues" if group.kind == SHARE else "groups", group.name)
     graph.add(Node(node_id, GROUP, group.name, href, state, notes, None, group.lag, cause))
@@ -353,7 +353,7 @@ def _add_other_groups(
         return
     lag = sum(each.lag or 0 for each in groups)
     node_id = f"group:{groups[0].name}+{len(groups) - 1}"
-    notes = (f"{plural(lag, 'record')} behind" if lag else "in step",)
+    notes = (f"{plural(lag, 'record')} behind" if lag else "up to date",)
     name = f"{count(len(groups))} more groups"
     graph.add(Node(node_id, GROUP, name, "/groups", WELL, notes, None, lag))
     for topic in sorted({topic for each in groups for topic in each.topics if topic in topics}):
