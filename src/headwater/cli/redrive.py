@@ -165,9 +165,14 @@ class _Redrive:
         if len(bounds) < len(partitions):
             raise NotReady(f"{self._dlq} cannot be read", detail="a partition has no leader")
         redriven = redriven_until(self._cluster, {self._topic: partitions})
-        begins = {each: max(bounds[each][0], redriven.get(each, 0)) for each in partitions}
+        begins = {
+            partition: max(bounds[partition][0], redriven.get(partition, 0))
+            for partition in partitions
+        }
         plan = Plan(begins, dict(begins))
-        for letter in self._letters(begins, {each: bounds[each][1] for each in partitions}):
+        for letter in self._letters(
+            begins, {partition: bounds[partition][1] for partition in partitions}
+        ):
             about = dict(letter.headers() or ())
             if HEADER_PREFIX + "error" in about:
                 plan.unreadable += 1
@@ -292,9 +297,9 @@ class _Redrive:
             return
         self._consumer.assign(
             [
-                TopicPartition(each.topic, each.number, at)
-                for each, at in begins.items()
-                if each.number in open_ends
+                TopicPartition(begin.topic, begin.number, at)
+                for begin, at in begins.items()
+                if begin.number in open_ends
             ]
         )
         silence = 0

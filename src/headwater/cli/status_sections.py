@@ -23,13 +23,13 @@ def supervisor_of(config: Config) -> status_file.SupervisorStatus | None:
 def broker_address_of(supervisor: status_file.SupervisorStatus | None) -> str | None:
     """Where the broker is, which may have taken a free port."""
     children = supervisor.children if supervisor else []
-    return next((each.address for each in children if each.kind == BROKER), None)
+    return next((child.address for child in children if child.kind == BROKER), None)
 
 
 def supervisor_state(supervisor: status_file.SupervisorStatus | None) -> dict[str, Any] | None:
     if supervisor is None:
         return None
-    is_ready = all(each.state == status_file.READY for each in supervisor.children)
+    is_ready = all(child.state == status_file.READY for child in supervisor.children)
     return {"ready": is_ready and not supervisor.stopping, **dataclasses.asdict(supervisor)}
 
 

@@ -80,7 +80,7 @@ class TextView:
         self._put(name, then)
 
     def tick(self, children: list[Child]) -> None:
-        starting = [each for each in children if each.status.state != status_file.READY]
+        starting = [child for child in children if child.status.state != status_file.READY]
         parts = ", ".join(f"{each.plan.name} ({_doing(each)})" for each in starting)
         took_s = time.monotonic() - self._began_s
         line = f"{took_s:.0f} s, not ready yet: {parts}"
@@ -138,7 +138,7 @@ class JsonView:
         pass  # every change is told
 
     def all_ready(self, children: list[Child]) -> None:
-        self._put("ready", addresses={each.plan.name: each.status.address for each in children})
+        self._put("ready", addresses={child.plan.name: child.status.address for child in children})
 
     def stopping(self, *, at_once: bool) -> None:
         self._put("stopping", at_once=at_once)
@@ -165,7 +165,7 @@ def _since(at: float | None) -> str:
 
 
 def _next_steps(config: Config, children: list[Child]) -> list[str]:
-    addresses = {each.plan.kind: each.status.address for each in children}
+    addresses = {child.plan.kind: child.status.address for child in children}
     broker = addresses.get(BROKER) or config.bootstrap()
     lines = [f"  broker     {styled(broker, 'bold')}  (any Kafka client)"]
     if addresses.get(CONSOLE):

@@ -116,11 +116,11 @@ class Demo:
         self._look_at_children()
         watch.look()
         stores = watch.stores.values()
-        there = [each for each in stores if each.reached and each.lag == 0]
+        there = [store for store in stores if store.reached and store.lag == 0]
         if stores:
             self._view.done(SPARK, self._elapsed_s())
             self._view.progress(PIPELINES, f"{len(there)} of {len(stores)} stores")
-        is_complete = {each.pipeline for each in stores} == set(self._loaded.pipelines)
+        is_complete = {store.pipeline for store in stores} == set(self._loaded.pipelines)
         if not is_complete or len(there) < len(stores) or not watch.is_fed:
             return False
         self._view.done(PIPELINES, self._elapsed_s(), f"{len(stores)} derived stores")
@@ -129,12 +129,12 @@ class Demo:
     def _look_at_children(self) -> list[status_file.ChildStatus]:
         """Tells the view what is new of them."""
         children = self._children()
-        for each in children:
-            step = CAPTURE if each.kind == "capture" else each.kind
-            if each.state == status_file.READY and each.kind != "pipelines":
-                self._view.done(step, self._elapsed_s(), _address(each))
-            elif each.reason and each.kind != "pipelines":
-                self._view.progress(step, each.reason)
+        for child in children:
+            step = CAPTURE if child.kind == "capture" else child.kind
+            if child.state == status_file.READY and child.kind != "pipelines":
+                self._view.done(step, self._elapsed_s(), _address(child))
+            elif child.reason and child.kind != "pipelines":
+                self._view.progress(step, child.reason)
         return children
 
     def _children(self) -> list[status_file.ChildStatus]:
@@ -181,7 +181,9 @@ class Demo:
         verdicts = self._verify.json_line()
         if verdicts is None:
             raise HeadwaterError("the stores cannot be verified", detail=self._verify.last_line())
-        self.summary.verdicts = {f"{each['name']}/{each['write']}": each for each in verdicts}
+        self.summary.verdicts = {
+            f"{verdict['name']}/{verdict['write']}": verdict for verdict in verdicts
+        }
 
     def _catch_up(self) -> None:
         for name in self._loaded.pipelines:
@@ -244,9 +246,9 @@ class Demo:
 
     def _how_far(self) -> tuple[int, int, int]:
         """Children that are ready, stores that are known, stores that have everything."""
-        ready = [each for each in self._children() if each.state == status_file.READY]
+        ready = [child for child in self._children() if child.state == status_file.READY]
         stores = self._watch.stores.values() if self._watch else ()
-        return len(ready), len(stores), sum(each.lag == 0 for each in stores)
+        return len(ready), len(stores), sum(store.lag == 0 for store in stores)
 
     def _check(self) -> None:
         if self._is_to_end():
@@ -264,8 +266,8 @@ def _address(child: status_file.ChildStatus) -> str:
 
 def _slow(children: list[status_file.ChildStatus], watch: Watch | None) -> str:
     """Who is not ready, and why."""
-    waiting = [f"{each.name}: {each.reason or each.state}" for each in children
-               if each.state != status_file.READY]  # fmt: skip
+    waiting = [f"{child.name}: {child.reason or child.state}" for child in children
+               if child.state != status_file.READY]  # fmt: skip
     stores: Mapping[str, Store] = watch.stores if watch else {}
-    waiting += [f"{name}: {each.state}" for name, each in stores.items() if each.lag != 0]
+    waiting += [f"{name}: {store.state}" for name, store in stores.items() if store.lag != 0]
     return "; ".join(waiting)

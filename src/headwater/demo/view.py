@@ -56,7 +56,7 @@ def view_for(directory: Path, steps: Sequence[str], *, quiet: bool) -> View:
 
 
 def addresses(children: Sequence[status_file.ChildStatus]) -> dict[str, str]:
-    found = {each.kind: each.address for each in children if each.address}
+    found = {child.kind: child.address for child in children if child.address}
     shown = {BROKER: found.get("broker", "")}
     if "console" in found:
         shown[CONSOLE] = f"http://{found['console']}"
@@ -68,7 +68,7 @@ def to_try(entering: Sequence[str], children: Sequence[status_file.ChildStatus])
     stands; `entering` is typed first.
     """
     # The capture first: it is the one whose end shows best.
-    pids = [(each.pid, each.name) for each in children if each.pid]
+    pids = [(child.pid, child.name) for child in children if child.pid]
     pids.sort(key=lambda each: not each[1].startswith("capture"))
     others = "".join(f", or {pid} {name}" for pid, name in pids[1:])
     return [
@@ -106,7 +106,7 @@ def state_of(store: Store) -> str:
 
 def headline(watch: Watch) -> str:
     stores = list(watch.stores.values())
-    in_step = sum(state_of(each) == "in step" for each in stores)
+    in_step = sum(state_of(store) == "in step" for store in stores)
     latencies = recent(stores)
     return (
         f"{watch.changes.per_s(time.monotonic()):.0f} changes/s,"
@@ -270,7 +270,7 @@ class Screen:
             shown = Text(state, "green" if state == "in step" else "yellow")
             table.add_row(name, *((kind,) if is_wide else ()), rows, shown,
                           *((p50, p99) if is_wide else ()))  # fmt: skip
-        where = "   ".join(f"{name} {each}" for name, each in addresses(children).items())
+        where = "   ".join(f"{name} {address}" for name, address in addresses(children).items())
         return Group(
             Text(headline(watch), "bold"),
             "",

@@ -161,7 +161,7 @@ class Watch:
             {"group.id": "headwater-demo", "enable.auto.commit": False}
         )
         self._assigned: dict[Place, int] = {}
-        self._old = {each for each in self._cluster.topics() if each.startswith(f"{CAPTURE}.")}
+        self._old = {topic for topic in self._cluster.topics() if topic.startswith(f"{CAPTURE}.")}
         self._counted_s = 0.0
         self._seen_s = time.monotonic()  # all of it, or since when there is a new client
         self._counters: dict[str, RowCounter] = {}
@@ -207,20 +207,20 @@ class Watch:
     def _read_status(self) -> None:
         for pipeline in self._loaded.pipelines:
             told = status.read(self._state_dir, pipeline)
-            for name, each in told.writes.items():
-                if "sink" not in each:
+            for name, write in told.writes.items():
+                if "sink" not in write:
                     continue
                 store = self.stores.setdefault(
                     f"{pipeline}/{name}",
                     Store(
                         pipeline,
-                        each["sink"],
-                        each["table"],
-                        self._loaded.sinks[each["sink"]].kind,
-                        tuple(each["topics"]),
+                        write["sink"],
+                        write["table"],
+                        self._loaded.sinks[write["sink"]].kind,
+                        tuple(write["topics"]),
                     ),
                 )
-                store.state = each["state"] if told.is_running else _STOPPED
+                store.state = write["state"] if told.is_running else _STOPPED
 
     def _read_changes(self) -> None:
         topics = {topic for store in self.stores.values() for topic in store.topics}
@@ -260,9 +260,9 @@ class Watch:
         for key, futures in asked.items():
             (future,) = futures.values()
             reached = {
-                (each.topic, each.partition): each.offset
-                for each in future.result(_TIMEOUT_S).topic_partitions
-                if each.offset >= 0
+                (partition.topic, partition.partition): partition.offset
+                for partition in future.result(_TIMEOUT_S).topic_partitions
+                if partition.offset >= 0
             }
             measure(self.stores[key], reached, self.changes, self._assigned, time.time())
         self.changes.forget(self._reached_by_all())

@@ -50,7 +50,7 @@ def in_archive(cluster: KafkaCluster, brokers: Iterable[str]) -> dict[Partition,
 
 def show(partitions: list[dict[str, Any]]) -> None:
     """A table of what lies where; nothing if nothing is archived."""
-    archived = [each for each in partitions if each["archive"] is not None]
+    archived = [partition for partition in partitions if partition["archive"] is not None]
     if not archived:
         return
     say()
@@ -99,7 +99,7 @@ def _local_starts(
         address, request, ListOffsetsResponse, _VERSION, properties=cluster.properties
     )
     return {
-        Partition(topic.name, each.partition_index): each.offset
+        Partition(topic.name, partition.partition_index): partition.offset
         for topic in answer.topics
-        for each in topic.partitions
+        for partition in topic.partitions
     }

@@ -77,7 +77,7 @@ class CaptureState:
 
     @property
     def failed(self) -> list[str]:
-        return [name for name, each in self.stored.tables.items() if each.failed is not None]
+        return [name for name, table in self.stored.tables.items() if table.failed is not None]
 
     @property
     def is_well(self) -> bool:
@@ -98,7 +98,7 @@ class CaptureState:
             "retained_bytes": self.lag.retained_bytes,
             "retained_left_bytes": self.lag.left_bytes,
             "tables": [
-                _table_as_json(self.name, each) for _, each in sorted(self.stored.tables.items())
+                _table_as_json(self.name, table) for _, table in sorted(self.stored.tables.items())
             ],
         }
 
@@ -138,8 +138,8 @@ def shown_tables(known: CaptureState) -> str:
     """4 tables, 1 copying, 1 failed."""
     tables = known.stored.tables.values()
     copying = sum(
-        each.snapshot is not None and not each.snapshot.is_done and each.failed is None
-        for each in tables
+        table.snapshot is not None and not table.snapshot.is_done and table.failed is None
+        for table in tables
     )
     parts = [plural(len(tables), "table")]
     parts += [f"{count(copying)} copying"] if copying else []

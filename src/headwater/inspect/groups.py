@@ -63,7 +63,7 @@ def committed(cluster: KafkaCluster, groups: Iterable[str]) -> dict[str, list[Co
 
 
 def total_lag(commits: Iterable[Commit]) -> int:
-    return sum(each.lag or 0 for each in commits)
+    return sum(commit.lag or 0 for commit in commits)
 
 
 def listed(cluster: KafkaCluster) -> list[dict[str, Any]]:
@@ -88,7 +88,7 @@ def listed(cluster: KafkaCluster) -> list[dict[str, Any]]:
             "state": name_of(details[name].state),
             "type": kinds[name],
             "members": len(details[name].members),
-            "topics": len({each.partition.topic for each in commits[name]}),
+            "topics": len({commit.partition.topic for commit in commits[name]}),
             "lag": total_lag(commits[name]),
         }
         for name in names
@@ -115,7 +115,7 @@ def group_as_json(
         for member in group.members
         for each in member.assignment.topic_partitions
     }
-    known = {each.partition: each for each in commits}
+    known = {commit.partition: commit for commit in commits}
     for partition, (_, end) in cluster.bounds(owners.keys() - known.keys()).items():
         known[partition] = Commit(partition, None, end)
     partitions = [known[partition] for partition in sorted(known)]
@@ -197,7 +197,7 @@ def planned_seek(
         group,
         name_of(found.state),
         len(found.members),
-        {each: (before.get(each), after[each]) for each in partitions},
+        {partition: (before.get(partition), after[partition]) for partition in partitions},
     )
 
 
@@ -253,13 +253,16 @@ def _targets(
 
 
 def alter_offsets(cluster: KafkaCluster, group: str, offsets: dict[Partition, int]) -> None:
-    wanted = [TopicPartition(each.topic, each.number, at) for each, at in offsets.items()]
+    wanted = [TopicPartition(offset.topic, offset.number, at) for offset, at in offsets.items()]
     request = ConsumerGroupTopicPartitions(group, wanted)
     futures = cluster.admin.alter_consumer_group_offsets([request], request_timeout=15)
     answer = settled(futures, "move group")[group]
-    for each in answer.topic_partitions:
-        if each.error:
-            raise refused(each.error, f"cannot move group {group} in {each.topic}:{each.partition}")
+    for partition in answer.topic_partitions:
+        if partition.error:
+            raise refused(
+                partition.error,
+                f"cannot move group {group} in {partition.topic}:{partition.partition}",
+            )
 
 
 def described(cluster: KafkaCluster, groups: list[str]) -> dict[str, Any]:

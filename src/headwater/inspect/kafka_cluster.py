@@ -171,7 +171,9 @@ class KafkaCluster:
 
         A partition that cannot be asked at the moment (no leader) is left out. -1: none so late.
         """
-        wanted = {TopicPartition(each.topic, each.number): spec for each in partitions}
+        wanted = {
+            TopicPartition(partition.topic, partition.number): spec for partition in partitions
+        }
         if not wanted:
             return {}
         level = IsolationLevel.READ_COMMITTED if committed_only else IsolationLevel.READ_UNCOMMITTED
@@ -179,9 +181,9 @@ class KafkaCluster:
             wanted, isolation_level=level, request_timeout=REQUEST_TIMEOUT_S
         )
         found = {}
-        for each, future in answers.items():
+        for answer, future in answers.items():
             try:
-                found[Partition(each.topic, each.partition)] = future.result().offset
+                found[Partition(answer.topic, answer.partition)] = future.result().offset
             except KafkaException:
                 continue
         return found

@@ -41,7 +41,7 @@ class WriteState:
 
     @property
     def live(self) -> "Version | None":
-        return next((each for each in self.versions if each.is_live), None)
+        return next((version for version in self.versions if version.is_live), None)
 
     @property
     def position(self) -> "Position | None":
@@ -82,25 +82,25 @@ class WriteState:
 
     @property
     def has_late_alert(self) -> bool:
-        return any(each.get("late_alert") for each in self.operators.values())
+        return any(operator.get("late_alert") for operator in self.operators.values())
 
     def as_json(self) -> dict[str, Any]:
         rates = ("rows_per_s", "input_rows_per_s")
         return {
             **self.reported,
-            **({each: 0.0 for each in rates if each in self.reported} if self.is_idle else {}),
+            **({rate: 0.0 for rate in rates if rate in self.reported} if self.is_idle else {}),
             "idle_seconds": self.idle_s,
             "operators": self.operators,
             "write": self.name,
             "live_version": self.live.number if self.live else None,
             "versions": [
                 {
-                    "version": each.number,
-                    "is_live": each.is_live,
-                    "batch": each.position.batch if each.position else None,
-                    "offsets": each.position.offsets if each.position else None,
+                    "version": version.number,
+                    "is_live": version.is_live,
+                    "batch": version.position.batch if version.position else None,
+                    "offsets": version.position.offsets if version.position else None,
                 }
-                for each in self.versions
+                for version in self.versions
             ],
             "store_error": self.error,
             "lag": self.lag,
@@ -128,7 +128,7 @@ class PipelineState:
             return STOPPED if self.writes else NEW
         if self.is_starting:
             return status.STARTING
-        states = {each.reported.get("state", RUNNING) for each in self.writes}
+        states = {write.reported.get("state", RUNNING) for write in self.writes}
         if self.error is not None or "failed" in states:
             return "failed"
         return next(
@@ -138,7 +138,8 @@ class PipelineState:
     @property
     def is_well(self) -> bool:
         return self.state in _WELL and not any(
-            each.has_late_alert or each.error or each.reported.get("error") for each in self.writes
+            write.has_late_alert or write.error or write.reported.get("error")
+            for write in self.writes
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -149,7 +150,7 @@ class PipelineState:
             "error": self.error,
             "dead_letters": self.dead_letters,
             "late_rows": self.late_rows,
-            "writes": [each.as_json() for each in self.writes],
+            "writes": [write.as_json() for write in self.writes],
         }
 
 
@@ -184,7 +185,9 @@ def reported_writes(told: status.Status) -> dict[str, dict[str, Any]]:
         now = {"state": STOPPED}
     elif "" in told.writes:  # the function has not described them yet, or fails
         now = {"state": told.writes[""].get("state", STOPPED), "error": None, "hint": ""}
-    return {name: {**each, **now} for name, each in told.writes.items() if name and "sink" in each}
+    return {
+        name: {**write, **now} for name, write in told.writes.items() if name and "sink" in write
+    }
 
 
 def pipeline_state(
@@ -242,7 +245,7 @@ def write_state(
 ) -> WriteState:
     from headwater.pipelines.publishing.refused_rows import refused_count
 
-    live = next((each.number for each in store.versions if each.is_live), 1)
+    live = next((version.number for version in store.versions if version.is_live), 1)
     refused = refused_count(notes, f"{pipeline}/{name}", live)
     return WriteState(name, told, store.versions, store.error, ends, refused)
 

@@ -77,7 +77,7 @@ def share_groups(cluster: KafkaCluster, names: Iterable[str] | None = None) -> l
         )
         _verify(listed.error_code, None, f"cannot list the groups of {address}")
         here = sorted(
-            each.group_id for each in listed.groups if wanted is None or each.group_id in wanted
+            group.group_id for group in listed.groups if wanted is None or group.group_id in wanted
         )
         if here:
             offsets_version = supported[DescribeShareGroupOffsetsRequest.api_key][1]
@@ -127,7 +127,9 @@ def _members(group: ShareGroupDescribeResponseDescribedGroup) -> list[dict[str, 
             "client": member.client_id,
             "host": member.client_host,
             "topics": member.subscribed_topic_names,
-            "partitions": sum(len(each.partitions) for each in member.assignment.topic_partitions),
+            "partitions": sum(
+                len(partition.partitions) for partition in member.assignment.topic_partitions
+            ),
         }
         for member in group.members
     ]
@@ -143,15 +145,15 @@ def _progress(group: DescribeShareGroupOffsetsResponseGroup) -> list[Progress]:
 
     return sorted(
         Progress(
-            Partition(topic.topic_name, each.partition_index),
-            known(each.start_offset),
-            known(each.lag),
-            known(each.in_flight),
-            None if each.oldest_lock_age_ms < 0 else each.oldest_lock_age_ms / 1000,
+            Partition(topic.topic_name, partition.partition_index),
+            known(partition.start_offset),
+            known(partition.lag),
+            known(partition.in_flight),
+            None if partition.oldest_lock_age_ms < 0 else partition.oldest_lock_age_ms / 1000,
         )
         for topic in group.topics
-        for each in topic.partitions
-        if each.error_code == ErrorCode.NONE
+        for partition in topic.partitions
+        if partition.error_code == ErrorCode.NONE
     )
 
 
@@ -196,8 +198,8 @@ def redriven_until(
         request = ConsumerGroupTopicPartitions(group, wanted)
         futures |= cluster.admin.list_consumer_group_offsets([request], request_timeout=15)
     return {
-        Partition(each.topic, each.partition): each.offset
+        Partition(partition.topic, partition.partition): partition.offset
         for answer in settled(futures, "read the offsets of").values()
-        for each in answer.topic_partitions
-        if each.offset >= 0
+        for partition in answer.topic_partitions
+        if partition.offset >= 0
     }

@@ -107,7 +107,7 @@ def _writes(
 
 
 def _is_starting(told: status.Status) -> bool:
-    is_known = any("sink" in each for each in told.writes.values())
+    is_known = any("sink" in write for write in told.writes.values())
     return (
         told.is_running and not is_known and told.writes.get("", {}).get("state") == status.STARTING
     )
@@ -170,7 +170,7 @@ def _await_store(
 
 def _live(store: Store) -> Position | None:
     try:
-        return next((each.position for each in store.versions() if each.is_live), None)
+        return next((version.position for version in store.versions() if version.is_live), None)
     except PipelineError:
         raise
     except HeadwaterError:

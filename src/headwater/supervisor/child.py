@@ -179,8 +179,8 @@ class Child:
         await asyncio.to_thread(guard.end, str(self._around.data_dir), name, grace_s=grace_s)
         if sys.platform != "linux":
             _kill_group(life.process.pid)
-        for each in outputs:
-            each.close()
+        for output in outputs:
+            output.close()
 
     def _started(self) -> _Life:
         environment = {

@@ -61,13 +61,13 @@ def children_of(config: Config) -> list[ChildPlan]:
         arguments = ("console", "--json", *named)
         children.append(ChildPlan("console", CONSOLE, arguments, json_log, files=own))
     children += [_capture(config, name, (*named, "--json"), own) for name in config.captures]
-    together = [each.name for each in config.pipelines.values() if not each.isolated]
+    together = [pipeline.name for pipeline in config.pipelines.values() if not pipeline.isolated]
     if together:
         children.append(_pipelines(config, "pipelines", together, named, own))
     children += [
-        _pipelines(config, f"pipeline {each.name}", [each.name], named, own)
-        for each in config.pipelines.values()
-        if each.isolated
+        _pipelines(config, f"pipeline {pipeline.name}", [pipeline.name], named, own)
+        for pipeline in config.pipelines.values()
+        if pipeline.isolated
     ]
     return children
 
@@ -97,7 +97,7 @@ def _pipelines(
         PIPELINES,
         ("pipeline", "run", *names, "--json", *options),
         pipelines=tuple(names),
-        files=(*files, *(base / config.pipelines[each].file for each in names)),
+        files=(*files, *(base / config.pipelines[name].file for name in names)),
     )
 
 

@@ -86,7 +86,7 @@ def _pipelines(state_dir: Path, names: tuple[str, ...]) -> str | None:
         told = status.read(state_dir, name)
         if not told.is_running:
             return f"{name} is starting"
-        for each in told.writes.values():
-            if each.get("state") not in ("running", "waiting"):
-                return f"{name}: {each.get('error') or each.get('state')}"
+        for write in told.writes.values():
+            if write.get("state") not in ("running", "waiting"):
+                return f"{name}: {write.get('error') or write.get('state')}"
     return None

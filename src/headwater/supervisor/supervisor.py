@@ -102,12 +102,12 @@ class Supervisor:
         self._view.stopping(at_once=at_once)
         self._begin_end()
         if at_once:
-            for each in self.children:
-                each.kill()
+            for child in self.children:
+                child.kill()
 
     def _begin_end(self) -> None:
-        for each in self.children:
-            each.begin_end()
+        for child in self.children:
+            child.begin_end()
         self._stop.set()
 
     async def _supervise(self) -> None:
@@ -142,11 +142,11 @@ class Supervisor:
             raise
 
     def _has_broker(self) -> bool:
-        return any(each.plan.kind == BROKER for each in self.children)
+        return any(child.plan.kind == BROKER for child in self.children)
 
     def _environment(self) -> Mapping[str, str]:
         address = next(
-            (each.status.address for each in self.children if each.plan.kind == BROKER), None
+            (child.status.address for child in self.children if child.plan.kind == BROKER), None
         )
         return {**environment_of(self._config, address), **self._secrets}
 
@@ -167,7 +167,7 @@ class Supervisor:
 
     def _tell(self) -> None:
         """A disk that takes no file is no reason to stop."""
-        children = [each.status for each in self.children]
+        children = [child.status for child in self.children]
         known = status_file.SupervisorStatus(
             os.getpid(), self._began_at, self._stop.is_set(), children
         )
@@ -180,8 +180,8 @@ class Supervisor:
             self._cannot_tell = True
 
     def _look(self, lock: Lock) -> None:
-        for each in self.children:
-            each.look()
+        for child in self.children:
+            child.look()
         if self._guard.poll() is not None:
             assert self._guard.stdin is not None
             self._guard.stdin.close()

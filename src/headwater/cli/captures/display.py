@@ -159,7 +159,9 @@ class Bars:
         from rich.text import Text
 
         state = self._state
-        copying = {table: each for table, each in state.snapshots.items() if not each.is_done}
+        copying = {
+            table: snapshot for table, snapshot in state.snapshots.items() if not snapshot.is_done
+        }
         grid = Table.grid(padding=(0, 2))
         grid.add_column(no_wrap=True)
         grid.add_column(width=_BAR_CHARACTERS)

@@ -126,7 +126,7 @@ def _announce(
         }
         say(json.dumps(about))
     else:
-        exact = [each for each in settings.tables if not set(each) & set("*?[")]
+        exact = [table for table in settings.tables if not set(table) & set("*?[")]
         topic = f"{settings.name}.{exact[0] if exact else 'SCHEMA.TABLE'}"
         say(
             f"{styled(settings.name, 'bold green')} follows {styled(settings.shown_source, 'bold')}"

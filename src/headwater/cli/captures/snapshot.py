@@ -146,13 +146,13 @@ def _states(stored: Stored, tables: list[str]) -> Mapping[str, positions.TableSt
 
 
 def _copied_rows(stored: Stored, tables: list[str]) -> int:
-    return sum(each.snapshot.rows for each in _states(stored, tables).values() if each.snapshot)
+    return sum(state.snapshot.rows for state in _states(stored, tables).values() if state.snapshot)
 
 
 def _is_done(stored: Stored, tables: list[str]) -> bool:
     states = _states(stored, tables)
     return len(states) == len(set(tables)) and all(
-        each.snapshot is not None and each.snapshot.is_done for each in states.values()
+        state.snapshot is not None and state.snapshot.is_done for state in states.values()
     )
 
 

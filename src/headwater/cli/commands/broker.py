@@ -74,11 +74,11 @@ _ANY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 (asked about, not bound)
 def _flags() -> list["dataclasses.Field[object]"]:
     """Every setting of the broker itself; `bootstrap` is where clients look for one."""
     others = ("bootstrap", "topic_defaults", "group_defaults")
-    return [each for each in dataclasses.fields(BrokerSettings) if each.name not in others]
+    return [field for field in dataclasses.fields(BrokerSettings) if field.name not in others]
 
 
 def _run(args: argparse.Namespace) -> int:
-    flags = {f"broker.{each.name}": getattr(args, each.name) for each in _flags()}
+    flags = {f"broker.{flag.name}": getattr(args, flag.name) for flag in _flags()}
     flags |= {f"broker.topic_defaults.{name}": value for name, value in args.topic_defaults}
     settings = config.load(flags, path=args.config)
     own = settings.broker.advertise or settings.broker.listen

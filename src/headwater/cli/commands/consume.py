@@ -297,13 +297,13 @@ def _partitions(cluster: KafkaCluster, args: argparse.Namespace) -> list[Partiti
     if not re.fullmatch(r"\d+(,\d+)*", args.partitions):
         raise UsageError(f"-p {args.partitions} is no list of partitions", hint="as in -p 0,1")
     numbers = {int(number) for number in args.partitions.split(",")}
-    missing = numbers - {each.number for each in partitions}
+    missing = numbers - {partition.number for partition in partitions}
     if missing:
         raise RequestRefused(
             f"there is no partition {min(missing)} in {', '.join(topics)}",
             hint="`headwater topic describe TOPIC` lists the partitions",
         )
-    return [each for each in partitions if each.number in numbers]
+    return [partition for partition in partitions if partition.number in numbers]
 
 
 def _pattern(topic: str) -> re.Pattern[str]:

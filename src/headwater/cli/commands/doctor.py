@@ -59,7 +59,7 @@ def _run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(
             {
-                "settings": [dataclasses.asdict(each) for each in read.settings],
+                "settings": [dataclasses.asdict(setting) for setting in read.settings],
                 "checks": [dataclasses.asdict(each) for each in findings],
             }
         )
@@ -385,10 +385,10 @@ def _show(read: config.Config, findings: list[Finding]) -> None:
         return "-" if value is None else str(value)
 
     rows = [
-        (each.name, shown(each.value), each.source)
-        for each in read.settings
+        (setting.name, shown(setting.value), setting.source)
+        for setting in read.settings
         # There may be many captures, and most of their settings are nobody's concern.
-        if each.source != "default" or each.name.startswith(("broker.", "client."))
+        if setting.source != "default" or setting.name.startswith(("broker.", "client."))
     ]
     say(table(("setting", "value", "source"), rows))
     say()

@@ -35,7 +35,7 @@ def _list(args: argparse.Namespace) -> int:
     if args.json:
         print_json(groups)
     elif groups:
-        rows = [(*list(each.values())[:5], count(each["lag"])) for each in groups]
+        rows = [(*list(group.values())[:5], count(group["lag"])) for group in groups]
         say(table(("group", "state", "type", ">members", ">topics", ">lag"), rows))
     else:
         note("no groups yet; `headwater consume TOPIC -g NAME` makes one")
@@ -122,12 +122,14 @@ def _seek(args: argparse.Namespace) -> int:
     seek = planned_seek(cluster, args.group, wanted.first, args.topics)
     if not args.dry_run:
         seek.require_idle()
-        alter_offsets(cluster, args.group, {each: at for each, (_, at) in seek.changes.items()})
+        alter_offsets(
+            cluster, args.group, {partition: at for partition, (_, at) in seek.changes.items()}
+        )
     changes = seek.as_json()
     if args.json:
         print_json({"group": args.group, "dry_run": args.dry_run, "partitions": changes})
         return 0
-    cells = [["-" if cell is None else cell for cell in each.values()] for each in changes]
+    cells = [["-" if cell is None else cell for cell in change.values()] for change in changes]
     say(table(("topic", ">partition", ">before", ">after"), cells))
     if args.dry_run:
         note("nothing was changed (--dry-run)")

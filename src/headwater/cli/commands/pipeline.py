@@ -58,9 +58,9 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _cells(known: PipelineState) -> tuple[str, ...]:
-    lags = [each.lag for each in known.writes]
+    lags = [write.lag for write in known.writes]
     lag = "-" if not lags or None in lags else count(sum(each or 0 for each in lags))
-    writes = ", ".join(each.name for each in known.writes) or "-"
+    writes = ", ".join(write.name for write in known.writes) or "-"
     return known.name, known.file, known.state, writes, lag
 
 
@@ -92,8 +92,8 @@ def _show(known: PipelineState) -> None:
         say(f"  `headwater pipeline run {known.name}` starts it")
     for topic, number in known.dead_letters.items():
         say(styled(f"  {plural(number, 'record')} of {topic} unreadable: in {topic}.dlq", "yellow"))
-    for each in known.writes:
-        _show_write(known, each)
+    for write in known.writes:
+        _show_write(known, write)
     late = sum(known.late_rows.values())
     if late:
         say(f"  {plural(late, 'row')} put aside: in {known.name}.late")
@@ -129,11 +129,12 @@ def _show_write(known: PipelineState, write: WriteState) -> None:
         say(f"    last batch  {records} in {told['batch_ms']} ms ({rate}/s){ago}")
     if told.get("state_rows"):
         say(f"    state  {count(told['state_rows'])} rows, {size(told['state_bytes'])}")
-    for name, each in write.operators.items():
-        _show_operator(name, each)
+    for name, operator in write.operators.items():
+        _show_operator(name, operator)
     if len(write.versions) > 1:
         shown = ", ".join(
-            f"{each.number} (live)" if each.is_live else str(each.number) for each in write.versions
+            f"{version.number} (live)" if version.is_live else str(version.number)
+            for version in write.versions
         )
         say(f"    versions  {shown}")
 

@@ -34,7 +34,9 @@ def _list(args: argparse.Namespace) -> int:
             "topics": group.topics,
             "backlog": group.total("backlog"),
             "in_flight": group.total("in_flight"),
-            "dead_letters": sum(n for each, n in letters.items() if each.topic in group.topics),
+            "dead_letters": sum(
+                n for partition, n in letters.items() if partition.topic in group.topics
+            ),
         }
         for group in groups
     ]
@@ -42,8 +44,8 @@ def _list(args: argparse.Namespace) -> int:
         print_json(queues)
     elif queues:
         rows = [
-            [", ".join(cell) if isinstance(cell, list) else _cell(cell) for cell in each.values()]
-            for each in queues
+            [", ".join(cell) if isinstance(cell, list) else _cell(cell) for cell in queue.values()]
+            for queue in queues
         ]
         headers = ("queue", "state", ">members", "topics", ">backlog", ">in flight")
         say(table((*headers, ">dead letters"), rows))
@@ -69,10 +71,10 @@ def _describe(args: argparse.Namespace) -> int:
     if args.json:
         print_json(queues)
         return 0
-    for position, each in enumerate(queues):
+    for position, queue in enumerate(queues):
         if position:
             say()
-        _show(each)
+        _show(queue)
     return 0
 
 

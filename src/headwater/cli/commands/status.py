@@ -68,7 +68,7 @@ def _state(
     cluster = cluster_of(args)
     settings = loaded.broker
     metadata = cluster.metadata()
-    brokers = [address_of(each) for each in metadata.brokers.values()]
+    brokers = [address_of(broker) for broker in metadata.brokers.values()]
     topics = {name: each for name, each in metadata.topics.items() if not name.startswith("__")}
     partitions = all_partitions(topics)
     bounds = cluster.bounds(partitions)
@@ -78,8 +78,8 @@ def _state(
     without_leader = [
         str(Partition(name, number))
         for name, topic in metadata.topics.items()
-        for number, each in topic.partitions.items()
-        if each.leader < 0
+        for number, partition in topic.partitions.items()
+        if partition.leader < 0
     ]
     failed = int(metrics.get("headwater_storage_failed_partitions", 0))
     disk = _disk(cluster, brokers, metrics)
@@ -88,7 +88,7 @@ def _state(
     return {
         "ready": is_broker_ready
         and (up is None or up["ready"])
-        and all(each["ready"] for each in (*captures, *pipelines)),
+        and all(part["ready"] for part in (*captures, *pipelines)),
         "broker_ready": is_broker_ready,
         "up": up,
         "captures": captures,
@@ -152,22 +152,22 @@ def _metrics(address: str | None) -> tuple[dict[str, float], list[_Sample], str]
 def _falling_behind(samples: list[_Sample], warning_percent: int) -> list[dict[str, Any]]:
     """The groups that retention is about to pass, the worst partition of each topic."""
     lags = {
-        (each.name, *each.labels.values()): each.value
-        for each in samples
-        if each.name.startswith("headwater_group_lag_")
+        (sample.name, *sample.labels.values()): sample.value
+        for sample in samples
+        if sample.name.startswith("headwater_group_lag_")
     }
     worst: dict[tuple[str, str], dict[str, Any]] = {}
-    for each in samples:
-        if each.name != "headwater_group_retention_used_ratio":
+    for sample in samples:
+        if sample.name != "headwater_group_retention_used_ratio":
             continue
-        if each.value * 100 < warning_percent:
+        if sample.value * 100 < warning_percent:
             continue
-        where = tuple(each.labels.values())
-        known = worst.get((each.labels["group"], each.labels["topic"]))
-        if known is None or known["retention_used"] < each.value:
-            worst[each.labels["group"], each.labels["topic"]] = {
-                **each.labels,
-                "retention_used": each.value,
+        where = tuple(sample.labels.values())
+        known = worst.get((sample.labels["group"], sample.labels["topic"]))
+        if known is None or known["retention_used"] < sample.value:
+            worst[sample.labels["group"], sample.labels["topic"]] = {
+                **sample.labels,
+                "retention_used": sample.value,
                 "lag_bytes": lags.get(("headwater_group_lag_bytes", *where)),
                 "lag_seconds": lags.get(("headwater_group_lag_seconds", *where)),
             }
@@ -177,10 +177,10 @@ def _falling_behind(samples: list[_Sample], warning_percent: int) -> list[dict[s
 def _dropped(samples: list[_Sample]) -> dict[str, int]:
     """How many records overload policies did not take since the broker's start, by topic."""
     dropped: dict[str, int] = {}
-    for each in samples:
-        if each.name == "headwater_overload_dropped_records_total":
-            topic = each.labels["topic"]
-            dropped[topic] = dropped.get(topic, 0) + int(each.value)
+    for sample in samples:
+        if sample.name == "headwater_overload_dropped_records_total":
+            topic = sample.labels["topic"]
+            dropped[topic] = dropped.get(topic, 0) + int(sample.value)
     return dict(sorted(dropped.items(), key=lambda item: -item[1]))
 
 
@@ -192,7 +192,7 @@ def _disk(cluster: KafkaCluster, brokers: list[str], metrics: dict[str, float]) 
             directories = broker_request.log_dirs(address, cluster.properties).results
         except HeadwaterError:
             continue
-        known = [each for each in directories if each.total_bytes >= 0]
+        known = [directory for directory in directories if directory.total_bytes >= 0]
         if known:
             # Each directory may be a disk of its own; the one that fills first matters.
             least = min(known, key=lambda each: each.usable_bytes)

@@ -100,11 +100,14 @@ def _list(args: argparse.Namespace) -> int:
     rows = []
     for name, topic in sorted(topics.items()):
         partitions = [Partition(name, number) for number in topic.partitions]
-        known = [sizes[each] for each in partitions if each in sizes]
+        known = [sizes[partition] for partition in partitions if partition in sizes]
         records = sum(
-            high - low for low, high in (bounds[each] for each in partitions if each in bounds)
+            high - low
+            for low, high in (bounds[partition] for partition in partitions if partition in bounds)
         )
-        replicas = max((len(each.replicas) for each in topic.partitions.values()), default=0)
+        replicas = max(
+            (len(partition.replicas) for partition in topic.partitions.values()), default=0
+        )
         rows.append(
             {
                 "topic": name,
@@ -156,8 +159,8 @@ def _describe(args: argparse.Namespace) -> int:
         {
             "topic": name,
             "partitions": [
-                _partition(Partition(name, number), each, bounds, sizes, archives)
-                for number, each in sorted(topic.partitions.items())
+                _partition(Partition(name, number), partition, bounds, sizes, archives)
+                for number, partition in sorted(topic.partitions.items())
             ],
             "configs": _read_configs(cluster, name, all_of_them=args.all),
         }
@@ -195,9 +198,11 @@ def _partition(
 
 def _show(topic: dict[str, Any]) -> None:
     partitions = topic["partitions"]
-    records = sum(each["end_offset"] - each["start_offset"] for each in partitions
-                  if each["end_offset"] is not None)  # fmt: skip
-    known = [each["size_bytes"] for each in partitions if each["size_bytes"] is not None]
+    records = sum(partition["end_offset"] - partition["start_offset"] for partition in partitions
+                  if partition["end_offset"] is not None)  # fmt: skip
+    known = [
+        partition["size_bytes"] for partition in partitions if partition["size_bytes"] is not None
+    ]
     say(
         f"{styled(topic['topic'], 'bold')}  {plural(len(partitions), 'partition')},"
         f" {plural(records, _counted(topic))}, {size(sum(known) if known else None)} on disk"
@@ -208,15 +213,15 @@ def _show(topic: dict[str, Any]) -> None:
             (">partition", ">leader", "replicas", "in sync", ">start", ">end", ">size"),
             [
                 (
-                    each["partition"],
-                    each["leader"] if each["leader"] >= 0 else "none",
-                    ",".join(map(str, each["replicas"])),
-                    ",".join(map(str, each["in_sync"])),
-                    each["start_offset"],
-                    each["end_offset"],
-                    size(each["size_bytes"]),
+                    partition["partition"],
+                    partition["leader"] if partition["leader"] >= 0 else "none",
+                    ",".join(map(str, partition["replicas"])),
+                    ",".join(map(str, partition["in_sync"])),
+                    partition["start_offset"],
+                    partition["end_offset"],
+                    size(partition["size_bytes"]),
                 )
-                for each in partitions
+                for partition in partitions
             ],
         )
     )

@@ -32,7 +32,7 @@ def _run(args: argparse.Namespace) -> int:
         is_terminal=terminal() and not args.json,
         on_gone=lambda: os.kill(os.getpid(), signal.SIGTERM),  # `| head` has seen enough
     )
-    names = [each.name for each in children_of(loaded)]
+    names = [child.name for child in children_of(loaded)]
     view: View = JsonView(output) if args.json else TextView(output, loaded, names)
     try:
         asyncio.run(_supervise(loaded, view, secrets))

@@ -46,10 +46,10 @@ class _Online:
             raise refused_with(answer.error_code, answer.error_message, "cannot list users")
         mechanisms = {number: mechanism for mechanism, number in scram.NUMBERS.items()}
         return {
-            each.user: {
-                mechanisms[info.mechanism]: info.iterations for info in each.credential_infos
+            result.user: {
+                mechanisms[info.mechanism]: info.iterations for info in result.credential_infos
             }
-            for each in sorted(answer.results, key=lambda found: found.user)
+            for result in sorted(answer.results, key=lambda found: found.user)
         }
 
     def set_password(self, name: str, password: str) -> None:
@@ -89,7 +89,10 @@ class _Offline:
     def all(self) -> dict[str, dict[str, int]]:
         def read(users: Users) -> dict[str, dict[str, int]]:
             return {
-                name: {key: each.iterations for key, each in users.credentials(name).items()}
+                name: {
+                    key: credential.iterations
+                    for key, credential in users.credentials(name).items()
+                }
                 for name in users.names()
             }
 

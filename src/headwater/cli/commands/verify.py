@@ -110,8 +110,8 @@ def _show(verdict: "Verdict") -> None:
         f"{styled('different', 'bold red')}  {verdict.write} (version {verdict.version}):"
         f" {count(verdict.count)} of {plural(verdict.rows, 'row')} at {at}"
     )
-    for each in verdict.differences:
-        _show_difference(each)
+    for difference in verdict.differences:
+        _show_difference(difference)
     if verdict.count > len(verdict.differences):
         say(f"  … and {count(verdict.count - len(verdict.differences))} more")
 
@@ -142,8 +142,8 @@ def _as_json(verdict: "Verdict") -> dict[str, Any]:
         "different": verdict.count,
         "not_derived": verdict.not_derived,
         "differences": [
-            {"key": each.key, "stored": each.stored, "derived": each.derived}
-            for each in verdict.differences
+            {"key": difference.key, "stored": difference.stored, "derived": difference.derived}
+            for difference in verdict.differences
         ],
     }
 

@@ -32,7 +32,7 @@ def _wait(args: argparse.Namespace) -> int:
     began_s = time.monotonic()
     positions = wait(args.name, args.token, timeout_s=args.timeout, loaded=loaded)
     if args.json:
-        print_json({name: each.offsets for name, each in positions.items()})
+        print_json({name: position.offsets for name, position in positions.items()})
     else:
         took_s = time.monotonic() - began_s
         say(f"{', '.join(positions)}: there after {took_s:.2f} s")

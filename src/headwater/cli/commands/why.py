@@ -107,7 +107,7 @@ def _show(trace: dict[str, Any]) -> None:
     if causes:
         say()
         headers = ("topic", ">partition", ">offset", "time", "op", "used by", "record")
-        say(table(headers, ([*_cells(each)] for each in causes)))
+        say(table(headers, ([*_cells(cause)] for cause in causes)))
     if trace["count"] > len(causes):
         say(f"… and {count(trace['count'] - len(causes))} older; --limit shows more")
 

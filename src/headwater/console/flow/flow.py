@@ -117,12 +117,12 @@ def _add_topic(graph: Graph, name: str, topics: Mapping[str, TopicFlow]) -> None
 
 def _add_capture(graph: Graph, known: CaptureState, topics: Mapping[str, TopicFlow]) -> None:
     node_id = f"source:{known.name}"
-    names = [topic_name(known.name, each.table) for each in known.stored.tables.values()]
+    names = [topic_name(known.name, table.table) for table in known.stored.tables.values()]
     # Changes of tables, transactions, an outbox's topics.
     names += [
-        each
-        for each in topics
-        if each.startswith(f"{known.name}.") and not each.endswith(".dlq") and each not in names
+        topic
+        for topic in topics
+        if topic.startswith(f"{known.name}.") and not topic.endswith(".dlq") and topic not in names
     ]
     per_s = [topics[each].per_s or 0.0 for each in names if each in topics]
     total = sum(per_s)
@@ -141,8 +141,8 @@ def _add_capture(graph: Graph, known: CaptureState, topics: Mapping[str, TopicFl
         notes.append(f"{_shown_lag(lag_bytes, known.lag_s)} behind")
     else:
         copying = sum(
-            each.snapshot is not None and not each.snapshot.is_done
-            for each in known.stored.tables.values()
+            table.snapshot is not None and not table.snapshot.is_done
+            for table in known.stored.tables.values()
         )
         state = _well(total or copying)
         notes.append(f"copies {plural(copying, 'table')}" if copying else "follows")
@@ -243,7 +243,7 @@ def _pipeline_state(known: PipelineState) -> tuple[str, str | None]:
         case "never ran":
             return IDLE, None
         case "failed":
-            told = [known.error, *(each.reported.get("error") for each in known.writes)]
+            told = [known.error, *(write.reported.get("error") for write in known.writes)]
             error = next((each for each in told if each), "it fails")
             return BROKEN, error
         case "starting":
@@ -351,15 +351,15 @@ def _add_other_groups(
     """Thousands that lag less than those that are shown, as one."""
     if not groups:
         return
-    lag = sum(each.lag or 0 for each in groups)
+    lag = sum(group.lag or 0 for group in groups)
     node_id = f"group:{groups[0].name}+{len(groups) - 1}"
     notes = (f"{plural(lag, 'record')} behind" if lag else "up to date",)
     name = f"{count(len(groups))} more groups"
     graph.add(Node(node_id, GROUP, name, "/groups", WELL, notes, None, lag))
-    for topic in sorted({topic for each in groups for topic in each.topics if topic in topics}):
+    for topic in sorted({topic for group in groups for topic in group.topics if topic in topics}):
         _add_topic(graph, topic, topics)
         graph.join(Edge(_topic_id(topic), node_id, topics[topic].per_s))
 
 
 def _href(*parts: str) -> str:
-    return "/" + "/".join(quote(each, safe="") for each in parts) + "/"
+    return "/" + "/".join(quote(part, safe="") for part in parts) + "/"

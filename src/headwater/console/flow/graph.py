@@ -68,13 +68,13 @@ class Graph:
 
     @property
     def causes(self) -> list[Node]:
-        return [each for each in self.nodes.values() if each.cause is not None]
+        return [node for node in self.nodes.values() if node.cause is not None]
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "nodes": [each.as_json() for each in self.nodes.values()],
-            "edges": [each.as_json() for each in self.edges.values()],
-            "causes": [{"id": each.id, "cause": each.cause} for each in self.causes],
+            "nodes": [node.as_json() for node in self.nodes.values()],
+            "edges": [edge.as_json() for edge in self.edges.values()],
+            "causes": [{"id": cause.id, "cause": cause.cause} for cause in self.causes],
         }
 
 

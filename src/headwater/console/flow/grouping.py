@@ -113,5 +113,5 @@ def _number_in(node: Node) -> int:
 
 
 def _sum(numbers: Iterable[float | None]) -> Any:
-    known = [each for each in numbers if each is not None]
+    known = [number for number in numbers if number is not None]
     return sum(known) if known else None

@@ -64,7 +64,7 @@ def layout(graph: Graph) -> Layout:
         _drawn(edge, columns_of, places)
         for edge in sorted(graph.edges.values(), key=lambda each: (each.source, each.target))
     ]
-    width = max((each.x for each in nodes), default=0) + WIDTH + _MARGIN
+    width = max((node.x for node in nodes), default=0) + WIDTH + _MARGIN
     height = max((y for _, y in places.values()), default=0) + HEIGHT + _MARGIN
     return Layout(nodes, edges, width, height)
 

@@ -25,7 +25,7 @@ _CHANGES_AGE_S: Final = 10.0
 
 async def _captures(request: Request) -> Response:
     state = await overview_of(request).project()
-    captures = [_told(each) for each in state.captures]
+    captures = [_told(capture) for capture in state.captures]
     return shown(request, "captures.html", {"captures": captures})
 
 
@@ -50,7 +50,9 @@ async def _capture(request: Request) -> Response:
     supervised = f"capture {known.name}"
     data |= {
         "schema_changes": changes,
-        "process": next((each for each in processes if each.get("name") == supervised), None),
+        "process": next(
+            (process for process in processes if process.get("name") == supervised), None
+        ),
     }
     recent = await jobs.about(request, address_of(known.name))
     return shown(request, "capture.html", data, address=address_of(known.name), recent=recent[:5])
@@ -104,7 +106,7 @@ async def _existing(overview: Overview, name: str) -> CaptureState:
     state = await overview.project()
     known = state.capture(name)
     if known is None:
-        raise no_such("capture", name, [each.name for each in state.captures])
+        raise no_such("capture", name, [capture.name for capture in state.captures])
     return known
 
 

@@ -32,11 +32,11 @@ _MOST_PARTITIONS: Final = 500  # on a page; all are in the JSON
 
 
 async def _groups(request: Request) -> Response:
-    groups = [each for each in await overview_of(request).groups() if each.kind != "share"]
+    groups = [group for group in await overview_of(request).groups() if group.kind != "share"]
     page = page_of(
         request, groups, columns=_COLUMNS, default_sort="-lag", text=lambda each: each.name
     )
-    data: dict[str, Any] = {**page.as_json(), "groups": [each.as_json() for each in page.rows]}
+    data: dict[str, Any] = {**page.as_json(), "groups": [row.as_json() for row in page.rows]}
     return shown(request, "groups.html", data, listing=page)
 
 
@@ -100,7 +100,9 @@ def _sought(
     seek = planned_seek(overview.kafka, name, to, topics)
     if is_confirmed:
         seek.require_idle()
-        alter_offsets(overview.kafka, name, {each: at for each, (_, at) in seek.changes.items()})
+        alter_offsets(
+            overview.kafka, name, {change: at for change, (_, at) in seek.changes.items()}
+        )
     return seek
 
 

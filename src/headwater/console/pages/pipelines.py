@@ -27,7 +27,9 @@ async def _pipelines(request: Request) -> Response:
     overview = overview_of(request)
     state = await overview.project()
     return shown(
-        request, "pipelines.html", {"pipelines": [told(overview, each) for each in state.pipelines]}
+        request,
+        "pipelines.html",
+        {"pipelines": [told(overview, pipeline) for pipeline in state.pipelines]},
     )
 
 
@@ -128,7 +130,7 @@ async def existing(overview: Overview, name: str) -> PipelineState:
     state = await overview.project()
     known = state.pipeline(name)
     if known is None:
-        raise no_such("pipeline", name, [each.name for each in state.pipelines])
+        raise no_such("pipeline", name, [pipeline.name for pipeline in state.pipelines])
     return known
 
 
@@ -140,7 +142,7 @@ def told(overview: Overview, known: PipelineState) -> dict[str, Any]:
     data |= {
         "hint": known.hint,
         "health": health_of(known),
-        "lag": None if not lags or None in lags else sum(each or 0 for each in lags),
+        "lag": None if not lags or None in lags else sum(lag or 0 for lag in lags),
         "records_per_s": max(
             (rates[n] for each in known.writes if (n := f"{known.name}/{each.name}") in rates),
             default=None,

@@ -31,7 +31,7 @@ _COLUMNS: Final = {
 
 async def _queues(request: Request) -> Response:
     groups, letters = await overview_of(request).queues()
-    rows = [_row(each, letters) for each in groups]
+    rows = [_row(group, letters) for group in groups]
     page = page_of(
         request,
         rows,
@@ -59,7 +59,9 @@ async def _queue(request: Request) -> Response:
             }
             for each in group.progress
         ],
-        "dead_letters_by_topic": {each: letters[each] for each in group.topics if each in letters},
+        "dead_letters_by_topic": {
+            topic: letters[topic] for topic in group.topics if topic in letters
+        },
     }
     recent = await jobs.about(request, address_of(group.name))
     return shown(request, "queue.html", data, address=address_of(group.name), recent=recent[:5])
@@ -99,9 +101,9 @@ async def _redrive(request: Request) -> Response:
 
 
 def _existing(groups: list[ShareGroup], name: str) -> ShareGroup:
-    found = next((each for each in groups if each.name == name), None)
+    found = next((group for group in groups if group.name == name), None)
     if found is None:
-        raise no_such("queue", name, [each.name for each in groups[:1000]])
+        raise no_such("queue", name, [group.name for group in groups[:1000]])
     return found
 
 
@@ -113,7 +115,7 @@ def _row(group: ShareGroup, letters: dict[str, int]) -> dict[str, Any]:
         "topics": group.topics,
         "backlog": group.total("backlog"),
         "in_flight": group.total("in_flight"),
-        "dead_letters": sum(letters.get(each, 0) for each in group.topics),
+        "dead_letters": sum(letters.get(topic, 0) for topic in group.topics),
     }
 
 

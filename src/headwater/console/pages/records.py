@@ -59,7 +59,7 @@ async def _records(request: Request) -> Response:
     screen: Screen = await access.call(records.with_fetcher, access, read)
     data = {
         "topic": topic.name,
-        "records": [record_json(each) for each in screen.records],
+        "records": [record_json(record) for record in screen.records],
         "older": records.positions_text(screen.before) if screen.has_older else None,
         "newer": records.positions_text(screen.behind) if screen.has_newer else None,
         "starts": screen.starts,
@@ -85,7 +85,7 @@ async def _records(request: Request) -> Response:
 
 def chosen_partitions(topic: Topic, text: str) -> list[int]:
     """All, if they are not too many to be shown together; NoSuchThing."""
-    numbers = [each.number for each in topic.partitions]
+    numbers = [partition.number for partition in topic.partitions]
     if text:
         number = whole(text, -1)
         if number not in numbers:
@@ -244,7 +244,7 @@ async def _export(request: Request) -> Response:
     access: Access = console.access(request)
     topic = await existing(access, request.path_params["topic"])
     query = request.query_params
-    numbers = [each.number for each in topic.partitions]
+    numbers = [partition.number for partition in topic.partitions]
     partitions = chosen_partitions(topic, query["partition"]) if query.get("partition") else numbers
     is_raw = query.get("format") == "raw"
     given = query.get("since", "").strip()

@@ -139,7 +139,7 @@ def _positions(write: WriteState) -> list[dict[str, Any]]:
 
 def address_of(known: PipelineState, write: WriteState) -> str:
     parts = (known.name, write.reported["sink"], write.reported["table"])
-    return "/stores/" + "/".join(quote(each, safe="") for each in parts) + "/"
+    return "/stores/" + "/".join(quote(part, safe="") for part in parts) + "/"
 
 
 _PATH: Final = "/stores/{pipeline}/{sink}/{table:path}/"

@@ -32,7 +32,7 @@ async def _topics(request: Request) -> Response:
     access: Access = request.app.state.console.access(request)
     reading = await access.topics()
     with_internal = request.query_params.get("internal") == "1"
-    topics = [each for each in reading.topics.values() if with_internal or not each.is_internal]
+    topics = [topic for topic in reading.topics.values() if with_internal or not topic.is_internal]
     page = page_of(
         request,
         topics,
@@ -46,7 +46,7 @@ async def _topics(request: Request) -> Response:
         "cluster_id": reading.cluster_id,
         "brokers": reading.brokers,
         **page.as_json(),
-        "topics": [each.as_json() for each in page.rows],
+        "topics": [row.as_json() for row in page.rows],
     }
     return shown(request, "topics.html", data, listing=page)
 
@@ -60,14 +60,14 @@ async def _topic(request: Request) -> Response:
     reading = await access.topics()
     data = {
         **topic.as_json(),
-        "partitions": [each.as_json() for each in topic.partitions],
+        "partitions": [partition.as_json() for partition in topic.partitions],
         "brokers": reading.brokers,
         "configs": configs,
     }
     # Where compaction makes holes, the difference of two offsets counts no records.
     is_compacted = any(
-        each["name"] == "cleanup.policy" and "compact" in (each["value"] or "")
-        for each in configs or ()
+        config["name"] == "cleanup.policy" and "compact" in (config["value"] or "")
+        for config in configs or ()
     )
     return shown(request, "topic.html", data, tab="overview", is_compacted=is_compacted)
 

@@ -74,7 +74,7 @@ class Project:
         )
         state_dir = loaded.state_dir()
         statuses = {name: status.read(state_dir, name) for name in loaded.pipelines}
-        writes = {name: reported_writes(each) for name, each in statuses.items()}
+        writes = {name: reported_writes(statuse) for name, statuse in statuses.items()}
         ends = self._ends(
             {
                 topic

@@ -88,7 +88,7 @@ class LagHistory:
 
     def add(self, groups: Iterable[GroupLag], at: float) -> None:
         """`at` is of time.time()."""
-        lagging = {each.name: each.lag for each in groups if each.lag is not None}
+        lagging = {group.name: group.lag for group in groups if group.lag is not None}
         since_s = time.monotonic() - _WATCHED_S
         self._watched = {
             name: seen_s

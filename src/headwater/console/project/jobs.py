@@ -109,7 +109,9 @@ class Job:
         """As a person would type it."""
         import shlex
 
-        return shlex.join(("headwater", *(each for each in self.arguments if each != "--")))
+        return shlex.join(
+            ("headwater", *(argument for argument in self.arguments if argument != "--"))
+        )
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -194,13 +196,13 @@ class Jobs:
 
     def kill(self) -> None:
         """At once, and without an event loop: what a console that ends has not ended in order."""
-        for each in self._jobs.values():
-            if each.pid is not None:
+        for job in self._jobs.values():
+            if job.pid is not None:
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(each.pid, signal.SIGKILL)
+                    os.killpg(job.pid, signal.SIGKILL)
 
     def _forget_old(self) -> None:
-        ended = [each for each in self._jobs.values() if each.has_ended]
+        ended = [job for job in self._jobs.values() if job.has_ended]
         for each in ended[: max(0, len(ended) - _KEPT)]:
             del self._jobs[each.id]
 

@@ -89,7 +89,7 @@ class Overview:
             groups = await self._read_groups()
         except HeadwaterError:
             groups = []  # one may see the flow without the right to see groups
-        if any(each.kind == SHARE for each in groups):
+        if any(group.kind == SHARE for group in groups):
             groups = await self._with_backlogs(groups)
         # In a thread: thousands of groups take a while.
         return await self.access.call(
@@ -100,7 +100,7 @@ class Overview:
             groups,
             self.writes.lags_s(),
             self.writes.read_per_s(),
-            {name for name, each in self.config.sinks.items() if each.kind == "topic"} | {"topic"},
+            {name for name, sink in self.config.sinks.items() if sink.kind == "topic"} | {"topic"},
         )
 
     async def _with_backlogs(self, groups: list[GroupLag]) -> list[GroupLag]:
@@ -110,17 +110,17 @@ class Overview:
         except HeadwaterError:
             return groups
         told = {
-            each.name: GroupLag(
-                each.name, each.state, SHARE, tuple(each.topics), each.total("backlog")
+            queue.name: GroupLag(
+                queue.name, queue.state, SHARE, tuple(queue.topics), queue.total("backlog")
             )
-            for each in queues
+            for queue in queues
         }
-        return [told.get(each.name, each) for each in groups]
+        return [told.get(group.name, group) for group in groups]
 
     def forget(self, *names: Any) -> None:
         """After a change: the next one to ask is told the new state."""
-        for each in names:
-            self.access.shared.forget(each)
+        for name in names:
+            self.access.shared.forget(name)
 
     async def _read_project(self) -> ProjectState:
         def read() -> ProjectState:
@@ -188,7 +188,7 @@ def _topic_flows(
     topics: Reading, project: ProjectState, groups: list[GroupLag]
 ) -> dict[str, TopicFlow]:
     """Those that something here reads or writes, and so many of the others, the busiest first."""
-    shown = [each for each in topics.topics.values() if not each.is_internal]
+    shown = [topic for topic in topics.topics.values() if not topic.is_internal]
     joined = {name for group in groups for name in group.topics}
     joined |= {
         name
@@ -203,7 +203,7 @@ def _topic_flows(
         if each.name not in joined and not (captured and each.name.startswith(captured))
     ]
     others.sort(key=lambda each: (-(each.records_per_s or 0), each.name))
-    left_out = {each.name for each in others[_MOST_TOPICS:]}
+    left_out = {other.name for other in others[_MOST_TOPICS:]}
     return {
         each.name: TopicFlow(each.records, each.records_per_s)
         for each in shown

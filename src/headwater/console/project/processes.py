@@ -12,4 +12,4 @@ def read_processes(config: Config) -> list[dict[str, Any]]:
     """[] if nobody supervises here."""
     base = config.path.parent if config.path else Path.cwd()
     found = status_file.read(base / config.broker.data_dir)
-    return [dataclasses.asdict(each) for each in found.children] if found else []
+    return [dataclasses.asdict(child) for child in found.children] if found else []

@@ -59,7 +59,7 @@ class WriteHistory:
         now = samples[-1]
         if not now.lag:
             return 0.0
-        passed = next(each for each in samples if each.end > (now.read or 0))
+        passed = next(sample for sample in samples if sample.end > (now.read or 0))
         return now.at - passed.at
 
     def lags_s(self) -> dict[str, float]:
@@ -70,9 +70,9 @@ class WriteHistory:
         rates = {}
         for name, samples in self._samples.items():
             known = [
-                each
-                for each in samples
-                if each.read is not None and samples[-1].at - each.at <= _RATE_OVER_S
+                sample
+                for sample in samples
+                if sample.read is not None and samples[-1].at - sample.at <= _RATE_OVER_S
             ]
             if len(known) >= 2:
                 first, last = known[0], known[-1]
@@ -85,22 +85,25 @@ class WriteHistory:
         """For uPlot: (label, attribute of a sample) each."""
         samples = self._samples.get(name, ())
         return {
-            "x": [each.at for each in samples],
+            "x": [sample.at for sample in samples],
             "series": [
-                {"label": label, "y": [getattr(each, attribute) for each in samples]}
+                {"label": label, "y": [getattr(sample, attribute) for sample in samples]}
                 for label, attribute in series
             ],
         }
 
 
 def _sample(write: WriteState, at: float, *, is_running: bool) -> Sample:
-    told = write.reported if is_running else {}
-    batch = {} if write.is_idle else told
+    reported = write.reported if is_running else {}
+    batch = {} if write.is_idle else reported
     end = sum(sum(ends.values()) for ends in write.ends.values())
     lag = write.lag
-    gaps = [each["watermark_gap_s"] for each in write.operators.values() if "watermark_gap_s" in
-            each]  # fmt: skip
-    operators = [each.get("state_bytes") or 0 for each in write.operators.values()]
+    gaps = [
+        operator["watermark_gap_s"]
+        for operator in write.operators.values()
+        if "watermark_gap_s" in operator
+    ]
+    operators = [operator.get("state_bytes") or 0 for operator in write.operators.values()]
     return Sample(
         at,
         None if lag is None else end - lag,
@@ -108,6 +111,6 @@ def _sample(write: WriteState, at: float, *, is_running: bool) -> Sample:
         batch.get("batch_ms"),
         batch.get("store_ms"),
         0.0 if told and write.is_idle else batch.get("rows_per_s"),
-        (told.get("state_bytes") or 0) + sum(operators) if told else None,
+        (reported.get("state_bytes") or 0) + sum(operators) if told else None,
         max(gaps, default=None),
     )

@@ -39,11 +39,11 @@ def read_configs(cluster: Cluster, topic: str) -> list[dict[str, Any]] | None:
         )
     return [
         {
-            "name": each.name,
-            "value": None if each.is_sensitive else each.value,
-            "source": _SOURCES.get(each.config_source, "unknown"),
-            "is_changed": each.config_source == 1,
-            "documentation": getattr(each, "documentation", None),
+            "name": config.name,
+            "value": None if config.is_sensitive else config.value,
+            "source": _SOURCES.get(config.config_source, "unknown"),
+            "is_changed": config.config_source == 1,
+            "documentation": getattr(config, "documentation", None),
         }
-        for each in sorted(result.configs, key=lambda each: each.name)
+        for config in sorted(result.configs, key=lambda config: config.name)
     ]

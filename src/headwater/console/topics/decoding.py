@@ -64,8 +64,8 @@ class Shown(NamedTuple):
         if self.form == "debezium":
             data |= {
                 "operation": self.operation,
-                "changes": [{**each._asdict(), "is_changed": each.is_changed}
-                            for each in self.changes],
+                "changes": [{**change._asdict(), "is_changed": change.is_changed}
+                            for change in self.changes],
                 "source": self.source,
             }  # fmt: skip
         return data
@@ -121,10 +121,10 @@ def _change_preview(data: bytes) -> str | None:
     except _Unfit:
         return None
     if event.has_before and event.has_after:
-        told = [f"{each.column} {each.before} → {each.after}" for each in event.changes
-                if each.is_changed]  # fmt: skip
+        told = [f"{change.column} {change.before} → {change.after}" for change in event.changes
+                if change.is_changed]  # fmt: skip
     else:
-        told = [f"{each.column} {each.after or each.before}" for each in event.changes]
+        told = [f"{change.column} {change.after or change.before}" for change in event.changes]
     return f"{event.operation} {', '.join(told) or 'nothing'}"
 
 

@@ -103,8 +103,8 @@ def newest(
     )  # fmt: skip
     records = [each for each, _ in zip(merged, range(rows), strict=False)]
     firsts = dict(tops)
-    for each in records:
-        firsts[each.partition] = each.offset
+    for record in records:
+        firsts[record.partition] = record.offset
     for partition, (some, lowest) in found.items():
         if not some:  # nothing but holes
             firsts[partition] = lowest
@@ -125,8 +125,8 @@ def following(
     merged = heapq.merge(*found.values(), key=lambda each: each.timestamp_ms or 0)
     records = [each for each, _ in zip(merged, range(rows), strict=False)]
     behind = dict(froms)
-    for each in records:
-        behind[each.partition] = each.offset + 1
+    for record in records:
+        behind[record.partition] = record.offset + 1
     for partition, some in found.items():
         if not some:
             behind[partition] = ends[partition]
@@ -180,16 +180,16 @@ def stretch(
     """The records with start <= offset < end; what retention takes meanwhile is left out."""
     while start < end:
         try:
-            for each in fetcher.records(topic, partition, start, end):
+            for record in fetcher.records(topic, partition, start, end):
                 yield Record(
                     partition,
-                    each.offset,
-                    each.timestamp_ms if each.timestamp_ms >= 0 else None,
-                    _cut(each.key, most_bytes),
-                    _cut(each.value, most_bytes),
-                    _headers(each.headers, most_bytes),
+                    record.offset,
+                    record.timestamp_ms if record.timestamp_ms >= 0 else None,
+                    _cut(record.key, most_bytes),
+                    _cut(record.value, most_bytes),
+                    _headers(record.headers, most_bytes),
                 )
-                start = each.offset + 1
+                start = record.offset + 1
             return
         except DataLost as lost:
             if lost.first <= start:
@@ -219,7 +219,7 @@ def records_of(batch: "pa.RecordBatch", partition: int, most_bytes: int) -> Iter
             None if at_us is None else at_us // 1000,
             _part(keys[row], most_bytes),
             _part(values[row], most_bytes),
-            _headers(((each["name"], each["value"]) for each in pairs), most_bytes),
+            _headers(((pair["name"], pair["value"]) for pair in pairs), most_bytes),
         )
 
 

@@ -224,7 +224,9 @@ class Searches:
 
     def _forget(self, most: int, user: str | None = None) -> None:
         """The oldest that have ended, beyond so many, of one user or of all."""
-        of_user = [each for each in self._searches.values() if user is None or each.user == user]
+        of_user = [
+            search for search in self._searches.values() if user is None or search.user == user
+        ]
         ended = [each for each in of_user if not each.is_running]
         for each in ended[: max(len(of_user) - most, 0)]:
             del self._searches[each.id]
@@ -238,8 +240,8 @@ class Searches:
         return found
 
     def close(self) -> None:
-        for each in self._searches.values():
-            each.cancel()
+        for search in self._searches.values():
+            search.cancel()
 
 
 def _load() -> None:

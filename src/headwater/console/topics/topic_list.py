@@ -68,11 +68,11 @@ class Topic:
             "topic": self.name,
             "is_internal": self.is_internal,
             "partitions": len(self.partitions),
-            "replicas": max((len(each.replicas) for each in self.partitions), default=0),
+            "replicas": max((len(partition.replicas) for partition in self.partitions), default=0),
             "records": self.records,
             "size_bytes": self.size_bytes,
             "records_per_s": self.records_per_s,
-            "without_leader": sum(each.leader is None for each in self.partitions),
+            "without_leader": sum(partition.leader is None for partition in self.partitions),
         }
 
 
@@ -113,13 +113,17 @@ def read_topics(cluster: Cluster, rates: Rates) -> Reading:
     patience = cluster.patience("the broker does not answer")
     request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
     metadata = cluster.ask_any(request, MetadataResponse, patience, first=4, last=12)
-    brokers = {each.node_id: join_address(each.host, each.port) for each in metadata.brokers}
+    brokers = {
+        broker.node_id: join_address(broker.host, broker.port) for broker in metadata.brokers
+    }
     led: dict[str, dict[str, list[int]]] = {}  # address: topic: partitions
     for topic in metadata.topics:
-        for each in topic.partitions:
-            address = brokers.get(each.leader_id)
+        for partition in topic.partitions:
+            address = brokers.get(partition.leader_id)
             if address is not None and topic.name:
-                led.setdefault(address, {}).setdefault(topic.name, []).append(each.partition_index)
+                led.setdefault(address, {}).setdefault(topic.name, []).append(
+                    partition.partition_index
+                )
     starts = _offsets(cluster, led, EARLIEST)
     ends = _offsets(cluster, led, LATEST)
     sizes = _sizes(cluster, brokers.values())
@@ -159,23 +163,23 @@ def _topic(
     name = topic.name
     partitions = tuple(
         Partition(
-            each.partition_index,
-            each.leader_id if each.leader_id >= 0 else None,
-            tuple(each.replica_nodes),
-            tuple(each.isr_nodes),
-            starts.get((name, each.partition_index)),
-            ends.get((name, each.partition_index)),
-            sizes.get((name, each.partition_index)),
+            partition.partition_index,
+            partition.leader_id if partition.leader_id >= 0 else None,
+            tuple(partition.replica_nodes),
+            tuple(partition.isr_nodes),
+            starts.get((name, partition.partition_index)),
+            ends.get((name, partition.partition_index)),
+            sizes.get((name, partition.partition_index)),
         )
-        for each in sorted(topic.partitions, key=lambda each: each.partition_index)
+        for partition in sorted(topic.partitions, key=lambda partition: partition.partition_index)
     )
-    known = [each.size_bytes for each in partitions if each.size_bytes is not None]
+    known = [partition.size_bytes for partition in partitions if partition.size_bytes is not None]
     return Topic(
         name,
         topic.is_internal or name.startswith("__"),
         partitions,
-        sum(each.records or 0 for each in partitions),
-        sum(each.end_offset or 0 for each in partitions),
+        sum(partition.records or 0 for partition in partitions),
+        sum(partition.end_offset or 0 for partition in partitions),
         sum(known) if known else None,
     )
 
@@ -192,8 +196,10 @@ def _offsets(
                 ListOffsetsRequestListOffsetsTopic(
                     name=name,
                     partitions=[
-                        ListOffsetsRequestListOffsetsPartition(partition_index=each, timestamp=at)
-                        for each in partitions
+                        ListOffsetsRequestListOffsetsPartition(
+                            partition_index=partition, timestamp=at
+                        )
+                        for partition in partitions
                     ],
                 )
                 for name, partitions in topics.items()
@@ -201,9 +207,9 @@ def _offsets(
         )
         answer = _asked(cluster, address, request, ListOffsetsResponse, 2, 6)
         for topic in answer.topics if answer is not None else ():
-            for each in topic.partitions:
-                if not each.error_code and each.offset >= 0:
-                    found[topic.name, each.partition_index] = each.offset
+            for partition in topic.partitions:
+                if not partition.error_code and partition.offset >= 0:
+                    found[topic.name, partition.partition_index] = partition.offset
     return found
 
 
@@ -215,8 +221,10 @@ def _sizes(cluster: Cluster, addresses: Iterable[str]) -> dict[tuple[str, int], 
         answer = _asked(cluster, address, request, DescribeLogDirsResponse, 1, 4)
         for directory in answer.results if answer is not None else ():
             for topic in directory.topics:
-                for each in topic.partitions:
-                    sizes.setdefault((topic.name, each.partition_index), each.partition_size)
+                for partition in topic.partitions:
+                    sizes.setdefault(
+                        (topic.name, partition.partition_index), partition.partition_size
+                    )
     return sizes
 
 

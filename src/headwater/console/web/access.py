@@ -47,8 +47,8 @@ class Access:
 
     def close(self) -> None:
         self._cluster.close()
-        for each in self._parts.values():
-            each.close()
+        for part in self._parts.values():
+            part.close()
 
     def part(self, kind: type[_P], make: Callable[[], _P]) -> _P:
         """What some pages keep for this user: made when it is first asked for, closed with it."""

@@ -128,7 +128,7 @@ class Console:
     def exposition(self) -> str:
         """Prometheus' text."""
         family = prometheus_text.family
-        readings = sum(each.shared.asked for each in self._accesses.values())
+        readings = sum(access.shared.asked for access in self._accesses.values())
         answers = [({"status": str(status)}, number) for status, number in self.requests.items()]
         lines = [
             *family("headwater_console_requests_total", "counter", "Requests answered.", answers),

@@ -148,9 +148,9 @@ class _Door:
     async def close(self) -> None:
         """Lets nobody in any more; requests that are under way go on."""
         self._accepting.cancel()
-        for each in self._visitors:
-            if each.connection is None:
-                each.end()
+        for visitor in self._visitors:
+            if visitor.connection is None:
+                visitor.end()
         await asyncio.gather(self._accepting, return_exceptions=True)
 
     async def _accept(self, listening: socket.socket) -> None:
@@ -204,9 +204,9 @@ class _Door:
 
     def _end_some(self, network: str) -> bool:
         waiting = [
-            (since_s, each)
-            for each in self._visitors
-            if each.network == network and (since_s := each.waits_since_s()) is not None
+            (since_s, visitor)
+            for visitor in self._visitors
+            if visitor.network == network and (since_s := visitor.waits_since_s()) is not None
         ]
         waiting.sort(key=lambda each: each[0])
         for _, each in waiting[:_ENDED_AT_ONCE]:
