@@ -65,7 +65,7 @@ def main() -> NoReturn:
 
 
 def _open_standard_streams() -> None:
-    """Whoever starts us may have closed them (`>&-`): then they lead nowhere, and no file that we
+    """The parent may have closed them (`>&-`): then they lead nowhere, and no file that we
     open takes their place.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
@@ -124,7 +124,7 @@ def _dispatch(argv: list[str]) -> int:
         if not rest or rest[0] in ("-h", "--help", "help"):
             lines = [f"  {each:10} {command.summary}" for each, command in commands.items()]
             say(f"usage: {prog} COMMAND …\n\n{summary}\n\n" + "\n".join(lines))
-            say(f"\n`{prog} COMMAND --help` tells more")
+            say(f"\n`{prog} COMMAND --help` shows more")
             return 0 if rest else 2
         subcommand, *rest = rest
         if subcommand not in commands:
@@ -142,16 +142,16 @@ def _overview() -> str:
         "usage: headwater COMMAND …\n\n"
         "Keeps every derived store in step with its source, through one durable log.\n\n"
         + "\n".join(lines)
-        + "\n\n`headwater COMMAND --help` tells more; `headwater demo` is the place to begin"
+        + "\n\n`headwater COMMAND --help` shows more; `headwater demo` is the place to start"
     )
 
 
-def _unknown_command(name: str, prog: str, known: list[str]) -> UsageError:
-    meant = nearest(name, known)
+def _unknown_command(name: str, prog: str, commands: list[str]) -> UsageError:
+    meant = nearest(name, commands)
     return UsageError(
         f"{prog} has no command {name}",
-        detail="" if meant else "commands: " + ", ".join(known),
-        hint=f"did you mean `{prog} {meant}`?" if meant else f"`{prog} --help` tells more",
+        detail="" if meant else "commands: " + ", ".join(commands),
+        hint=f"did you mean `{prog} {meant}`?" if meant else f"`{prog} --help` shows more",
     )
 
 

@@ -4,7 +4,7 @@
 
 How far it is, is committed for the group `headwater.redrive.<topic>` in the same transaction as
 the records. So an interrupted redrive, or a crash, neither loses nor repeats a letter; running it
-again goes on. Two at once: the later one takes over, the earlier one is told (transactional id).
+again goes on. Two at once: the later one takes over, the earlier one is fenced (transactional id).
 
 A position can only stand for all letters in front of it. Those in front of the last wanted one that
 are not wanted (--group, --cause) therefore move to the end of the dead letters, in the same

@@ -135,7 +135,7 @@ class JsonView:
         self._put("child", **dataclasses.asdict(child.status), before=before, pause_s=pause_s)
 
     def tick(self, children: list[Child]) -> None:
-        pass  # every change is told
+        pass  # every change is written
 
     def all_ready(self, children: list[Child]) -> None:
         self._put("ready", addresses={child.plan.name: child.status.address for child in children})

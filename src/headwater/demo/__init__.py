@@ -3,7 +3,7 @@
     running     one run, from an empty directory to nothing left running
     ├── project     the directory that all of it runs in
     ├── postgres    the database server (unprivileged: when root starts it)
-    ├── processes   `headwater up` and the load, started again when somebody kills them
+    ├── processes   `headwater up` and the load, started again when they are killed
     ├── watching    how far every derived store is, and how long a change takes
     ├── view        what a person sees of that
     └── summary     what it came to

@@ -1,4 +1,4 @@
-"""The demo's child processes: started again when somebody kills them, and never left behind."""
+"""The demo's child processes: started again when they are killed, never left behind."""
 
 import json
 import os

@@ -99,7 +99,7 @@ def _postgres_port(path: Path) -> int:
 
 
 def free_port(wanted: int = 0) -> int:
-    """That one, if nobody has it; else any that is free now."""
+    """That port if it is free, else any free one."""
     for port in (wanted, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -2,7 +2,7 @@
 
 1. PostgreSQL, and beside it `headwater up`: broker, console, capture, pipelines on Spark;
 2. ready: every derived store has what the tables had at first. From here on the load runs;
-3. watched, until somebody ends it or the time is over;
+3. watched, until it is ended or the time is over;
 4. if the time is over: the load ends, the stores catch up, each is verified against the log;
 5. stopped: load, `headwater up` with its children in order, PostgreSQL.
 """
@@ -40,7 +40,7 @@ NewTopic: Final[Any] = vars(kafka_admin)["NewTopic"]
 
 
 class Ended(Exception):
-    """Somebody wants it to end."""
+    """A request to end the demo."""
 
 
 class Demo:
@@ -127,7 +127,7 @@ class Demo:
         return True
 
     def _look_at_children(self) -> list[status_file.ChildStatus]:
-        """Tells the view what is new of them."""
+        """Shows their changes in the view."""
         children = self._children()
         for child in children:
             step = CAPTURE if child.kind == "capture" else child.kind

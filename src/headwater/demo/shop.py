@@ -1,7 +1,7 @@
 """What happens in the shop: transactions of its database, searches and clicks of its customers.
 
 Nothing here knows a clock or a connection. A shop with the same seed and the same beginning does
-the same things in the same order, whoever runs them.
+the same things in the same order, on every machine.
 """
 
 import random
@@ -117,7 +117,7 @@ class Shop:
 
     def search(self) -> list[Event]:
         """A search, and the clicks that follow it. Some clicks are sent before their search, and a
-        few so late that nobody waits for them any more.
+        few so late that their windows are closed.
         """
         chance, search_id = self._chance, self.next_search
         self.next_search += 1

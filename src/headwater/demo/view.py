@@ -27,7 +27,7 @@ _WIDE: Final = 90  # columns
 
 
 class View(Protocol):
-    """Told by running.py, in this order."""
+    """Called by running.py, in this order."""
 
     def progress(self, step: str, text: str) -> None: ...
 

@@ -206,8 +206,8 @@ class Watch:
 
     def _read_status(self) -> None:
         for pipeline in self._loaded.pipelines:
-            told = status.read(self._state_dir, pipeline)
-            for name, write in told.writes.items():
+            reported = status.read(self._state_dir, pipeline)
+            for name, write in reported.writes.items():
                 if "sink" not in write:
                     continue
                 store = self.stores.setdefault(
@@ -220,7 +220,7 @@ class Watch:
                         tuple(write["topics"]),
                     ),
                 )
-                store.state = write["state"] if told.is_running else _STOPPED
+                store.state = write["state"] if reported.is_running else _STOPPED
 
     def _read_changes(self) -> None:
         topics = {topic for store in self.stores.values() for topic in store.topics}
@@ -287,7 +287,7 @@ class RowCounter:
         self._connection: Any = None
 
     def count(self, table: str) -> int | None:
-        """None if it cannot be told now."""
+        """None if it cannot be read now."""
         try:
             if self._settings.kind == "tantivy":
                 return self._documents(table)

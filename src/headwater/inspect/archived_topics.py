@@ -1,7 +1,7 @@
-"""What of a topic lies in an archive, as DescribeLogDirs and ListOffsets tell it.
+"""The archived part of a topic, as DescribeLogDirs and ListOffsets report it.
 
 A broker with an archive describes it as a second log directory, named by its URL. Apache Kafka
-tells nothing of the kind, so there is nothing to show.
+reports nothing of the kind, so there is nothing to show.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""What is known of a capture: its settings here, its position in the log, its process's word."""
+"""State of captures: configuration, stored position, lag, and what their processes report."""
 
 import dataclasses
 import time
@@ -43,7 +43,7 @@ class CaptureState:
 
     @property
     def state(self) -> str:
-        """Whether somebody follows it. A running capture stores its position at every heartbeat."""
+        """Whether a process runs it. A running capture stores its position at every heartbeat."""
         if self.stored.capture is None:
             return NEW
         heartbeat_s = self.settings.heartbeat_s if self.settings else _DEFAULT_HEARTBEAT_S
@@ -167,8 +167,8 @@ def asked(settings: CaptureSettings | None) -> str | None:
 
 
 def with_lags_now(captures: Sequence[CaptureState]) -> list[CaptureState]:
-    """Of captures that nobody runs the databases are asked: what was stored is as old as their end,
-    and the log that is kept for them grows. One that does not answer changes nothing, and all are
+    """For captures that do not run, the databases are asked: the stored lag is as old as their end,
+    and the log retained for them grows. One that does not answer changes nothing, and all are
     asked at once, so that several of those take no longer than one.
     """
     with ThreadPoolExecutor(max(1, min(len(captures), _ASKED_AT_ONCE))) as pool:
@@ -216,7 +216,7 @@ def capture_states(
 
 
 def connected(loaded: config.Config) -> KafkaCluster:
-    """The broker. Raises BrokerUnreachable at once if nobody listens there."""
+    """The broker. Raises BrokerUnreachable at once if no broker listens there."""
     cluster = KafkaCluster(loaded.bootstrap(), login.properties_of(loaded.client))
     cluster.require_listener()
     return cluster

@@ -1,4 +1,4 @@
-"""What the brokers tell of consumer groups: members, offsets, lag; and moving a group that nobody
+"""State of consumer groups: members, offsets, lag; and moving the offsets of a group that nobody
 is in.
 """
 

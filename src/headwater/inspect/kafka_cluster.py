@@ -35,7 +35,7 @@ _HINTS: Final = {
     "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": _NO_RIGHT,
     "SECURITY_DISABLED": 'the broker needs authentication = "sasl" or "tls": docs/security.md',
     "_UNKNOWN_PARTITION": "`headwater topic describe TOPIC` lists the partitions",
-    "_MSG_TIMED_OUT": "is the broker there, and its disk not full? `headwater status` tells",
+    "_MSG_TIMED_OUT": "is the broker there, and its disk not full? `headwater status` shows it",
 }
 
 
@@ -62,7 +62,7 @@ def refused(error: Any, what: str) -> HeadwaterError:
         return BrokerUnreachable(
             what,
             detail=detail,
-            hint="`headwater status` tells more; if the broker wants TLS or a login, set [client]",
+            hint="`headwater status` shows more; if the broker wants TLS or a login, set [client]",
         )
     return RequestRefused(what, detail=detail, hint=_HINTS.get(name, ""))
 
@@ -200,7 +200,7 @@ class KafkaCluster:
         }
 
     def sizes_bytes(self, brokers: Iterable[str]) -> dict[Partition, int]:
-        """Bytes on disk of each partition's first replica; empty if the brokers do not tell."""
+        """Bytes on disk of each partition's first replica; empty if brokers do not report them."""
         from headwater.client import broker_request
 
         sizes: dict[Partition, int] = {}

@@ -1,6 +1,4 @@
-"""What is known of pipelines without starting Spark: the configuration, what their processes tell,
-what their stores say of themselves, and how far the log is ahead.
-"""
+"""State of pipelines, read without Spark: configuration, reported status, store positions, lag."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -30,7 +28,7 @@ _STUCK_S: Final = 60.0  # and one that has not: batches may be rare (`every`)
 
 @dataclass(frozen=True, slots=True)
 class WriteState:
-    """One write of a pipeline, as far as it can be told."""
+    """One write of a pipeline, as far as it can be read."""
 
     name: str
     reported: dict[str, Any]  # by the process that runs it
@@ -49,7 +47,7 @@ class WriteState:
 
     @property
     def lag(self) -> int | None:
-        """In records of the log; None if it cannot be told."""
+        """In records of the log; None if it cannot be computed."""
         from headwater.pipelines.offsets import lag_records
 
         if self.error is not None:
@@ -73,7 +71,7 @@ class WriteState:
 
     @property
     def operators(self) -> dict[str, dict[str, Any]]:
-        """What each has told after the last batch, and how far its time is behind ours."""
+        """The metrics of each after the last batch, with how far its watermark is behind now."""
         found = {name: dict(each) for name, each in self.reported.get("operators", {}).items()}
         for each in found.values():
             if each.get("watermark_us") is not None:
@@ -115,7 +113,7 @@ class PipelineState:
     name: str
     file: str
     is_running: bool
-    is_starting: bool  # Spark, or the function, which tells what is written
+    is_starting: bool  # Spark, or the function, which describes what is written
     error: str | None
     hint: str
     dead_letters: dict[str, int]  # by topic: records that could not be read
@@ -164,35 +162,37 @@ def pipeline_states(loaded: config.Config, names: list[str]) -> list[PipelineSta
     notes = read_notes(log) if names else {}
     found = []
     for name in names:
-        told = status.read(place, name)
+        reported = status.read(place, name)
         writes = [
             write_state(
                 name, each, about, read_store(loaded, name, about), ends_of(log, topics), notes
             )
-            for each, about in reported_writes(told).items()
+            for each, about in reported_writes(reported).items()
             for topics in [about.get("topics", [])]
         ]
-        found.append(pipeline_state(loaded.pipelines[name], told, notes, writes))
+        found.append(pipeline_state(loaded.pipelines[name], reported, notes, writes))
     return found
 
 
-def reported_writes(told: status.Status) -> dict[str, dict[str, Any]]:
-    """The writes whose stores are known, each with the state that it has now: what an earlier
+def reported_writes(reported: status.Status) -> dict[str, dict[str, Any]]:
+    """The writes whose stores were reported, each with the state that it has now: what an earlier
     process left says what a write is, and not how it is.
     """
     now: dict[str, Any] = {}
-    if not told.is_running:
+    if not reported.is_running:
         now = {"state": STOPPED}
-    elif "" in told.writes:  # the function has not described them yet, or fails
-        now = {"state": told.writes[""].get("state", STOPPED), "error": None, "hint": ""}
+    elif "" in reported.writes:  # the function has not described them yet, or fails
+        now = {"state": reported.writes[""].get("state", STOPPED), "error": None, "hint": ""}
     return {
-        name: {**write, **now} for name, write in told.writes.items() if name and "sink" in write
+        name: {**write, **now}
+        for name, write in reported.writes.items()
+        if name and "sink" in write
     }
 
 
 def pipeline_state(
     settings: PipelineSettings,
-    told: status.Status,
+    reported: status.Status,
     notes: Mapping[bytes, bytes],
     writes: list[WriteState],
 ) -> PipelineState:
@@ -202,11 +202,11 @@ def pipeline_state(
     letters: dict[str, int] = {}
     for (topic, _), number in counts_in(notes, settings.name).items():
         letters[topic] = letters.get(topic, 0) + number
-    unbuilt = told.writes.get("", {}) if told.is_running else {}
+    unbuilt = reported.writes.get("", {}) if reported.is_running else {}
     return PipelineState(
         settings.name,
         settings.file,
-        told.is_running,
+        reported.is_running,
         unbuilt.get("state") == status.STARTING,
         unbuilt.get("error"),
         unbuilt.get("hint", ""),
@@ -224,9 +224,9 @@ class StoreState:
     error: str | None = None
 
 
-def read_store(loaded: config.Config, pipeline: str, told: dict[str, Any]) -> StoreState:
+def read_store(loaded: config.Config, pipeline: str, reported: dict[str, Any]) -> StoreState:
     try:
-        store = store_of_write(loaded, pipeline, told)
+        store = store_of_write(loaded, pipeline, reported)
         try:
             return StoreState(store.versions())
         finally:
@@ -238,7 +238,7 @@ def read_store(loaded: config.Config, pipeline: str, told: dict[str, Any]) -> St
 def write_state(
     pipeline: str,
     name: str,
-    told: dict[str, Any],
+    reported: dict[str, Any],
     store: StoreState,
     ends: "Offsets",
     notes: Mapping[bytes, bytes],
@@ -247,7 +247,7 @@ def write_state(
 
     live = next((version.number for version in store.versions if version.is_live), 1)
     refused = refused_count(notes, f"{pipeline}/{name}", live)
-    return WriteState(name, told, store.versions, store.error, ends, refused)
+    return WriteState(name, reported, store.versions, store.error, ends, refused)
 
 
 def wanted(loaded: config.Config, names: list[str]) -> list[str]:

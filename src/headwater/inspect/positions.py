@@ -117,7 +117,7 @@ def resolve(
 ) -> dict[Partition, Span]:
     """What `wanted` means on each partition at this moment.
 
-    Positions are kept within the partition, except an absolute offset, which may lie ahead of it.
+    Positions are clamped to the partition, except an absolute offset, which may lie ahead of it.
     """
     bounds = cluster.bounds(partitions, committed_only=committed_only)
     at_time = {

@@ -1,7 +1,7 @@
-"""What the brokers tell of share groups: who reads, how far, and what was given up.
+"""State of share groups: members, offsets, backlog, records in flight, dead letters.
 
 librdkafka cannot ask for any of it, so the brokers are asked over connections of our own (`wire`).
-In flight is told by our broker only; a Kafka broker leaves it out.
+Only our broker reports records in flight; a Kafka broker leaves it out.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,12 +28,12 @@ from headwater.protocol.messages.share_group_describe import (
 
 DEAD_LETTERS_SUFFIX: Final = ".dlq"
 REDRIVE_GROUP_PREFIX: Final = "headwater.redrive."
-_LIST_VERSION: Final = 5  # the first that tells types
+_LIST_VERSION: Final = 5  # the first that reports types
 _DESCRIBE_VERSION: Final = 1
 
 
 class Progress(NamedTuple):
-    """How far a group is in one partition; None is what the broker does not tell."""
+    """How far a group is in one partition; None is what the broker does not report."""
 
     partition: Partition
     start: int | None  # everything in front of it is settled
@@ -55,9 +55,9 @@ class ShareGroup(NamedTuple):
         return sorted({each.partition.topic for each in self.progress})
 
     def total(self, what: str) -> int | None:
-        """The sum over the partitions; None if no partition tells."""
-        told = [value for each in self.progress if (value := getattr(each, what)) is not None]
-        return sum(told) if told else None
+        """The sum over the partitions; None if no partition reports it."""
+        reported = [value for each in self.progress if (value := getattr(each, what)) is not None]
+        return sum(reported) if reported else None
 
 
 def share_groups(cluster: KafkaCluster, names: Iterable[str] | None = None) -> list[ShareGroup]:

@@ -1,7 +1,7 @@
 """Reading your own writes: waiting until a derived store has what was written.
 
-A token says which records must be in: `orders:0:41` is the one at offset 41 of orders-0. Whoever
-writes to a topic is told where its record lies; `token_of` makes a token of that. Without a token,
+A token says which records must be in: `orders:0:41` is the one at offset 41 of orders-0. A
+producer gets the offset of its record; `token_of` makes a token of that. Without a token,
 one waits for everything that was committed before now: in the captured databases behind the
 pipeline's topics (their captures have to be past it), and in the log.
 """
@@ -68,35 +68,35 @@ def wait(
         wanted = {write: offsets_of(token) for write in writes}
         _check_topics(pipeline, writes, wanted)
     else:
-        topics = {topic for told in writes.values() for topic in told["topics"]}
+        topics = {topic for reported in writes.values() for topic in reported["topics"]}
         _await_captures(loaded, topics, ends_s)
         log = Log(loaded.bootstrap(), loaded.client)
-        wanted = {write: ends_of(log, told["topics"]) for write, told in writes.items()}
+        wanted = {write: ends_of(log, reported["topics"]) for write, reported in writes.items()}
     return {
-        write: _await_store(loaded, pipeline, write, told, wanted[write], ends_s)
-        for write, told in writes.items()
+        write: _await_store(loaded, pipeline, write, reported, wanted[write], ends_s)
+        for write, reported in writes.items()
     }
 
 
 def _writes(
     loaded: config.Config, pipeline: str, only: str, ends_s: float
 ) -> dict[str, dict[str, Any]]:
-    """A pipeline that starts for the first time tells in a while what it writes."""
+    """A pipeline that starts for the first time reports its writes after a while."""
     if pipeline not in loaded.pipelines:
         meant = nearest(pipeline, list(loaded.pipelines))
         raise UsageError(
             f"there is no pipeline {pipeline}", hint=f"did you mean {meant}?" if meant else ""
         )
-    told = status.read(loaded.state_dir(), pipeline)
-    while _is_starting(told) and time.monotonic() < ends_s:
+    reported = status.read(loaded.state_dir(), pipeline)
+    while _is_starting(reported) and time.monotonic() < ends_s:
         time.sleep(_POLL_S)
-        told = status.read(loaded.state_dir(), pipeline)
+        reported = status.read(loaded.state_dir(), pipeline)
     writes = {
         write: dict(each)
-        for write, each in told.writes.items()
+        for write, each in reported.writes.items()
         if "sink" in each and only in ("", write, each["table"])
     }
-    if not writes and _is_starting(told):
+    if not writes and _is_starting(reported):
         raise NotReady(f"pipeline {pipeline} is starting", hint="--timeout waits longer")
     if not writes:
         raise NotReady(
@@ -106,22 +106,24 @@ def _writes(
     return writes
 
 
-def _is_starting(told: status.Status) -> bool:
-    is_known = any("sink" in write for write in told.writes.values())
+def _is_starting(reported: status.Status) -> bool:
+    is_known = any("sink" in write for write in reported.writes.values())
     return (
-        told.is_running and not is_known and told.writes.get("", {}).get("state") == status.STARTING
+        reported.is_running
+        and not is_known
+        and reported.writes.get("", {}).get("state") == status.STARTING
     )
 
 
 def _check_topics(
     pipeline: str, writes: Mapping[str, dict[str, Any]], wanted: Mapping[str, Offsets]
 ) -> None:
-    for write, told in writes.items():
+    for write, reported in writes.items():
         for topic in wanted[write]:
-            if topic not in told["topics"]:
+            if topic not in reported["topics"]:
                 raise UsageError(
                     f"{pipeline}/{write} does not read {topic}",
-                    detail="it reads " + ", ".join(told["topics"]),
+                    detail="it reads " + ", ".join(reported["topics"]),
                 )
 
 
@@ -148,11 +150,11 @@ def _await_store(
     loaded: config.Config,
     pipeline: str,
     write: str,
-    told: dict[str, Any],
+    reported: dict[str, Any],
     wanted: Offsets,
     ends_s: float,
 ) -> Position:
-    store = store_of_write(loaded, pipeline, told)
+    store = store_of_write(loaded, pipeline, reported)
     try:
         while True:
             position = _live(store)
@@ -161,7 +163,7 @@ def _await_store(
             if time.monotonic() > ends_s:
                 raise NotReady(
                     f"{pipeline}/{write} is {lag_records(position, wanted):,} records behind",
-                    hint=f"`headwater pipeline status {pipeline}` tells why",
+                    hint=f"`headwater pipeline status {pipeline}` shows why",
                 )
             time.sleep(_POLL_S)
     finally:

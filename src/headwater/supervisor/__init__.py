@@ -1,4 +1,4 @@
-"""`headwater up`: the processes that a configuration asks for, kept running, and ended together.
+"""`headwater up`: starts the processes of a configuration, restarts them, ends them together.
 
     plan        which children there are, in which order
     supervisor  starts them when what they need is ready, stops them in order
@@ -6,7 +6,7 @@
     │   ├── readiness   how each kind says that it is ready
     │   └── lines       what it writes, line by line
     ├── lock        one supervisor per data directory
-    ├── told        <data_dir>/up.json: what it knows, for `status` and the console
+    ├── status_file <data_dir>/up.json: the status of all children, for `status` and the console
     └── guard       ends them when the supervisor itself was killed
     merged      the lines of all, one after the other
 

@@ -7,8 +7,8 @@
 
 A pause doubles with each end, up to LONGEST_PAUSE_S; one that ran well begins with the first pause
 again. It is never given up: a disk is emptied, a database comes back. A mistake of the user (exit
-code 2) is told once; the child is tried again when one of its files changes, else at the longest
-pause, for the mistake may have been elsewhere.
+code 2) is reported once; the child is tried again when one of its files changes, else at the
+longest pause, because the mistake may have been elsewhere.
 """
 
 import asyncio
@@ -215,14 +215,14 @@ class Child:
             self._keep_port(line.announced)
             return
         if line.error is not None:
-            life.error = line.error  # told as the reason when it has ended
+            life.error = line.error  # reported as the reason when it has ended
             return
         if is_stderr and line.text.strip() and line.level not in _CALM:
             life.last_lines.append(line.text)
         self._around.on_line(self, line)
 
     def _keep_port(self, announced: Mapping[str, Any]) -> None:
-        """A port that was free is kept: others know it by now."""
+        """A port that was chosen stays: others use it by now."""
         if self.plan.kind in ("broker", "console") and "listen" in announced:
             self._arguments = (*self.plan.arguments, "--listen", str(announced["listen"]))
 
@@ -258,13 +258,13 @@ class Child:
                 await asyncio.wait_for(self._wake.wait(), min(left_s, _FILES_LOOK_S))
 
     def _set(self, state: str, reason: str, hint: str = "", **more: int | None) -> None:
-        told, before = self.status, self.status.state
-        is_new = (told.state, told.reason) != (state, reason) or "pid" in more
-        if told.state != state:
-            told.since = time.time()
-        told.state, told.reason, told.hint = state, reason, hint
+        status, before = self.status, self.status.state
+        is_new = (status.state, status.reason) != (state, reason) or "pid" in more
+        if status.state != state:
+            status.since = time.time()
+        status.state, status.reason, status.hint = state, reason, hint
         if "pid" in more:
-            told.pid = more["pid"]
+            status.pid = more["pid"]
         if is_new:
             self._around.on_change(self, before)
 
@@ -280,7 +280,7 @@ class _Output:
         asyncio.get_running_loop().add_reader(stream.fileno(), self._read)
 
     def close(self) -> None:
-        """What is in it is read; then nobody does any more."""
+        """Reads what is left in it, then closes it."""
         while not self._stream.closed and self._read():
             pass
         self._end()

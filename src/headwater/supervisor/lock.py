@@ -31,7 +31,7 @@ class Lock:
     def take(
         cls, data_dir: Path, *, wait_s: float, on_wait: Callable[[str], None] = lambda _: None
     ) -> "Lock":
-        """Waits for what a supervisor has left behind that was killed, and tells so. Raises
+        """Waits for what a supervisor has left behind that was killed, and reports it. Raises
         DataDirectoryInUse if one is at work.
         """
         try:

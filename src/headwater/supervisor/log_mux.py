@@ -19,7 +19,7 @@ class Merged:
     """Whole lines only. On a terminal the last line may be one that changes (`status`)."""
 
     def __init__(self, fd: int, *, is_terminal: bool, on_gone: Callable[[], None]) -> None:
-        """`on_gone` is called, in the writing thread, if nobody reads any more."""
+        """`on_gone` is called, in the writing thread, if the reader has closed the stream."""
         self._fd = fd
         self._is_terminal = is_terminal
         self._on_gone = on_gone

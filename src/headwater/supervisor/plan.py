@@ -1,7 +1,7 @@
 """The children that a configuration asks for.
 
 Started in this order, each when the broker is ready (all that depends on it finds a broker that is
-away by itself, and waits for it; it would only tell so in every log):
+away by itself, and waits for it; it would only fill every log with that):
 
     broker      unless broker.bootstrap names another
     console     unless console.listen is off
@@ -102,7 +102,7 @@ def _pipelines(
 
 
 def environment_of(config: Config, bootstrap: str | None) -> dict[str, str]:
-    """What all children have in common. They are told of a broker whose port nobody knew before."""
+    """The environment of all children, with the address of a broker that chose its port."""
     environment = dict(os.environ)
     if bootstrap is not None and split_address(config.broker.listen)[1] == 0:
         environment["HEADWATER_BROKER__BOOTSTRAP"] = bootstrap

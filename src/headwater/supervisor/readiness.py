@@ -43,7 +43,7 @@ def address_of(plan: ChildPlan, config: Config, announced: Mapping[str, Any]) ->
 
 
 def _broker(config: Config, listen: str) -> str | None:
-    """Whoever refuses our login answers, too: the children that cannot log in will say why."""
+    """A broker that refuses our login is ready, too: children that cannot log in say why."""
     address = config.broker.reached_at(listen)
     try:
         broker_request.supported_versions(address, _TIMEOUT_S, login.properties_of(config.client))
@@ -83,10 +83,10 @@ def _opener(*, is_tls: bool) -> urllib.request.OpenerDirector:
 def _pipelines(state_dir: Path, names: tuple[str, ...]) -> str | None:
     """One that waits (for another version of itself, say) is at work."""
     for name in names:
-        told = status.read(state_dir, name)
-        if not told.is_running:
+        reported = status.read(state_dir, name)
+        if not reported.is_running:
             return f"{name} is starting"
-        for write in told.writes.values():
+        for write in reported.writes.values():
             if write.get("state") not in ("running", "waiting"):
                 return f"{name}: {write.get('error') or write.get('state')}"
     return None

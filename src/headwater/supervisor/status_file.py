@@ -52,10 +52,10 @@ class SupervisorStatus:
     children: list[ChildStatus]
 
 
-def write(data_dir: Path, told: SupervisorStatus) -> None:
+def write(data_dir: Path, reported: SupervisorStatus) -> None:
     """Raises OSError."""
     private_files.replace(
-        data_dir / FILE_NAME, json.dumps(dataclasses.asdict(told)).encode() + b"\n"
+        data_dir / FILE_NAME, json.dumps(dataclasses.asdict(reported)).encode() + b"\n"
     )
 
 

@@ -2,7 +2,7 @@
 
 1. take the lock of the data directory, end what a killed supervisor has left behind;
 2. start the guard, then the broker, and when it is ready all others at once;
-3. watch them, tell what happens (up.json, and whoever shows it);
+3. watch them, report what happens (up.json, and the view);
 4. on SIGINT, SIGTERM, SIGHUP: stop captures, pipelines, console, broker, one kind after the other.
    A second signal kills all of them at once.
 """
@@ -37,7 +37,7 @@ _TICK_S: Final = 0.5
 
 
 class View(Protocol):
-    """Whoever shows what happens. Called on the event loop: must not block."""
+    """Shows what happens. Called on the event loop: must not block."""
 
     def line(self, name: str, line: Line) -> None: ...
 
@@ -64,7 +64,7 @@ class Supervisor:
         self._broker_ready = asyncio.Event()
         self._all_ready = asyncio.Event()
         self._began_at = time.time()
-        self._cannot_tell = False
+        self._has_write_error = False
         around = Surroundings(
             config,
             base_of(config),
@@ -111,13 +111,13 @@ class Supervisor:
         self._stop.set()
 
     async def _supervise(self) -> None:
-        self._tell()
+        self._write_status()
         lives = {}
         for child in self.children:
             lives[child.plan.name] = asyncio.create_task(self._run(child))
         tick = asyncio.create_task(self._tick())
         await self._stop.wait()
-        self._tell()
+        self._write_status()
         for kind in STOP_ORDER:
             of_kind = [each for each in self.children if each.plan.kind == kind]
             was_killed = await asyncio.gather(*(each.stop(GRACE_S[kind]) for each in of_kind))
@@ -156,7 +156,7 @@ class Supervisor:
             await asyncio.sleep(_TICK_S)
 
     def _changed(self, child: Child, before: str) -> None:
-        self._tell()  # first: whoever is shown it may read it there
+        self._write_status()  # first: a user who sees it may read it there
         self._view.changed(child, before)
         if child.plan.kind == BROKER and child.status.state == status_file.READY:
             self._broker_ready.set()
@@ -165,7 +165,7 @@ class Supervisor:
             self._all_ready.set()
             self._view.all_ready(self.children)
 
-    def _tell(self) -> None:
+    def _write_status(self) -> None:
         """A disk that takes no file is no reason to stop."""
         children = [child.status for child in self.children]
         known = status_file.SupervisorStatus(
@@ -173,11 +173,11 @@ class Supervisor:
         )
         try:
             status_file.write(self._data_dir, known)
-            self._cannot_tell = False
+            self._has_write_error = False
         except OSError as error:
-            if not self._cannot_tell:
+            if not self._has_write_error:
                 self._view.said(f"{status_file.FILE_NAME} cannot be written: {error}")
-            self._cannot_tell = True
+            self._has_write_error = True
 
     def _look(self, lock: Lock) -> None:
         for child in self.children:

@@ -16,7 +16,7 @@ _ASKED: Final = "HEADWATER_PROGRESS"  # set by who runs a command with --json an
 
 
 def shows_progress(args: argparse.Namespace) -> bool:
-    """Whether stderr is to say what goes on: with --json only if somebody asks for it."""
+    """Whether progress goes to stderr: with --json only if it is asked for."""
     return not args.json or _ASKED in os.environ
 
 

@@ -1,4 +1,4 @@
-"""How a command that runs for ever is stopped."""
+"""How a command that runs until it is stopped handles SIGINT and SIGTERM."""
 
 import os
 import signal

@@ -35,7 +35,7 @@ class Display(logging.Handler):
         self._rates = Rates()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="display", daemon=True)
-        self._told: tuple[int, int] = (0, 0)
+        self._shown_counts: tuple[int, int] = (0, 0)
         self.setFormatter(JsonFormatter() if is_json else TextFormatter())
         logging.basicConfig(level=log_level.upper(), handlers=[self], force=True)
 
@@ -81,9 +81,9 @@ class Display(logging.Handler):
             if not progress.is_done:
                 rate = self._rates.of(table, progress.rows)
                 log.info("%s: %s", table, shown_rows(progress, rate))
-        told = (state.transactions, state.changes)
-        if told != self._told:
-            self._told = told
+        shown = (state.transactions, state.changes)
+        if shown != self._shown_counts:
+            self._shown_counts = shown
             log.info("%s", shown_stream(state))
 
 
@@ -95,7 +95,7 @@ class Rates:
 
     def of(self, name: str, now: int) -> float | None:
         looks = self._looks.setdefault(name, deque(maxlen=_LOOKS))
-        if looks and now < looks[-1][1]:  # it was begun anew
+        if looks and now < looks[-1][1]:  # it began again
             looks.clear()
         looks.append((time.monotonic(), now))
         (first_s, first), (last_s, last) = looks[0], looks[-1]

@@ -47,7 +47,7 @@ def _run(args: argparse.Namespace) -> int:
             f"  ends its process, if one runs;\n"
             f"  removes what it made in {settings.shown_source} (slot, publication, triggers);\n"
             f"  forgets its position and the state of {tables}.\n"
-            f"Its topics stay as they are. The next run copies all tables anew, into the same"
+            f"Its topics stay as they are. The next run copies all tables again, into the same"
             " topics."
         )
         if not confirmed(f"reset {name}?"):

@@ -43,7 +43,7 @@ class Resource(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """An ACL as it is told."""
+    """An ACL as it is shown."""
 
     principal: str
     permission: str

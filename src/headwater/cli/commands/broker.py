@@ -92,8 +92,8 @@ def _run(args: argparse.Namespace) -> int:
     listen, _ = split_address(settings.broker.listen)
     if listen in _ANY_ADDRESS and settings.broker.advertise is None:
         note(
-            f"clients are told to connect to {listen}, which is right on this machine only;"
-            " --advertise HOST:PORT tells them a name that others can reach"
+            f"clients are directed to {listen}, which is right on this machine only;"
+            " --advertise HOST:PORT gives them a name that others can reach"
         )
 
     from headwater.broker import logs

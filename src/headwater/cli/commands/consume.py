@@ -124,7 +124,7 @@ class _Output:
 
 
 def _reader_gone() -> bool:
-    """Whether nobody reads our stdout any more; without it an idle tail would never notice."""
+    """Whether the reader of our stdout has closed it: an idle tail would not notice otherwise."""
     poll = select.poll()
     poll.register(1, 0)
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))

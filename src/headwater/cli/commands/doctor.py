@@ -370,7 +370,7 @@ def _check_broker(read: config.Config, address: str, *, must_answer: bool) -> Fi
 
 
 def _without_prompt(client: ClientSettings) -> ClientSettings:
-    """Without a password at hand the login is left out, for nobody should be asked for it here."""
+    """Without a configured password the login is left out: this command does not prompt."""
     if client.password is None and client.password_file is None:
         return dataclasses.replace(client, username=None)
     return client
@@ -387,7 +387,7 @@ def _show(read: config.Config, findings: list[Finding]) -> None:
     rows = [
         (setting.name, shown(setting.value), setting.source)
         for setting in read.settings
-        # There may be many captures, and most of their settings are nobody's concern.
+        # There may be many captures, and most of their settings are defaults.
         if setting.source != "default" or setting.name.startswith(("broker.", "client."))
     ]
     say(table(("setting", "value", "source"), rows))

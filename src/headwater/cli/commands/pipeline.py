@@ -107,11 +107,12 @@ def _show_error(error: str | None, hint: str | None, indent: str) -> None:
 
 
 def _show_write(known: PipelineState, write: WriteState) -> None:
-    told = write.reported
+    reported = write.reported
     is_at_work = known.is_running and not known.is_starting
-    say(f"  {styled(write.name, 'bold')}  {told.get('state', '') if is_at_work else ''}".rstrip())
+    state = reported.get("state", "") if is_at_work else ""
+    say(f"  {styled(write.name, 'bold')}  {state}".rstrip())
     if is_at_work:
-        _show_error(told.get("error"), told.get("hint"), "    ")
+        _show_error(reported.get("error"), reported.get("hint"), "    ")
     if write.error is not None:
         say(f"    {styled('error:', 'bold red')} the store cannot be asked: {write.error}")
     elif write.lag is not None:
@@ -122,13 +123,13 @@ def _show_write(known: PipelineState, write: WriteState) -> None:
         rows = plural(write.refused, "row")
         letters = f"{known.name}.dlq"
         say(styled(f"    {rows} refused by the store: in {letters}", "yellow"))
-    if told.get("batch_ms") is not None:
-        rate = count(round(told.get("rows_per_s") or 0))
+    if reported.get("batch_ms") is not None:
+        rate = count(round(reported.get("rows_per_s") or 0))
         ago = f", {duration(write.idle_s)} ago" if write.is_idle and write.idle_s else ""
-        records = plural(told["rows"], "record")
-        say(f"    last batch  {records} in {told['batch_ms']} ms ({rate}/s){ago}")
-    if told.get("state_rows"):
-        say(f"    state  {count(told['state_rows'])} rows, {size(told['state_bytes'])}")
+        records = plural(reported["rows"], "record")
+        say(f"    last batch  {records} in {reported['batch_ms']} ms ({rate}/s){ago}")
+    if reported.get("state_rows"):
+        say(f"    state  {count(reported['state_rows'])} rows, {size(reported['state_bytes'])}")
     for name, operator in write.operators.items():
         _show_operator(name, operator)
     if len(write.versions) > 1:
@@ -139,43 +140,43 @@ def _show_write(known: PipelineState, write: WriteState) -> None:
         say(f"    versions  {shown}")
 
 
-def _show_operator(name: str, told: Mapping[str, Any]) -> None:
+def _show_operator(name: str, reported: Mapping[str, Any]) -> None:
     """Its counts are exact: they are part of the state that the last batch left."""
     say(f"    {name}")
-    say(f"      state  {plural(told['state_rows'], 'row')}, {size(told['state_bytes'])}")
-    behind_s = told.get("watermark_gap_s")
+    say(f"      state  {plural(reported['state_rows'], 'row')}, {size(reported['state_bytes'])}")
+    behind_s = reported.get("watermark_gap_s")
     if behind_s is not None:
         gap = f"{duration(behind_s)} behind" if behind_s >= 0 else f"{duration(-behind_s)} ahead"
-        say(f"      watermark  {_at(told['watermark_us'])} ({gap})")
-    slowest = told.get("slowest")
+        say(f"      watermark  {_at(reported['watermark_us'])} ({gap})")
+    slowest = reported.get("slowest")
     if behind_s is not None and slowest and slowest["behind_s"] >= _SLOW_S:
         behind = duration(slowest["behind_s"])
         say(f"      waits for  {slowest['name']}, {behind} behind the furthest")
-    missed = {each.replace("_", " "): told.get(each, 0) for each in _MISSED}
+    missed = {each.replace("_", " "): reported.get(each, 0) for each in _MISSED}
     shown = ", ".join(f"{count(number)} {what}" for what, number in missed.items() if number)
     if shown:
-        judged = f"of {plural(told['events'], 'row')}  " if "events" in told else ""
+        judged = f"of {plural(reported['events'], 'row')}  " if "events" in reported else ""
         say(f"      {judged}{shown}")
     shown = ", ".join(
-        f"{count(told[each])} {what}" for each, what in _JOINED.items() if told.get(each)
+        f"{count(reported[each])} {what}" for each, what in _JOINED.items() if reported.get(each)
     )
     if shown:
         say(f"      events  {shown}")
-    if told.get("not_events"):
+    if reported.get("not_events"):
         say(
-            f"      {plural(told['not_events'], 'row')} passed over: changes and deletes, no events"
+            f"      {plural(reported['not_events'], 'row')} skipped: changes and deletes, no events"
         )
-    if told.get("late_alert"):
-        share = f"{100 * told['late_share']:.2g} %"
+    if reported.get("late_alert"):
+        share = f"{100 * reported['late_share']:.2g} %"
         say(styled(f"      {share} of the last ten minutes' rows were not taken in", "bold yellow"))
 
 
 def _at(time_us: int) -> str:
     try:
-        told = datetime.fromtimestamp(time_us / 1e6, UTC).isoformat(timespec="milliseconds")
+        text = datetime.fromtimestamp(time_us / 1e6, UTC).isoformat(timespec="milliseconds")
     except (OverflowError, ValueError, OSError):
         return f"{time_us} µs"
-    return told.replace("+00:00", "Z")
+    return text.replace("+00:00", "Z")
 
 
 COMMANDS = {

@@ -185,7 +185,7 @@ def _dropped(samples: list[_Sample]) -> dict[str, int]:
 
 
 def _disk(cluster: KafkaCluster, brokers: list[str], metrics: dict[str, float]) -> dict[str, Any]:
-    """Free space, the rate of writing, and how long it lasts; None where nobody tells."""
+    """Free space, the rate of writing, and how long it lasts; None where not reported."""
     total = free = None
     for address in brokers:
         try:
@@ -259,7 +259,7 @@ def _show(state: dict[str, Any]) -> None:
 
 
 def _archive(metrics: dict[str, float]) -> dict[str, Any] | None:
-    """How archiving goes; None if the broker does not tell, or has no archive."""
+    """How archiving goes; None if the broker does not report it, or has no archive."""
     if "headwater_archive_failing" not in metrics:
         return None
     return {

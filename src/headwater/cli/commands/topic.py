@@ -357,7 +357,7 @@ def _delete(args: argparse.Namespace) -> int:
 
 
 def confirmed(question: str) -> bool:
-    """Asks at the terminal. Without a terminal nobody can answer, and --yes is needed."""
+    """Asks at the terminal. Without a terminal --yes is needed."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(
             "nothing was changed: there is no terminal to ask for a confirmation",

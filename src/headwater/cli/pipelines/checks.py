@@ -44,13 +44,15 @@ def check_pipelines(read: config.Config, client: ClientSettings) -> Iterator[Fin
 
 
 def _targets(loaded: config.Config) -> dict[str, list[Target]]:
-    """What the pipelines write, by sink, as far as their processes have told."""
+    """What the pipelines write, by sink, as far as their processes have reported it."""
     found: dict[str, list[Target]] = {}
     for name in loaded.pipelines:
-        for write, told in status.read(loaded.state_dir(), name).writes.items():
-            if "sink" in told:
-                target = Target(f"{name}/{write}", told["table"], (*told["key"],), told["options"])
-                found.setdefault(told["sink"], []).append(target)
+        for write, reported in status.read(loaded.state_dir(), name).writes.items():
+            if "sink" in reported:
+                target = Target(
+                    f"{name}/{write}", reported["table"], (*reported["key"],), reported["options"]
+                )
+                found.setdefault(reported["sink"], []).append(target)
     return found
 
 
@@ -67,8 +69,8 @@ def _check_sink(sink: SinkSettings, targets: list[Target], log: Log) -> Iterator
         except HeadwaterError as error:
             yield _broken(check, error)
             return
-    told = f"; {plural(len(targets), 'table')} in it" if targets else ""
-    yield Finding("ok", check, f"{sink.kind}: it can be written to{told}")
+    tables = f"; {plural(len(targets), 'table')} in it" if targets else ""
+    yield Finding("ok", check, f"{sink.kind}: it can be written to{tables}")
 
 
 def _broken(check: str, error: HeadwaterError) -> Finding:

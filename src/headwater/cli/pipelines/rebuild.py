@@ -1,4 +1,4 @@
-"""`headwater pipeline rebuild NAME`, `headwater pipeline promote NAME`: a store derived anew."""
+"""`headwater pipeline rebuild NAME`, `headwater pipeline promote NAME`: a store derived again."""
 
 import argparse
 from typing import TYPE_CHECKING
@@ -128,7 +128,7 @@ class _Shown:
 
 
 REBUILD = Command(
-    "derive the stores anew, beside those in use",
+    "derive the stores again, beside those in use",
     _configure_rebuild,
     _rebuild,
     "  headwater pipeline rebuild revenue\n  headwater pipeline rebuild revenue --promote",

@@ -85,7 +85,7 @@ def _log_to_stderr(level: str, *, as_json: bool) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # What Py4J tells, also by the root logger, is told by us, in short.
+    # What Py4J logs, also by the root logger, is reported by us, in short.
     handler.addFilter(lambda record: "/py4j/" not in record.pathname)
 
 

@@ -110,7 +110,7 @@ def _sample(write: WriteState, at: float, *, is_running: bool) -> Sample:
         end,
         batch.get("batch_ms"),
         batch.get("store_ms"),
-        0.0 if told and write.is_idle else batch.get("rows_per_s"),
-        (reported.get("state_bytes") or 0) + sum(operators) if told else None,
+        0.0 if reported and write.is_idle else batch.get("rows_per_s"),
+        (reported.get("state_bytes") or 0) + sum(operators) if reported else None,
         max(gaps, default=None),
     )
