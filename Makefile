@@ -39,6 +39,7 @@ bench: system $(VENV)/.dev  ## beside real Kafka, in one sitting
 docs: $(VENV)/.dev  ## the generated pages of docs/
 	$(BIN)/python tools/generate_api_docs.py
 	$(BIN)/python tools/generate_cli_docs.py
+	$(BIN)/python tools/generate_module_map.py
 
 lock: $(VENV)/.dev  ## new versions of everything, within pyproject.toml's ranges
 	$(BIN)/uv pip compile --universal --no-emit-index-url --no-header --no-annotate --upgrade \

@@ -12,6 +12,7 @@ from headwater.settings import BrokerSettings
 from headwater.testing import InProcessBroker
 
 ROOT = Path(__file__).parent.parent
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 
 
 def test_the_table_of_apis_is_current():
@@ -21,6 +22,29 @@ def test_the_table_of_apis_is_current():
     assert len(modules) == len(set(modules)) > 50  # one each
     for module in modules:
         assert (ROOT / "src/headwater/broker/api" / module).is_file()
+
+
+def test_the_file_map_is_current_and_has_a_sentence_for_every_module():
+    generator = runpy.run_path(str(ROOT / "tools/generate_module_map.py"))
+    for package in generator["packages"]():
+        for module in [package / "__init__.py", *generator["modules"](package)]:
+            summary = generator["summary"](module)
+            assert summary.endswith("."), f"{module}: {summary!r}"
+            assert len(summary) <= 200, f"{module}: {summary!r}"
+    assert (ROOT / "docs/internals/modules.md").read_text() == generator["page"](), (
+        "run `make docs`"
+    )
+
+
+def test_modules_that_the_pages_name_exist():
+    for page in [ROOT / "ARCHITECTURE.md", *(ROOT / "docs/internals").glob("*.md")]:
+        for name in re.findall(r"`headwater((?:\.[a-z_]+)+)`", page.read_text()):
+            if name in {".toml", ".durability"}:  # the file, and a topic's setting
+                continue
+            path = ROOT / "src/headwater" / name[1:].replace(".", "/")
+            assert path.is_dir() or path.with_suffix(".py").is_file(), (
+                f"{page.name}: headwater{name}"
+            )
 
 
 def test_the_example_of_the_testing_page_runs(headwater_broker):
@@ -54,6 +78,15 @@ def test_settings_with_an_effect_are_named_in_the_operations_page():
 
 
 def test_links_between_pages_lead_somewhere():
-    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
-        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+    for page in PAGES:
+        for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text()):
+            path = page.parent / target if target else page
+            assert path.exists(), f"{page.name}: {target}"
+            if anchor:
+                assert anchor in _anchors(path), f"{page.name}: {target}#{anchor}"
+
+
+def _anchors(page: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

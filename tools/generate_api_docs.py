@@ -12,8 +12,8 @@ from headwater.broker.api.registry import APIS, Api
 TARGET = Path(__file__).parent.parent / "docs/apis.md"
 HEAD = """# Kafka APIs that the broker serves
 
-Generated from the modules of `src/headwater/broker/api` by `make docs`. Whatever is not in this
-table is not advertised either; a request for it ends the connection, with the reason in the log.
+Generated from the modules of `src/headwater/broker/api` by `make docs`. APIs that are not in this
+table are not advertised; a request for one closes the connection, with the reason in the log.
 
 | key | API | versions | module |
 |---|---|---|---|

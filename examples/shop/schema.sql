@@ -1,4 +1,4 @@
--- The shop's own database. Headwater only reads it: nothing in these tables is there for its sake.
+-- The shop's own database. Headwater only reads it, and needs no changes in these tables.
 -- The server needs wal_level = logical (ALTER SYSTEM SET wal_level = 'logical', then restart it).
 
 CREATE TABLE customers (
@@ -22,7 +22,7 @@ CREATE TABLE orders (
     status      text NOT NULL DEFAULT 'placed'
                 CHECK (status IN ('placed', 'paid', 'shipped', 'delivered', 'cancelled')),
     total       numeric(12, 2) NOT NULL,
-    ordered_at  timestamptz NOT NULL DEFAULT now()  -- tills that were offline send theirs later
+    ordered_at  timestamptz NOT NULL DEFAULT now()  -- tills that were offline send their orders later
 );
 CREATE INDEX ON orders (customer_id);
 
@@ -36,8 +36,8 @@ CREATE TABLE items (
 );
 CREATE INDEX ON items (product_id);
 
--- A primary key is all that capture needs. With FULL the log also has the row as it was before a
--- change, so that people who look at the topic see what has changed.
+-- Capture needs only a primary key. With FULL the log also has the row before a change, so that
+-- a change event in the topic shows what has changed.
 ALTER TABLE customers REPLICA IDENTITY FULL;
 ALTER TABLE products REPLICA IDENTITY FULL;
 ALTER TABLE orders REPLICA IDENTITY FULL;

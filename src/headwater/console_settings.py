@@ -59,8 +59,8 @@ class ConsoleSettings:
     allow_insecure_network: bool = setting(
         False,
         boolean,
-        "Listen on a network although anybody there can read and change everything, or read"
-        " passwords on the way.",
+        "Listen on a network although any client there can read and change everything, or passwords"
+        " are sent in the clear.",
     )
     avro_schemas: Mapping[str, str] = table(
         _schema_file,

@@ -289,7 +289,7 @@ class BrokerSettings:
         "127.0.0.1:9092", address, "Address the embedded broker binds; port 0 takes a free one."
     )
     advertise: str | None = setting(
-        None, address, "Address told to clients. Default: the address that was bound."
+        None, address, "Address that clients connect to. Default: the bound address."
     )
     data_dir: str = setting(".headwater", text, "Directory that holds the log.")
     bootstrap: str | None = setting(
@@ -304,13 +304,13 @@ class BrokerSettings:
     authentication: str = setting(
         "none",
         one_of("none", "sasl", "tls"),
-        "How clients prove who they are: not at all (none), with a password or token (sasl), with"
+        "How clients authenticate: not at all (none), with a password or token (sasl), with"
         " a certificate (tls).",
     )
     sasl_mechanisms: tuple[str, ...] = setting(
         ("SCRAM-SHA-256", "SCRAM-SHA-512"),
         list_of(",", one_of(*SASL_MECHANISMS)),
-        "Ways of SASL that clients may choose from: " + ", ".join(SASL_MECHANISMS) + ".",
+        "SASL mechanisms that clients may choose from: " + ", ".join(SASL_MECHANISMS) + ".",
     )
     super_users: tuple[str, ...] = setting(
         (),
@@ -343,8 +343,8 @@ class BrokerSettings:
     allow_insecure_network: bool = setting(
         False,
         boolean,
-        "Listen on a network although anybody there can read and write everything, or read"
-        " passwords on the way.",
+        "Listen on a network although any client there can read and write everything, or passwords"
+        " are sent in the clear.",
     )
     node_id: int = setting(1, integer(0, 2**31 - 1), "Number of this broker in metadata.")
     auto_create_topics: bool = setting(
@@ -356,8 +356,8 @@ class BrokerSettings:
     producer_id_expiration_ms: int = setting(
         86_400_000,
         integer(1, 2**31 - 1),
-        "How long a partition knows an idempotent producer that sends nothing; one with an open"
-        " transaction is never forgotten.",
+        "How long a partition tracks an idempotent producer that sends nothing; one with an open"
+        " transaction is never removed.",
     )
     group_initial_rebalance_delay_ms: int = setting(
         0, integer(0, 3_600_000), "How long a new classic group waits for more members."
@@ -373,7 +373,7 @@ class BrokerSettings:
     transactional_id_expiration_ms: int = setting(
         604_800_000,
         integer(1, 2**31 - 1),
-        "How long a transactional id that nobody uses is kept.",
+        "How long an unused transactional id is retained.",
     )
     archive: str | None = setting(
         None,
@@ -402,7 +402,7 @@ class BrokerSettings:
     lag_webhook: Secret | None = setting(  # noqa: RUF009 (a Secret does not change)
         None,
         SecretKind(url),
-        "Address that is told by POST when a group falls behind. Default: none.",
+        "URL that gets a POST when a group falls behind. Default: none.",
     )
     compaction_memory_bytes: int = setting(
         134_217_728, size, "Memory for the keys of one compaction; more keys take more passes."
@@ -429,8 +429,8 @@ class BrokerSettings:
     audit_log: str = setting(
         "audit.jsonl",
         text,
-        "File that says who changed, and who was refused, what; a relative one begins at"
-        " `data_dir`. off: none.",
+        "Audit log of changes and denied requests; a relative path begins at `data_dir`."
+        " off: none.",
     )
     topic_defaults: Mapping[str, str] = table(
         topic_config_text,
@@ -455,7 +455,7 @@ class BrokerSettings:
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """The [client] section: how commands prove to a broker who they are."""
+    """The [client] section: how commands authenticate to a broker."""
 
     tls: bool = setting(
         False, boolean, "Talk to the broker over TLS. `tls_ca` and `tls_cert` imply it."
@@ -472,11 +472,15 @@ class ClientSettings:
     sasl_mechanism: str = setting(
         "SCRAM-SHA-256",
         one_of(*SASL_MECHANISMS),
-        "Way of SASL, once `username` or `token_file` is set: " + ", ".join(SASL_MECHANISMS) + ".",
+        "SASL mechanism, once `username` or `token_file` is set: "
+        + ", ".join(SASL_MECHANISMS)
+        + ".",
     )
     username: str | None = setting(None, text, "Name to log in with.")
     password: Secret | None = setting(  # noqa: RUF009 (a Secret does not change)
-        None, SecretKind(text), "Its password. Best kept in the environment, or in `password_file`."
+        None,
+        SecretKind(text),
+        "Its password. Better set in the environment, or in `password_file`.",
     )
     password_file: str | None = setting(
         None, text, "File that holds the password and nothing else."

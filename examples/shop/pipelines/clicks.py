@@ -15,7 +15,7 @@ def clicks(flow: hw.Flow) -> None:
     clicks = flow.changes(
         "clicks", "click_id bigint, search_id bigint, product_id bigint, clicked_at timestamp"
     )
-    # Whichever comes first. A search that nobody has clicked on comes out when none can follow.
+    # Either may arrive first. A search without clicks is emitted when no click can follow any more.
     joined = hw.join(
         searches,
         clicks,
@@ -24,6 +24,6 @@ def clicks(flow: hw.Flow) -> None:
         left_time="searched_at",
         right_time="clicked_at",
         how="left",
-        late="side",  # what comes too late is in the topic clicks.late
+        late="side",  # late rows go to the topic clicks.late
     )
     flow.write(joined, to="warehouse", table="search_clicks")

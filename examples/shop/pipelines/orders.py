@@ -7,7 +7,7 @@ import headwater as hw
 def orders(flow: hw.Flow) -> None:
     orders = flow.changes("shop.public.orders")
     customers = flow.table("shop.public.customers")
-    # The customer as it was when the order changed: one who moves later does not change it.
+    # The customer as of the order's change: a later change of the customer does not update it.
     rich = hw.enrich(
         orders,
         customers,

@@ -1,11 +1,11 @@
-"""The dashboard: revenue of each minute by country. Orders that come late correct their minute."""
+"""The dashboard: revenue of each minute by country. Late orders correct their minute."""
 
 import headwater as hw
 
 
 @hw.pipeline
 def revenue(flow: hw.Flow) -> None:
-    orders = flow.changes("shop.public.orders").where("_op in ('c', 'r')")  # once, as it was placed
+    orders = flow.changes("shop.public.orders").where("_op in ('c', 'r')")  # once, as placed
     customers = flow.table("shop.public.customers")
     placed = hw.enrich(
         orders, customers, on=[("customer_id", "id")], columns=["country"], how="inner"
@@ -15,7 +15,7 @@ def revenue(flow: hw.Flow) -> None:
         "ordered_at",
         "1 minute",
         by="country",
-        early=True,  # the minute that is not over yet, too
+        early=True,  # also the current minute
         late="correct",
         allowed_lateness="1 hour",
     ).agg(orders=hw.agg.count(), revenue=hw.agg.sum("total"), largest=hw.agg.max("total"))

@@ -1,6 +1,6 @@
-"""The customer's page: all orders of a customer, in step with both tables.
+"""The customer's page: all orders of a customer, updated by changes of both tables.
 
-A customer who moves or changes the name has it on all of them; an order that is deleted is gone.
+A new name or country of a customer changes all their orders here; a deleted order is removed.
 """
 
 import headwater as hw

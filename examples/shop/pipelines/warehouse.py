@@ -1,4 +1,4 @@
-"""The warehouse: the tables that people report on, so that the shop's database need not bear it."""
+"""The warehouse: copies of the tables for reports, to keep that load off the shop's database."""
 
 import headwater as hw
 

@@ -156,12 +156,12 @@ class CaptureSettings:
     allow_insecure_network: bool = setting(
         False,
         boolean,
-        "Let `metrics_listen` be on a network, where anybody can read the names of tables and what"
-        " goes wrong with them.",
+        "Allow `metrics_listen` on a network, where any client can read the names of tables and"
+        " their errors.",
     )
     options: Mapping[str, str] = table(
         option_text,
-        "A table of what only this kind of source knows.",
+        "A table of options for this kind of source.",
         underscore="_",
         hides=_is_telling,
     )

@@ -71,7 +71,7 @@ class PipelineSettings:
 
     name: str
     file: str = setting(
-        MISSING, text, "Python file with the function, from the config file's place."
+        MISSING, text, "Python file with the function, relative to the config file."
     )
     function: str | None = setting(
         None, text, "The function's name, if the file has several pipelines. Default: NAME."

@@ -1,4 +1,4 @@
--- shop.db, the source. `headwater init` has run this; to begin anew:
+-- shop.db, the source. `headwater init` has run this; to start again:
 --   rm shop.db && sqlite3 shop.db < schema.sql
 
 CREATE TABLE orders (

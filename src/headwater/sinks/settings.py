@@ -44,7 +44,7 @@ class SinkSettings:
     )
     options: Mapping[str, str] = table(
         option_text,
-        "A table of what only this kind of store has; docs/sinks.md.",
+        "A table of options for this kind of store; docs/sinks.md.",
         hides=_is_telling,
     )
 

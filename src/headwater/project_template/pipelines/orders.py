@@ -1,4 +1,4 @@
-"""Orders with what each of them costs, kept in step with the table `orders` of shop.db."""
+"""Orders with their totals, derived from the table `orders` of shop.db."""
 
 from pyspark.sql.functions import col
 
@@ -13,5 +13,5 @@ def orders(flow: hw.Flow) -> None:
     # Any operation of Spark goes here.
     priced = changes.withColumn("total_cents", col("price_cents") * col("quantity"))
 
-    # A change is applied exactly once; a row that is deleted there is deleted here.
+    # Each change is applied exactly once; a deleted order is deleted from the store.
     flow.write(priced, to="reports", table="orders", key="id")
