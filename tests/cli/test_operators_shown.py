@@ -55,7 +55,7 @@ def test_whom_time_waits_for(capsys):
 def test_changes_are_not_among_the_rows_that_were_judged(capsys):
     _, text = shown(TOLD | {"not_events": 3}, capsys)
     assert "of 400 rows  7 late, 1 without time\n" in text
-    assert "3 rows passed over: changes and deletes, no events" in text
+    assert "3 rows skipped: changes and deletes, no events" in text
 
 
 def test_events_that_wait_for_a_table_or_find_no_row(capsys):
