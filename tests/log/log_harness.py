@@ -201,7 +201,7 @@ class Log:
         return outcome[0]
 
     def checkpoint(self) -> None:
-        self.run(self.store.checkpoint())
+        self.run(self.store.checkpoints.write())
         self.settle()
 
     def delete_records(self, offset: int) -> None:

@@ -67,7 +67,7 @@ def test_a_checkpoint_hears_of_the_error_that_a_commit_waits_for(tmp_path, seed:
 
         async def both():
             files.before_sync = hold
-            checkpoint = asyncio.ensure_future(log.store.checkpoint())
+            checkpoint = asyncio.ensure_future(log.store.checkpoints.write())
             await until(entered.is_set)
             files.written.clear()
             batch, outcome = batch_of(value_of(3)), []

@@ -75,7 +75,7 @@ def test_a_stop_in_the_middle_of_a_checkpoint_that_fails(log: Log):
 
     async def stop() -> None:
         held = HeldSync(log.files, ".index", fails=True)
-        checkpoint = asyncio.create_task(log.store.checkpoint())
+        checkpoint = asyncio.create_task(log.store.checkpoints.write())
         await stop_during(checkpoint, log, held)
 
     log.run(stop())
@@ -96,7 +96,7 @@ def test_a_commit_that_ends_during_a_cancelled_checkpoint(log: Log):
         partition.append(memoryview(batch), header, lambda _: done.set())
         await commit.reached()
         held = HeldSync(log.files, ".index")
-        checkpoint = asyncio.create_task(log.store.checkpoint())
+        checkpoint = asyncio.create_task(log.store.checkpoints.write())
         await asyncio.sleep(0)  # it has seen how far the partition is
         commit.go.set()
         await done.wait()
@@ -144,7 +144,7 @@ def test_a_topic_deleted_during_a_checkpoint_takes_nothing_of_the_next_along(log
 
     async def delete() -> None:
         held = HeldSync(log.files, ".index")
-        checkpoint = asyncio.create_task(log.store.checkpoint())
+        checkpoint = asyncio.create_task(log.store.checkpoints.write())
         await held.reached()
         deletion = asyncio.create_task(log.store.delete_topic("t"))
         async with asyncio.timeout(20):

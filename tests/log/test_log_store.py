@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from log_harness import Log, batch_of
 
 from headwater.errors import ApiError, CorruptLog, DataDirectoryInUse
-from headwater.log import checkpoint
+from headwater.log import checkpoint_file
 from headwater.log.catalog import Catalog
 from headwater.log.epochs import LeaderEpochs
 from headwater.log.files import Files
@@ -281,15 +281,15 @@ def test_any_bytes_in_checkpoints_and_leader_epochs(tmp_path_factory, data: byte
     directory = tmp_path_factory.mktemp("files")
     (directory / "points").write_bytes(data)
     (directory / "leader-epoch-checkpoint").write_bytes(data)
-    for offset in checkpoint.read(Files(), str(directory / "points")).values():
+    for offset in checkpoint_file.read(Files(), str(directory / "points")).values():
         assert isinstance(offset, int)
     LeaderEpochs.load(Files(), str(directory)).end_of(1, 5, 9)
 
 
 def test_a_checkpoint_round_trips(tmp_path):
     offsets = {("orders", 0): 12, ("a-b.c_d", 77): 2**62}
-    checkpoint.write(Files(), str(tmp_path / "c"), offsets)
-    assert checkpoint.read(Files(), str(tmp_path / "c")) == offsets
+    checkpoint_file.write(Files(), str(tmp_path / "c"), offsets)
+    assert checkpoint_file.read(Files(), str(tmp_path / "c")) == offsets
     assert (tmp_path / "c").read_text() == f"0\n2\norders 0 12\na-b.c_d 77 {2**62}\n"
 
 

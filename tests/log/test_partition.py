@@ -322,7 +322,7 @@ def test_producers_of_a_partition_are_bounded(log: Log, monkeypatch):
     assert log.append(batch_of(b"second", producer=(3, 0, 1))) == 4
     log.clock.advance(1)
     assert log.append(batch_of(b"new", producer=(5, 0, 0))) == 5
-    assert {each for each in range(1, 6) if log.partition().knows(each)} == {1, 3, 5}
+    assert {each for each in range(1, 6) if log.partition().tracks(each)} == {1, 3, 5}
     assert log.append(batch_of(b"second", producer=(3, 0, 1))) == 4
     log.crash()
     assert log.append(batch_of(b"second", producer=(3, 0, 1))) == 4

@@ -51,7 +51,7 @@ def test_a_clean_stop_during_a_checkpoint_forgets_nothing(log: Log):
         batch = batch_of(b"late")
         partition = log.partition()
         partition.append(memoryview(batch), read_header(batch), outcome.append)
-        await log.store.checkpoint()
+        await log.store.checkpoints.write()
         while not outcome:
             await asyncio.sleep(0)
 

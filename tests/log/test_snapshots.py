@@ -201,5 +201,5 @@ def test_recovery_points_are_not_ahead_of_snapshots(log: Log):
     log.crash()
     log.run(log.store.delete_topic("other"))
     log.crash()
-    assert log.partition().knows(5)
+    assert log.partition().tracks(5)
     assert list(log.partition().open_transactions) == [5]

@@ -14,8 +14,8 @@ from headwater.backup.taking import FORMAT, LOG, MANIFEST, PIPELINES
 from headwater.errors import CorruptLog, DataDirectoryInUse, HeadwaterError, UsageError
 from headwater.log.catalog import NAME as CATALOG
 from headwater.log.catalog import Catalog
+from headwater.log.data_directory import CLEAN_SHUTDOWN
 from headwater.log.files import Files
-from headwater.log.store import CLEAN_SHUTDOWN
 from headwater.supervisor import lock
 
 

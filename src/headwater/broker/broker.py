@@ -153,7 +153,7 @@ class Broker:
         await self._measure_disk()
         self._background.start(self._load_coordinators())
         self._background.start(self._load_queues())
-        self._background.start(self._every(CHECKPOINT_S, self.store.checkpoint))
+        self._background.start(self._every(CHECKPOINT_S, self.store.checkpoints.write))
         self._background.start(self._every(RETENTION_S, self.retain))
         self._background.start(self._every(COMPACTION_S, self.compactor.run))
         self._background.start(self._every(1.0, self._measure_disk))

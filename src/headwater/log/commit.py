@@ -76,7 +76,7 @@ class Commit:
             if self.storage.is_short and any(each.batch for each in self.appends):
                 raise OSError(errno.ENOSPC, "the disk is full; what is left is for deletions")
             if self.is_broken or (self.active is not None and self.active.sync_error is not None):
-                mend(self.storage, self.directory, self.active, self.end_offset)
+                repair(self.storage, self.directory, self.active, self.end_offset)
             self._write()
         except OSError as error:
             self.error = error
@@ -171,7 +171,7 @@ class Commit:
             self.epochs = epochs  # only now: a failed save is tried again
 
 
-def mend(storage: Storage, directory: str, active: Segment | None, end_offset: int) -> None:
+def repair(storage: Storage, directory: str, active: Segment | None, end_offset: int) -> None:
     """Takes away what a failed commit left, and makes good a failed sync, before anything else is
     written.
     """

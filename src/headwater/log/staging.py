@@ -18,8 +18,9 @@ import os
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from headwater.log import checkpoint, epochs, snapshots
+from headwater.log import checkpoint_file, epochs, snapshots
 from headwater.log.catalog import NAME as CATALOG
+from headwater.log.data_directory import DELETED, LOG_STARTS
 from headwater.log.index import OFFSET_ENTRY, TIME_ENTRY
 from headwater.log.transactions import ENTRY as TXN_ENTRY
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from headwater.log.store import LogStore
 
 LIST = "staged.json"
-LOG_STARTS = "log-start-offset-checkpoint"
 
 Staged = list[tuple[str, int]]  # file below the directory, and how much of it
 
@@ -38,7 +38,7 @@ def stage(store: "LogStore") -> str:
     """The directory. Called on the event loop, while nobody changes the catalog or a checkpoint;
     does not let go of the loop. Raises OSError.
     """
-    directory = f"{store.path}/backup-{uuid4().hex}.deleted"
+    directory = f"{store.path}/backup-{uuid4().hex}{DELETED}"
     os.mkdir(directory, 0o700)
     try:
         _stage_into(directory, store)
@@ -59,7 +59,7 @@ def _stage_into(directory: str, store: "LogStore") -> None:
         if each.log_start_offset
     }
     catalog = store.storage.files.read(f"{store.path}/{CATALOG}")
-    for name, data in ((LOG_STARTS, checkpoint.encode(starts)), (CATALOG, catalog)):
+    for name, data in ((LOG_STARTS, checkpoint_file.encode(starts)), (CATALOG, catalog)):
         with open(f"{directory}/{name}", "wb") as file:
             file.write(data)
         staged.append((name, len(data)))

@@ -244,7 +244,7 @@ def _join(
         )
     except ApiError as error:
         raise _as_producers_know_it(error, context) from None
-    if is_modern and header.base_sequence > 0 and not partition.knows(header.producer_id):
+    if is_modern and header.base_sequence > 0 and not partition.tracks(header.producer_id):
         # With an epoch for each transaction its sequences begin at 0. What comes before this batch
         # was refused (the coordinator was loading), and will be sent again.
         raise ApiError(

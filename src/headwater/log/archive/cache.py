@@ -20,7 +20,7 @@ from headwater.log.workers import Workers
 from headwater.protocol import records
 
 if TYPE_CHECKING:
-    from headwater.log.partition import PartitionLog
+    from headwater.log.partition_segments import PartitionSegments
 
 NAME = "archive-cache"
 _INDEX_INTERVAL_BYTES = 4096
@@ -36,7 +36,7 @@ class ChunkCache:
         self._workers = workers
         self._lock = threading.Lock()
         self._serials = itertools.count(1)
-        self._segments: OrderedDict[tuple[PartitionLog, int], Segment] = OrderedDict()
+        self._segments: OrderedDict[tuple[PartitionSegments, int], Segment] = OrderedDict()
         self.size_bytes = 0
         self.hits = 0
 
@@ -67,7 +67,7 @@ class ChunkCache:
             self._segments[chunk.key] = segment
             self.size_bytes += segment.size_bytes
 
-    def drop(self, partition: "PartitionLog | None" = None) -> None:
+    def drop(self, partition: "PartitionSegments | None" = None) -> None:
         """Lets go of all that nobody is just reading: of one partition, or of all of them."""
         with self._lock:
             for key, segment in list(self._segments.items()):
@@ -81,7 +81,7 @@ class ChunkCache:
                 if each is segment:
                     self._remove(key)
 
-    def _remove(self, key: tuple["PartitionLog", int]) -> None:
+    def _remove(self, key: tuple["PartitionSegments", int]) -> None:
         segment = self._segments.pop(key)
         segment.doomed = True
         self.size_bytes -= segment.size_bytes

@@ -30,7 +30,7 @@ from headwater.log.transactions import ENTRY, AbortedTransaction
 from headwater.protocol.records import crc32c
 
 if TYPE_CHECKING:
-    from headwater.log.partition import PartitionLog
+    from headwater.log.partition_segments import PartitionSegments
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class ArchivedSegment:
 class ChunkOf(NamedTuple):
     """A chunk, and where it belongs."""
 
-    partition: "PartitionLog"
+    partition: "PartitionSegments"
     segment: ArchivedSegment
     chunk: Chunk
 
@@ -96,7 +96,7 @@ class ChunkOf(NamedTuple):
             archive.on_loop(archive.chunks.prefetch, self)
 
     @property
-    def key(self) -> tuple["PartitionLog", int]:
+    def key(self) -> tuple["PartitionSegments", int]:
         return self.partition, self.chunk.base_offset
 
 
@@ -161,16 +161,16 @@ def _read(files: Files, segment: ArchivedSegment) -> Descriptor:
         ) from error
 
 
-class ArchivedPlace(NamedTuple):
+class ArchivedPosition(NamedTuple):
     """Somewhere in the archive, to a chunk's precision."""
 
     archived_bytes: int  # from there to where the local log begins
     timestamp_ms: int
 
 
-def archived_place(
+def archived_position(
     files: Files, segments: Sequence[ArchivedSegment], offset: int
-) -> ArchivedPlace | None:
+) -> ArchivedPosition | None:
     """(worker) Where `offset` is in the archive. Raises as `read_chunks`."""
     behind_bytes = 0
     for segment in reversed(segments):
@@ -178,7 +178,7 @@ def archived_place(
             for chunk in reversed(read_chunks(files, segment)):
                 behind_bytes += chunk.size_bytes
                 if chunk.base_offset <= offset or chunk.position == 0:
-                    return ArchivedPlace(behind_bytes, chunk.max_timestamp_ms)
+                    return ArchivedPosition(behind_bytes, chunk.max_timestamp_ms)
         behind_bytes += segment.size_bytes
     return None
 

@@ -4,7 +4,6 @@ Names are paths with "/". An object is there as a whole or not at all, and lasts
 returned. Whatever goes wrong, except a bug, is ArchiveUnavailable: trying again may help.
 """
 
-import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -148,38 +147,12 @@ class DirectoryObjects:
                 self._files.sync_directory(each)
 
     async def _run(self, job: Callable[..., T], *args: Any) -> T:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-
-        def settle(result: Any, error: BaseException | None) -> None:
-            if future.done():
-                return
-            if error is None:
-                future.set_result(result)
-            else:
-                future.set_exception(error)
-
-        def run() -> None:
-            result: Any = None
-            failure: BaseException | None = None
+        def run() -> T:
             try:
-                result = job(*args)
+                return job(*args)
             except OSError as error:
-                failure = ArchiveUnavailable(
+                raise ArchiveUnavailable(
                     "the archive's directory fails", detail=f"{self._root}: {error}"
-                )
-            except BaseException as error:
-                failure = error
-            with contextlib.suppress(RuntimeError):  # the loop is gone
-                loop.call_soon_threadsafe(settle, result, failure)
+                ) from error
 
-        self._workers.submit(run)
-        try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            # A job cannot be stopped, and what it works on must not be closed under it.
-            while not future.done():
-                with contextlib.suppress(asyncio.CancelledError):
-                    await asyncio.wait([future])
-            future.exception()
-            raise
+        return await self._workers.run(run)

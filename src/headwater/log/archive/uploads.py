@@ -31,7 +31,7 @@ from headwater.log.transactions import ENTRY
 from headwater.protocol.records import HEADER_BYTES, NO_TIMESTAMP, crc32c
 
 if TYPE_CHECKING:
-    from headwater.log.partition import PartitionLog
+    from headwater.log.partition_segments import PartitionSegments
     from headwater.log.store import LogStore
 
 log = logging.getLogger(__name__)
@@ -55,14 +55,14 @@ class Uploads:
         self._objects = objects
         self._max_bytes_per_s = max_bytes_per_s
         self._free_at_s = 0.0  # when the rate allows the next byte
-        self._queue: asyncio.Queue[PartitionLog] = asyncio.Queue()
-        self._queued: set[PartitionLog] = set()
-        self._backoff_s: dict[PartitionLog, float] = {}
+        self._queue: asyncio.Queue[PartitionSegments] = asyncio.Queue()
+        self._queued: set[PartitionSegments] = set()
+        self._backoff_s: dict[PartitionSegments, float] = {}
         self._described: set[str] = set()  # topics whose topic.json is there
         self._tasks: list[asyncio.Task[None]] = []
-        self.busy: dict[PartitionLog, Segment] = {}
+        self.busy: dict[PartitionSegments, Segment] = {}
         # Segments of which there may be objects, and which are not archived.
-        self.begun: dict[PartitionLog, set[int]] = {}
+        self.begun: dict[PartitionSegments, set[int]] = {}
         self.uploaded_bytes = 0
         self.uploaded_segments = 0
         self.failures = 0
@@ -76,7 +76,7 @@ class Uploads:
             task.cancel()
         return self._tasks
 
-    def look_at(self, partition: "PartitionLog") -> None:
+    def look_at(self, partition: "PartitionSegments") -> None:
         """Something may be there to be archived."""
         if partition.config.remote_storage and partition not in self._queued:
             self._queued.add(partition)
@@ -111,7 +111,7 @@ class Uploads:
                 if segment.doomed and not partition.deleted:  # it was deleted meanwhile
                     partition.delete_before(partition.log_start_offset)
 
-    def give_up(self, partition: "PartitionLog") -> list[int]:
+    def give_up(self, partition: "PartitionSegments") -> list[int]:
         """The segments of which there may be objects, and which will never be archived."""
         busy = self.busy.get(partition)
         kept = {each.base_offset for each in partition.segments}
@@ -124,13 +124,13 @@ class Uploads:
             del self.begun[partition]
         return sorted(gone)
 
-    def forget(self, partition: "PartitionLog") -> None:
+    def forget(self, partition: "PartitionSegments") -> None:
         """It is deleted: what there is of it in the archive goes with its topic."""
         self.begun.pop(partition, None)
         self._backoff_s.pop(partition, None)
         self._described.discard(partition.topic_id)
 
-    def _failed(self, partition: "PartitionLog", error: Exception) -> None:
+    def _failed(self, partition: "PartitionSegments", error: Exception) -> None:
         if partition.deleted:
             return
         self.failures += 1
@@ -142,14 +142,14 @@ class Uploads:
         self.last_error = str(error)
         self._try_later(partition)
 
-    def _try_later(self, partition: "PartitionLog") -> None:
+    def _try_later(self, partition: "PartitionSegments") -> None:
         wait_s = self._backoff_s.get(partition, FIRST_BACKOFF_S)
         self._backoff_s[partition] = min(2 * wait_s, LAST_BACKOFF_S)
         self._store.clock.call_later(wait_s, self.look_at, partition)
 
     # ── one segment ───────────────────────────────────────────────────────────────────────────
 
-    async def _archive(self, partition: "PartitionLog", segment: Segment) -> None:
+    async def _archive(self, partition: "PartitionSegments", segment: Segment) -> None:
         """The segment is archived, and that is known durably, when this returns."""
         end_offset = _end_of(partition, segment)
         segment.pins += 1  # its files stay, whatever retention says meanwhile
@@ -196,7 +196,7 @@ class Uploads:
         self.uploaded_segments += 1
         log.debug("archived: %s-%d at %d", partition.topic, partition.index, segment.base_offset)
 
-    async def _begin(self, partition: "PartitionLog", segment: Segment) -> None:
+    async def _begin(self, partition: "PartitionSegments", segment: Segment) -> None:
         """From here on it is known, also after a crash, that there may be objects of it."""
         path = f"{partition.directory}/{segment.base_offset:020d}{BEGUN_SUFFIX}"
         begun = self.begun.setdefault(partition, set())
@@ -204,13 +204,13 @@ class Uploads:
             begun.add(segment.base_offset)
             await self._store.in_worker(self._store.storage.files.write_atomically, path, b"")
 
-    def _ended(self, partition: "PartitionLog", segment: Segment) -> None:
+    def _ended(self, partition: "PartitionSegments", segment: Segment) -> None:
         """(worker)"""
         path = f"{partition.directory}/{segment.base_offset:020d}{BEGUN_SUFFIX}"
         if not partition.deleted:
             self._store.storage.files.unlink(path)
 
-    async def _describe_topic(self, partition: "PartitionLog") -> None:
+    async def _describe_topic(self, partition: "PartitionSegments") -> None:
         """For a human who finds the archive without the broker."""
         topic = self._store.catalog.topics.get(partition.topic)
         if topic is None or topic.id.hex != partition.topic_id or topic.id.hex in self._described:
@@ -224,7 +224,7 @@ class Uploads:
             self._described.discard(topic.id.hex)
             raise
 
-    async def _put_log(self, partition: "PartitionLog", segment: Segment) -> list[Chunk]:
+    async def _put_log(self, partition: "PartitionSegments", segment: Segment) -> list[Chunk]:
         chunks: list[Chunk] = []
         failure: Exception | None = None
 
@@ -256,7 +256,7 @@ class Uploads:
         return chunks
 
     async def _put_side_files(
-        self, partition: "PartitionLog", segment: Segment, side_files: dict[str, bytes]
+        self, partition: "PartitionSegments", segment: Segment, side_files: dict[str, bytes]
     ) -> list[StoredFile]:
         stored: list[StoredFile] = []
         for suffix, data in side_files.items():
@@ -265,7 +265,7 @@ class Uploads:
         return stored
 
     async def _put(
-        self, partition: "PartitionLog", segment: Segment, suffix: str, data: bytes
+        self, partition: "PartitionSegments", segment: Segment, suffix: str, data: bytes
     ) -> None:
         await self._pace(len(data))
         name = partition.object_name(segment.base_offset, suffix)
@@ -273,7 +273,7 @@ class Uploads:
 
     async def _compare(
         self,
-        partition: "PartitionLog",
+        partition: "PartitionSegments",
         segment: Segment,
         chunks: list[Chunk],
         files: list[StoredFile],
@@ -298,7 +298,7 @@ class Uploads:
             await sleep(self._store.clock, self._free_at_s - now_s - 1.0)
 
 
-def next_to_archive(partition: "PartitionLog") -> Segment | None:
+def next_to_archive(partition: "PartitionSegments") -> Segment | None:
     """The oldest sealed segment that is not archived.
 
     None while a last compaction changes what the segments' names mean (a topic was compacted until
@@ -310,7 +310,7 @@ def next_to_archive(partition: "PartitionLog") -> Segment | None:
     return next(unarchived(partition), None)
 
 
-def unarchived(partition: "PartitionLog") -> Iterator[Segment]:
+def unarchived(partition: "PartitionSegments") -> Iterator[Segment]:
     """The sealed segments that are not archived, oldest first."""
     archived = {each.base_offset for each in partition.archived}
     for segment, _ in itertools.pairwise(partition.segments):
@@ -318,7 +318,7 @@ def unarchived(partition: "PartitionLog") -> Iterator[Segment]:
             yield segment
 
 
-def _end_of(partition: "PartitionLog", segment: Segment) -> int:
+def _end_of(partition: "PartitionSegments", segment: Segment) -> int:
     """Where the next one begins that has records or will have: nothing lies in between."""
     behind = [each for each in partition.segments if each.base_offset > segment.base_offset]
     return next((each.base_offset for each in behind if each.size_bytes), behind[-1].base_offset)

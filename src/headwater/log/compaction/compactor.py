@@ -158,7 +158,7 @@ class Compactor:
     async def _note_pass(self, partition: PartitionLog, report: Report) -> None:
         assert report.clean_offset is not None
         partition.clean_offset = report.clean_offset
-        await self._store.save_clean_offsets()
+        await self._store.checkpoints.save_clean_offsets()
         self.numbers.passes += 1
         self.numbers.bytes_read += report.bytes_read
         self.numbers.bytes_written += report.bytes_written
