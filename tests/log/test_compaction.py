@@ -401,7 +401,7 @@ def test_a_full_disk_ends_the_pass(log: CompactedLog) -> None:
     assert "No space left" in compactor.numbers.last_error
     assert len(log.records()) == 3
     assert not any("cleaned" in name for name in log.names())
-    log.files.mend()
+    log.files.repair()
     log.compact(roll=False)
     assert len(log.records()) == 2
 

@@ -186,7 +186,7 @@ def test_a_disk_that_fails_once_costs_only_the_pass(tmp_path: Path, seed: int) -
             log.files.fail_syncs(after=rng.randrange(10))
         with contextlib.suppress(OSError):
             log.compact(roll=False)
-        log.files.mend()
+        log.files.repair()
         model.check(log.records(), clean_upto=0)
         log.crash()
         model.check(log.records(), clean_upto=0)

@@ -199,7 +199,7 @@ def test_a_failing_disk_and_then_a_power_cut(tmp_path, durability: str, drops_pa
             assert PENDING not in [each.state for each in sent]
             if dice.random() < 0.3:
                 log.close()
-            log.files.mend()
+            log.files.repair()
             log.power_cut(seed)
             found = [batch[61:] for batch in log.batches()]
             assert found == acknowledged[: len(found)], (seed, len(found), len(acknowledged))

@@ -61,7 +61,7 @@ def test_each_write_and_sync_of_a_commit_that_rolls_fails_once(log: Log, kind: s
     failed = [each.state is not None for each in sent]
     assert failed == sorted(failed)
     done = [b"%d" % n + bytes(300) for n in range(failed.count(False))]
-    log.files.mend()
+    log.files.repair()
     assert log.values() == values + done
     log.append(batch_of(b"after"))
     for again in (log.crash, log.restart):
@@ -227,7 +227,7 @@ def test_a_cut_whose_sync_failed_is_made_again(tmp_path, restarts: bool, seed: i
         for _ in range(2):
             with pytest.raises(StorageFailed):
                 log.append(batch_of(bytes(900)))
-        log.files.mend()
+        log.files.repair()
         if restarts:
             log.close()
             log.open()

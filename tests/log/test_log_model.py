@@ -260,7 +260,7 @@ class LogMachine(RuleBasedStateMachine):
         assert not self.log.store.failed
 
     def mend_disk(self) -> None:
-        self.log.files.mend()
+        self.log.files.repair()
         self.faulty = False
 
     # ── the end of a process ──

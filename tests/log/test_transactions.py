@@ -388,7 +388,7 @@ def test_a_checkpoint_that_fails_loses_no_entry(tmp_path, seed: int):
         log.files.before_sync = fail
         log.checkpoint()
         log.files.before_sync = None
-        log.files.mend()
+        log.files.repair()
         log.checkpoint()
         log.power_cut(seed)
         assert aborted(log) == expected
