@@ -30,16 +30,14 @@
     └── ProtocolError             bytes from a client
         ├── MalformedMessage      they are not a message; the connection ends
         ├── AuthenticationFailed  they do not prove who the client is; the connection ends
-        └── ApiError              they are, but the answer is a Kafka error code
+        └── ApiError              they are; a Kafka error code answers (protocol/error_codes.py)
 
-An error tells what happened (short, lower case), the detail (values that matter) and a hint (what
+An error has what happened (short, lower case), the detail (values that matter) and a hint (what
 to do). The command line prints these lines; the traceback only with `-v`.
 """
 
 from collections.abc import Mapping
 from typing import Any
-
-from headwater.protocol.error_codes import ErrorCode
 
 
 class HeadwaterError(Exception):
@@ -214,11 +212,3 @@ class MalformedMessage(ProtocolError):
 
 class AuthenticationFailed(ProtocolError):
     """A client does not prove who it is. The words are for the log; it is told no reason."""
-
-
-class ApiError(ProtocolError):
-    """The request is understood and refused; `code` goes into the response."""
-
-    def __init__(self, code: ErrorCode, what: str = "", *, detail: str = "") -> None:
-        super().__init__(what or code.name.lower().replace("_", " "), detail=detail)
-        self.code = code

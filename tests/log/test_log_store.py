@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from log_harness import Log, batch_of
 
-from headwater.errors import ApiError, CorruptLog, DataDirectoryInUse
+from headwater.errors import CorruptLog, DataDirectoryInUse
 from headwater.log import checkpoint_file
 from headwater.log.catalog import Catalog
 from headwater.log.epochs import LeaderEpochs
 from headwater.log.files import Files
+from headwater.protocol.error_codes import ApiError
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ import threading
 import pytest
 from log_harness import PENDING, Log, batch_of, split
 
-from headwater.errors import ApiError, OffsetOutOfRange
+from headwater.errors import OffsetOutOfRange
 from headwater.log import partition as partition_module
 from headwater.log import timestamps
 from headwater.log.producers import Producers
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.records import LOG_APPEND_TIME, read_header
 
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from log_harness import Log, batch_of
 
-from headwater.errors import ApiError
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 
 
 @pytest.fixture

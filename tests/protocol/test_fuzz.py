@@ -10,8 +10,9 @@ from generated_messages import all_messages
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.errors import ApiError, CorruptLog, MalformedMessage
+from headwater.errors import CorruptLog, MalformedMessage
 from headwater.log.producers import Producers
+from headwater.protocol.error_codes import ApiError
 from headwater.protocol.records import Record, build_batch, check_produced, records_of
 from headwater.protocol.schema import Message
 

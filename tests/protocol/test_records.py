@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.errors import ApiError, MalformedMessage
+from headwater.errors import MalformedMessage
 from headwater.protocol import compression
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.records import (
     CONTROL,
     CRC_FROM,

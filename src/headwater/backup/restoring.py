@@ -14,9 +14,9 @@ from headwater.backup.taking import FORMAT, LOG, MANIFEST, PIPELINES
 from headwater.errors import CorruptLog, DataDirectoryInUse, HeadwaterError, UsageError
 from headwater.log.catalog import NAME as CATALOG
 from headwater.log.catalog import Catalog
-from headwater.log.data_directory import CLEAN_SHUTDOWN
+from headwater.log.data_directory import CLEAN_SHUTDOWN, UP_LOCK
 from headwater.log.files import Files
-from headwater.supervisor import lock
+from headwater.private_files import is_locked
 
 
 def restore(source: Path, data_dir: Path, state_dir: Path, told: Told) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def _is_inside(path: str) -> bool:
 
 
 def _check_free(directory: Path) -> None:
-    if lock.is_held(directory):
+    if is_locked(directory / UP_LOCK):
         raise DataDirectoryInUse(
             "`headwater up` uses this data directory",
             detail=str(directory),

@@ -12,9 +12,11 @@ from typing import Any, Final
 
 from headwater import __version__
 from headwater.backup.copying import Copied, Told, copy, sync, sync_all
+from headwater.broker.control import NAME as CONTROL
 from headwater.broker.control import short_path
 from headwater.errors import HeadwaterError, NotReady, UsageError
 from headwater.log.ballast import NAME as BALLAST
+from headwater.log.data_directory import DELETED, LOCK, UP_LOCK
 from headwater.log.staging import LIST
 from headwater.private_files import open_lock
 
@@ -24,7 +26,7 @@ LOG, PIPELINES = "log", "pipelines"
 _STAGE_TIMEOUT_S: Final = 60.0
 # Of the data directory, what is nobody's when it is used again.
 _NOT_KEPT: Final = (
-    "lock", "control", "up.lock", "up.json", "archive-cache", "write-probe", BALLAST,
+    LOCK, CONTROL, UP_LOCK, "up.json", "archive-cache", "write-probe", BALLAST,
 )  # fmt: skip
 # Written in this order reversed: whatever is copied of one has its part in those behind it.
 _CHECKPOINT_ORDER: Final = ("commits", "offsets")
@@ -87,7 +89,7 @@ def _copied_log(data_dir: Path, state_dir: Path, target: Path, told: Told) -> It
 @contextmanager
 def _source(data_dir: Path, state_dir: Path) -> Iterator[list[tuple[Path, str, int | None]]]:
     """The files of the log as of one moment, which stay as they are until this is left."""
-    lock = open_lock(data_dir / "lock")
+    lock = open_lock(data_dir / LOCK)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -106,7 +108,7 @@ def _source(data_dir: Path, state_dir: Path) -> Iterator[list[tuple[Path, str, i
 
 
 def _is_kept(place: Path) -> bool:
-    return place.parts[0] not in _NOT_KEPT and not place.parts[0].endswith((".deleted", ".tmp"))
+    return place.parts[0] not in _NOT_KEPT and not place.parts[0].endswith((DELETED, ".tmp"))
 
 
 @contextmanager

@@ -27,13 +27,12 @@ from headwater.broker.security.users import Users
 from headwater.broker.transactions import TransactionCoordinator, TransactionSettings
 from headwater.broker.transactions.markers import Markers
 from headwater.clock import Clock, sleep
-from headwater.errors import ApiError
 from headwater.log import retention
 from headwater.log.catalog import Topic, is_topic_name
 from headwater.log.compaction.compactor import CompactionLimits, Compactor
 from headwater.log.partition import PartitionLog
 from headwater.log.store import LogStore
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.api_versions import (
     ApiVersionsResponse,
     ApiVersionsResponseApiVersion,

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from headwater.broker.security import scram
 from headwater.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
@@ -23,6 +22,7 @@ from headwater.errors import (
     MalformedMessage,
     RequestRefused,
 )
+from headwater.protocol import scram
 from headwater.protocol.messages.sasl_authenticate import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,

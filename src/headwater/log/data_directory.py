@@ -1,7 +1,8 @@
 """The data directory of a broker: created durably, and locked by one process at a time.
 
 .headwater/
-  lock                               held while a process uses the directory
+  lock                               held while a broker uses the directory
+  up.lock                            held while `headwater up` does (supervisor/lock.py)
   catalog.jsonl                      topics (catalog.py)
   clean-shutdown                     there if the last process closed everything
   recovery-point-offset-checkpoint   how far each partition needs no scan
@@ -22,6 +23,8 @@ from headwater.errors import DataDirectoryInUse
 from headwater.log.files import Files
 from headwater.private_files import open_lock
 
+LOCK = "lock"
+UP_LOCK = "up.lock"
 CLEAN_SHUTDOWN = "clean-shutdown"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
@@ -43,7 +46,7 @@ def create(files: Files, path: str) -> None:
 
 def lock(path: str) -> int:
     """The descriptor that holds the lock until it is closed. Raises DataDirectoryInUse."""
-    fd = open_lock(f"{path}/lock")
+    fd = open_lock(f"{path}/{LOCK}")
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

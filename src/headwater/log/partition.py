@@ -22,7 +22,7 @@ Invariants
 
 from typing import TYPE_CHECKING
 
-from headwater.errors import ApiError, StorageFailed
+from headwater.errors import StorageFailed
 from headwater.log.commit import Append, Commit, Done
 from headwater.log.config import TopicConfig
 from headwater.log.epochs import LeaderEpochs
@@ -30,7 +30,7 @@ from headwater.log.partition_reads import ReadablePartition
 from headwater.log.producers import Changes, Producers
 from headwater.log.segment import Batch
 from headwater.protocol import records
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.records import INT64_MAX, NO_PRODUCER_ID, TRANSACTIONAL, BatchHeader, Marker
 
 if TYPE_CHECKING:

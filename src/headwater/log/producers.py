@@ -20,9 +20,9 @@ import bisect
 import struct
 from typing import NamedTuple
 
-from headwater.errors import ApiError, CorruptLog
+from headwater.errors import CorruptLog
 from headwater.log.transactions import AbortedTransaction, OpenTransaction
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.records import (
     TRANSACTIONAL,
     BatchHeader,

@@ -26,9 +26,9 @@ from typing import NamedTuple
 
 from fastcrc import crc32 as _crc32
 
-from headwater.errors import ApiError, CorruptLog, MalformedMessage
+from headwater.errors import CorruptLog, MalformedMessage
 from headwater.protocol import compression
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.primitives import Reader, write_varlong
 
 crc32c = _crc32.iscsi

@@ -36,11 +36,11 @@ from headwater.broker.batch_checks import Outcome
 from headwater.broker.broker import COORDINATORS_TOPICS, Broker
 from headwater.broker.quotas import PRODUCER_BYTES
 from headwater.broker.security.authorizer import Operation, ResourceType
-from headwater.errors import ApiError, MalformedMessage, StorageFailed
+from headwater.errors import MalformedMessage, StorageFailed
 from headwater.log.config import OverloadPolicy
 from headwater.log.partition import PartitionLog
 from headwater.protocol import compression, records
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.produce import (
     ProduceRequest,
     ProduceResponse,

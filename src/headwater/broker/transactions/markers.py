@@ -7,9 +7,9 @@ from typing import NamedTuple, Protocol
 
 from headwater.broker.transactions.transaction import TopicPartition
 from headwater.clock import Clock, sleep
-from headwater.errors import ApiError, StorageFailed
+from headwater.errors import StorageFailed
 from headwater.log.store import LogStore
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 
 logger = logging.getLogger(__name__)
 

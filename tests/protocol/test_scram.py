@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.broker.security import scram
 from headwater.errors import AuthenticationFailed
+from headwater.protocol import scram
 
 # RFC 7677, 3: user "user", password "pencil".
 SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
