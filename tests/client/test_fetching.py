@@ -201,7 +201,7 @@ def test_transactions_beside_a_reader_by_the_book(address: str, seed: int) -> No
         end = end_of(fetcher, topic)
         assert with_ms(rows(fetcher, topic, 0, end)) == committed
         assert with_ms(rows(dirty, topic, 0, end)) == everything
-        # In stretches of any size, which begin and end in the midst of transactions and batches.
+        # In ranges of any size, which begin and end in the midst of transactions and batches.
         pieces = sorted({0, end, *(rng.randrange(end) for _ in range(20))})
         found = [rows(fetcher, topic, *between) for between in pairwise(pieces)]
         assert with_ms([row for piece in found for row in piece]) == committed

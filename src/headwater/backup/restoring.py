@@ -25,32 +25,32 @@ def restore(source: Path, data_dir: Path, state_dir: Path, told: Told) -> dict[s
     """
     manifest = _manifest(source)
     files = _files(manifest)
-    for each in (data_dir, state_dir):
-        _check_free(each)
+    for directory in (data_dir, state_dir):
+        _check_free(directory)
     log = _beside(data_dir)
     is_inside = state_dir.is_relative_to(data_dir)
     pipelines = log / state_dir.relative_to(data_dir) if is_inside else _beside(state_dir)
     made = {log: data_dir} if is_inside else {log: data_dir, pipelines: state_dir}
     try:
-        for each in made:
-            shutil.rmtree(each, ignore_errors=True)  # of a restore that was killed
-            each.mkdir(parents=True, mode=0o700)
+        for directory in made:
+            shutil.rmtree(directory, ignore_errors=True)  # of a restore that was killed
+            directory.mkdir(parents=True, mode=0o700)
         for file in files:
             part, _, place = file.path.partition("/")
             target = (pipelines if part == PIPELINES else log) / place
             if copy(source / file.path, target, None, told) != (file.size_bytes, file.crc):
                 raise HeadwaterError("the backup is damaged", detail=str(source / file.path))
         _begin_log(log)
-        for each, place_of_it in made.items():
-            sync_all(each)
-            each.replace(place_of_it)
+        for directory, place_of_it in made.items():
+            sync_all(directory)
+            directory.replace(place_of_it)
             sync(place_of_it.parent)
     except OSError as error:
         raise HeadwaterError("the backup cannot be restored", detail=str(error)) from error
     finally:
-        for each in made:
-            shutil.rmtree(each, ignore_errors=True)
-    size_bytes = sum(each.size_bytes for each in files)
+        for directory in made:
+            shutil.rmtree(directory, ignore_errors=True)
+    size_bytes = sum(file.size_bytes for file in files)
     return {**manifest, "files": len(files), "size_bytes": size_bytes}
 
 
@@ -94,12 +94,12 @@ def _manifest(source: Path) -> dict[str, Any]:
 def _files(manifest: dict[str, Any]) -> list[Copied]:
     """A backup may come from elsewhere: it names what is in it, and nothing outside."""
     found = []
-    for each in manifest.pop("files", ()):
-        match each:
+    for entry in manifest.pop("files", ()):
+        match entry:
             case [str(path), int(), int()] if _is_inside(path):
-                found.append(Copied(*each))
+                found.append(Copied(*entry))
             case _:
-                raise HeadwaterError("the backup is damaged", detail=f"{MANIFEST}: {each!r:.200}")
+                raise HeadwaterError("the backup is damaged", detail=f"{MANIFEST}: {entry!r:.200}")
     return found
 
 
@@ -108,7 +108,7 @@ def _is_inside(path: str) -> bool:
     return (
         part in (LOG, PIPELINES)
         and bool(others)
-        and all(each not in ("", ".", "..") and "\0" not in each for each in others)
+        and all(part not in ("", ".", "..") and "\0" not in part for part in others)
     )
 
 

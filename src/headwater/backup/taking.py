@@ -57,7 +57,7 @@ def take(data_dir: Path, state_dir: Path, target: Path, told: Told) -> dict[str,
         os.fsync(file.fileno())
     temporary.replace(target / MANIFEST)
     sync(target)
-    return {**about, "files": len(files), "size_bytes": sum(each.size_bytes for each in files)}
+    return {**about, "files": len(files), "size_bytes": sum(file.size_bytes for file in files)}
 
 
 def _copied_state(state_dir: Path, target: Path, told: Told) -> Iterator[Copied]:
@@ -75,7 +75,7 @@ def _copied_state(state_dir: Path, target: Path, told: Told) -> Iterator[Copied]
 
 def _when_written(file: Path) -> tuple[int, str]:
     parts = file.parts
-    order = next((i for i, each in enumerate(_CHECKPOINT_ORDER) if each in parts), 2)
+    order = next((i for i, name in enumerate(_CHECKPOINT_ORDER) if name in parts), 2)
     return order, str(file)
 
 

@@ -247,7 +247,7 @@ class Cluster:
         patience = self.patience(f"no metadata from {self._bootstrap}")
         request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
         answer = self.ask_any(request, MetadataResponse, patience, first=4, last=12)
-        return sorted(each.name for each in answer.topics if each.name and not each.error_code)
+        return sorted(topic.name for topic in answer.topics if topic.name and not topic.error_code)
 
     def brokers(self) -> list[str]:
         """The addresses of all, as they are known now."""
@@ -279,7 +279,7 @@ class Cluster:
         )
         answer = self.ask_any(request, MetadataResponse, patience, first=4, last=12)
         self._addresses = {
-            each.node_id: join_address(each.host, each.port) for each in answer.brokers
+            broker.node_id: join_address(broker.host, broker.port) for broker in answer.brokers
         }
         missing = {}
         for topic in answer.topics:
@@ -290,7 +290,9 @@ class Cluster:
             elif topic.error_code:
                 raise refused_topic(topic.error_code, name)
             else:
-                leaders = {each.partition_index: each.leader_id for each in topic.partitions}
+                leaders = {
+                    partition.partition_index: partition.leader_id for partition in topic.partitions
+                }
                 self._leaders[name] = [leaders.get(index, -1) for index in range(len(leaders))]
         return missing
 

@@ -79,8 +79,10 @@ class CommittedLatest:
         known += [_Partition(self._cluster, self._topic, n) for n in range(len(known), number)]
         self._partitions = known
         latest: dict[bytes, bytes] = {}
-        for each in known:
-            latest |= {key: value for key, (_, value) in each.read().items() if value is not None}
+        for partition in known:
+            latest |= {
+                key: value for key, (_, value) in partition.read().items() if value is not None
+            }
         return latest
 
 

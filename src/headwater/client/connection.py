@@ -138,11 +138,11 @@ class Connection:
 
     def version(self, request: type[Message], first: int, last: int) -> int:
         """The highest that it serves of these versions; RequestRefused if there is none."""
-        for each in self._capabilities().api_keys:
-            if each.key == request.api_key and max(first, each.min_version) <= min(
-                last, each.max_version
+        for api in self._capabilities().api_keys:
+            if api.key == request.api_key and max(first, api.min_version) <= min(
+                last, api.max_version
             ):
-                return min(last, each.max_version)
+                return min(last, api.max_version)
         name = request.__name__.removesuffix("Request")
         raise RequestRefused(
             f"the broker at {self.address} does not serve {name} as it is needed",
@@ -152,9 +152,9 @@ class Connection:
 
     def feature(self, name: str) -> int:
         """The level of a feature that all of the cluster has (KIP-584); 0 if it is off."""
-        for each in self._capabilities().finalized_features:
-            if each.name == name:
-                return each.max_version_level
+        for feature in self._capabilities().finalized_features:
+            if feature.name == name:
+                return feature.max_version_level
         return 0
 
     def _capabilities(self) -> ApiVersionsResponse:

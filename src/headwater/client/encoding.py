@@ -126,7 +126,7 @@ class Encoder:
 
     def _flush(self) -> None:
         rows, self._gathered, self._gathered_bytes = self._gathered, [], 0
-        if sum(each.num_rows for each in rows) == 0:
+        if sum(batch.num_rows for batch in rows) == 0:
             return
         whole = rows[0] if len(rows) == 1 else pa.concat_batches(rows)
         for partition, batch in self._encode(whole):

@@ -49,7 +49,8 @@ class Aborted:
 
     def __init__(self, transactions: list[FetchResponseAbortedTransaction]) -> None:
         self._later = sorted(
-            ((each.first_offset, each.producer_id) for each in transactions), reverse=True
+            ((transaction.first_offset, transaction.producer_id) for transaction in transactions),
+            reverse=True,
         )
         self._producers: set[int] = set()  # those in an aborted transaction, at this batch
 

@@ -102,10 +102,10 @@ class GroupOffsets:
         )
         self._refuse([("", answer.error_code), *_codes(answer)])
         return {
-            (topic.name, each.partition_index): each.committed_offset
+            (topic.name, partition.partition_index): partition.committed_offset
             for topic in answer.topics
-            for each in topic.partitions
-            if each.committed_offset >= 0
+            for partition in topic.partitions
+            if partition.committed_offset >= 0
         }
 
     def _refuse(self, codes: Iterable[tuple[str, int]]) -> None:
@@ -129,8 +129,8 @@ def _commits(offsets: Mapping[TopicPartition, int]) -> list[OffsetCommitRequestT
 
 def _codes(answer: OffsetCommitResponse | OffsetFetchResponse) -> Iterator[tuple[str, int]]:
     for topic in answer.topics:
-        for each in topic.partitions:
-            yield topic.name, each.error_code
+        for partition in topic.partitions:
+            yield topic.name, partition.error_code
 
 
 def _for_patience(codes: Iterable[tuple[str, int]]) -> int:

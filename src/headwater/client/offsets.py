@@ -52,12 +52,12 @@ def list_offsets(
                     cluster.lose(connection)
                 continue
             for topic in answer.topics:
-                for each in topic.partitions:
-                    if each.error_code in RETRIABLE:
-                        reason = f"{topic.name}: {error_name(each.error_code)}"
-                    elif (topic.name, each.partition_index) in wanted:
-                        refuse(each.error_code, topic.name)
-                        found[topic.name, each.partition_index] = each.offset
+                for partition in topic.partitions:
+                    if partition.error_code in RETRIABLE:
+                        reason = f"{topic.name}: {error_name(partition.error_code)}"
+                    elif (topic.name, partition.partition_index) in wanted:
+                        refuse(partition.error_code, topic.name)
+                        found[topic.name, partition.partition_index] = partition.offset
         if wanted & found.keys():
             patience.progressed()
         wanted -= found.keys()

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from headwater.compiled import kernel
+from headwater.jit import kernel
 
 BROKEN: Final = -1
 NO_TIME: Final = -(1 << 63)

@@ -116,20 +116,22 @@ def send(
     everything = partitions = [_Partition(at, *given) for at, given in batches.items()]
     patience = cluster.patience("the records do not get to their topics")
     while partitions:
-        left = sum(len(each.batches) for each in partitions)
+        left = sum(len(partition.batches) for partition in partitions)
         round_ = _Round(cluster, producer, partitions)
         reason = round_.run()
-        for each in partitions:
-            each.begin_anew()
-        partitions = [each for each in partitions if each.batches]
+        for partition in partitions:
+            partition.begin_anew()
+        partitions = [partition for partition in partitions if partition.batches]
         if not partitions:
             break
-        if sum(len(each.batches) for each in partitions) < left:
+        if sum(len(partition.batches) for partition in partitions) < left:
             patience.progressed()
         patience.wait(reason)
         if round_.is_metadata_old:
-            cluster.refresh({each.topic for each in partitions})
-    return {(each.topic, each.partition): each.next_offset for each in everything}
+            cluster.refresh({partition.topic for partition in partitions})
+    return {
+        (partition.topic, partition.partition): partition.next_offset for partition in everything
+    }
 
 
 class _Round:
@@ -267,7 +269,7 @@ class _Round:
             partition.next_offset = result.base_offset + batch.builder.count if is_told else -1
             return
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            first = next(each for each in partition.batches if not each.is_stored)
+            first = next(other for other in partition.batches if not other.is_stored)
             if first is not batch:
                 self._trouble = self._trouble or error_name(code)  # it came behind one in trouble
                 return

@@ -72,7 +72,7 @@ class Catalog:
             self._load()
         if not self.cluster_id:
             self._append({"cluster": uuid4().hex[:22]})
-        documents = sum(len(each) for each in self.documents.values())
+        documents = sum(len(stored) for stored in self.documents.values())
         if self._lines > 2 * (len(self.topics) + documents) + 100:
             self._rewrite()
 
@@ -189,7 +189,7 @@ class Catalog:
             {"leader_epoch": self.leader_epoch},
             {"producer_ids": self._producer_ids_reserved},
             *(_line_of(topic) for topic in self.topics.values()),
-            *({"documents": kind, "changes": each} for kind, each in self.documents.items()),
+            *({"documents": kind, "changes": stored} for kind, stored in self.documents.items()),
         ]
         data = b"".join(orjson.dumps(line) + b"\n" for line in lines)
         self._files.write_atomically(self._path, data)
@@ -207,7 +207,7 @@ def _checked(topic: Topic) -> Topic:
         or type(partitions) is not int
         or not 1 <= partitions <= MAX_PARTITIONS
         or not isinstance(configs, dict)
-        or not all(isinstance(each, str) for each in configs.values())
+        or not all(isinstance(value, str) for value in configs.values())
     ):
         raise CorruptLog(
             "the catalog names a topic that cannot be one", detail=f"{name!r:.300}, {partitions!r}"

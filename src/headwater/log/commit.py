@@ -4,11 +4,12 @@ Runs in a committing thread. It changes nothing that the event loop reads: it wo
 the partition takes over what came of it (`PartitionLog._finish`).
 """
 
+import asyncio
 import errno
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from headwater.errors import StorageFailed
 from headwater.log import segment as segments_on_disk
@@ -24,8 +25,29 @@ from headwater.protocol.records import NO_TIMESTAMP, BatchHeader
 
 _RELATIVE_OFFSET_MAX = 2**31 - 1
 
-# Told once what became of an append: None when it is durable.
+T = TypeVar("T")
+
+# Called once with the outcome of an append: None when it is durable.
 Done = Callable[[StorageFailed | None], None]
+
+
+def when_durable(append: Callable[[Done], T]) -> asyncio.Future[T]:
+    """What `append` returns, as soon as the log has called the `Done` that it gets. On the event
+    loop. Fails with StorageFailed; what `append` itself raises is raised here.
+    """
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    result: Any = None
+
+    def done(error: StorageFailed | None) -> None:
+        if future.cancelled():
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    result = append(done)
+    return future
 
 
 class Append(NamedTuple):
@@ -73,7 +95,7 @@ class Commit:
     def write(self) -> None:
         """Writes everything, without a last sync. Sets `error` instead of raising."""
         try:
-            if self.storage.is_short and any(each.batch for each in self.appends):
+            if self.storage.is_short and any(append.batch for append in self.appends):
                 raise OSError(errno.ENOSPC, "the disk is full; what is left is for deletions")
             if self.is_broken or (self.active is not None and self.active.sync_error is not None):
                 repair(self.storage, self.directory, self.active, self.end_offset)
@@ -85,7 +107,9 @@ class Commit:
             raise
 
     def _write(self) -> None:
-        first = next((each.batch.header.base_offset for each in self.appends if each.batch), -1)
+        first = next(
+            (append.batch.header.base_offset for append in self.appends if append.batch), -1
+        )
         active = self.active
         if active is None and first >= 0:
             active = self._first_segment(first)
@@ -117,14 +141,14 @@ class Commit:
         self._write_run(segment, written, run)
 
     def _write_run(self, segment: Segment, written: Written, run: list[Append]) -> None:
-        batches = [each.batch for each in run if each.batch]
+        batches = [append.batch for append in run if append.batch]
         if not batches:
             return
         start_offset = batches[0].header.base_offset
         self.boundaries.append((start_offset, segment, written.size_bytes))
         interval_bytes = self.config.index_interval_bytes
         segments_on_disk.write(self.storage, segment, written, batches, interval_bytes)
-        aborted = [each.aborted for each in run if each.aborted]
+        aborted = [append.aborted for append in run if append.aborted]
         transactions.append(self.storage, segment, written, aborted)
         self.has_aborted = bool(aborted)
 
@@ -134,9 +158,9 @@ class Commit:
         The segments in front of it may be deleted; what is left then does not tell of them.
         """
         producers = self.producers.copy()
-        for each in appends:
-            if each.batch and each.producer:
-                producers.put(each.batch.header.producer_id, each.producer)
+        for append in appends:
+            if append.batch and append.producer:
+                producers.put(append.batch.header.producer_id, append.producer)
         snapshots.write_at_roll(self.storage.files, self.directory, offset, producers)
 
     def _first_segment(self, base_offset: int) -> Segment:

@@ -223,10 +223,10 @@ class Producers:
         Kafka goes by the records' own timestamps, and so forgets at once who copies old ones.
         """
         found = []
-        for producer_id, each in self.by_id.items():
-            if each.seen_ms >= before_ms:
+        for producer_id, producer in self.by_id.items():
+            if producer.seen_ms >= before_ms:
                 break  # those behind it were seen later
-            if each.first_offset == NONE_OPEN:
+            if producer.first_offset == NONE_OPEN:
                 found.append(producer_id)
         return found
 
@@ -240,9 +240,9 @@ class Producers:
     def open_transactions(self) -> dict[int, OpenTransaction]:
         found = {}
         for first_offset, producer_id in self._open:
-            each = self.by_id[producer_id]
+            producer = self.by_id[producer_id]
             found[producer_id] = OpenTransaction(
-                each.epoch, first_offset, each.seen_ms, each.coordinator_epoch
+                producer.epoch, first_offset, producer.seen_ms, producer.coordinator_epoch
             )
         return found
 

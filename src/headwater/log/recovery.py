@@ -282,7 +282,9 @@ def _renew_txn_index(
     # From behind: a damaged one among those that were synced has to stay an error for readers.
     while kept and not _is_synced(storage, active, kept - 1, offset):
         kept -= 1
-    aborted = [each for each in aborted if each.last_offset >= active.base_offset]
+    aborted = [
+        transaction for transaction in aborted if transaction.last_offset >= active.base_offset
+    ]
     if kept == active.written.txn_entries and not aborted:
         return ()
     segments_on_disk.cut_txn_index(storage, active, kept)

@@ -10,12 +10,12 @@ local files of a segment go by `local.retention.ms` and `local.retention.bytes`,
 but not before the segment is archived; the bytes that have to wait for that are noted.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
 from headwater.errors import StorageFailed
 from headwater.log import segment as segments_on_disk
 from headwater.log.archive.descriptor import ArchivedSegment
+from headwater.log.commit import when_durable
 from headwater.log.partition import PartitionLog
 from headwater.log.segment import Segment, Storage
 from headwater.log.store import LogStore
@@ -73,7 +73,9 @@ async def apply_locally(store: LogStore, partitions: Iterable[PartitionLog]) -> 
 
 
 def _bytes_before(partition: PartitionLog, start: int) -> int:
-    return sum(each.size_bytes for each in _all_segments(partition) if each.base_offset < start)
+    return sum(
+        segment.size_bytes for segment in _all_segments(partition) if segment.base_offset < start
+    )
 
 
 def _all_segments(partition: PartitionLog) -> list[Segment | ArchivedSegment]:
@@ -112,7 +114,7 @@ async def _first_kept_locally(store: LogStore, partition: PartitionLog) -> tuple
     not archived yet.
     """
     config, segments = partition.config, partition.segments
-    archived = {each.base_offset for each in partition.archived}
+    archived = {segment.base_offset for segment in partition.archived}
     start, waiting_bytes = partition.local_start_offset, 0
     async for segment, is_due in _due(
         store, segments, config.local_retention_ms, config.local_retention_bytes
@@ -133,7 +135,7 @@ async def _due(
     retention_bytes: int,
 ) -> AsyncIterator[tuple[Segment | ArchivedSegment, bool]]:
     """Each segment, oldest first, with whether it need not be kept."""
-    excess_bytes = sum(each.size_bytes for each in segments) - retention_bytes
+    excess_bytes = sum(segment.size_bytes for segment in segments) - retention_bytes
     for segment in segments:
         excess_bytes -= segment.size_bytes
         too_much = retention_bytes >= 0 and excess_bytes >= 0
@@ -173,11 +175,8 @@ async def _sealed_with_room(store: LogStore, partition: PartitionLog) -> bool:
 
 async def _sealed(store: LogStore, partition: PartitionLog) -> bool:
     """Seals the active segment; False if the disk refuses."""
-    future: asyncio.Future[StorageFailed | None] = asyncio.get_running_loop().create_future()
-
-    def done(failure: StorageFailed | None) -> None:
-        if not future.cancelled():
-            future.set_result(failure)
-
-    partition.roll(done)
-    return await future is None
+    try:
+        await when_durable(partition.roll)
+    except StorageFailed:
+        return False
+    return True

@@ -454,8 +454,8 @@ def run_from(
     entry = in_index(storage, segment, "index", index.floor_by_position, entries, limit)
     if entry.position > boundary and _is_boundary(storage, segment, entry):
         boundary, next_offset = entry.position, segment.base_offset + entry.relative_offset
-    for at, each in headers(storage, segment, boundary):
-        if at + each.size_bytes > limit:
+    for at, following in headers(storage, segment, boundary):
+        if at + following.size_bytes > limit:
             break
-        boundary, next_offset = at + each.size_bytes, each.last_offset + 1
+        boundary, next_offset = at + following.size_bytes, following.last_offset + 1
     return boundary - position, next_offset

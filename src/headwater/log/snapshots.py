@@ -40,14 +40,14 @@ def write_at_roll(files: Files, directory: str, offset: int, producers: Producer
 def write_at_checkpoint(files: Files, directory: str, offset: int, producers: Producers) -> None:
     """Lasting when it returns; then takes away those that nobody needs any longer."""
     names = files.listdir(directory)
-    older = sorted(each for each in _offsets(names) if each < offset)
+    older = sorted(other for other in _offsets(names) if other < offset)
     if producers.by_id:
         files.write_atomically(f"{directory}/{offset:020d}.snapshot", producers.to_snapshot())
         older = older[:-1]
     else:
-        older = [each for each in _offsets(names) if each <= offset]
-    for each in older:
-        files.unlink(f"{directory}/{each:020d}.snapshot")
+        older = [other for other in _offsets(names) if other <= offset]
+    for old in older:
+        files.unlink(f"{directory}/{old:020d}.snapshot")
     for name in names:
         found = _LEFTOVER.fullmatch(name)
         if found and int(found[1]) < offset:  # a crash interrupted it

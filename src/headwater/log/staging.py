@@ -54,9 +54,9 @@ def _stage_into(directory: str, store: "LogStore") -> None:
         if partition.segments or partition.archived:
             staged += _partition(partition, directory)
     starts = {
-        key: each.log_start_offset
-        for key, each in store.partitions.items()
-        if each.log_start_offset
+        key: partition.log_start_offset
+        for key, partition in store.partitions.items()
+        if partition.log_start_offset
     }
     catalog = store.storage.files.read(f"{store.path}/{CATALOG}")
     for name, data in ((LOG_STARTS, checkpoint_file.encode(starts)), (CATALOG, catalog)):

@@ -90,7 +90,7 @@ def sync_many(storage: "Storage", root_fd: int, wanted: Sequence[ToSync]) -> lis
 
     `root_fd` was open before they were written, and only the caller uses it (`Files`).
     """
-    paths = [path for each in wanted for path in each.paths]
+    paths = [path for segment in wanted for path in segment.paths]
     is_together = len(paths) >= SYNC_TOGETHER and storage.files.can_sync_together()
     if is_together and root_fd >= 0:
         try:
@@ -99,8 +99,8 @@ def sync_many(storage: "Storage", root_fd: int, wanted: Sequence[ToSync]) -> lis
             log.error("syncing %d files together failed: %s", len(paths), error)
             storage.failed_together = object()
         else:
-            return [_outcome_together(storage, each) for each in wanted]
-    return [_outcome(storage, each) for each in wanted]
+            return [_outcome_together(storage, segment) for segment in wanted]
+    return [_outcome(storage, segment) for segment in wanted]
 
 
 def _outcome_together(storage: "Storage", wanted: ToSync) -> OSError | None:
@@ -212,12 +212,12 @@ def _is_whole(files: Files, fd: int, kind: int, start: int, end: int, base_offse
     if kind == LOG:
         sizes_bytes = (h.size_bytes for h in whole_batches(files, fd, start, end, base_offset))
         return sum(sizes_bytes) == end - start
-    entry = _ENTRIES[kind]
+    layout = _ENTRIES[kind]
     data = files.pread(fd, end - start, start)
-    entries = list(entry.iter_unpack(data))
+    entries = list(layout.iter_unpack(data))
     # The offset of a marker, or both columns of the others, ascend.
-    keys = [each[3:4] if kind == TXN_INDEX else each for each in entries]
-    return all(any(each) for each in keys) and all(
+    keys = [entry[3:4] if kind == TXN_INDEX else entry for entry in entries]
+    return all(any(key) for key in keys) and all(
         a < b
         for before, after in itertools.pairwise(keys)
         for a, b in zip(before, after, strict=True)

@@ -62,7 +62,7 @@ def append(
         if written.txn_entries == 0:
             storage.files.truncate(fd, 0)
             storage.files.sync_directory(segment.directory)
-        data = b"".join(ENTRY.pack(0, *each) for each in aborted)
+        data = b"".join(ENTRY.pack(0, *transaction) for transaction in aborted)
         storage.files.pwrite(fd, data, written.txn_entries * ENTRY.size)
     written.txn_entries += len(aborted)
 

@@ -24,7 +24,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as all of PySpark's users write it)
 
 from headwater.errors import NotReady, PipelineError
-from headwater.pipelines.flow import AT, POSITION, Schema, Write
+from headwater.pipelines.flow import AT, Schema, Write
 from headwater.pipelines.lineage.keys import check_key, not_of_type
 from headwater.pipelines.lineage.operator_rows import (
     MOST_ROWS,
@@ -42,6 +42,7 @@ from headwater.pipelines.lineage.plans import (
 from headwater.pipelines.operators.building import Built
 from headwater.pipelines.operators.lineage import Traceable
 from headwater.pipelines.operators.stages import OperatorRun, Side
+from headwater.pipelines.position import POSITION
 from headwater.pipelines.reading import BoundedReader
 from headwater.pipelines.running import Pipeline, write_named
 from headwater.pipelines.source.progress import READ_TO_END, READ_TO_HERE

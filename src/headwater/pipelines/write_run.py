@@ -16,7 +16,7 @@ from headwater.client.group_offsets import GroupOffsets
 from headwater.errors import HeadwaterError, PipelineError, StateLost
 from headwater.pipelines.applying import Applying
 from headwater.pipelines.checkpoint import Checkpoint
-from headwater.pipelines.flow import AT, POSITION, TOPICS, Write
+from headwater.pipelines.flow import AT, TOPICS, Write
 from headwater.pipelines.late_alert import LateAlert
 from headwater.pipelines.late_rows import LateRows
 from headwater.pipelines.offsets import has_reached
@@ -24,6 +24,7 @@ from headwater.pipelines.operators.manifests import CommittedManifests
 from headwater.pipelines.operators.stages import STATE_DIRECTORY
 from headwater.pipelines.operators.state import begin, check_begun
 from headwater.pipelines.operators.state_told import Told, told_of_all
+from headwater.pipelines.position import POSITION
 from headwater.pipelines.refused_rows import RefusedRows
 from headwater.pipelines.settings import PipelineSettings
 from headwater.pipelines.spark_errors import explained

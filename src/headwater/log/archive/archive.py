@@ -73,7 +73,7 @@ class Archive:
 
     def start_moved(self, partition: "PartitionSegments", gone: list[ArchivedSegment]) -> None:
         """The objects go of what is in front of the log's start now, archived or half archived."""
-        base_offsets = [each.base_offset for each in gone] + self.uploads.give_up(partition)
+        base_offsets = [segment.base_offset for segment in gone] + self.uploads.give_up(partition)
         for base_offset in base_offsets:
             self.deletions.segment(partition, base_offset)
         if gone:
@@ -127,9 +127,9 @@ class Archive:
         """Bytes of sealed segments that are still to be archived."""
         if not partition.config.remote_storage:
             return 0
-        archived = {each.base_offset for each in partition.archived}
+        archived = {segment.base_offset for segment in partition.archived}
         return sum(
-            each.size_bytes
-            for each, _ in itertools.pairwise(partition.segments)
-            if each.base_offset not in archived
+            segment.size_bytes
+            for segment, _ in itertools.pairwise(partition.segments)
+            if segment.base_offset not in archived
         )

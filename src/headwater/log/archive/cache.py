@@ -77,8 +77,8 @@ class ChunkCache:
     def discard(self, segment: Segment) -> None:
         """(any thread) It cannot be read; the archive still has what it was made of."""
         with self._lock:
-            for key, each in list(self._segments.items()):
-                if each is segment:
+            for key, cached in list(self._segments.items()):
+                if cached is segment:
                     self._remove(key)
 
     def _remove(self, key: tuple["PartitionSegments", int]) -> None:

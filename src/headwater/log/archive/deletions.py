@@ -125,7 +125,7 @@ class Deletions:
     async def _delete_topic(self, topic_id: str) -> None:
         if UUID(topic_id) not in self._store.catalog.by_id:  # else a crash kept it from going
             prefix = f"{self._store.catalog.cluster_id}/{topic_id}"
-            if any(each.topic_id == topic_id for each in self._uploading):
+            if any(partition.topic_id == topic_id for partition in self._uploading):
                 raise ArchiveUnavailable("a segment of the topic is just being archived")
             names = await self._objects.names(prefix)
             await self._objects.delete(names)

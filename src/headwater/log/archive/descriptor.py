@@ -77,8 +77,8 @@ class ArchivedSegment:
         self.max_timestamp_ms: int = fields["max_timestamp_ms"]
         self.newest_ms: int = fields["newest_ms"]  # the same, or the file's age if there is none
         self.aborted: int = fields["aborted"]  # transactions
-        self.files = tuple(StoredFile(*each) for each in fields["files"])
-        if not all(each.suffix in SIDE_FILES for each in self.files):
+        self.files = tuple(StoredFile(*file) for file in fields["files"])
+        if not all(file.suffix in SIDE_FILES for file in self.files):
             raise ValueError("a file that no segment has")  # names of objects are made of it
 
 
@@ -116,7 +116,7 @@ class Descriptor(NamedTuple):
 
 def encode(fields: dict[str, Any], chunks: Sequence[Chunk], txn_index: bytes) -> bytes:
     line = orjson.dumps({"version": VERSION, **fields, "chunks": len(chunks)}) + b"\n"
-    data = line + b"".join(_CHUNK.pack(*each, 0) for each in chunks) + txn_index
+    data = line + b"".join(_CHUNK.pack(*chunk, 0) for chunk in chunks) + txn_index
     return data + _CRC.pack(crc32c(data))
 
 
@@ -130,8 +130,8 @@ def decode(path: str, data: bytes) -> Descriptor:
         if fields["version"] != VERSION:
             raise ValueError(f"version {fields['version']}")
         aborted_at = fields["chunks"] * _CHUNK.size
-        chunks = [Chunk(*each[:5]) for each in _CHUNK.iter_unpack(rest[:aborted_at])]
-        aborted = [AbortedTransaction(*each[1:]) for each in ENTRY.iter_unpack(rest[aborted_at:])]
+        chunks = [Chunk(*chunk[:5]) for chunk in _CHUNK.iter_unpack(rest[:aborted_at])]
+        aborted = [AbortedTransaction(*entry[1:]) for entry in ENTRY.iter_unpack(rest[aborted_at:])]
         return Descriptor(ArchivedSegment(path, fields), chunks, aborted)
     except (ValueError, KeyError, TypeError, struct.error) as error:
         raise CorruptLog(
@@ -226,10 +226,10 @@ def connected(
     """Those from which one can read on, without a gap, into the local log."""
     kept: list[ArchivedSegment] = []
     reaches = local[0].base_offset if local else None
-    for each in reversed(archived):
-        if reaches is not None and each.end_offset < reaches:
-            log.error("archived records cannot be reached, a segment is missing: %s", each.path)
+    for segment in reversed(archived):
+        if reaches is not None and segment.end_offset < reaches:
+            log.error("archived records cannot be reached, a segment is missing: %s", segment.path)
             break
-        kept.append(each)
-        reaches = each.base_offset if reaches is None else min(reaches, each.base_offset)
+        kept.append(segment)
+        reaches = segment.base_offset if reaches is None else min(reaches, segment.base_offset)
     return tuple(reversed(kept))

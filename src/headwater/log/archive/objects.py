@@ -106,8 +106,8 @@ class DirectoryObjects:
             directory = os.path.dirname(directory)
         if missing:
             self._files.makedirs(missing[0])
-            for each in missing:
-                self._files.sync_directory(os.path.dirname(each))
+            for created in missing:
+                self._files.sync_directory(os.path.dirname(created))
         fd = self._files.open(path, create=True)
         self._files.truncate(fd, 0)
         return fd
@@ -139,12 +139,12 @@ class DirectoryObjects:
         for name in names:
             self._files.unlink(f"{self._root}/{name}")
         for directory in directories:
-            each = directory
+            empty = directory
             with contextlib.suppress(FileNotFoundError):
-                while each != self._root and not self._files.listdir(each):
-                    self._files.rmtree(each)
-                    each = os.path.dirname(each)
-                self._files.sync_directory(each)
+                while empty != self._root and not self._files.listdir(empty):
+                    self._files.rmtree(empty)
+                    empty = os.path.dirname(empty)
+                self._files.sync_directory(empty)
 
     async def _run(self, job: Callable[..., T], *args: Any) -> T:
         def run() -> T:

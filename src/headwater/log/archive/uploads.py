@@ -114,8 +114,8 @@ class Uploads:
     def give_up(self, partition: "PartitionSegments") -> list[int]:
         """The segments of which there may be objects, and which will never be archived."""
         busy = self.busy.get(partition)
-        kept = {each.base_offset for each in partition.segments}
-        kept |= {each.base_offset for each in partition.archived}
+        kept = {segment.base_offset for segment in partition.segments}
+        kept |= {segment.base_offset for segment in partition.archived}
         if busy is not None:
             kept.add(busy.base_offset)
         gone = self.begun.get(partition, set()) - kept
@@ -175,7 +175,7 @@ class Uploads:
                 "size_bytes": segment.size_bytes,
                 "max_timestamp_ms": max_timestamp_ms,
                 "newest_ms": newest_ms,
-                "files": [list(each) for each in files],
+                "files": [list(file) for file in files],
                 "aborted": segment.written.txn_entries,
                 "epochs": partition.epochs.entries,
             }
@@ -279,8 +279,8 @@ class Uploads:
         files: list[StoredFile],
     ) -> None:
         """Reads everything back. Raises ArchiveUnavailable if it is not what was put there."""
-        stored = [(".log", each.position, each.size_bytes, each.crc) for each in chunks]
-        stored += [(each.suffix, 0, each.size_bytes, each.crc) for each in files]
+        stored = [(".log", chunk.position, chunk.size_bytes, chunk.crc) for chunk in chunks]
+        stored += [(file.suffix, 0, file.size_bytes, file.crc) for file in files]
         for suffix, start, size_bytes, crc in stored:
             name = partition.object_name(segment.base_offset, suffix)
             await self._pace(size_bytes)
@@ -312,7 +312,7 @@ def next_to_archive(partition: "PartitionSegments") -> Segment | None:
 
 def unarchived(partition: "PartitionSegments") -> Iterator[Segment]:
     """The sealed segments that are not archived, oldest first."""
-    archived = {each.base_offset for each in partition.archived}
+    archived = {archived_segment.base_offset for archived_segment in partition.archived}
     for segment, _ in itertools.pairwise(partition.segments):
         if segment.base_offset not in archived and segment.size_bytes > 0 and not segment.corrupt:
             yield segment
@@ -320,8 +320,8 @@ def unarchived(partition: "PartitionSegments") -> Iterator[Segment]:
 
 def _end_of(partition: "PartitionSegments", segment: Segment) -> int:
     """Where the next one begins that has records or will have: nothing lies in between."""
-    behind = [each for each in partition.segments if each.base_offset > segment.base_offset]
-    return next((each.base_offset for each in behind if each.size_bytes), behind[-1].base_offset)
+    behind = [other for other in partition.segments if other.base_offset > segment.base_offset]
+    return next((other.base_offset for other in behind if other.size_bytes), behind[-1].base_offset)
 
 
 def _read_chunk(storage: Storage, segment: Segment, position: int, newest_ms: int) -> _Read:

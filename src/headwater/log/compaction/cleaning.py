@@ -231,7 +231,7 @@ class _Pass:
         at = first
         try:
             while True:
-                keeps_deletes = any(each < at for each in self._damaged)
+                keeps_deletes = any(damaged < at for damaged in self._damaged)
                 self._filter_segment(at, output, keeps_deletes)
                 at += 1
                 if (
@@ -245,11 +245,11 @@ class _Pass:
                 output.discard()  # it is as it was
             else:
                 newest_ns = max(
-                    os.stat(f"{stem(self._job.directory, each.base_offset)}.log").st_mtime_ns
-                    for each in sources[first:at]
+                    os.stat(f"{stem(self._job.directory, source.base_offset)}.log").st_mtime_ns
+                    for source in sources[first:at]
                 )
                 output.finish(newest_ns)
-                self._report(Report(inputs=[each.base_offset for each in sources[first:at]]))
+                self._report(Report(inputs=[source.base_offset for source in sources[first:at]]))
         except BaseException:
             output.discard()
             raise
@@ -464,8 +464,8 @@ class _Aborted:
 
     def __init__(self, transactions: Iterable[AbortedTransaction]) -> None:
         self._by_producer: dict[int, list[AbortedTransaction]] = {}
-        for each in sorted(transactions, key=lambda one: one.first_offset):
-            self._by_producer.setdefault(each.producer_id, []).append(each)
+        for transaction in sorted(transactions, key=lambda one: one.first_offset):
+            self._by_producer.setdefault(transaction.producer_id, []).append(transaction)
 
     def holds(self, header: BatchHeader) -> bool:
         if not header.attributes & TRANSACTIONAL:

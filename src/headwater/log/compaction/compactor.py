@@ -85,7 +85,9 @@ class Compactor:
             await self._child.end()
 
     async def _dirtiest(self, but: set[PartitionLog]) -> Dirt | None:
-        partitions = [each for each in self._store.partitions.values() if is_compacted(each)]
+        partitions = [
+            partition for partition in self._store.partitions.values() if is_compacted(partition)
+        ]
         dirtiest: Dirt | None = None
         self.numbers.max_dirty_ratio = 0.0
         for number, partition in enumerate(partitions, 1):
@@ -142,7 +144,7 @@ class Compactor:
         config = partition.config
         return Job(
             directory=partition.directory,
-            sources=[Source(each.base_offset, each.size_bytes) for each in dirt.sources],
+            sources=[Source(source.base_offset, source.size_bytes) for source in dirt.sources],
             first_dirty_offset=dirt.first_dirty_offset,
             end_offset=dirt.end_offset,
             now_ms=self._store.clock.now_ms(),

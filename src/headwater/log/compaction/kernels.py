@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from headwater.compiled import kernel
+from headwater.jit import kernel
 
 # Why a kernel stopped.
 DONE, DAMAGED, MORE_INPUT, MORE_OUTPUT, SPECIAL, FULL = range(6)

@@ -49,7 +49,7 @@ async def swap_in(store: "LogStore", partition: "PartitionLog", bases: Sequence[
     OSError the old segments are still in use. If the disk fails when the swap has begun, only the
     next start can complete it: until then nothing of the partition is cleaned (`is_stuck`).
     """
-    inputs = tuple(each for each in partition.segments if each.base_offset in set(bases))
+    inputs = tuple(segment for segment in partition.segments if segment.base_offset in set(bases))
     if len(inputs) != len(bases):
         # Only this one: the child is already writing the next.
         await store.in_worker(discard, store.storage.files, partition.directory, bases[0])
@@ -83,9 +83,9 @@ def _prepare(
     bases = [segment.base_offset for segment in inputs]
     try:
         suffixes = [
-            each
-            for each in SUFFIXES
-            if os.path.exists(f"{_stem(directory, bases[0])}.cleaned.{each}")
+            suffix
+            for suffix in SUFFIXES
+            if os.path.exists(f"{_stem(directory, bases[0])}.cleaned.{suffix}")
         ]
         if not set(ALWAYS_THERE) <= set(suffixes):  # nothing would take the old ones' place
             raise FileNotFoundError(f"a cleaned segment is not whole: {_stem(directory, bases[0])}")

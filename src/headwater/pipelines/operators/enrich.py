@@ -8,13 +8,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.errors import PipelineError
-from headwater.pipelines.flow import AT, POSITION, TopicRead, read_of
+from headwater.pipelines.flow import AT, TopicRead, read_of
 from headwater.pipelines.operators.as_of_join import AsOfJoin
 from headwater.pipelines.operators.durations import Duration, microseconds
 from headwater.pipelines.operators.join_columns import On, pairs_of
 from headwater.pipelines.operators.stages import Side, run_operator
 from headwater.pipelines.operators.stamping import epoch_us
 from headwater.pipelines.operators.times import EventTime, time_of
+from headwater.pipelines.position import POSITION
 from headwater.pipelines.source.progress import READ_TO_END, READ_TO_HERE
 from headwater.sinks.contract import OP, TRUNCATE
 

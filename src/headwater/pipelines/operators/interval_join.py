@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.pipelines.flow import AT, POSITION
+from headwater.pipelines.flow import AT
 from headwater.pipelines.operators.contract import OFFSET, ORIGIN, TIME, WATERMARK, Input, State
 from headwater.pipelines.operators.fingerprints import NO_SETTING
 from headwater.pipelines.operators.interval_matching import matching
@@ -29,6 +29,7 @@ from headwater.pipelines.operators.layouts import check_settings
 from headwater.pipelines.operators.lineage import Flags, is_among, tag_of, tagged, tagged_rows
 from headwater.pipelines.operators.state import MemoryState
 from headwater.pipelines.operators.times import NEVER_US, EventTime, Watermarks
+from headwater.pipelines.position import POSITION, POSITION_NAMES
 from headwater.sinks.contract import OP
 
 _PLACE: Final = "__place"  # index into document["places"]
@@ -156,12 +157,9 @@ class IntervalJoin:
             pa.array([partition for _, partition in places], pa.int32()).take(place),
             rows[OFFSET].combine_chunks(),
         ]
-        rows = rows.append_column(POSITION, pa.StructArray.from_arrays(position, _POSITION_NAMES))
+        rows = rows.append_column(POSITION, pa.StructArray.from_arrays(position, POSITION_NAMES))
         rows = rows.append_column(OP, pa.repeat(pa.scalar("c"), len(rows)))
         return rows.select(self.output.names)
-
-
-_POSITION_NAMES: Final = ("topic", "partition", "offset")
 
 
 def result_schema(sides: tuple[JoinSide, JoinSide], rows: Sequence[pa.Schema]) -> pa.Schema:

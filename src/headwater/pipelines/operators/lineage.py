@@ -15,10 +15,11 @@ import pyarrow as pa
 from headwater.pipelines.operators.contract import OFFSET, ORIGIN, Input, Operator
 from headwater.pipelines.operators.grouping import keys_of, number
 from headwater.pipelines.operators.lateness import Lateness, admit
-from headwater.pipelines.operators.packing import PLACES, POSITION, STAMPS
+from headwater.pipelines.operators.packing import PLACES, STAMPS
 from headwater.pipelines.operators.row_hashes import hashes_of
 from headwater.pipelines.operators.state import MemoryState
 from headwater.pipelines.operators.times import EventTime
+from headwater.pipelines.position import POSITION, POSITION_NAMES
 
 Flags = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -79,8 +80,7 @@ def placed_rows(given: Input, which: Flags) -> pa.Table:
     place = [topics.take(origin), partitions.take(origin), offset]
     ours = [name for name, _ in (*PLACES, *STAMPS)]
     rows = rows.select([name for name in rows.column_names if name not in (*ours, POSITION)])
-    names = ["topic", "partition", "offset"]
-    return rows.append_column(POSITION, pa.StructArray.from_arrays(place, names))
+    return rows.append_column(POSITION, pa.StructArray.from_arrays(place, POSITION_NAMES))
 
 
 def is_among(

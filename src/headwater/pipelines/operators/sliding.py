@@ -18,14 +18,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headwater.compiled import kernel
+from headwater.jit import kernel
 from headwater.pipelines.operators.contract import OFFSET, ORIGIN, TIME, WATERMARK, Input, State
 from headwater.pipelines.operators.grouping import keys_of
 from headwater.pipelines.operators.lateness import Lateness, admit
 from headwater.pipelines.operators.layouts import check_layout
 from headwater.pipelines.operators.lineage import admitted, points_within, same_keys
 from headwater.pipelines.operators.named_aggregates import NamedAggregates
-from headwater.pipelines.operators.packing import POSITION
 from headwater.pipelines.operators.ranges import accumulate_ranges
 from headwater.pipelines.operators.sliding_state import (
     KEY,
@@ -49,13 +48,11 @@ from headwater.pipelines.operators.window_results import (
     OPS,
     RETRACTED_OP,
 )
+from headwater.pipelines.position import POSITION, POSITION_TYPE
 from headwater.sinks.contract import OP
 
 EVENT_TIME: Final = "event_time"
 RESERVED: Final = (EVENT_TIME, POSITION, MARK, OP)
-PLACE: Final = pa.struct(
-    [("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())]
-)
 _IS_NEW: Final = "__new"
 _TIMESTAMP: Final = pa.timestamp("us", "UTC")
 
@@ -83,7 +80,7 @@ class Sliding:
                 pa.field(EVENT_TIME, _TIMESTAMP),
                 *(rows.field(name) for name in self.keep),
                 *self.aggregates.results_schema,
-                pa.field(POSITION, PLACE),
+                pa.field(POSITION, POSITION_TYPE),
                 pa.field(MARK, pa.string()),
                 pa.field(OP, pa.string()),
             ]
@@ -286,7 +283,7 @@ class _Places:
         partitions = pa.array([partition for _, partition in self._known], pa.int32())
         return pa.StructArray.from_arrays(
             [topics.take(code), partitions.take(code), rows[OFFSET].combine_chunks()],
-            fields=list(PLACE),
+            fields=list(POSITION_TYPE),
         )
 
 

@@ -45,13 +45,13 @@ from headwater.pipelines.operators.packing import (
     EVERY_BUCKET,
     NOW,
     PACKETS,
-    POSITION,
     Packing,
     from_bytes,
     packed_schema,
 )
 from headwater.pipelines.operators.state import FileState, MemoryState
 from headwater.pipelines.plans import moves_rows, plan_of
+from headwater.pipelines.position import POSITION, POSITION_NAMES
 from headwater.sinks.contract import OP
 
 if TYPE_CHECKING:
@@ -180,9 +180,9 @@ def _sorted_by_place(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
     if given:
         rows = pa.Table.from_batches(given).combine_chunks()
         place = rows[POSITION].combine_chunks().flatten()
-        names = ["topic", "partition", "offset"]
         order = pc.sort_indices(
-            pa.table(place, names=names), sort_keys=[(name, "ascending") for name in names]
+            pa.table(place, names=POSITION_NAMES),
+            sort_keys=[(name, "ascending") for name in POSITION_NAMES],
         )
         yield from rows.take(order).to_batches()
 

@@ -16,8 +16,8 @@ from headwater.pipelines.operators.contract import (
     SEEN,
     TIME,
 )
-from headwater.pipelines.operators.packing import POSITION
 from headwater.pipelines.operators.watermarks import NEVER_US
+from headwater.pipelines.position import POSITION
 
 if TYPE_CHECKING:
     from headwater.pipelines.operators.punctuations import Punctuations

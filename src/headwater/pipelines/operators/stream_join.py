@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import pyarrow as pa
 
 from headwater.errors import PipelineError
-from headwater.pipelines.flow import AT, POSITION
+from headwater.pipelines.flow import AT
 from headwater.pipelines.operators.durations import Duration, microseconds
 from headwater.pipelines.operators.interval_join import IntervalJoin, JoinSide, result_schema
 from headwater.pipelines.operators.join_columns import (
@@ -21,6 +21,7 @@ from headwater.pipelines.operators.join_columns import (
 from headwater.pipelines.operators.lateness import CORRECT, DROP, lateness_of
 from headwater.pipelines.operators.stages import Side, run_operator
 from headwater.pipelines.operators.times import EventTime, time_of
+from headwater.pipelines.position import POSITION
 from headwater.sinks.contract import OP
 
 if TYPE_CHECKING:

@@ -19,19 +19,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.errors import PipelineError
-from headwater.pipelines.flow import POSITION
 from headwater.pipelines.operators.contract import OFFSET, ORIGIN, Input, State
 from headwater.pipelines.operators.layouts import check_settings
 from headwater.pipelines.operators.lineage import Flags, is_among
 from headwater.pipelines.operators.row_hashes import WORDS, Hashes, hashes_of
 from headwater.pipelines.operators.sorted_rows import SortedRows, as_binary, sorted_order
+from headwater.pipelines.position import POSITION, POSITION_TYPE
 from headwater.sinks.contract import DELETE, OP, TRUNCATE
 
 CREATE: Final = "c"
 UPDATE: Final = "u"
-PLACE: Final = pa.struct(
-    [("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())]
-)
 _CONTENT: Final = "__content"  # what the row is, in 128 bits
 
 Numbers = npt.NDArray[np.int64]
@@ -48,7 +45,7 @@ class TableChanges:
 
     @property
     def output(self) -> pa.Schema:
-        return pa.schema([*self.columns, (OP, pa.string()), (POSITION, PLACE)])
+        return pa.schema([*self.columns, (OP, pa.string()), (POSITION, POSITION_TYPE)])
 
     def step(self, state: State, inputs: tuple[Input, ...]) -> pa.Table:
         check_settings(state, "a table join", f"key {self.key}, on {self.on}")
@@ -177,7 +174,7 @@ def positions(given: Input) -> pa.Array:
     partitions = pa.array([partition for _, partition in given.origins], pa.int32())
     offset = given.rows[OFFSET].combine_chunks()
     return pa.StructArray.from_arrays(
-        [topics.take(origin), partitions.take(origin), offset], fields=list(PLACE)
+        [topics.take(origin), partitions.take(origin), offset], fields=list(POSITION_TYPE)
     )
 
 

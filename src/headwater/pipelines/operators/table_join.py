@@ -22,7 +22,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.errors import StateLost
-from headwater.pipelines.flow import POSITION
 from headwater.pipelines.operators.contract import Input, State
 from headwater.pipelines.operators.layouts import check_settings
 from headwater.pipelines.operators.lineage import is_among, tag_of, tagged, tagged_rows
@@ -36,6 +35,7 @@ from headwater.pipelines.operators.table_changes import (
     Numbers,
     positions,
 )
+from headwater.pipelines.position import POSITION
 from headwater.sinks.contract import DELETE, OP
 
 _GONE, _OTHER, _NEW = 0, 1, 2

@@ -12,10 +12,10 @@ from headwater.pipelines.operators.fixed_windows import FixedWindows
 from headwater.pipelines.operators.grouping import check_keys
 from headwater.pipelines.operators.lateness import DROP, Lateness, lateness_of
 from headwater.pipelines.operators.named_aggregates import NamedAggregates, Previous, check_names
-from headwater.pipelines.operators.packing import POSITION
 from headwater.pipelines.operators.stages import Side, run_operator
 from headwater.pipelines.operators.times import EventTime, time_of
 from headwater.pipelines.operators.window_results import RESERVED
+from headwater.pipelines.position import POSITION
 from headwater.sinks.contract import OP
 
 if TYPE_CHECKING:
