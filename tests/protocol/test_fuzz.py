@@ -126,7 +126,7 @@ def test_a_batch_that_reads_its_own_records_over_and_over_is_refused():
 def test_producer_snapshots(seed: int):
     producers = Producers()
     for batch in BATCHES:
-        producers.note(check_produced(memoryview(bytearray(batch))), now_ms=1)
+        producers.record(check_produced(memoryview(bytearray(batch))), now_ms=1)
     data = mutated(producers.to_snapshot(), Random(seed))
     try:
         again = Producers.from_snapshot(data)

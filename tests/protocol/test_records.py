@@ -16,10 +16,10 @@ from headwater.protocol.records import (
     CRC_FROM,
     LOG_APPEND_TIME,
     Record,
+    assign,
     build_batch,
     check_produced,
     crc32c,
-    place,
     read_header,
     records_of,
     stamp_append_time,
@@ -54,7 +54,7 @@ def _plain(records: list[Record]) -> list[tuple]:
 def test_round_trip(records: list[Record], codec: int, base_offset: int):
     batch = build_batch(records, codec=codec)
     assert check_produced(memoryview(batch)).record_count == len(records)
-    place(memoryview(batch), base_offset, 3)
+    assign(memoryview(batch), base_offset, 3)
     assert check_produced(memoryview(batch)).leader_epoch == 3  # the CRC still holds
     found = list(records_of(batch))
     assert _plain(found) == _plain(records)

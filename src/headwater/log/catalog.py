@@ -1,9 +1,9 @@
 """What exists: topics with their ids, sizes and settings, the broker's own counters, and the
-documents that other parts keep here (users, ACLs, quotas, settings of groups).
+documents that other parts store here (users, ACLs, quotas, settings of groups).
 
 A journal of JSON lines, appended and synced before a change takes effect, read whole at start. A
 last line that a crash tore is dropped: its change was never answered. When most lines are history
-the file is written anew.
+the file is written again.
 """
 
 import logging
@@ -92,7 +92,7 @@ class Catalog:
         self._append({"deleted": name})
 
     def put(self, kind: str, changes: dict[str, Any]) -> None:
-        """Stores documents, all of them or none; None in place of one deletes it."""
+        """Stores documents, all of them or none; None deletes one."""
         self._append({"documents": kind, "changes": changes})
 
     def next_leader_epoch(self) -> None:
@@ -147,9 +147,9 @@ class Catalog:
                 topic = topics.pop(name)
                 del by_id[topic.id]
             case {"documents": kind, "changes": changes}:
-                kept = {**self.documents.get(kind, {}), **changes}
-                kept = {key: value for key, value in kept.items() if value is not None}
-                self.documents = {**self.documents, kind: kept}
+                stored = {**self.documents.get(kind, {}), **changes}
+                stored = {key: value for key, value in stored.items() if value is not None}
+                self.documents = {**self.documents, kind: stored}
             case {"producer_ids": int(reserved)}:
                 self._producer_ids_reserved = reserved
             case {"leader_epoch": int(epoch)}:
@@ -197,9 +197,7 @@ class Catalog:
 
 
 def _checked(topic: Topic) -> Topic:
-    """Before it is written, and when it is read: the file may be of a backup that somebody else
-    made.
-    """
+    """Before it is written, and when it is read: the file may be of a backup from elsewhere."""
     name, partitions, configs = topic.name, topic.partitions, topic.configs
     if (
         not isinstance(name, str)

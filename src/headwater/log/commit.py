@@ -1,7 +1,7 @@
-"""One commit of one partition: what was pending goes into the segment files.
+"""One commit of one partition: the pending appends go into the segment files.
 
 Runs in a committing thread. It changes nothing that the event loop reads: it works on copies, and
-the partition takes over what came of it (`PartitionLog._finish`).
+the partition takes over the result (`PartitionLog._finish`).
 """
 
 import asyncio
@@ -51,7 +51,7 @@ def when_durable(append: Callable[[Done], T]) -> asyncio.Future[T]:
 
 
 class Append(NamedTuple):
-    """A batch waiting to be committed; without one, a wish: wait until here, or begin a segment."""
+    """A batch that waits for its commit. Without one: a wait until here, or a new segment."""
 
     batch: Batch | None
     done: Done
@@ -102,7 +102,7 @@ class Commit:
             self._write()
         except OSError as error:
             self.error = error
-        except Exception as error:  # a bug must not leave producers waiting for ever
+        except Exception as error:  # a bug must not leave producers waiting indefinitely
             self.error = OSError(f"internal: {error!r}")
             raise
 
@@ -116,7 +116,7 @@ class Commit:
         if active is None:
             return
         if first >= 0:
-            self._note_epoch(first)
+            self._record_epoch(first)
         segment, written = active, replace(active.written)
         self.written.append((segment, written))
         run: list[Append] = []
@@ -155,7 +155,7 @@ class Commit:
     def _write_snapshot(self, offset: int, appends: list[Append]) -> None:
         """The producers as of a new segment's first offset.
 
-        The segments in front of it may be deleted; what is left then does not tell of them.
+        The segments in front of it may be deleted; the rest does not have these producers.
         """
         producers = self.producers.copy()
         for append in appends:
@@ -187,8 +187,8 @@ class Commit:
             )
         )
 
-    def _note_epoch(self, offset: int) -> None:
-        """The first append under a new leader epoch is remembered for the clients."""
+    def _record_epoch(self, offset: int) -> None:
+        """The first append under a new leader epoch is recorded for the clients."""
         if self.epochs.latest != self.leader_epoch:
             epochs = self.epochs.assign(self.leader_epoch, offset)
             epochs.save(self.storage.files, self.directory)
@@ -196,16 +196,16 @@ class Commit:
 
 
 def repair(storage: Storage, directory: str, active: Segment | None, end_offset: int) -> None:
-    """Takes away what a failed commit left, and makes good a failed sync, before anything else is
-    written.
+    """Removes what a failed commit left, and writes again what a failed sync may have lost, before
+    anything else is written.
     """
     if not os.path.isdir(directory):
         return
-    keep = -1 if active is None else active.base_offset
+    active_base = -1 if active is None else active.base_offset
     later: list[str] = []
     for name in storage.files.listdir(directory):
         base, _, suffix = name.partition(".")
-        is_new = suffix in ("log", "index", "timeindex", "txnindex") and int(base) > keep
+        is_new = suffix in ("log", "index", "timeindex", "txnindex") and int(base) > active_base
         if is_new or snapshots.is_behind(name, end_offset):
             storage.open_files.forget(f"{directory}/{name}")
             if suffix == "txnindex":  # a log that comes back must not come without it

@@ -84,7 +84,7 @@ def _find_archived(store: "LogStore", partition: PartitionLog) -> None:
     if store.archive is None and not partition.config.remote_storage:
         return  # ten thousand directories need not be listed for nothing
     found = descriptor.load(store.storage.files, partition.directory, partition.topic_id)
-    partition.archived = descriptor.connected(found.kept, partition.segments)
+    partition.archived = descriptor.connected(found.segments, partition.segments)
     if partition.archived:
         if not partition.segments:  # all that is left of it is in the archive
             end = partition.archived[-1].end_offset

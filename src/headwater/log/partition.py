@@ -124,7 +124,7 @@ class PartitionLog(ReadablePartition):
         before = producer = None
         if has_producer:
             before = self.producers.by_id.get(header.producer_id)
-            producer = self.producers.note(header, now_ms)
+            producer = self.producers.record(header, now_ms)
         self._enqueue(Append(Batch(header, view), done, before, producer))
         return header.base_offset
 
@@ -140,7 +140,7 @@ class PartitionLog(ReadablePartition):
         """Ends a producer's transaction; returns the marker's offset. `done` as in `append`.
 
         Without an open transaction the marker is written all the same, as in Kafka: a coordinator
-        that does not know whether it has written one writes it again. Raises ApiError if epochs
+        that cannot be sure that it has written one writes it again. Raises ApiError if epochs
         show that the coordinator has been replaced.
         """
         if self.deleted:
@@ -151,13 +151,13 @@ class PartitionLog(ReadablePartition):
         view = memoryview(records.build_marker(producer_id, producer_epoch, marker, now_ms))
         header = self._assigned(view, records.read_header(view), now_ms)
         before = self.producers.by_id.get(producer_id)
-        producer, aborted = self.producers.note_marker(header, marker, now_ms)
+        producer, aborted = self.producers.record_marker(header, marker, now_ms)
         self._enqueue(Append(Batch(header, view), done, before, producer, aborted))
         return header.base_offset
 
     def _assigned(self, view: memoryview, header: BatchHeader, now_ms: int) -> BatchHeader:
         """Writes the offset into a batch, and the time if the broker sets that."""
-        records.place(view, self.next_offset, self._store.leader_epoch)
+        records.assign(view, self.next_offset, self._store.leader_epoch)
         if self.config.log_append_time:
             records.stamp_append_time(view, header.attributes, now_ms)
             header = header._replace(max_timestamp=now_ms)
@@ -184,7 +184,7 @@ class PartitionLog(ReadablePartition):
             base_offset=-1 - header.last_offset_delta,
             attributes=header.attributes & ~TRANSACTIONAL,  # it begins none
         )
-        self.producers.note(discarded, self._store.clock.now_ms())
+        self.producers.record(discarded, self._store.clock.now_ms())
 
     def _check_room_for(self, producer_id: int, now_ms: int) -> None:
         """Raises an error code that clients retry if there are too many producers."""

@@ -7,7 +7,7 @@ headers behind it, so:
 
   - only one whose offset lies in the log is of use. In front of the first segment there may have
     been batches between, which would make the producer's next one look like a gap; behind the end
-    are batches that are lost, whose repetition would be taken for known.
+    are batches that are lost, whose retry would be taken for a duplicate.
   - a checkpoint removes the older ones except for the newest of them, in case its own is damaged.
 """
 
@@ -38,7 +38,7 @@ def write_at_roll(files: Files, directory: str, offset: int, producers: Producer
 
 
 def write_at_checkpoint(files: Files, directory: str, offset: int, producers: Producers) -> None:
-    """Lasting when it returns; then takes away those that nobody needs any longer."""
+    """Durable when it returns; then removes the snapshots that recovery no longer needs."""
     names = files.listdir(directory)
     older = sorted(other for other in _offsets(names) if other < offset)
     if producers.by_id:

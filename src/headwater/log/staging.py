@@ -1,11 +1,11 @@
 """The log as of one moment, beside the log: what a backup copies while the broker goes on.
 
 In one turn of the event loop nothing moves: what is durable then, over all partitions, is what a
-power cut in that moment would have left, and every start can begin with that. So the turn notes
+power cut in that moment would have left, and every start can begin with that. So the turn records
 how long each file is and gives it a second name (a hard link); whatever is written, deleted or
 compacted afterwards does not touch those bytes.
 
-    <data_dir>/backup-<id>.deleted/       a start removes it, if nobody did before
+    <data_dir>/backup-<id>.deleted/       a start removes it, if it is still there
       staged.json                         [[file, size in bytes], …]
       catalog.jsonl, log-start-offset-checkpoint
       orders-0/00000000000000000000.log …
@@ -35,8 +35,8 @@ Staged = list[tuple[str, int]]  # file below the directory, and how much of it
 
 
 def stage(store: "LogStore") -> str:
-    """The directory. Called on the event loop, while nobody changes the catalog or a checkpoint;
-    does not let go of the loop. Raises OSError.
+    """The directory. Called on the event loop, while nothing changes the catalog or a checkpoint;
+    does not yield to the loop. Raises OSError.
     """
     directory = f"{store.path}/backup-{uuid4().hex}{DELETED}"
     os.mkdir(directory, 0o700)

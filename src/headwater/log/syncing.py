@@ -1,4 +1,4 @@
-"""Syncs of segments: what is known to be on the disk, and what a failed sync means.
+"""Syncs of segments: which bytes are surely on the disk, and what a failed sync means.
 
 Linux reports a failed writeback once to each open file description, and counts the pages as clean
 from then on: the next sync succeeds and writes nothing. Commits and checkpoints sync the same
@@ -9,8 +9,8 @@ Therefore
     with the segment (`Segment.sync_error`): every later sync of it fails until a commit has
     written the doubtful bytes again (`segment.cut`). Only commits do so, one at a time for each
     partition: a commit that is under way can never take another one's repair for its own success.
-  - what was synced is noted by file (`Segment.synced`); all behind it is doubtful after a failure.
-  - whoever syncs the whole file system has a descriptor of its own for that (`sync_many`). Where
+  - what was synced is recorded by file (`Segment.synced`); all behind it is doubtful on failure.
+  - a sync of the whole file system uses a descriptor of its own (`sync_many`). Where
     such a call has failed, it may have had the report of other files, too: the next one counts for
     a segment only if its files have been asked by themselves since (`Segment.asked_after`).
 """
@@ -162,7 +162,7 @@ def fdatasync(storage: "Storage", segment: "Segment", kinds: Sequence[int]) -> N
 
 
 def write_doubtful_again(storage: "Storage", segment: "Segment", written: "Written") -> None:
-    """Writes what is not known to be on the disk once more, from the page cache, for a sync.
+    """Writes what may not be on the disk once more, from the page cache, for a sync.
 
     If the page cache no longer has it either, an index is cut in front of it, for an index is only
     a hint. Raises OSError if it is of the log: a start then cuts that.

@@ -1,7 +1,7 @@
 """Finding records by time (ListOffsets). All of it runs in a worker thread.
 
 The time index leads to the neighbourhood, batch headers to the batch; only that one batch is
-decompressed and looked into. Of what is archived the descriptors tell which chunk it is; if that
+decompressed and looked into. Of what is archived the descriptors have the chunk; if that
 has to be fetched first, NotCached says so.
 """
 

@@ -16,7 +16,7 @@
         57      4  number of records
         61      …  records, compressed together
 
-Because the CRC leaves out the first 21 bytes, the broker gives a batch its place in the log by
+Because the CRC leaves out the first 21 bytes, the broker gives a batch its offset in the log by
 patching 12 of them; the records themselves are never touched.
 """
 
@@ -160,7 +160,7 @@ def check_produced(records: memoryview) -> BatchHeader:
     return header
 
 
-def place(batch: memoryview, base_offset: int, leader_epoch: int) -> None:
+def assign(batch: memoryview, base_offset: int, leader_epoch: int) -> None:
     """Gives the batch its offset and epoch, in place; neither is covered by the CRC."""
     _BASE_OFFSET.pack_into(batch, 0, base_offset)
     _LEADER_EPOCH.pack_into(batch, _LEADER_EPOCH_AT, leader_epoch)

@@ -71,12 +71,14 @@ class Archive:
         for base_offset in found.doomed:
             self.deletions.segment(partition, base_offset)
 
-    def start_moved(self, partition: "PartitionSegments", gone: list[ArchivedSegment]) -> None:
+    def start_moved(self, partition: "PartitionSegments", dropped: list[ArchivedSegment]) -> None:
         """The objects go of what is in front of the log's start now, archived or half archived."""
-        base_offsets = [segment.base_offset for segment in gone] + self.uploads.give_up(partition)
+        base_offsets = [segment.base_offset for segment in dropped] + self.uploads.give_up(
+            partition
+        )
         for base_offset in base_offsets:
             self.deletions.segment(partition, base_offset)
-        if gone:
+        if dropped:
             self.cache.drop(partition)
 
     def forget_topic(self, topic_id: str, partitions: "Sequence[PartitionSegments]") -> None:

@@ -53,7 +53,7 @@ class ChunkCache:
             return segment
 
     def make_room(self, size_bytes: int) -> bool:
-        """Whether so much more may be kept; what nobody used for long goes for it."""
+        """Whether so much more may be cached; the least recently used chunks are evicted for it."""
         with self._lock:
             for key, segment in list(self._segments.items()):
                 if self.size_bytes + size_bytes <= self._limit_bytes:
@@ -68,7 +68,7 @@ class ChunkCache:
             self.size_bytes += segment.size_bytes
 
     def drop(self, partition: "PartitionSegments | None" = None) -> None:
-        """Lets go of all that nobody is just reading: of one partition, or of all of them."""
+        """Evicts all chunks that no reader has pinned: of one partition, or of all of them."""
         with self._lock:
             for key, segment in list(self._segments.items()):
                 if partition in (None, key[0]) and (segment.pins == 0 or key[0].deleted):

@@ -1,7 +1,7 @@
-"""Deleting objects that no topic keeps any longer: in the background, until it is done.
+"""Deletes objects that no topic retains any longer: in the background, with retries.
 
 What is to be deleted is durable before the first object goes, so a crash cannot leave a log that
-begins with records which are gone, nor objects that nobody knows of:
+begins with records that were removed, nor objects that nothing refers to:
   - a segment: its descriptor is renamed to `….archived.deleted`, and removed after its objects;
     of one that was not archived to the end there is `….archiving`, which is removed then
   - a topic: its id stands in the catalog (`TOPICS`), from before the topic leaves it until
@@ -123,11 +123,11 @@ class Deletions:
         files.sync_directory(directory)
 
     async def _delete_topic(self, topic_id: str) -> None:
-        if UUID(topic_id) not in self._store.catalog.by_id:  # else a crash kept it from going
+        if UUID(topic_id) not in self._store.catalog.by_id:  # else a crash prevented its deletion
             prefix = f"{self._store.catalog.cluster_id}/{topic_id}"
             if any(partition.topic_id == topic_id for partition in self._uploading):
                 raise ArchiveUnavailable("a segment of the topic is just being archived")
             names = await self._objects.names(prefix)
             await self._objects.delete(names)
-            log.info("archived objects of a deleted topic are gone: %d", len(names))
+            log.info("archived objects of a deleted topic were deleted: %d", len(names))
         await self._store.put_documents(TOPICS, {topic_id: None})

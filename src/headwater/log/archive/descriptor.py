@@ -12,7 +12,7 @@ timestamp is the largest in the segment up to its end, so the first chunk that h
 after some moment is found without reading any of them.
 
 The file is written at once and never changed, so there is nothing to recover. Only what `find`
-and retention need stays in memory; the chunks are read when somebody reads the segment.
+and retention need stays in memory; the chunks are read when a consumer reads the segment.
 """
 
 import logging
@@ -135,7 +135,7 @@ def decode(path: str, data: bytes) -> Descriptor:
         return Descriptor(ArchivedSegment(path, fields), chunks, aborted)
     except (ValueError, KeyError, TypeError, struct.error) as error:
         raise CorruptLog(
-            "what is known of an archived segment is damaged",
+            "the descriptor of an archived segment is damaged",
             detail=f"{path}: {error}",
             hint="the archive has a copy under the same name",
         ) from error
@@ -155,7 +155,7 @@ def _read(files: Files, segment: ArchivedSegment) -> Descriptor:
     try:
         return decode(segment.path, files.read(segment.path))
     except OSError as error:
-        # Retention may just have taken it away; who asks again is told so.
+        # Retention may just have removed it; another attempt gets that error.
         raise ArchiveUnavailable(
             "an archived segment's descriptor cannot be read", detail=str(error)
         ) from error
@@ -184,11 +184,11 @@ def archived_position(
 
 
 class Found(NamedTuple):
-    """What lies beside a log: oldest first. `doomed` and `begun` tell by their base offset what is
+    """What lies beside a log: oldest first. `doomed` and `begun` have by their base offset what is
     still to be deleted from the archive, and what may be half in it.
     """
 
-    kept: list[ArchivedSegment]
+    segments: list[ArchivedSegment]
     doomed: list[int]
     begun: list[int]
 
@@ -210,7 +210,7 @@ def load(files: Files, directory: str, topic_id: str) -> Found:
                 log.error("an archived segment is left out: %s", error)
                 continue
             if segment.topic_id == topic_id:
-                found.kept.append(segment)
+                found.segments.append(segment)
             else:
                 log.error("an archived segment is left out, it is another topic's: %s", path)
         elif suffix == DELETED_SUFFIX[1:]:
@@ -224,12 +224,12 @@ def connected(
     archived: Sequence[ArchivedSegment], local: Sequence[Segment]
 ) -> tuple[ArchivedSegment, ...]:
     """Those from which one can read on, without a gap, into the local log."""
-    kept: list[ArchivedSegment] = []
+    reachable: list[ArchivedSegment] = []
     reaches = local[0].base_offset if local else None
     for segment in reversed(archived):
         if reaches is not None and segment.end_offset < reaches:
             log.error("archived records cannot be reached, a segment is missing: %s", segment.path)
             break
-        kept.append(segment)
+        reachable.append(segment)
         reaches = segment.base_offset if reaches is None else min(reaches, segment.base_offset)
-    return tuple(reversed(kept))
+    return tuple(reversed(reachable))

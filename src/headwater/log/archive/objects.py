@@ -25,7 +25,7 @@ class Objects(Protocol):
     url: str
 
     async def put(self, name: str, parts: AsyncIterator[bytes]) -> None:
-        """Stores an object, in place of one of that name; durable when it returns."""
+        """Stores an object, and replaces one of that name; durable when it returns."""
         ...
 
     async def get(self, name: str, start: int, end: int) -> bytes:
@@ -37,7 +37,7 @@ class Objects(Protocol):
         ...
 
     async def delete(self, names: Sequence[str]) -> None:
-        """They are gone; those that were not there are no error."""
+        """Deletes objects; those that do not exist are no error."""
         ...
 
     def close(self) -> None: ...
@@ -61,7 +61,7 @@ def open_objects(url: str, *, endpoint: str | None, region: str | None) -> Objec
 
 class DirectoryObjects:
     """A directory: another disk, or one of another machine. It has threads of its own, because
-    such a file system may hang, and nobody else must wait for it.
+    such a file system may hang, and nothing else must wait for it.
     """
 
     def __init__(self, path: str, files: Files | None = None) -> None:

@@ -12,7 +12,7 @@ MAX_BYTES_PER_S = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class ArchiveOptions:
-    """Where the archive is and what it may cost. `objects` in place of a URL: for tests."""
+    """Where the archive is and what it may cost. `objects` instead of a URL: for tests."""
 
     url: str = ""
     endpoint: str | None = None

@@ -114,15 +114,15 @@ class Uploads:
     def give_up(self, partition: "PartitionSegments") -> list[int]:
         """The segments of which there may be objects, and which will never be archived."""
         busy = self.busy.get(partition)
-        kept = {segment.base_offset for segment in partition.segments}
-        kept |= {segment.base_offset for segment in partition.archived}
+        retained = {segment.base_offset for segment in partition.segments}
+        retained |= {segment.base_offset for segment in partition.archived}
         if busy is not None:
-            kept.add(busy.base_offset)
-        gone = self.begun.get(partition, set()) - kept
-        self.begun[partition] = self.begun.get(partition, set()) - gone
+            retained.add(busy.base_offset)
+        dropped = self.begun.get(partition, set()) - retained
+        self.begun[partition] = self.begun.get(partition, set()) - dropped
         if not self.begun[partition]:
             del self.begun[partition]
-        return sorted(gone)
+        return sorted(dropped)
 
     def forget(self, partition: "PartitionSegments") -> None:
         """It is deleted: what there is of it in the archive goes with its topic."""
@@ -150,7 +150,7 @@ class Uploads:
     # ── one segment ───────────────────────────────────────────────────────────────────────────
 
     async def _archive(self, partition: "PartitionSegments", segment: Segment) -> None:
-        """The segment is archived, and that is known durably, when this returns."""
+        """The segment is archived, and that is recorded durably, when this returns."""
         end_offset = _end_of(partition, segment)
         segment.pins += 1  # its files stay, whatever retention says meanwhile
         try:
@@ -197,7 +197,7 @@ class Uploads:
         log.debug("archived: %s-%d at %d", partition.topic, partition.index, segment.base_offset)
 
     async def _begin(self, partition: "PartitionSegments", segment: Segment) -> None:
-        """From here on it is known, also after a crash, that there may be objects of it."""
+        """Records durably that there may be objects of it from here on."""
         path = f"{partition.directory}/{segment.base_offset:020d}{BEGUN_SUFFIX}"
         begun = self.begun.setdefault(partition, set())
         if segment.base_offset not in begun:
@@ -211,7 +211,7 @@ class Uploads:
             self._store.storage.files.unlink(path)
 
     async def _describe_topic(self, partition: "PartitionSegments") -> None:
-        """For a human who finds the archive without the broker."""
+        """For a person who finds the archive without the broker."""
         topic = self._store.catalog.topics.get(partition.topic)
         if topic is None or topic.id.hex != partition.topic_id or topic.id.hex in self._described:
             return
