@@ -43,7 +43,7 @@ class SystemClock:
 
 
 async def sleep(clock: Clock, delay_s: float) -> None:
-    """Waits until `clock` has gone on by that much."""
+    """Waits until `clock` has advanced by that much."""
     over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def wake() -> None:

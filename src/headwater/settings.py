@@ -248,7 +248,7 @@ def topic_config_text(name: str, value: Any) -> str:
 
 
 def option_text(name: str, value: Any) -> str:
-    """An entry of a table that somebody else understands."""
+    """An entry of a table that another section interprets."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str | int | float):

@@ -1,6 +1,6 @@
-"""Makes a data directory from a backup.
+"""Restores a backup into a new data directory.
 
-Everything is copied beside the place, compared with the checksums, and put there at the end: a
+Everything is copied beside that directory, compared with the checksums, and put there at the end: a
 restore that fails or is killed leaves no half directory.
 """
 
@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from headwater.backup.copying import Copied, Told, copy, sync, sync_all
+from headwater.backup.copying import Copied, OnCopied, copy, sync, sync_all
 from headwater.backup.taking import FORMAT, LOG, MANIFEST, PIPELINES
 from headwater.errors import CorruptLog, DataDirectoryInUse, HeadwaterError, UsageError
 from headwater.log.catalog import NAME as CATALOG
@@ -19,7 +19,7 @@ from headwater.log.files import Files
 from headwater.private_files import is_locked
 
 
-def restore(source: Path, data_dir: Path, state_dir: Path, told: Told) -> dict[str, Any]:
+def restore(source: Path, data_dir: Path, state_dir: Path, on_copied: OnCopied) -> dict[str, Any]:
     """Returns the manifest without the files. Raises UsageError if `source` is no backup or
     something is there already, HeadwaterError if the backup is damaged.
     """
@@ -36,15 +36,15 @@ def restore(source: Path, data_dir: Path, state_dir: Path, told: Told) -> dict[s
             shutil.rmtree(directory, ignore_errors=True)  # of a restore that was killed
             directory.mkdir(parents=True, mode=0o700)
         for file in files:
-            part, _, place = file.path.partition("/")
-            target = (pipelines if part == PIPELINES else log) / place
-            if copy(source / file.path, target, None, told) != (file.size_bytes, file.crc):
+            part, _, path = file.path.partition("/")
+            target = (pipelines if part == PIPELINES else log) / path
+            if copy(source / file.path, target, None, on_copied) != (file.size_bytes, file.crc):
                 raise HeadwaterError("the backup is damaged", detail=str(source / file.path))
         _begin_log(log)
-        for directory, place_of_it in made.items():
+        for directory, target in made.items():
             sync_all(directory)
-            directory.replace(place_of_it)
-            sync(place_of_it.parent)
+            directory.replace(target)
+            sync(target.parent)
     except OSError as error:
         raise HeadwaterError("the backup cannot be restored", detail=str(error)) from error
     finally:
@@ -56,8 +56,8 @@ def restore(source: Path, data_dir: Path, state_dir: Path, told: Told) -> dict[s
 
 def _begin_log(log: Path) -> None:
     """Makes the copy a log of its own: the first start takes it for one after a crash, and clients
-    can tell it from the original, which may have gone on. Raises HeadwaterError if its catalog is
-    damaged, or names what no topic can be named.
+    can distinguish it from the original, which may have continued. Raises HeadwaterError if its
+    catalog is damaged, or names what no topic can be named.
     """
     if not (log / CATALOG).exists():
         raise HeadwaterError("the backup is damaged", detail=f"no {CATALOG} in it")
@@ -73,7 +73,7 @@ def _begin_log(log: Path) -> None:
 def _manifest(source: Path) -> dict[str, Any]:
     try:
         manifest: dict[str, Any] = json.loads((source / MANIFEST).read_text(encoding="utf-8"))
-        known = manifest["format"]
+        format_ = manifest["format"]
         if not isinstance(manifest.get("files"), list):
             raise TypeError("no list of files")
     except FileNotFoundError:
@@ -82,10 +82,10 @@ def _manifest(source: Path) -> dict[str, Any]:
         ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise HeadwaterError("the backup is damaged", detail=f"{MANIFEST}: {error}") from error
-    if known != FORMAT:
+    if format_ != FORMAT:
         raise HeadwaterError(
             "the backup is of another version",
-            detail=f"format {known}, made by headwater {manifest.get('version')}",
+            detail=f"format {format_}, made by headwater {manifest.get('version')}",
             hint="restore it with that version, then upgrade",
         )
     return manifest

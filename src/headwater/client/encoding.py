@@ -5,7 +5,7 @@
     timestamp      a time, or an int of milliseconds since 1970; optional, null: when it is encoded
     partition      an int, optional; null: by the key, as `batches.partition_of` has it
 
-The records of a partition keep the order of their rows. Rows are gathered until they are worth a
+The records of a partition are in the order of their rows. Rows are gathered until they are worth a
 pass of `encoding_kernels`, which writes them, partition for partition, into one buffer and cuts it
 into batches; each is compressed at once. Who sends a batch, and in what transaction, is
 written into it by `EncodedBatch.build`: encoding can happen in another process than sending.

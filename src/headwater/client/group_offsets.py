@@ -1,4 +1,4 @@
-"""Offsets of a group, kept by who is no member of it.
+"""Offsets of a group, committed by a client that is no member of it.
 
 Headwater's own positions lie elsewhere, with the data that they belong to. These are for others to
 see: `headwater group describe` and every Kafka tool take the lag of a reader from them.
@@ -134,5 +134,5 @@ def _codes(answer: OffsetCommitResponse | OffsetFetchResponse) -> Iterator[tuple
 
 
 def _for_patience(codes: Iterable[tuple[str, int]]) -> int:
-    """The first that another attempt may mend; a topic that is not there is not awaited."""
+    """The first that a retry may fix; a topic that does not exist is not awaited."""
     return next((code for _, code in codes if code in RETRIABLE and code not in _OF_TOPICS), 0)

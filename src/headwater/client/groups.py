@@ -28,7 +28,7 @@ SHARE: Final = "share"
 
 @dataclass(frozen=True, slots=True)
 class ListedGroup:
-    """A group as its coordinator lists it. An older broker tells no state, or no kind: ""."""
+    """A group as its coordinator lists it. An older broker reports no state, or no kind: ""."""
 
     name: str
     state: str  # "stable", "empty", "preparingrebalance" …
@@ -123,7 +123,7 @@ def _asked(
     first: int,
     last: int,
 ) -> _Response:
-    """A connection that had ended meanwhile, as idle ones do, is made anew once."""
+    """A connection that had ended meanwhile, as idle ones do, is made again once."""
     for attempt in range(2):
         connection = None
         try:

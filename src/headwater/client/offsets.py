@@ -35,7 +35,7 @@ def list_offsets(
     """
     wanted = set(partitions)
     found: dict[TopicPartition, int] = {}
-    patience = cluster.patience("the offsets of partitions cannot be told")
+    patience = cluster.patience("the offsets of partitions cannot be read")
     reason = ""
     while wanted:
         _know_leaders(cluster, wanted)

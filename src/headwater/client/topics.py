@@ -106,7 +106,7 @@ def delete_topic(
 
 
 def topic_configs(cluster: Cluster, topic: str) -> dict[str, str]:
-    """What the topic is set to, defaults included; nothing if it may not be known."""
+    """What the topic is set to, defaults included; nothing if we may not read it."""
     request = DescribeConfigsRequest(
         resources=[
             DescribeConfigsRequestDescribeConfigsResource(
@@ -114,7 +114,7 @@ def topic_configs(cluster: Cluster, topic: str) -> dict[str, str]:
             )
         ]
     )
-    patience = cluster.patience(f"the settings of topic {topic} are not told")
+    patience = cluster.patience(f"the settings of topic {topic} cannot be read")
     answer = cluster.ask_any(request, DescribeConfigsResponse, patience, first=1, last=4)
     return {
         config.name: config.value
