@@ -1,4 +1,4 @@
-"""Time as the parts of Headwater see it, behind a seam so that a test can turn the hands.
+"""The clock of Headwater's parts, as an interface, so that a test can advance it.
 
 `headwater.testing.FakeClock` is the other implementation.
 """

@@ -1,5 +1,4 @@
-"""What a process answers about itself over HTTP: Prometheus' text at /metrics, liveness at /live,
-readiness at /ready.
+"""A small HTTP server for probes: /metrics for Prometheus, liveness at /live, readiness at /ready.
 
 A few lines of HTTP/1.1 instead of a web server, because the broker's start and memory count. A
 client may be anyone: a request has a deadline as a whole, connections are bounded, and one more

@@ -1,4 +1,4 @@
-"""What can be set: the [broker] and [client] sections, and what each value may be.
+"""The settings of the [broker] and [client] sections, with their kinds of values.
 
 Every field of a section says what it is (`setting`, `table`); docs/configuration.md lists them, and
 a test compares the two. How values are read, and from where, is config.py's. Sections of which

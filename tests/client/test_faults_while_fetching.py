@@ -25,7 +25,7 @@ Fault = Callable[[FakeCluster, FetchResponsePartitionData], None]
 def offsets_read(cluster: FakeCluster, start: int = 0, end: int = 300, **options: Any) -> list[int]:
     with Fetcher(cluster.address, NOBODY, patience_s=10, **options) as fetcher:
         found = list(fetcher.read(TOPIC, 0, start, end, columns=("offset",)))
-    return [number for each in found for number in each.column(0).to_pylist()]
+    return [number for batch in found for number in batch.column(0).to_pylist()]
 
 
 def fails_with(code: ErrorCode) -> Fault:
@@ -129,8 +129,8 @@ def test_what_retention_deletes_meanwhile_is_an_error() -> None:
         with Fetcher(cluster.address, NOBODY, patience_s=10) as fetcher:
             found = []
             with pytest.raises(DataLost) as lost:
-                for each in fetcher.read(TOPIC, 0, 0, 300, columns=("offset",)):
-                    found += each.column(0).to_pylist()
+                for batch in fetcher.read(TOPIC, 0, 0, 300, columns=("offset",)):
+                    found += batch.column(0).to_pylist()
         # What came before has been given, and the error says where it stopped.
         assert found == list(range(lost.value.wanted))
         assert 0 < len(found) < 200 == lost.value.first

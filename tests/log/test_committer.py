@@ -23,7 +23,7 @@ class CountingFiles(FaultyFiles):
     def sync_together(self, root_fd, paths):
         self.together.append(len(paths))
         if self.fails_together:
-            raise OSError(errno.EIO, "the disk is gone for a moment")
+            raise OSError(errno.EIO, "the disk is away for a moment")
         super().sync_together(root_fd, paths)
 
 

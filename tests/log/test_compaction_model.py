@@ -53,7 +53,7 @@ class Model:
         there = set(offsets)
         for key, offset in latest.items():
             if self.records[offset][1] is not None:
-                assert offset in there, f"the latest value of {key!r} is gone"
+                assert offset in there, f"the latest value of {key!r} is lost"
         # Who reads from the start has the state of one who has read everything.
         state: dict[bytes | None, bytes | None] = {}
         for record in found:

@@ -48,17 +48,17 @@ class TestTopics:
     def test_a_new_one_is_there_when_its_partitions_are(self, log: Log, monkeypatch):
         """The catalog's thread has it before. Who sees it there and writes would find nothing."""
         store, create = log.store, log.store.catalog.create
-        known, go_on = threading.Event(), threading.Event()
+        registered, go_on = threading.Event(), threading.Event()
 
         def create_slowly(*args):
             topic = create(*args)
-            known.set()
+            registered.set()
             go_on.wait(10)
             return topic
 
         async def two_at_once():
             first = asyncio.create_task(store.create_topic("t", 2, {}))
-            await asyncio.to_thread(known.wait, 10)
+            await asyncio.to_thread(registered.wait, 10)
             assert "t" in store.catalog.topics
             assert not store.has_topic("t")
             second = asyncio.create_task(store.create_topic("t", 2, {}))

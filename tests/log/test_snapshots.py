@@ -71,8 +71,8 @@ def test_the_state_is_that_of_the_roll_not_of_what_follows(log: Log):
             log.files.unlink(f"{log.partition().directory}/{name}")
     log.open()
     assert log.partition().high_watermark == 3
-    assert write(log, 1) == 2  # known
-    assert write(log, 2) == 3  # not known
+    assert write(log, 1) == 2  # a duplicate
+    assert write(log, 2) == 3  # not tracked
 
 
 def test_deleted_segments_are_not_missed(log: Log):

@@ -16,7 +16,7 @@ from headwater.protocol.error_codes import ApiError
 from headwater.protocol.records import Record, build_batch, check_produced, records_of
 from headwater.protocol.schema import Message
 
-REQUESTS = [each for each in all_messages() if each[0].__name__.endswith("Request")]
+REQUESTS = [message for message in all_messages() if message[0].__name__.endswith("Request")]
 often = settings(max_examples=300, deadline=None)
 
 
@@ -39,7 +39,7 @@ def mutated(data: bytes, random: Random) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("cls", "version"), REQUESTS, ids=lambda each: getattr(each, "__name__", None)
+    ("cls", "version"), REQUESTS, ids=lambda argument: getattr(argument, "__name__", None)
 )
 def test_requests(cls: type[Message], version: int):
     random = Random(f"{cls.__name__}{version}")
@@ -51,7 +51,7 @@ def test_requests(cls: type[Message], version: int):
 
 
 @pytest.mark.parametrize(
-    ("cls", "version"), REQUESTS, ids=lambda each: getattr(each, "__name__", None)
+    ("cls", "version"), REQUESTS, ids=lambda argument: getattr(argument, "__name__", None)
 )
 def test_a_length_of_two_gibibytes_costs_nothing(cls: type[Message], version: int):
     tracemalloc.start()

@@ -1,4 +1,4 @@
-"""One socket to one broker: requests out, answers in, in the order of the requests."""
+"""One socket to one broker: pipelined requests, responses in the order of the requests."""
 
 import contextlib
 import socket

@@ -1,4 +1,4 @@
-"""From Arrow columns to record batches that only want a producer's name to be sent.
+"""Encodes Arrow columns into record batches; the producer's id is filled in when they are sent.
 
     key, value     binary or string; null is null
     headers        list<struct<name: string, value: binary>>, optional

@@ -1,4 +1,4 @@
-"""What an answer to Fetch holds: whole batches, and which of them count."""
+"""The batches of a Fetch response: which are whole, and which of them count."""
 
 from collections.abc import Iterator
 
@@ -45,7 +45,7 @@ def whole_batches(data: memoryview | None) -> Iterator[tuple[BatchHeader, memory
 
 
 class Aborted:
-    """Which batches of one answer belong to transactions that were aborted."""
+    """Which batches of one response belong to transactions that were aborted."""
 
     def __init__(self, transactions: list[FetchResponseAbortedTransaction]) -> None:
         self._later = sorted(

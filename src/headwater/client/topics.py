@@ -1,4 +1,4 @@
-"""Creating and deleting topics, and what one is set to."""
+"""Creates and deletes topics, and reads their settings."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

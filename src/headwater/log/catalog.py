@@ -1,5 +1,6 @@
-"""What exists: topics with their ids, sizes and settings, the broker's own counters, and the
-documents that other parts store here (users, ACLs, quotas, settings of groups).
+"""The catalog: topics with their settings, the broker's counters, and documents of other parts.
+
+The documents are users, ACLs, quotas and settings of groups.
 
 A journal of JSON lines, appended and synced before a change takes effect, read whole at start. A
 last line that a crash tore is dropped: its change was never answered. When most lines are history

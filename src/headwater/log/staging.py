@@ -1,4 +1,4 @@
-"""The log as of one moment, beside the log: what a backup copies while the broker goes on.
+"""A snapshot of the log by hard links: what a backup copies while the broker continues.
 
 In one turn of the event loop nothing moves: what is durable then, over all partitions, is what a
 power cut in that moment would have left, and every start can begin with that. So the turn records

@@ -1,4 +1,4 @@
-"""From a class to its bytes: the codec of every Kafka message, for all of its versions.
+"""The codec of every Kafka message, made from its class, for all of its versions.
 
 A message is a msgspec struct whose annotations say what each field is on the wire and in which
 versions it is there:

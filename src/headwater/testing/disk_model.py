@@ -1,4 +1,4 @@
-"""What a disk is sure to have, beside the real files: the model behind `FaultyFiles`.
+"""The model of a disk behind `FaultyFiles`: what it surely has, beside the real files.
 
 Each file has its contents as of its last sync and the changes since; each directory has the names
 as of its last sync and the changes since. A power cut is decided from these alone.

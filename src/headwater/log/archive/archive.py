@@ -1,4 +1,4 @@
-"""The archive as the log and the broker see it: see __init__.py for the parts."""
+"""The archive as the log and the broker use it; its parts are in __init__.py."""
 
 import asyncio
 import itertools

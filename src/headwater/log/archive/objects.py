@@ -1,4 +1,4 @@
-"""What the archive asks of an object store, and a directory as one.
+"""The interface of an object store, and its implementation by a directory.
 
 Names are paths with "/". An object is there as a whole or not at all, and lasts once `put` has
 returned. Whatever goes wrong, except a bug, is ArchiveUnavailable: trying again may help.

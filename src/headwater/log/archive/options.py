@@ -1,4 +1,4 @@
-"""Where an archive is. Apart from the rest of it, which is loaded only if there is one."""
+"""The options of an archive; apart from its code, which is loaded only if there is one."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING

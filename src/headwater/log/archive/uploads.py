@@ -1,4 +1,4 @@
-"""Copying sealed segments into the archive, in the background, oldest first.
+"""Uploads sealed segments to the archive, in the background, oldest first.
 
 A few at a time and no faster than the rate that is set; after a failure again, later and later.
 Nothing counts as archived before every byte was read back and compared.

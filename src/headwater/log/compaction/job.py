@@ -1,4 +1,4 @@
-"""What the broker and its compacting child say to each other."""
+"""The messages between the broker and its compacting child process."""
 
 import msgspec
 
