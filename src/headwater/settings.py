@@ -289,7 +289,7 @@ class BrokerSettings:
         "127.0.0.1:9092", address, "Address the embedded broker binds; port 0 takes a free one."
     )
     advertise: str | None = setting(
-        None, address, "Address told to clients. Default: the address that was bound."
+        None, address, "Address advertised to clients. Default: the address that was bound."
     )
     data_dir: str = setting(".headwater", text, "Directory that holds the log.")
     bootstrap: str | None = setting(
@@ -343,8 +343,8 @@ class BrokerSettings:
     allow_insecure_network: bool = setting(
         False,
         boolean,
-        "Listen on a network although anybody there can read and write everything, or read"
-        " passwords on the way.",
+        "Listen on a network although any client there can read and write everything, or"
+        " read passwords on the way.",
     )
     node_id: int = setting(1, integer(0, 2**31 - 1), "Number of this broker in metadata.")
     auto_create_topics: bool = setting(
@@ -356,8 +356,8 @@ class BrokerSettings:
     producer_id_expiration_ms: int = setting(
         86_400_000,
         integer(1, 2**31 - 1),
-        "How long a partition knows an idempotent producer that sends nothing; one with an open"
-        " transaction is never forgotten.",
+        "How long a partition tracks an idempotent producer that sends nothing; one with an open"
+        " transaction never expires.",
     )
     group_initial_rebalance_delay_ms: int = setting(
         0, integer(0, 3_600_000), "How long a new classic group waits for more members."
@@ -373,7 +373,7 @@ class BrokerSettings:
     transactional_id_expiration_ms: int = setting(
         604_800_000,
         integer(1, 2**31 - 1),
-        "How long a transactional id that nobody uses is kept.",
+        "How long an unused transactional id is retained.",
     )
     archive: str | None = setting(
         None,
@@ -402,7 +402,7 @@ class BrokerSettings:
     lag_webhook: Secret | None = setting(  # noqa: RUF009 (a Secret does not change)
         None,
         SecretKind(url),
-        "Address that is told by POST when a group falls behind. Default: none.",
+        "Address that gets a POST when a group falls behind. Default: none.",
     )
     compaction_memory_bytes: int = setting(
         134_217_728, size, "Memory for the keys of one compaction; more keys take more passes."
@@ -476,7 +476,7 @@ class ClientSettings:
     )
     username: str | None = setting(None, text, "Name to log in with.")
     password: Secret | None = setting(  # noqa: RUF009 (a Secret does not change)
-        None, SecretKind(text), "Its password. Best kept in the environment, or in `password_file`."
+        None, SecretKind(text), "Its password. Best set in the environment, or in `password_file`."
     )
     password_file: str | None = setting(
         None, text, "File that holds the password and nothing else."
