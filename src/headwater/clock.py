@@ -1,4 +1,4 @@
-"""Time as the parts of Headwater see it, behind a seam so that a test can turn the hands.
+"""The clock of Headwater's parts, as an interface, so that a test can advance it.
 
 `headwater.testing.FakeClock` is the other implementation.
 """
@@ -43,7 +43,7 @@ class SystemClock:
 
 
 async def sleep(clock: Clock, delay_s: float) -> None:
-    """Waits until `clock` has gone on by that much."""
+    """Waits until `clock` has advanced by that much."""
     over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def wake() -> None:

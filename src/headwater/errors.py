@@ -21,7 +21,7 @@
     ├── PipelineError             a pipeline cannot go on; the others do
     │   ├── DataLost              the log no longer goes back to where it stands
     │   ├── StoreDiverged         the store was not written by this pipeline's checkpoint
-    │   └── StateLost             what an operator remembers is gone or damaged
+    │   └── StateLost             an operator's state is lost or damaged
     ├── SinkError                 a derived store does not take a batch
     │   ├── StoreUnreachable      it does not answer; asking again may help
     │   ├── StoreRefused          it does, but rights, tables or settings stand in the way
@@ -30,16 +30,14 @@
     └── ProtocolError             bytes from a client
         ├── MalformedMessage      they are not a message; the connection ends
         ├── AuthenticationFailed  they do not prove who the client is; the connection ends
-        └── ApiError              they are, but the answer is a Kafka error code
+        └── ApiError              they are; a Kafka error code answers (protocol/error_codes.py)
 
-An error tells what happened (short, lower case), the detail (values that matter) and a hint (what
+An error has what happened (short, lower case), the detail (values that matter) and a hint (what
 to do). The command line prints these lines; the traceback only with `-v`.
 """
 
 from collections.abc import Mapping
 from typing import Any
-
-from headwater.protocol.error_codes import ErrorCode
 
 
 class HeadwaterError(Exception):
@@ -141,7 +139,7 @@ class PipelineError(HeadwaterError):
 
 class DataLost(PipelineError):
     """Records that were to be read are not, or no longer, in the log: retention has passed them, or
-    the log was cut or begun anew. Offsets from `first` to `end` (exclusive) are there.
+    the log was truncated or created again. Offsets from `first` to `end` (exclusive) are there.
     """
 
     def __init__(self, topic: str, partition: int, wanted: int, first: int, end: int) -> None:
@@ -152,7 +150,7 @@ class DataLost(PipelineError):
             + (f"the first that is there is {first}" if is_passed else f"the log ends at {end}"),
             hint="retention has deleted them before they were read"
             if is_passed
-            else "the topic was deleted and made anew, or its log was cut",
+            else "the topic was deleted and created again, or its log was cut",
         )
         self.topic = topic
         self.partition = partition
@@ -166,8 +164,8 @@ class StoreDiverged(PipelineError):
 
 
 class StateLost(PipelineError):
-    """What an operator remembers, or a store's batch, is gone, damaged, or another's: only the log
-    can give it back.
+    """An operator's state, or a store's batch, is lost, damaged, or another pipeline's: only the
+    log can restore it.
     """
 
 
@@ -213,12 +211,4 @@ class MalformedMessage(ProtocolError):
 
 
 class AuthenticationFailed(ProtocolError):
-    """A client does not prove who it is. The words are for the log; it is told no reason."""
-
-
-class ApiError(ProtocolError):
-    """The request is understood and refused; `code` goes into the response."""
-
-    def __init__(self, code: ErrorCode, what: str = "", *, detail: str = "") -> None:
-        super().__init__(what or code.name.lower().replace("_", " "), detail=detail)
-        self.code = code
+    """A client does not prove who it is. The message is for the log; the client gets no reason."""

@@ -3,6 +3,7 @@
 A lock is private for its own sake: a user who can open a file, for reading only, can lock it.
 """
 
+import fcntl
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +19,21 @@ def open_lock(path: str | os.PathLike[str]) -> int:
     with suppress(PermissionError):  # another user's file, shared with this one
         os.fchmod(fd, _MODE)
     return fd
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock on a file. Does not create it."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
 
 
 def replace(path: Path, content: bytes) -> None:

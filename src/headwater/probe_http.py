@@ -1,9 +1,8 @@
-"""What a process answers about itself over HTTP: Prometheus' text at /metrics, liveness at /live,
-readiness at /ready.
+"""A small HTTP server for probes: /metrics for Prometheus, liveness at /live, readiness at /ready.
 
 A few lines of HTTP/1.1 instead of a web server, because the broker's start and memory count. A
 client may be anyone: a request has a deadline as a whole, connections are bounded, and one more
-than that ends the oldest. So clients that send nothing, or do not read, keep no probe out.
+than that ends the oldest. So clients that send nothing, or do not read, block no probe.
 """
 
 import asyncio
@@ -73,7 +72,7 @@ class ProbeServer:
                 writer.close()
                 await writer.wait_closed()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # the peer is gone, does not read, or is no HTTP client
+            pass  # the peer has closed, does not read, or is no HTTP client
         finally:
             self._requests.pop(writer, None)
             writer.transport.abort()  # close() would wait for a peer that does not read

@@ -35,10 +35,12 @@ SMALL = {"segment.bytes": "60000"}
 
 
 def headwater(*args, cwd, code=0):
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("HEADWATER_")}
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith("HEADWATER_")
+    }
     result = subprocess.run(
         [sys.executable, "-m", "headwater.cli.main", *args, "--json"],
-        capture_output=True, cwd=cwd, env=kept, text=True, timeout=120, check=False,
+        capture_output=True, cwd=cwd, env=inherited, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert result.returncode == code, (result.stdout, result.stderr)
     return json.loads(result.stdout if code == 0 else result.stderr)
@@ -65,16 +67,16 @@ class Writers:
         self._stopped = threading.Event()
         self._failed: list[BaseException] = []
         self._threads = [
-            threading.Thread(target=self._guarded, args=(each,), daemon=True)
-            for each in (self._write_plain, self._write_pairs, self._write_keys)
+            threading.Thread(target=self._guarded, args=(run,), daemon=True)
+            for run in (self._write_plain, self._write_pairs, self._write_keys)
         ]
-        for each in self._threads:
-            each.start()
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
         self._stopped.set()
-        for each in self._threads:
-            each.join()
+        for thread in self._threads:
+            thread.join()
         assert not self._failed
 
     def _guarded(self, run) -> None:
@@ -87,16 +89,16 @@ class Writers:
     def _write_plain(self) -> None:
         producer = Producer({"bootstrap.servers": self._bootstrap, "linger.ms": 0})
         for number in self._numbers():
-            producer.produce(PLAIN, str(number).ljust(200), on_delivery=self._note(number))
+            producer.produce(PLAIN, str(number).ljust(200), on_delivery=self._acknowledged(number))
             producer.poll(0.001)
         producer.flush()
 
-    def _note(self, number: int):
-        def noted(error, message) -> None:
+    def _acknowledged(self, number: int):
+        def delivered(error, message) -> None:
             assert error is None
             self.plain.append(number)
 
-        return noted
+        return delivered
 
     def _write_pairs(self) -> None:
         producer = Producer(
@@ -139,8 +141,8 @@ def committed(bootstrap: str, *topics: str) -> list[list[int]]:
             "isolation.level": "read_committed",
         }
     )
-    consumer.assign([TopicPartition(each, 0, OFFSET_BEGINNING) for each in topics])
-    values: dict[str, list[int]] = {each: [] for each in topics}
+    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING) for topic in topics])
+    values: dict[str, list[int]] = {topic: [] for topic in topics}
     at_end: set[str] = set()
     while at_end < set(topics):
         message = consumer.poll(60)
@@ -162,8 +164,8 @@ def test_a_backup_of_writers_at_work_is_whole(tmp_path):
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         policies = {COMPACTED: {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}}
         topics = [
-            NewTopic(each, 1, config=SMALL | policies.get(each, {}))
-            for each in (PLAIN, LEFT, RIGHT, COMPACTED)
+            NewTopic(topic, 1, config=SMALL | policies.get(topic, {}))
+            for topic in (PLAIN, LEFT, RIGHT, COMPACTED)
         ]
         for made in admin.create_topics(topics).values():
             made.result(60)
@@ -176,7 +178,7 @@ def test_a_backup_of_writers_at_work_is_whole(tmp_path):
             headwater("backup", f"../backup-{number}", cwd=old)
             backups.append(before)
         writers.stop()
-        assert not [each for each in os.listdir(old / "data") if each.startswith("backup-")]
+        assert not [name for name in os.listdir(old / "data") if name.startswith("backup-")]
         assert committed(broker.bootstrap, PLAIN) == [sorted(writers.plain)]
     (new / "headwater.toml").write_text('[broker]\ndata_dir = "data"\n')
     for number, (plain, pairs) in enumerate(backups):
@@ -187,7 +189,7 @@ def test_a_backup_of_writers_at_work_is_whole(tmp_path):
             assert plain <= set(found)
             assert left == right, "a transaction is there whole or not at all"
             assert pairs <= set(left)
-            assert not [each for each in left if each % 5 == 4]
+            assert not [number for number in left if number % 5 == 4]
             assert keys == sorted(keys)
             assert keys
             producer = Producer({"bootstrap.servers": broker.bootstrap})
@@ -377,8 +379,10 @@ def test_a_restored_log_gives_out_nothing_that_the_original_gives_out(tmp_path, 
     ],
 )
 def test_a_catalog_names_nothing_outside_of_the_log(tmp_path, line):
-    """A backup may come from elsewhere; whoever starts on its catalog is not led astray either."""
-    catalog = b"".join(json.dumps(each).encode() + b"\n" for each in ({"cluster": "c"}, line))
+    """A backup may come from elsewhere; its catalog must not lead a broker outside."""
+    catalog = b"".join(
+        json.dumps(document).encode() + b"\n" for document in ({"cluster": "c"}, line)
+    )
     saved = tmp_path / "below" / "saved"
     (saved / "log").mkdir(parents=True)
     (saved / "log" / "catalog.jsonl").write_bytes(catalog)

@@ -5,8 +5,7 @@ import asyncio
 import pytest
 
 from headwater.broker.background import Background
-from headwater.errors import ApiError
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 
 
 def test_wait_also_waits_for_what_is_started_meanwhile():

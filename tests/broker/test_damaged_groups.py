@@ -10,8 +10,9 @@ from headwater.broker.broker import OFFSETS_PARTITIONS, OFFSETS_TOPIC, Broker, B
 from headwater.broker.groups.offsets import CommittedOffset, OffsetKey
 from headwater.broker.groups.records import partition_for
 from headwater.clock import SystemClock
-from headwater.errors import ApiError
-from headwater.log.store import CLEAN_SHUTDOWN, LogStore
+from headwater.log.data_directory import CLEAN_SHUTDOWN
+from headwater.log.store import LogStore
+from headwater.protocol.error_codes import ApiError
 
 load_all()
 KEY = OffsetKey("orders", 0)

@@ -79,7 +79,7 @@ class Faulty:
 def faulty(tmp_path):
     faulty = Faulty(str(tmp_path / "log"))
     yield faulty
-    faulty.files.mend()
+    faulty.files.repair()
     faulty.broker.stop()
 
 
@@ -161,7 +161,7 @@ def test_producers_wait_readers_go_on_and_nothing_is_lost(faulty, fault):
             stored = dict(faulty.stored("events"))
             assert acknowledged.items() <= stored.items()
 
-            faulty.files.mend()
+            faulty.files.repair()
             for writer in writers:
                 writer.wait_for_more(100)
             wait_until(faulty.is_ready)
@@ -213,7 +213,7 @@ def test_ready_again_without_a_producer(faulty):
     before = faulty.metric("headwater_disk_free_bytes")
     wait_until(lambda: faulty.metric("headwater_disk_free_bytes") <= 5000 or before <= 5000)
     assert not faulty.is_ready()  # nobody writes, and still there is no room
-    faulty.files.mend()
+    faulty.files.repair()
     wait_until(faulty.is_ready)
     assert [value for _, value in faulty.stored("events")] == [b"before"]
 
@@ -234,7 +234,7 @@ def test_topics_and_commits_on_a_full_disk(faulty):
         faulty.files.room_bytes = 10
         assert client.ask(wanted, 12).topics[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert client.ask(commit, 8).topics[0].partitions[0].error_code != 0
-        faulty.files.mend()
+        faulty.files.repair()
         assert client.ask(wanted, 12).topics[0].error_code == 0
         assert client.ask(commit, 8).topics[0].partitions[0].error_code == 0
 
@@ -268,7 +268,7 @@ def test_acks_0_is_slowed_down_and_counted_when_the_disk_refuses(faulty):
             )
         counts = faulty.broker.running.broker.metrics.refused_batches
         wait_until(lambda: counts["events"] == 3)
-        faulty.files.mend()
+        faulty.files.repair()
         assert client.produce("events", batch_of(b"x")).base_offset == 0
 
 

@@ -5,8 +5,7 @@ import pytest
 from headwater.broker import fetch_sessions
 from headwater.broker.fetch_sessions import EVICTABLE_AFTER_S, MAX_SESSIONS, FetchSessions
 from headwater.broker.security.authorizer import Principal
-from headwater.errors import ApiError
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.fetch import (
     FetchRequest,
     FetchRequestFetchPartition,

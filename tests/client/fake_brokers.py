@@ -89,10 +89,10 @@ class FakeCluster:
         return f"127.0.0.1:{self._listeners[0].getsockname()[1]}"
 
     def stop(self) -> None:
-        for each in [*self._listeners, *self._peers]:
+        for opened in [*self._listeners, *self._peers]:
             with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+                opened.shutdown(socket.SHUT_RDWR)
+            opened.close()
         for thread in self._threads:
             thread.join()
 
@@ -111,7 +111,7 @@ class FakeCluster:
                 reader = Reader(requests.read(*struct.unpack(">i", size)))
                 key, version, correlation_id = reader.int16(), reader.int16(), reader.int32()
                 reader.string()
-                kind = next(each for each in SERVED if each.api_key == key)
+                kind = next(request for request in SERVED if request.api_key == key)
                 if version >= kind.flexible:
                     reader.skip_tagged_fields()
                 answer = self._answer(node, kind.read(reader, version))
@@ -133,7 +133,7 @@ class FakeCluster:
                 ]
             )
         if isinstance(request, MetadataRequest):
-            ports = [each.getsockname()[1] for each in self._listeners]
+            ports = [listener.getsockname()[1] for listener in self._listeners]
             return MetadataResponse(
                 brokers=[
                     MetadataResponseBroker(node_id=n, host="127.0.0.1", port=port)
@@ -154,8 +154,8 @@ class FakeCluster:
             )
         return ApiVersionsResponse(
             api_keys=[
-                ApiVersionsResponseApiVersion(key=each.api_key, min_version=0, max_version=12)
-                for each in SERVED
+                ApiVersionsResponseApiVersion(key=request.api_key, min_version=0, max_version=12)
+                for request in SERVED
             ]
         )
 
@@ -171,7 +171,7 @@ class FakeCluster:
             data.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
         else:
             found = [
-                each for each in self.log if read_header(each).last_offset >= wanted.fetch_offset
+                batch for batch in self.log if read_header(batch).last_offset >= wanted.fetch_offset
             ]
             # Cut in the middle of a batch, as brokers before KIP-74 did.
             data.records = b"".join(found)[: min(wanted.partition_max_bytes, self.limit_bytes)]

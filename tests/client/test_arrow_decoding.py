@@ -60,15 +60,15 @@ def decode(data: bytes, start: int = 0, stop: int = 2**63 - 1) -> list[tuple[Any
         batches.append((header, at))
         at += len(batch)
     found = list(to_arrow(view, batches, start, stop, ALL))
-    for each in found:
-        each.validate(full=True)
+    for batch in found:
+        batch.validate(full=True)
     table = pa.Table.from_batches(found, schema_of(ALL))
     times = table.column("timestamp").cast(pa.int64())
     rows = table.set_column(3, "timestamp", times).to_pylist()
     return [
         (
             *(row[name] for name in ALL[:4]),
-            [(each["name"], each["value"]) for each in row["headers"]],
+            [(header["name"], header["value"]) for header in row["headers"]],
         )
         for row in rows
     ]
@@ -76,10 +76,16 @@ def decode(data: bytes, start: int = 0, stop: int = 2**63 - 1) -> list[tuple[Any
 
 def expected(data: bytes, start: int = 0, stop: int = 2**63 - 1) -> list[tuple[Any, ...]]:
     return [
-        (each.key, each.value, each.offset, _time_us(each.timestamp_ms), list(each.headers))
+        (
+            record.key,
+            record.value,
+            record.offset,
+            _time_us(record.timestamp_ms),
+            list(record.headers),
+        )
         for _, batch in whole_batches(memoryview(data))
-        for each in records_of(batch)
-        if start <= each.offset < stop
+        for record in records_of(batch)
+        if start <= record.offset < stop
     ]
 
 
@@ -153,8 +159,8 @@ def test_pieces_of_a_few_mebibytes(monkeypatch: pytest.MonkeyPatch) -> None:
         at += len(batch)
     found = list(to_arrow(memoryview(log), batches, 0, 600, ("value", "offset")))
     assert len(found) > 10
-    assert all(each.num_rows == 9 or each.nbytes < 11_000 for each in found)
-    assert [row["offset"] for each in found for row in each.to_pylist()] == list(range(540))
+    assert all(batch.num_rows == 9 or batch.nbytes < 11_000 for batch in found)
+    assert [row["offset"] for batch in found for row in batch.to_pylist()] == list(range(540))
     assert decode(bytes(log)) == expected(bytes(log))
 
 

@@ -24,8 +24,8 @@ times_ms = st.integers(NOW_MS - 100_000, NOW_MS + 100_000) | st.integers(0, 2**6
 )
 def test_what_is_built_is_what_the_broker_reads(written, codec) -> None:
     builder = BatchBuilder()
-    for each in written:
-        assert builder.append(*each)
+    for record in written:
+        assert builder.append(*record)
     batch = builder.build(codec)
     header = records.check_produced(memoryview(batch))
     assert header.max_timestamp == max(time_ms for *_, time_ms in written)
@@ -42,8 +42,8 @@ def test_the_same_bytes_as_by_the_book(key, value_bytes) -> None:
     value = b"v" * value_bytes
     written = [Record(0, NOW_MS, key, value), Record(1, NOW_MS + 7, key, value)]
     builder = BatchBuilder(max_bytes=10_000_000)
-    for each in written:
-        assert builder.append(each.key, each.value, each.headers, each.timestamp_ms)
+    for record in written:
+        assert builder.append(record.key, record.value, record.headers, record.timestamp_ms)
     assert builder.build(compression.NONE) == records.build_batch(written)
 
 
@@ -54,7 +54,7 @@ def test_more_records_than_the_table_of_varints_has() -> None:
         written += 1
     assert written == builder.count > 20_000
     batch = builder.build()
-    assert [each.offset for each in records.records_of(batch)] == list(range(written))
+    assert [record.offset for record in records.records_of(batch)] == list(range(written))
 
 
 def test_who_wrote_it_stands_in_the_header() -> None:
@@ -107,4 +107,4 @@ def test_a_key_has_the_partition_that_kafkas_clients_give_it(key, partitions) ->
 
 def test_partitions_that_need_no_hash() -> None:
     assert partition_of(b"any", 1) == 0
-    assert partition_of(None, 8) == 0  # such records keep their order
+    assert partition_of(None, 8) == 0  # such records stay in order

@@ -155,7 +155,7 @@ def test_everything_has_been_deleted(tmp_path) -> None:
 
 
 def test_everything_has_been_compacted_away(tmp_path, monkeypatch) -> None:
-    """Tombstones, values and markers of all but the last segment are gone."""
+    """Tombstones, values and markers of all but the last segment are removed."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", os.environ.get("NUMBA_CACHE_DIR", NUMBA_CACHE))
     with InProcessBroker.serving(str(tmp_path)) as broker:
         topic = new_topic(

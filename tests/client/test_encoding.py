@@ -48,8 +48,8 @@ def decoded(batches: list[EncodedBatch]) -> list[Record]:
         built = batch.build()
         header = records.check_produced(memoryview(built))
         inside = list(records.records_of(built))
-        assert [each.offset for each in inside] == list(range(batch.count))
-        assert header.max_timestamp == max(each.timestamp_ms for each in inside)
+        assert [record.offset for record in inside] == list(range(batch.count))
+        assert header.max_timestamp == max(record.timestamp_ms for record in inside)
         found += inside
     return found
 
@@ -65,7 +65,7 @@ def expected(given: list[dict], partitions: int) -> dict[int, list[tuple]]:
                 NOW_MS if row["timestamp"] is None else row["timestamp"],
                 row["key"],
                 row["value"],
-                [(each["name"], each["value"]) for each in row["headers"] or ()],
+                [(header["name"], header["value"]) for header in row["headers"] or ()],
             )
         )
     return wanted
@@ -84,7 +84,9 @@ def test_what_is_encoded_is_what_a_broker_reads(given, codec, max_bytes, cut) ->
         encoder.add(pa.RecordBatch.from_pylist(part, SCHEMA))
     encoded = encoder.finish()
     found = {
-        partition: [(each.timestamp_ms, *each[2:4], each.headers) for each in decoded(batches)]
+        partition: [
+            (record.timestamp_ms, *record[2:4], record.headers) for record in decoded(batches)
+        ]
         for partition, batches in encoded.items()
     }
     assert found == expected(given, 3)
@@ -103,7 +105,7 @@ def test_a_key_has_the_partition_that_it_has_everywhere(keys, partitions) -> Non
     encoded = encode(pa.table({"key": pa.array(keys, pa.binary()), "value": keys}), partitions)
     for partition, batches in encoded.items():
         wanted = [key for key in keys if partition_of(key, partitions) == partition]
-        assert [each.key for each in decoded(batches)] == wanted
+        assert [record.key for record in decoded(batches)] == wanted
 
 
 @pytest.mark.parametrize("text", [pa.string(), pa.large_string(), pa.string_view()])
@@ -111,7 +113,7 @@ def test_text_is_its_bytes_whatever_arrow_calls_it(text) -> None:
     values = pa.array(["zeroth", "first", None, "sänd", "", "last"], text).slice(1)
     table = pa.table({"key": pa.nulls(5), "value": values})
     found = decoded(encode(table, 1)[0])
-    assert [each.value for each in found] == [b"first", None, "sänd".encode(), b"", b"last"]
+    assert [record.value for record in found] == [b"first", None, "sänd".encode(), b"", b"last"]
 
 
 def test_a_slice_of_columns_is_only_that_slice() -> None:
@@ -121,7 +123,7 @@ def test_a_slice_of_columns_is_only_that_slice() -> None:
     ]
     whole = pa.RecordBatch.from_pylist(given, SCHEMA)
     found = decoded(encode(whole.slice(4, 3), 1)[0])
-    assert [(each.key, each.headers) for each in found] == [
+    assert [(record.key, record.headers) for record in found] == [
         (b"%d" % n, [(f"h{n}", b"%d" % n)]) for n in (4, 5, 6)
     ]
 
@@ -197,8 +199,8 @@ def test_librdkafka_reads_what_was_encoded(address) -> None:
             if partition_of(key, 2) == partition
         ] * len(compression.NAMES)
         found = [
-            (each.key(), each.value(), each.headers() or [], each.timestamp())
-            for each in messages(address, topic, partition)
+            (message.key(), message.value(), message.headers() or [], message.timestamp())
+            for message in messages(address, topic, partition)
         ]
         assert found == wanted
 

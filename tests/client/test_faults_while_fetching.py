@@ -1,4 +1,4 @@
-"""A stretch is read to its end, each record once, or it is said why not."""
+"""An offset range is read to its end, each record once, or the error says why not."""
 
 import random
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from test_fetching import end_of, rows, values
 from wire import wait_until
 from written import NOBODY, batch, new_topic, producer, write_somehow
 
-from headwater.client import stretch
+from headwater.client import range_fetcher
 from headwater.client.fetching import Fetcher
 from headwater.errors import BrokerUnreachable, DataLost, MalformedMessage, RequestRefused
 from headwater.protocol.error_codes import ErrorCode
@@ -25,7 +25,7 @@ Fault = Callable[[FakeCluster, FetchResponsePartitionData], None]
 def offsets_read(cluster: FakeCluster, start: int = 0, end: int = 300, **options: Any) -> list[int]:
     with Fetcher(cluster.address, NOBODY, patience_s=10, **options) as fetcher:
         found = list(fetcher.read(TOPIC, 0, start, end, columns=("offset",)))
-    return [number for each in found for number in each.column(0).to_pylist()]
+    return [number for batch in found for number in batch.column(0).to_pylist()]
 
 
 def fails_with(code: ErrorCode) -> Fault:
@@ -102,7 +102,7 @@ def test_batches_that_are_larger_than_what_is_asked_for() -> None:
 
 @pytest.mark.parametrize("size", [70_001, 1000, 123_457])
 def test_short_answers(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    monkeypatch.setattr(stretch, "_MAX_BYTES", size)
+    monkeypatch.setattr(range_fetcher, "_MAX_BYTES", size)
     with fake_cluster() as cluster:
         cluster.limit_bytes = max(size, 11_000)
         assert offsets_read(cluster) == list(range(300))
@@ -129,8 +129,8 @@ def test_what_retention_deletes_meanwhile_is_an_error() -> None:
         with Fetcher(cluster.address, NOBODY, patience_s=10) as fetcher:
             found = []
             with pytest.raises(DataLost) as lost:
-                for each in fetcher.read(TOPIC, 0, 0, 300, columns=("offset",)):
-                    found += each.column(0).to_pylist()
+                for batch in fetcher.read(TOPIC, 0, 0, 300, columns=("offset",)):
+                    found += batch.column(0).to_pylist()
         # What came before has been given, and the error says where it stopped.
         assert found == list(range(lost.value.wanted))
         assert 0 < len(found) < 200 == lost.value.first
@@ -170,7 +170,7 @@ def test_a_damaged_batch_is_an_error_that_names_it() -> None:
         cluster.log[20] = bytes(damaged)
         with pytest.raises(MalformedMessage, match=r"t-0 .*offset 200"):
             offsets_read(cluster)
-        assert offsets_read(cluster, 0, 200) == list(range(200))  # it is behind the stretch
+        assert offsets_read(cluster, 0, 200) == list(range(200))  # it is behind the range
         cluster.log[20] = (200).to_bytes(8) + bytes(8) + b"\1" + bytes(500)
         with pytest.raises(MalformedMessage, match=r"t-0 .*offset 200: .*record format v1"):
             offsets_read(cluster)
@@ -218,8 +218,8 @@ def test_a_read_that_is_given_up(headwater_address: str) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_connections_that_are_cut(address: str, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    monkeypatch.setattr(stretch, "_MAX_BYTES", 20_000)
-    monkeypatch.setattr(stretch, "_MIN_BYTES", 20_000)
+    monkeypatch.setattr(range_fetcher, "_MAX_BYTES", 20_000)
+    monkeypatch.setattr(range_fetcher, "_MIN_BYTES", 20_000)
     topic, expected = new_topic(address, 3), {0: [], 1: [], 2: []}
     rng = random.Random(seed)
     with producer(address) as writer:

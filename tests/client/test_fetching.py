@@ -37,9 +37,9 @@ def rows(
     partition: int = 0,
 ) -> list[dict[str, Any]]:
     found = list(fetcher.read(topic, partition, start, end, columns=columns))
-    for each in found:
-        each.validate(full=True)
-        assert each.num_rows
+    for fetched in found:
+        fetched.validate(full=True)
+        assert fetched.num_rows
     return pa.Table.from_batches(found, schema_of(columns)).to_pylist()
 
 
@@ -55,13 +55,13 @@ def as_rows(found: Sequence[Any]) -> list[dict[str, Any]]:
     """Messages of librdkafka's in our columns."""
     return [
         {
-            "key": each.key(),
-            "value": each.value(),
-            "offset": each.offset(),
-            "timestamp": each.timestamp()[1],
-            "headers": [{"name": name, "value": value} for name, value in each.headers() or ()],
+            "key": message.key(),
+            "value": message.value(),
+            "offset": message.offset(),
+            "timestamp": message.timestamp()[1],
+            "headers": [{"name": name, "value": value} for name, value in message.headers() or ()],
         }
-        for each in found
+        for message in found
     ]
 
 
@@ -201,7 +201,7 @@ def test_transactions_beside_a_reader_by_the_book(address: str, seed: int) -> No
         end = end_of(fetcher, topic)
         assert with_ms(rows(fetcher, topic, 0, end)) == committed
         assert with_ms(rows(dirty, topic, 0, end)) == everything
-        # In stretches of any size, which begin and end in the midst of transactions and batches.
+        # In ranges of any size, which begin and end in the midst of transactions and batches.
         pieces = sorted({0, end, *(rng.randrange(end) for _ in range(20))})
         found = [rows(fetcher, topic, *between) for between in pairwise(pieces)]
         assert with_ms([row for piece in found for row in piece]) == committed
@@ -271,11 +271,11 @@ def test_a_compacted_topic_has_holes(tmp_path: Path, monkeypatch: pytest.MonkeyP
         expected = as_rows(messages(broker.bootstrap, topic))
         with Fetcher(broker.bootstrap, NOBODY, patience_s=10) as fetcher:
             assert with_ms(rows(fetcher, topic, 0, 3000)) == expected
-            kept = {row["offset"] for row in expected}
-            assert len(kept) < 1000
+            retained = {row["offset"] for row in expected}
+            assert len(retained) < 1000
             for start, end in ((1, 499), (1, 500), (1, 501), (900, 1000), (501, 1000)):
                 found = [row["offset"] for row in rows(fetcher, topic, start, end)]
-                assert found == [offset for offset in range(start, end) if offset in kept]
+                assert found == [offset for offset in range(start, end) if offset in retained]
 
 
 @pytest.mark.java
@@ -285,8 +285,15 @@ def test_what_java_writes(headwater_address: str, codec: str) -> None:
     """Its snappy has a framing of its own; its lz4 and zstd frames are not librdkafka's either."""
     topic = new_topic(headwater_address)
     lines = [f"{number} " * (number % 30 + 1) for number in range(3000)]
-    told = ["--bootstrap-server", headwater_address, "--topic", topic, "--compression-codec", codec]
-    run_tool("ConsoleProducer", *told, stdin="\n".join(lines) + "\n").check_returncode()
+    arguments = [
+        "--bootstrap-server",
+        headwater_address,
+        "--topic",
+        topic,
+        "--compression-codec",
+        codec,
+    ]
+    run_tool("ConsoleProducer", *arguments, stdin="\n".join(lines) + "\n").check_returncode()
     with Fetcher(headwater_address, NOBODY) as fetcher:
         found = values(fetcher, topic, 0, end_of(fetcher, topic))
     assert found == [line.encode() for line in lines]

@@ -14,8 +14,8 @@ from headwater.protocol.messages.offset_fetch import OffsetFetchRequest
 
 def commit(address: str, offsets: dict[tuple[str, int], int]) -> str:
     group = f"group-{uuid4().hex[:8]}"
-    with GroupOffsets(address, NOBODY, group) as kept:
-        kept.commit(offsets)
+    with GroupOffsets(address, NOBODY, group) as group_offsets:
+        group_offsets.commit(offsets)
     return group
 
 
@@ -32,9 +32,9 @@ def test_groups_with_their_offsets(
     topic = new_topic(address, 2)
     wanted = {commit(address, {(topic, 0): n, (topic, 1): 2 * n}): n for n in range(1, 6)}
     monkeypatch.setattr(groups, "_GROUPS_AT_ONCE", 2)
-    listed = [each for each in list_groups(cluster) if each.name in wanted]
-    assert [each.name for each in listed] == sorted(wanted)
-    assert {(each.state, each.kind) for each in listed} == {("empty", "classic")}
+    listed = [group for group in list_groups(cluster) if group.name in wanted]
+    assert [group.name for group in listed] == sorted(wanted)
+    assert {(group.state, group.kind) for group in listed} == {("empty", "classic")}
     assert committed_offsets(cluster, listed) == {
         name: {(topic, 0): n, (topic, 1): 2 * n} for name, n in wanted.items()
     }
@@ -45,7 +45,7 @@ def test_an_older_broker_is_asked_group_by_group(
 ) -> None:
     topic = new_topic(address)
     wanted = {commit(address, {(topic, 0): n}): n for n in (3, 4)}
-    listed = [each for each in list_groups(cluster) if each.name in wanted]
+    listed = [group for group in list_groups(cluster) if group.name in wanted]
     connection = cluster.connection(listed[0].coordinator)
     ask = connection.version
     monkeypatch.setattr(
@@ -61,6 +61,6 @@ def test_an_older_broker_is_asked_group_by_group(
 
 def test_a_connection_that_has_ended_meanwhile_is_made_anew(address: str, cluster: Cluster) -> None:
     group = commit(address, {(new_topic(address), 0): 1})
-    (listed,) = [each for each in list_groups(cluster) if each.name == group]
+    (listed,) = [found for found in list_groups(cluster) if found.name == group]
     cluster.connection(listed.coordinator).close()
-    assert group in {each.name for each in list_groups(cluster)}
+    assert group in {found.name for found in list_groups(cluster)}

@@ -31,7 +31,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with kafka(tmp_path_factory.mktemp("killed")) as running:
         try:
             yield running
-        finally:  # the one that runs now is another than `kafka` knows
+        finally:  # the process that runs now is not the one of `kafka`
             running.kill()
 
 
@@ -75,8 +75,14 @@ def test_killed_in_the_midst_of_transactions(broker: BrokerProcess) -> None:
 def test_transactions_from_before_kip_890_on_kafka(
     broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = ("--bootstrap-server", broker.address, "downgrade", "--feature", "transaction.version=0")
-    run_tool("FeatureCommand", *told).check_returncode()
+    arguments = (
+        "--bootstrap-server",
+        broker.address,
+        "downgrade",
+        "--feature",
+        "transaction.version=0",
+    )
+    run_tool("FeatureCommand", *arguments).check_returncode()
     topic = new_topic(broker.address, 3)
     expected: dict[int, list[bytes]] = {0: [], 1: [], 2: []}
     rng = random.Random(7)

@@ -16,7 +16,10 @@ def new_group() -> str:
 def as_tools_see(address: str, group: str) -> dict[tuple[str, int], int]:
     admin = AdminClient({"bootstrap.servers": address})
     (asked,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
-    return {(each.topic, each.partition): each.offset for each in asked.result().topic_partitions}
+    return {
+        (partition.topic, partition.partition): partition.offset
+        for partition in asked.result().topic_partitions
+    }
 
 
 def test_what_is_committed_is_seen_by_us_and_by_others(address: str) -> None:

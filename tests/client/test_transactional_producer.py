@@ -287,8 +287,8 @@ def test_an_epoch_for_each_transaction_until_they_are_used_up(tmp_path, monkeypa
             producer(broker.bootstrap, "many") as writer,
             cutting(monkeypatch, 3, odds=0.05) as proxy,
         ):
-            known = broker.running.broker.transactions.transaction("many")
-            known.epoch = writer._epoch = 32_750  # as after so many transactions
+            transaction = broker.running.broker.transactions.transaction("many")
+            transaction.epoch = writer._epoch = 32_750  # as after so many transactions
             first_id = writer._producer_id
             for connection in list(writer._cluster._connections.values()):
                 writer._cluster.lose(connection)  # so that the proxy is in the way

@@ -19,8 +19,8 @@ WAIT_S = 60
 
 def new_topic(address: str, partitions: int = 1, **configs: str) -> str:
     name = f"topic-{uuid4().hex[:8]}"
-    # Kept for ever: some records here are of years ago, and a broker would delete them at once when
-    # it looks (every five minutes).
+    # Retained indefinitely: some records here are of years ago, and retention (every five minutes)
+    # would delete them at once.
     given = {"retention.ms": "-1"}
     given |= {key.replace("_", "."): value for key, value in configs.items()}
     ensure_topics(address, NOBODY, [NewTopic(name, partitions, given)])
@@ -68,7 +68,9 @@ def messages(address: str, topic: str, partition: int = 0, **properties: Any) ->
         deadline_s = time.monotonic() + WAIT_S
         while reader.position([place])[0].offset < end and end > 0:
             assert time.monotonic() < deadline_s, f"{len(found)} found up to {end}"
-            found += [each for each in reader.consume(10_000, 0.05) if each.error() is None]
+            found += [
+                message for message in reader.consume(10_000, 0.05) if message.error() is None
+            ]
         return found
     finally:
         reader.close()
@@ -82,7 +84,7 @@ def eventually_committed(
     deadline_s = time.monotonic() + WAIT_S
     while (found := committed(address, topic, partition)) != expected:
         assert len(found) <= len(expected), f"{len(found)} found of {len(expected)}"
-        missing = [each for each in expected if each not in found]
+        missing = [value for value in expected if value not in found]
         assert time.monotonic() < deadline_s, f"{missing} missing of {expected}"
 
 

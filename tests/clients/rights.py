@@ -9,7 +9,6 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
-from headwater.broker.security import scram
 from headwater.broker.security.acls import (
     Acl,
     Operation,
@@ -17,6 +16,7 @@ from headwater.broker.security.acls import (
     Permission,
     ResourceType,
 )
+from headwater.protocol import scram
 from headwater.settings import BrokerSettings
 from headwater.testing import InProcessBroker
 

@@ -55,7 +55,7 @@ class Transactions:
 
     def checkpoint(self) -> int:
         try:
-            self.cluster.runner.run(self.cluster.store.checkpoint())
+            self.cluster.runner.run(self.cluster.store.checkpoints.write())
         except OSError:
             return ErrorCode.KAFKA_STORAGE_ERROR
         return 0

@@ -63,7 +63,7 @@ class FaultyObjects:
         pass
 
     def count(self, kind: str, suffix: str = "") -> int:
-        return sum(each == kind and name.endswith(suffix) for each, name in self.requests)
+        return sum(requested == kind and name.endswith(suffix) for requested, name in self.requests)
 
     async def _request(self, kind: str, name: str) -> None:
         self.requests.append((kind, name))
@@ -96,7 +96,7 @@ class ArchivedLog(Log):
         return self.store.archive
 
     def archived(self) -> list[int]:
-        return [each.base_offset for each in self.partition().archived]
+        return [segment.base_offset for segment in self.partition().archived]
 
     def wait(self, condition: Any) -> None:
         """Lets the background work go on until the condition holds."""

@@ -162,14 +162,14 @@ class Log:
         return sent.offset
 
     def settle(self) -> None:
-        """Waits until nothing is under way, also nothing that nobody waits for."""
+        """Waits until no work is in flight, with or without a caller that waits for it."""
 
         async def wait() -> None:
             async with asyncio.timeout(20):
                 while self.store.workers._unfinished or any(
-                    not each.is_idle for each in self.store.partitions.values()
+                    not partition.is_idle for partition in self.store.partitions.values()
                 ):
-                    await asyncio.sleep(0.0005)  # a spin would keep the threads from working
+                    await asyncio.sleep(0.0005)  # a spin would starve the threads
 
         self.run(wait())
 
@@ -201,7 +201,7 @@ class Log:
         return outcome[0]
 
     def checkpoint(self) -> None:
-        self.run(self.store.checkpoint())
+        self.run(self.store.checkpoints.write())
         self.settle()
 
     def delete_records(self, offset: int) -> None:
@@ -257,7 +257,9 @@ class Log:
         partition = self.partition()
         start = partition.log_start_offset if offset is None else offset
         end = partition.last_stable_offset
-        aborted = sorted(partition.aborted_transactions(start, end), key=lambda each: each[1])
+        aborted = sorted(
+            partition.aborted_transactions(start, end), key=lambda transaction: transaction[1]
+        )
         ignored: set[int] = set()
         found: list[Record] = []
         for batch in self.batches(start):
@@ -298,7 +300,7 @@ class Log:
             for relative, position in offsets:
                 assert boundaries[relative] == position
             times = _entries(segment.time_index_path, TIME_ENTRY, segment.written.time_entries)
-            assert [each[0] for each in times] == sorted({each[0] for each in times})
+            assert [entry[0] for entry in times] == sorted({entry[0] for entry in times})
             for timestamp_ms, relative in times:
                 assert newest[relative] == timestamp_ms
 

@@ -30,7 +30,7 @@ def test_sealed_segments_are_archived_and_the_active_one_is_not(archived):
     partition = archived.create()
     archived.fill(50)
     archived.archive_all()
-    assert archived.archived() == [each.base_offset for each in partition.segments[:-1]]
+    assert archived.archived() == [segment.base_offset for segment in partition.segments[:-1]]
     assert len(archived.archived()) >= 3
     for segment in partition.segments[:-1]:
         name = partition.object_name(segment.base_offset, ".log")
@@ -100,7 +100,7 @@ def test_local_retention_waits_for_the_archive_and_says_so(archived):
     values = archived.fill(50)
     archived.wait(lambda: archived.archive.uploads.failures)
     archived.let_go_locally()
-    sealed_bytes = sum(each.size_bytes for each in partition.segments[:-1])
+    sealed_bytes = sum(segment.size_bytes for segment in partition.segments[:-1])
     assert archived.archive.waiting_bytes == {partition: sealed_bytes}
     assert "it is down" in archived.archive.uploads.last_error
     assert archived.values() == values
@@ -123,11 +123,11 @@ def test_total_retention_deletes_objects_and_moves_the_start(archived):
     archived.retain()
     assert partition.log_start_offset > 20
     archived.delete_all()
-    kept = archived.archived()
-    assert kept[0] == partition.log_start_offset
-    assert kept == before[-len(kept) :]
+    retained = archived.archived()
+    assert retained[0] == partition.log_start_offset
+    assert retained == before[-len(retained) :]
     logs = [name for name in archived.object_names() if name.endswith(".log")]
-    assert logs == [f"0/{base:020d}.log" for base in kept]
+    assert logs == [f"0/{base:020d}.log" for base in retained]
     assert archived.values() == values[partition.log_start_offset :]
     assert not [name for name in archived.names() if name.endswith(".deleted")]
 
@@ -138,7 +138,9 @@ def test_retention_by_size_counts_both_places(archived):
     archived.archive_all()
     archived.let_go_locally()
     archived.retain()
-    total_bytes = sum(each.size_bytes for each in partition.archived_only()) + partition.size_bytes
+    total_bytes = (
+        sum(segment.size_bytes for segment in partition.archived_only()) + partition.size_bytes
+    )
     assert 6000 <= total_bytes < 8000
 
 
@@ -170,9 +172,9 @@ def test_deletion_is_taken_up_again_after_a_crash(archived):
     archived.objects.is_down = False
     archived.crash()
     archived.delete_all()
-    kept = archived.archived()
+    retained = archived.archived()
     logs = [name for name in archived.object_names() if name.endswith(".log")]
-    assert logs == [f"0/{base:020d}.log" for base in kept]
+    assert logs == [f"0/{base:020d}.log" for base in retained]
 
 
 def test_a_deleted_topic_leaves_no_object_behind(archived):
@@ -220,7 +222,7 @@ def test_enabling_later_archives_what_is_there(archived):
     configs = {"segment.bytes": "2000", "remote.storage.enable": "true"}
     archived.run(archived.store.set_configs("t", configs))
     archived.archive_all()
-    assert archived.archived() == [each.base_offset for each in partition.segments[:-1]]
+    assert archived.archived() == [segment.base_offset for segment in partition.segments[:-1]]
 
 
 def test_disabling_is_refused_while_something_is_archived(archived):
@@ -287,7 +289,7 @@ def test_timestamps_out_of_order_are_found_in_the_archive(archived, small_chunks
     archived.archive_all()
     archived.let_go_locally()
     for time in range(60):
-        expected = next(offset for offset, each in enumerate(times) if each >= time)
+        expected = next(offset for offset, written in enumerate(times) if written >= time)
         assert archived.find_time(1_000_000 + time).offset == expected
 
 
@@ -430,7 +432,9 @@ def test_a_damaged_local_segment_is_left_out_and_the_others_are_archived(archive
         file.write(b"\xff\xff\xff\xff")
     archived.objects.is_down = False
     archived.clock.advance(61)
-    expected = [each.base_offset for each in partition.segments[:-1] if each is not damaged]
+    expected = [
+        segment.base_offset for segment in partition.segments[:-1] if segment is not damaged
+    ]
     archived.wait(lambda: archived.archived() == expected)
     assert archived.store.corrupt == [damaged.log_path]
 

@@ -139,8 +139,8 @@ def test_a_death_at_any_moment_of_archiving(tmp_path, power):
             log.let_go_locally()
             log.delete_all()
             assert log.values() == values[start:]
-            names = {log.partition().object_name(each, ".archived") for each in log.archived()}
-            assert {each for each in log.objects.objects if each.endswith(".archived")} == names
+            names = {log.partition().object_name(base, ".archived") for base in log.archived()}
+            assert {name for name in log.objects.objects if name.endswith(".archived")} == names
             if finished:
                 assert changes > 5
                 return

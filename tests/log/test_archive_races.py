@@ -210,7 +210,7 @@ def test_objects_go_after_it_lasts_that_they_are_not_needed(
     log.archive_all()
     log.let_go_locally()
     log.checkpoint()
-    refuse(log, monkeypatch, "log-start-offset-checkpoint")  # then only the descriptors tell it
+    refuse(log, monkeypatch, "log-start-offset-checkpoint")  # then only the descriptors have it
     log.retain()
     log.delete_all()
     start = log.partition().log_start_offset

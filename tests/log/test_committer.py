@@ -23,7 +23,7 @@ class CountingFiles(FaultyFiles):
     def sync_together(self, root_fd, paths):
         self.together.append(len(paths))
         if self.fails_together:
-            raise OSError(errno.EIO, "the disk is gone for a moment")
+            raise OSError(errno.EIO, "the disk is away for a moment")
         super().sync_together(root_fd, paths)
 
 
@@ -75,7 +75,7 @@ def test_a_disk_that_takes_nothing_fails_every_partition_and_loses_nothing(log):
     log.files.fail_syncs(count=10_000)
     for outcome in append_to_all(log, b"second"):
         assert str(outcome[0]).startswith("the disk refused a write")
-    log.files.mend()
+    log.files.repair()
     assert append_to_all(log, b"third") == [[None]] * PARTITIONS
     for index in range(PARTITIONS):
         assert log.partition("t", index).high_watermark == 2

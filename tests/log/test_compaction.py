@@ -1,4 +1,4 @@
-"""What compaction keeps and what it removes, by Kafka's rules."""
+"""What compaction retains and what it removes, by Kafka's rules."""
 
 import os
 import threading
@@ -72,7 +72,9 @@ def test_a_producers_sequence_outlives_its_batches(log: CompactedLog) -> None:
     log.compact()
     assert len(log.records()) == 1
     log.crash()
-    assert log.put((b"a", b"1"), **producer) == 0  # known, though its batch is gone
+    assert (
+        log.put((b"a", b"1"), **producer) == 0
+    )  # a duplicate, though compaction has removed its batch
     assert len(log.records()) == 1
 
 
@@ -234,7 +236,7 @@ def test_segments_stay_below_their_size(tmp_path: Path) -> None:
         for n in range(500):
             log.put((b"%d" % (n % 250), b"x" * 200))
         log.compact()
-        assert all(each.size_bytes <= 16_384 for each in partition.segments)
+        assert all(segment.size_bytes <= 16_384 for segment in partition.segments)
         log.check_indexes()
         assert len(log.records()) == 250
         for record in log.records():
@@ -319,8 +321,8 @@ def test_retention_in_the_middle_of_a_swap(
         log.compact()
         monkeypatch.undo()
         assert is_done.is_set()
-        kept = [(r.key, r.value[:2]) for r in log.records() if r.value]
-        assert kept == [(b"a0", b"10"), (b"a1", b"11")][: max(0, 12 - upto)]
+        retained = [(r.key, r.value[:2]) for r in log.records() if r.value]
+        assert retained == [(b"a0", b"10"), (b"a1", b"11")][: max(0, 12 - upto)]
         assert not any("deleted" in n or "cleaned" in n or "swap" in n for n in log.names())
         log.crash()
         assert partition.high_watermark == log.partition().high_watermark == 12
@@ -385,8 +387,8 @@ def test_a_damaged_segment_is_left_alone(tmp_path: Path) -> None:
         log.put((b"c", b"1"))
         log.compact()
         # Tombstones behind the damage stay, those in front of it go.
-        kept = [r.key for r in log.records(damaged.base_offset + 2)]
-        assert [key for key in kept if key and key.startswith(b"b")] == [b"b3", b"b4", b"b5"]
+        retained = [r.key for r in log.records(damaged.base_offset + 2)]
+        assert [key for key in retained if key and key.startswith(b"b")] == [b"b3", b"b4", b"b5"]
         assert partition.segments[0].size_bytes == 0
 
 
@@ -401,7 +403,7 @@ def test_a_full_disk_ends_the_pass(log: CompactedLog) -> None:
     assert "No space left" in compactor.numbers.last_error
     assert len(log.records()) == 3
     assert not any("cleaned" in name for name in log.names())
-    log.files.mend()
+    log.files.repair()
     log.compact(roll=False)
     assert len(log.records()) == 2
 

@@ -115,7 +115,7 @@ def test_it_ends_with_the_compactor(log: CompactedLog) -> None:
 
 
 def test_it_ends_when_the_pipe_closes(tmp_path: Path, log: CompactedLog) -> None:
-    """The broker was killed: nobody else would end it."""
+    """The broker was killed: no other process would end it."""
 
     async def orphan() -> int:
         process = await Child(str(tmp_path))._start()

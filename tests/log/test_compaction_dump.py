@@ -44,12 +44,12 @@ def cleaned(tmp_path_factory: pytest.TempPathFactory):
 
 def files(log: CompactedLog, suffix: str) -> str:
     directory = Path(log.partition().directory)
-    return ",".join(sorted(str(each) for each in directory.glob(f"*{suffix}")))
+    return ",".join(sorted(str(path) for path in directory.glob(f"*{suffix}")))
 
 
 def test_batches_and_records(cleaned: CompactedLog) -> None:
     said = dump("--deep-iteration", "--print-data-log", "--files", files(cleaned, ".log"))
-    offsets = [int(each) for each in re.findall(r"^\| offset: (\d+) ", said, re.MULTILINE)]
+    offsets = [int(offset) for offset in re.findall(r"^\| offset: (\d+) ", said, re.MULTILINE)]
     assert offsets == [record.offset for record in cleaned.records()]
     assert set(re.findall(r" isvalid: (\w+)", said)) == {"true"}
     assert set(re.findall(r"compresscodec: (\w+)", said)) == set(compression.NAMES)

@@ -53,7 +53,7 @@ class Model:
         there = set(offsets)
         for key, offset in latest.items():
             if self.records[offset][1] is not None:
-                assert offset in there, f"the latest value of {key!r} is gone"
+                assert offset in there, f"the latest value of {key!r} is lost"
         # Who reads from the start has the state of one who has read everything.
         state: dict[bytes | None, bytes | None] = {}
         for record in found:
@@ -186,7 +186,7 @@ def test_a_disk_that_fails_once_costs_only_the_pass(tmp_path: Path, seed: int) -
             log.files.fail_syncs(after=rng.randrange(10))
         with contextlib.suppress(OSError):
             log.compact(roll=False)
-        log.files.mend()
+        log.files.repair()
         model.check(log.records(), clean_upto=0)
         log.crash()
         model.check(log.records(), clean_upto=0)

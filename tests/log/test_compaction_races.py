@@ -154,7 +154,7 @@ def test_a_topic_that_is_archived_from_now_on_is_cleaned_no_more(tmp_path: Path)
         log.run(Compactor(log.store, log.limits, cleaner=cleaner).run())
         log.run(archived())
         log.settle()
-        assert [each.base_offset for each in log.partition().archived] == [0, 2, 4]
+        assert [segment.base_offset for segment in log.partition().archived] == [0, 2, 4]
 
 
 def test_a_damaged_note_of_a_swap_removes_nothing(log: CompactedLog) -> None:

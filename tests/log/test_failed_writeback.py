@@ -67,7 +67,7 @@ def test_a_checkpoint_hears_of_the_error_that_a_commit_waits_for(tmp_path, seed:
 
         async def both():
             files.before_sync = hold
-            checkpoint = asyncio.ensure_future(log.store.checkpoint())
+            checkpoint = asyncio.ensure_future(log.store.checkpoints.write())
             await until(entered.is_set)
             files.written.clear()
             batch, outcome = batch_of(value_of(3)), []
@@ -150,9 +150,9 @@ def test_each_thread_that_syncs_the_file_system_hears_of_the_error(
         async def append_in_two_groups() -> list[list]:
             gate = threading.Event()
             parked = [Parked(gate) for _ in range(committer.THREADS)]
-            for each in parked:
-                log.store.committer.submit(each)  # type: ignore[arg-type]
-            await until(lambda: all(each.entered.is_set() for each in parked))
+            for commit in parked:
+                log.store.committer.submit(commit)  # type: ignore[arg-type]
+            await until(lambda: all(commit.entered.is_set() for commit in parked))
             return await append_to_all(gate)
 
         log.run(append_to_all())
@@ -195,11 +195,11 @@ def test_a_failing_disk_and_then_a_power_cut(tmp_path, durability: str, drops_pa
                     log.settle()
                     log.run(log.store.probe())
             log.settle()
-            acknowledged = [bytes(each.batch[61:]) for each in sent if each.state is None]
-            assert PENDING not in [each.state for each in sent]
+            acknowledged = [bytes(append.batch[61:]) for append in sent if append.state is None]
+            assert PENDING not in [append.state for append in sent]
             if dice.random() < 0.3:
                 log.close()
-            log.files.mend()
+            log.files.repair()
             log.power_cut(seed)
             found = [batch[61:] for batch in log.batches()]
             assert found == acknowledged[: len(found)], (seed, len(found), len(acknowledged))
@@ -227,7 +227,7 @@ def test_a_checkpoint_whose_sync_failed_is_not_believed_the_next_time(tmp_path, 
         assert partition.recovery_point == 0
         assert log.store.failed == {partition}
         log.checkpoint()
-        assert partition.recovery_point == 0  # nothing was mended meanwhile
+        assert partition.recovery_point == 0  # nothing was repaired meanwhile
         log.run(log.store.probe())
         log.settle()
         assert log.store.failed == set()

@@ -58,10 +58,10 @@ def test_each_write_and_sync_of_a_commit_that_rolls_fails_once(log: Log, kind: s
         log.files.fail_syncs(after=after)
     sent = log.send(*(batch_of(b"%d" % n + bytes(300)) for n in range(10)))
     log.settle()
-    failed = [each.state is not None for each in sent]
+    failed = [append.state is not None for append in sent]
     assert failed == sorted(failed)
     done = [b"%d" % n + bytes(300) for n in range(failed.count(False))]
-    log.files.mend()
+    log.files.repair()
     assert log.values() == values + done
     log.append(batch_of(b"after"))
     for again in (log.crash, log.restart):
@@ -133,7 +133,7 @@ def test_producers_go_back_with_a_failed_commit(log: Log):
     log.files.fail_syncs()
     sent = log.send(*(batch_of(b"%d" % n, producer=(5, 0, n)) for n in range(1, 5)))
     log.settle()
-    assert all(isinstance(each.state, StorageFailed) for each in sent)
+    assert all(isinstance(append.state, StorageFailed) for append in sent)
     for number in range(1, 5):
         assert log.append(batch_of(b"%d" % number, producer=(5, 0, number))) == number
     assert log.values() == [b"0", b"1", b"2", b"3", b"4"]
@@ -178,11 +178,11 @@ def test_a_slow_sync_keeps_producers_waiting_and_readers_going(log: Log):
         assert await asyncio.wait_for(done, 20) is None
 
     log.run(other())  # another partition does not wait
-    assert {each.state for each in first + rest} == {PENDING}
+    assert {append.state for append in first + rest} == {PENDING}
     syncs_before = log.files.operations
     gate.set()
     log.settle()
-    assert {each.state for each in first + rest} == {None}
+    assert {append.state for append in first + rest} == {None}
     # The five that came meanwhile were written and synced together.
     assert log.files.operations - syncs_before == 3
 
@@ -194,9 +194,9 @@ def test_a_bug_while_committing_acknowledges_nothing(log: Log):
         raise ValueError(path)
 
     log.files.before_sync = bug
-    sent = [each for n in range(60) for each in log.send(batch_of(b"x"), topic="many", index=n)]
+    sent = [append for n in range(60) for append in log.send(batch_of(b"x"), topic="many", index=n)]
     log.settle()
-    assert all(isinstance(each.state, StorageFailed) for each in sent)
+    assert all(isinstance(append.state, StorageFailed) for append in sent)
     log.files.before_sync = None
     assert log.append(batch_of(b"y"), "many", 3) == 0
 
@@ -227,7 +227,7 @@ def test_a_cut_whose_sync_failed_is_made_again(tmp_path, restarts: bool, seed: i
         for _ in range(2):
             with pytest.raises(StorageFailed):
                 log.append(batch_of(bytes(900)))
-        log.files.mend()
+        log.files.repair()
         if restarts:
             log.close()
             log.open()

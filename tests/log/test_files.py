@@ -53,7 +53,7 @@ class TestFaultyFiles:
         files.close(fd)
 
     def test_a_power_cut_keeps_what_was_synced(self, tmp_path):
-        kept = set()
+        survived = set()
         for seed in range(60):
             files, path = FaultyFiles(), f"{tmp_path}/{seed}"
             files.makedirs(path)
@@ -68,10 +68,10 @@ class TestFaultyFiles:
             assert data[:1000] == b"s" * 1000
             for start in (1024, 1536, 2048):  # a sector is there or not
                 assert not set(b"su") <= set(data[start : start + 512])
-            kept.add(data)
-        assert len(kept) > 10  # nothing, all, and much between
-        assert b"s" * 2000 in kept
-        assert b"s" * 1000 + b"u" * 2000 in kept
+            survived.add(data)
+        assert len(survived) > 10  # nothing, all, and much between
+        assert b"s" * 2000 in survived
+        assert b"s" * 1000 + b"u" * 2000 in survived
 
     def test_names_need_their_directory_synced(self, tmp_path):
         outcomes = set()

@@ -75,7 +75,7 @@ def test_a_stop_in_the_middle_of_a_checkpoint_that_fails(log: Log):
 
     async def stop() -> None:
         held = HeldSync(log.files, ".index", fails=True)
-        checkpoint = asyncio.create_task(log.store.checkpoint())
+        checkpoint = asyncio.create_task(log.store.checkpoints.write())
         await stop_during(checkpoint, log, held)
 
     log.run(stop())
@@ -96,7 +96,7 @@ def test_a_commit_that_ends_during_a_cancelled_checkpoint(log: Log):
         partition.append(memoryview(batch), header, lambda _: done.set())
         await commit.reached()
         held = HeldSync(log.files, ".index")
-        checkpoint = asyncio.create_task(log.store.checkpoint())
+        checkpoint = asyncio.create_task(log.store.checkpoints.write())
         await asyncio.sleep(0)  # it has seen how far the partition is
         commit.go.set()
         await done.wait()
@@ -144,7 +144,7 @@ def test_a_topic_deleted_during_a_checkpoint_takes_nothing_of_the_next_along(log
 
     async def delete() -> None:
         held = HeldSync(log.files, ".index")
-        checkpoint = asyncio.create_task(log.store.checkpoint())
+        checkpoint = asyncio.create_task(log.store.checkpoints.write())
         await held.reached()
         deletion = asyncio.create_task(log.store.delete_topic("t"))
         async with asyncio.timeout(20):
@@ -162,7 +162,7 @@ def test_a_topic_deleted_during_a_checkpoint_takes_nothing_of_the_next_along(log
 
 
 class TestRetentionThatWaitsForATimeIndex:
-    """Two segments, the first of them too old; how old they are is not known after a restart."""
+    """Two segments, the first of them too old; their age is not in memory after a restart."""
 
     @pytest.fixture
     def aged(self, log: Log):
@@ -185,7 +185,7 @@ class TestRetentionThatWaitsForATimeIndex:
     def test_records_deleted_meanwhile_do_not_count_again(self, aged: Log):
         change = aged.store.delete_records({aged.partition(): 10})
         aged.run(self.retain_during(aged, change))
-        assert [each.base_offset for each in aged.partition().segments] == [10, 20]
+        assert [segment.base_offset for segment in aged.partition().segments] == [10, 20]
 
     def test_a_topic_deleted_meanwhile(self, aged: Log):
         aged.run(self.retain_during(aged, aged.store.delete_topic("t")))
@@ -257,6 +257,6 @@ def test_a_reader_that_comes_too_late_leaves_no_file(log: Log):
 
 
 def just_opened(segment: Segment) -> Segment:
-    """As after a restart: its timestamps are not known."""
+    """As after a restart: its timestamps are not loaded."""
     directory = segment.log_path.rpartition("/")[0]
     return Segment(directory, segment.base_offset, Written(size_bytes=segment.size_bytes))

@@ -58,14 +58,15 @@ class Position(NamedTuple):
 
 
 class LogMachine(RuleBasedStateMachine):
-    """Model: the batches in the log, in order, and those of which nobody knows (`doubtful`)."""
+    """Model: the batches in the log, in order, and those that may be there (`doubtful`)."""
 
     def __init__(self) -> None:
         super().__init__()
         logging.disable(logging.CRITICAL)
         self.path = tempfile.mkdtemp()
         self.log = Log(self.path)
-        self.known: list[bytes] = []  # acknowledged, or found after a restart: never to be lost
+        # Or found after a restart: never to be lost.
+        self.acknowledged: list[bytes] = []
         self.doubtful: list[bytes] = []  # refused, or under way when the process died
         self.start = 0
         self.maybe_starts: set[int] = set()  # deletions that failed
@@ -107,15 +108,15 @@ class LogMachine(RuleBasedStateMachine):
     def send_all(self, wanted: list[Wanted]) -> list[Sent]:
         """Sends without waiting, as a client that has several batches in flight."""
         batches: list[bytearray | End] = []
-        for each in wanted:
-            if isinstance(each, Ended):
-                epoch, sequence = self.positions[each.producer_id]
-                if each.new_epoch:
+        for step in wanted:
+            if isinstance(step, Ended):
+                epoch, sequence = self.positions[step.producer_id]
+                if step.new_epoch:
                     epoch, sequence = epoch + 1, 0
-                self.positions[each.producer_id] = Position(epoch, sequence)
-                batches.append(End(each.producer_id, epoch, each.commit))
+                self.positions[step.producer_id] = Position(epoch, sequence)
+                batches.append(End(step.producer_id, epoch, step.commit))
                 continue
-            producer, sizes = each
+            producer, sizes = step
             batches.append(self.new_batch(producer, sizes))
             if producer is not None:
                 epoch, sequence = self.positions[producer]
@@ -124,22 +125,22 @@ class LogMachine(RuleBasedStateMachine):
 
     def account(self, sent: list[Sent]) -> None:
         """Takes over what became of the batches."""
-        for each in sent:
-            if each.state is None:
-                header = read_header(each.batch)
-                assert header.base_offset == each.offset == self.end
-                self.known.append(bytes(each.batch))
+        for append in sent:
+            if append.state is None:
+                header = read_header(append.batch)
+                assert header.base_offset == append.offset == self.end
+                self.acknowledged.append(bytes(append.batch))
                 self.end = header.last_offset + 1
             else:
-                self.doubtful.append(payload(each.batch))
+                self.doubtful.append(payload(append.batch))
         self.find_positions()
-        failed = [each.state is not None for each in sent]
+        failed = [append.state is not None for append in sent]
         assert failed == sorted(failed), "an append behind a failed one was acknowledged"
 
     def find_positions(self) -> None:
         """What failed is sent again under the same number."""
         self.positions.clear()
-        for header in map(read_header, self.known):
+        for header in map(read_header, self.acknowledged):
             epoch, sequence = self.positions[header.producer_id]
             if header.producer_epoch != epoch:
                 sequence = 0
@@ -151,8 +152,8 @@ class LogMachine(RuleBasedStateMachine):
     def append(self, wanted: list[Wanted]) -> None:
         sent = self.send_all(wanted)
         self.log.settle()
-        assert all(each.state is not PENDING for each in sent)
-        assert self.faulty or all(each.state is None for each in sent)
+        assert all(append.state is not PENDING for append in sent)
+        assert self.faulty or all(append.state is None for append in sent)
         self.account(sent)
 
     @rule(
@@ -163,8 +164,8 @@ class LogMachine(RuleBasedStateMachine):
         """A batch of which the client never saw the acknowledgement."""
         epoch = self.positions[producer].epoch
         of_producer = [
-            each
-            for each, header in ((each, read_header(each)) for each in self.known)
+            batch
+            for batch, header in ((batch, read_header(batch)) for batch in self.acknowledged)
             if (header.producer_id, header.producer_epoch) == (producer, epoch)
             and not header.attributes & CONTROL
         ]
@@ -220,7 +221,7 @@ class LogMachine(RuleBasedStateMachine):
         self.log.retain()
         start = self.log.partition().log_start_offset
         oldest_ms = self.log.clock.now_ms() - RETENTION_MS
-        for batch in self.known:
+        for batch in self.acknowledged:
             header = read_header(batch)
             if self.start <= header.last_offset < start:
                 assert header.max_timestamp < oldest_ms
@@ -260,7 +261,7 @@ class LogMachine(RuleBasedStateMachine):
         assert not self.log.store.failed
 
     def mend_disk(self) -> None:
-        self.log.files.mend()
+        self.log.files.repair()
         self.faulty = False
 
     # ── the end of a process ──
@@ -339,20 +340,22 @@ class LogMachine(RuleBasedStateMachine):
             self.log.files.power_cut(Random(seed))
 
     def compare_after_restart(self, *, may_hold_doubtful: bool = True) -> None:
-        """All that was known is there; behind it, whole and in order, some of the doubtful."""
+        """All acknowledged batches are there; then, whole and in order, some doubtful ones."""
         partition = self.log.partition()
         assert partition.log_start_offset in {self.start} | self.maybe_starts
         self.start = partition.log_start_offset
         self.maybe_starts.clear()
         found = self.log.batches(self.start)
-        kept = [each for each in self.known if read_header(each).last_offset >= self.start]
-        assert found[: len(kept)] == kept
-        more = found[len(kept) :]
+        retained = [
+            stored for stored in self.acknowledged if read_header(stored).last_offset >= self.start
+        ]
+        assert found[: len(retained)] == retained
+        more = found[len(retained) :]
         assert may_hold_doubtful or not more
         doubtful = iter(self.doubtful)
         for batch in more:
-            assert any(payload(batch) == each for each in doubtful), "nobody sent this"
-            self.known.append(batch)
+            assert any(payload(batch) == sent for sent in doubtful), "no client sent this"
+            self.acknowledged.append(batch)
         self.find_positions()
         self.doubtful.clear()
         self.end = max(self.end, partition.high_watermark) if not more else partition.high_watermark
@@ -368,9 +371,11 @@ class LogMachine(RuleBasedStateMachine):
         partition = self.log.partition()
         assert partition.high_watermark == partition.next_offset == self.end
         assert partition.log_start_offset == self.start
-        kept = [each for each in self.known if read_header(each).last_offset >= self.start]
-        assert self.log.batches() == kept
-        offsets = [(h.base_offset, h.last_offset + 1) for h in map(read_header, kept)]
+        retained = [
+            stored for stored in self.acknowledged if read_header(stored).last_offset >= self.start
+        ]
+        assert self.log.batches() == retained
+        offsets = [(h.base_offset, h.last_offset + 1) for h in map(read_header, retained)]
         assert all(a[1] == b[0] for a, b in itertools.pairwise(offsets))
 
     @invariant()
@@ -378,16 +383,16 @@ class LogMachine(RuleBasedStateMachine):
         if not self.log.store:
             return
         partition = self.log.partition()
-        opened, aborted = transactions_in(self.known)
+        opened, aborted = transactions_in(self.acknowledged)
         found = partition.open_transactions
-        assert {each: found[each].first_offset for each in found} == opened
+        assert {producer_id: found[producer_id].first_offset for producer_id in found} == opened
         stable = min([self.end, *opened.values()])
         assert partition.last_stable_offset == max(stable, self.start)
-        expected = [each for each in aborted if each.last_offset >= self.start]
+        expected = [transaction for transaction in aborted if transaction.last_offset >= self.start]
         assert partition.aborted_transactions(self.start, self.end) == expected
         middle = (self.start + self.end) // 2
         assert partition.aborted_transactions(self.start, middle) == [
-            each for each in expected if each.first_offset < middle
+            transaction for transaction in expected if transaction.first_offset < middle
         ]
 
 

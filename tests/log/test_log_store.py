@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from log_harness import Log, batch_of
 
-from headwater.errors import ApiError, CorruptLog, DataDirectoryInUse
-from headwater.log import checkpoint
+from headwater.errors import CorruptLog, DataDirectoryInUse
+from headwater.log import checkpoint_file
 from headwater.log.catalog import Catalog
 from headwater.log.epochs import LeaderEpochs
 from headwater.log.files import Files
+from headwater.protocol.error_codes import ApiError
 
 
 @pytest.fixture
@@ -47,17 +48,17 @@ class TestTopics:
     def test_a_new_one_is_there_when_its_partitions_are(self, log: Log, monkeypatch):
         """The catalog's thread has it before. Who sees it there and writes would find nothing."""
         store, create = log.store, log.store.catalog.create
-        known, go_on = threading.Event(), threading.Event()
+        registered, go_on = threading.Event(), threading.Event()
 
         def create_slowly(*args):
             topic = create(*args)
-            known.set()
+            registered.set()
             go_on.wait(10)
             return topic
 
         async def two_at_once():
             first = asyncio.create_task(store.create_topic("t", 2, {}))
-            await asyncio.to_thread(known.wait, 10)
+            await asyncio.to_thread(registered.wait, 10)
             assert "t" in store.catalog.topics
             assert not store.has_topic("t")
             second = asyncio.create_task(store.create_topic("t", 2, {}))
@@ -281,15 +282,15 @@ def test_any_bytes_in_checkpoints_and_leader_epochs(tmp_path_factory, data: byte
     directory = tmp_path_factory.mktemp("files")
     (directory / "points").write_bytes(data)
     (directory / "leader-epoch-checkpoint").write_bytes(data)
-    for offset in checkpoint.read(Files(), str(directory / "points")).values():
+    for offset in checkpoint_file.read(Files(), str(directory / "points")).values():
         assert isinstance(offset, int)
     LeaderEpochs.load(Files(), str(directory)).end_of(1, 5, 9)
 
 
 def test_a_checkpoint_round_trips(tmp_path):
     offsets = {("orders", 0): 12, ("a-b.c_d", 77): 2**62}
-    checkpoint.write(Files(), str(tmp_path / "c"), offsets)
-    assert checkpoint.read(Files(), str(tmp_path / "c")) == offsets
+    checkpoint_file.write(Files(), str(tmp_path / "c"), offsets)
+    assert checkpoint_file.read(Files(), str(tmp_path / "c")) == offsets
     assert (tmp_path / "c").read_text() == f"0\n2\norders 0 12\na-b.c_d 77 {2**62}\n"
 
 

@@ -5,11 +5,11 @@ import threading
 import pytest
 from log_harness import PENDING, Log, batch_of, split
 
-from headwater.errors import ApiError, OffsetOutOfRange
+from headwater.errors import OffsetOutOfRange
 from headwater.log import partition as partition_module
 from headwater.log import timestamps
 from headwater.log.producers import Producers
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.records import LOG_APPEND_TIME, read_header
 
 
@@ -129,7 +129,7 @@ class TestRolling:
         log.create(segment_bytes=1024)
         sent = log.send(*(batch_of(b"%d" % n + bytes(300)) for n in range(12)))
         log.settle()
-        assert all(each.state is None for each in sent)
+        assert all(append.state is None for append in sent)
         assert len(segment_bases(log)) > 3
         assert [int(v[:2].rstrip(b"\0")) for v in log.values()] == list(range(12))
         log.check_indexes()
@@ -317,12 +317,16 @@ def test_producers_of_a_partition_are_bounded(log: Log, monkeypatch):
     with pytest.raises(ApiError) as refused:
         log.append(batch_of(b"new", producer=(5, 0, 0)))
     assert refused.value.code == ErrorCode.NOT_ENOUGH_REPLICAS
-    assert log.append(batch_of(b"first", producer=(2, 0, 0))) == 1  # still known, as a repetition
+    assert log.append(batch_of(b"first", producer=(2, 0, 0))) == 1  # still tracked: a duplicate
     log.clock.advance(partition_module.PRODUCER_IDLE_MS / 1000)
     assert log.append(batch_of(b"second", producer=(3, 0, 1))) == 4
     log.clock.advance(1)
     assert log.append(batch_of(b"new", producer=(5, 0, 0))) == 5
-    assert {each for each in range(1, 6) if log.partition().knows(each)} == {1, 3, 5}
+    assert {producer_id for producer_id in range(1, 6) if log.partition().tracks(producer_id)} == {
+        1,
+        3,
+        5,
+    }
     assert log.append(batch_of(b"second", producer=(3, 0, 1))) == 4
     log.crash()
     assert log.append(batch_of(b"second", producer=(3, 0, 1))) == 4
@@ -330,7 +334,7 @@ def test_producers_of_a_partition_are_bounded(log: Log, monkeypatch):
 
 
 def test_a_checkpoint_keeps_the_order_in_which_producers_were_seen(log: Log, monkeypatch):
-    """Who is idle is found by it: behind one that was seen late nobody would be looked for."""
+    """Idle producers are found by it: the search ends at the first that was seen late."""
     monkeypatch.setattr(partition_module, "MAX_PRODUCERS", 2)
     log.create()
     log.append(batch_of(b"a", producer=(1, 0, 0)))
@@ -362,7 +366,7 @@ def test_a_checkpoint_copies_no_producers_on_the_loop(log: Log, monkeypatch):
             Producers, "take_changes", lambda self: taken.append(take(self)) or taken[-1]
         )
         log.checkpoint()
-    assert [sorted(each) for each in taken] == [[7, 100]]
+    assert [sorted(changes) for changes in taken] == [[7, 100]]
     before = dict(log.partition().durable_producers.by_id)
     assert log.partition().recovery_point == 52
     path = f"{log.partition().directory}/{52:020d}.snapshot"

@@ -51,7 +51,7 @@ def test_a_clean_stop_during_a_checkpoint_forgets_nothing(log: Log):
         batch = batch_of(b"late")
         partition = log.partition()
         partition.append(memoryview(batch), read_header(batch), outcome.append)
-        await log.store.checkpoint()
+        await log.store.checkpoints.write()
         while not outcome:
             await asyncio.sleep(0)
 
@@ -246,12 +246,12 @@ def test_power_cuts(log: Log, seed: int):
         sent = log.send(*batches)
         log.settle()
         before = len(acknowledged)
-        acknowledged += [bytes(each.batch) for each in sent if each.state is None]
-        doubtful = [bytes(each.batch[16:]) for each in sent if each.state is not None]
+        acknowledged += [bytes(append.batch) for append in sent if append.state is None]
+        doubtful = [bytes(append.batch[16:]) for append in sent if append.state is not None]
         log.power_cut(random.randrange(2**32))
         found = log.batches()
         assert found[: len(acknowledged)] == acknowledged
-        extra = [each[16:] for each in found[len(acknowledged) :]]
+        extra = [batch[16:] for batch in found[len(acknowledged) :]]
         assert extra == doubtful[: len(extra)]
         assert len(acknowledged) >= before
         acknowledged = found
@@ -271,4 +271,4 @@ def test_leader_epochs_count_the_crashes(log: Log):
     assert partition.epochs.entries == ((0, 0), (1, 3), (3, 5))
     end_of = [partition.epochs.end_of(epoch, partition.next_offset, 3) for epoch in range(5)]
     assert end_of == [(0, 3), (1, 5), (1, 5), (3, 6), (3, 6)]
-    assert [read_header(each).leader_epoch for each in log.batches()] == [0, 0, 0, 1, 1, 3]
+    assert [read_header(batch).leader_epoch for batch in log.batches()] == [0, 0, 0, 1, 1, 3]

@@ -1,4 +1,4 @@
-"""Deleting what a topic need not keep."""
+"""Retention deletes what a topic need not store any longer."""
 
 import os
 
@@ -106,7 +106,9 @@ def test_concurrent_deletions_in_many_partitions(log: Log):
 
     async def delete_all() -> None:
         partitions = [log.partition("many", n) for n in range(20)]
-        await asyncio.gather(*(log.store.delete_records({each: 1}) for each in partitions))
+        await asyncio.gather(
+            *(log.store.delete_records({partition: 1}) for partition in partitions)
+        )
 
     for number in range(20):
         log.append(batch_of(b"a"), "many", number)

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from log_harness import Log, batch_of
 
-from headwater.errors import ApiError
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 
 
 @pytest.fixture
@@ -72,8 +71,8 @@ def test_the_state_is_that_of_the_roll_not_of_what_follows(log: Log):
             log.files.unlink(f"{log.partition().directory}/{name}")
     log.open()
     assert log.partition().high_watermark == 3
-    assert write(log, 1) == 2  # known
-    assert write(log, 2) == 3  # not known
+    assert write(log, 1) == 2  # a duplicate
+    assert write(log, 2) == 3  # not tracked
 
 
 def test_deleted_segments_are_not_missed(log: Log):
@@ -201,5 +200,5 @@ def test_recovery_points_are_not_ahead_of_snapshots(log: Log):
     log.crash()
     log.run(log.store.delete_topic("other"))
     log.crash()
-    assert log.partition().knows(5)
+    assert log.partition().tracks(5)
     assert list(log.partition().open_transactions) == [5]

@@ -6,10 +6,10 @@ from random import Random
 import pytest
 from log_harness import End, Log, batch_of
 
-from headwater.errors import ApiError, CorruptLog, StorageFailed
+from headwater.errors import CorruptLog, StorageFailed
 from headwater.log.transactions import ENTRY, AbortedTransaction, OpenTransaction
 from headwater.protocol import records
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.records import CONTROL, TRANSACTIONAL, Marker, Record, read_header
 from headwater.testing import FaultyFiles
 
@@ -93,7 +93,7 @@ def test_the_index_is_kafkas(log: Log):
     log.end(7, commit=False)
     with open(f"{log.partition().directory}/{0:020d}.txnindex", "rb") as file:
         data = file.read()
-    assert data.hex() == "0000" + "".join(f"{each:016x}" for each in (7, 0, 1, 2))
+    assert data.hex() == "0000" + "".join(f"{number:016x}" for number in (7, 0, 1, 2))
 
 
 def test_a_marker_is_kafkas(log: Log):
@@ -189,7 +189,7 @@ def test_a_coordinators_batch_has_no_sequence(log: Log):
     with pytest.raises(ApiError) as refused:
         log.run(send(0))
     assert refused.value.code == ErrorCode.INVALID_PRODUCER_EPOCH
-    assert [each[:3] for each in aborted(log)] == [(7, 0, 2)]
+    assert [entry[:3] for entry in aborted(log)] == [(7, 0, 2)]
 
 
 def test_stable_only_when_the_marker_is_durable(log: Log):
@@ -388,7 +388,7 @@ def test_a_checkpoint_that_fails_loses_no_entry(tmp_path, seed: int):
         log.files.before_sync = fail
         log.checkpoint()
         log.files.before_sync = None
-        log.files.mend()
+        log.files.repair()
         log.checkpoint()
         log.power_cut(seed)
         assert aborted(log) == expected
@@ -399,14 +399,14 @@ class NotedFiles(FaultyFiles):
 
     def __init__(self) -> None:
         super().__init__()
-        self.noted: list[str] = []
+        self.recorded: list[str] = []
 
     def unlink(self, path: str) -> None:
-        self.noted.append(os.path.splitext(path)[1])
+        self.recorded.append(os.path.splitext(path)[1])
         super().unlink(path)
 
     def sync_directory(self, path: str) -> None:
-        self.noted.append("synced")
+        self.recorded.append("synced")
         super().sync_directory(path)
 
 
@@ -419,11 +419,11 @@ def test_records_cannot_come_back_without_what_was_aborted_of_them(tmp_path):
         log.end(1, commit=False)
         log.roll()
         log.append(batch_of(b"yes"))
-        files.noted.clear()
+        files.recorded.clear()
         log.partition().delete_before(2)
         log.settle()
-        assert files.noted[0] == ".log"
-        assert files.noted[-2:] == ["synced", ".txnindex"]
+        assert files.recorded[0] == ".log"
+        assert files.recorded[-2:] == ["synced", ".txnindex"]
 
 
 def test_a_segment_without_aborted_transactions_has_no_index_of_them(log: Log) -> None:

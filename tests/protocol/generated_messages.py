@@ -35,11 +35,11 @@ def all_messages() -> list[tuple[type[Message], int]]:
     found = []
     for module in pkgutil.iter_modules(messages.__path__):
         loaded = importlib.import_module(f"{messages.__name__}.{module.name}")
-        for each in vars(loaded).values():
-            stated = _VERSIONS.match(getattr(each, "__doc__", None) or "")
-            if stated and isinstance(each, type) and issubclass(each, Message):
+        for member in vars(loaded).values():
+            stated = _VERSIONS.match(getattr(member, "__doc__", None) or "")
+            if stated and isinstance(member, type) and issubclass(member, Message):
                 first, last = int(stated[2]), int(stated[3] or stated[2])
-                found += [(each, version) for version in range(first, last + 1)]
+                found += [(member, version) for version in range(first, last + 1)]
     return found
 
 

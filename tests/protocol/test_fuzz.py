@@ -10,12 +10,13 @@ from generated_messages import all_messages
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.errors import ApiError, CorruptLog, MalformedMessage
+from headwater.errors import CorruptLog, MalformedMessage
 from headwater.log.producers import Producers
+from headwater.protocol.error_codes import ApiError
 from headwater.protocol.records import Record, build_batch, check_produced, records_of
 from headwater.protocol.schema import Message
 
-REQUESTS = [each for each in all_messages() if each[0].__name__.endswith("Request")]
+REQUESTS = [message for message in all_messages() if message[0].__name__.endswith("Request")]
 often = settings(max_examples=300, deadline=None)
 
 
@@ -38,7 +39,7 @@ def mutated(data: bytes, random: Random) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("cls", "version"), REQUESTS, ids=lambda each: getattr(each, "__name__", None)
+    ("cls", "version"), REQUESTS, ids=lambda argument: getattr(argument, "__name__", None)
 )
 def test_requests(cls: type[Message], version: int):
     random = Random(f"{cls.__name__}{version}")
@@ -50,7 +51,7 @@ def test_requests(cls: type[Message], version: int):
 
 
 @pytest.mark.parametrize(
-    ("cls", "version"), REQUESTS, ids=lambda each: getattr(each, "__name__", None)
+    ("cls", "version"), REQUESTS, ids=lambda argument: getattr(argument, "__name__", None)
 )
 def test_a_length_of_two_gibibytes_costs_nothing(cls: type[Message], version: int):
     tracemalloc.start()
@@ -125,7 +126,7 @@ def test_a_batch_that_reads_its_own_records_over_and_over_is_refused():
 def test_producer_snapshots(seed: int):
     producers = Producers()
     for batch in BATCHES:
-        producers.note(check_produced(memoryview(bytearray(batch))), now_ms=1)
+        producers.record(check_produced(memoryview(bytearray(batch))), now_ms=1)
     data = mutated(producers.to_snapshot(), Random(seed))
     try:
         again = Producers.from_snapshot(data)

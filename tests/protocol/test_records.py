@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.errors import ApiError, MalformedMessage
+from headwater.errors import MalformedMessage
 from headwater.protocol import compression
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.records import (
     CONTROL,
     CRC_FROM,
     LOG_APPEND_TIME,
     Record,
+    assign,
     build_batch,
     check_produced,
     crc32c,
-    place,
     read_header,
     records_of,
     stamp_append_time,
@@ -54,11 +54,13 @@ def _plain(records: list[Record]) -> list[tuple]:
 def test_round_trip(records: list[Record], codec: int, base_offset: int):
     batch = build_batch(records, codec=codec)
     assert check_produced(memoryview(batch)).record_count == len(records)
-    place(memoryview(batch), base_offset, 3)
+    assign(memoryview(batch), base_offset, 3)
     assert check_produced(memoryview(batch)).leader_epoch == 3  # the CRC still holds
     found = list(records_of(batch))
     assert _plain(found) == _plain(records)
-    assert [each.offset for each in found] == list(range(base_offset, base_offset + len(records)))
+    assert [record.offset for record in found] == list(
+        range(base_offset, base_offset + len(records))
+    )
 
 
 @settings(deadline=None)
@@ -74,8 +76,8 @@ def test_kafka_python_reads_ours(records: list[Record], codec: int):
 @given(RECORDS, st.sampled_from([0, 1, 3, 4]))
 def test_ours_reads_kafka_python(records: list[Record], codec: int):
     builder = DefaultRecordBatchBuilder(2, codec, 0, 9, 1, 5, 1 << 20)
-    for number, each in enumerate(records):
-        builder.append(number, each.timestamp_ms, each.key, each.value, list(each.headers))
+    for number, record in enumerate(records):
+        builder.append(number, record.timestamp_ms, record.key, record.value, list(record.headers))
     batch = bytearray(builder.build())
     header = check_produced(memoryview(batch))
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (9, 1, 5)
@@ -131,7 +133,7 @@ def _lz4(data: bytes, *, store_size: bool) -> bytes:
 def test_framings_of_other_writers(codec: int, pack, size: int):
     value = (b"0123456789abcdef" * (size // 16 + 1))[:size]
     batch = _with_body(codec, pack(_plain_body(value)))
-    assert [each.value for each in records_of(batch)] == [value]
+    assert [record.value for record in records_of(batch)] == [value]
 
 
 @pytest.mark.parametrize("codec", range(1, 5))
@@ -210,7 +212,7 @@ def test_log_append_time():
     header = check_produced(memoryview(batch))
     assert header.attributes & LOG_APPEND_TIME
     assert header.max_timestamp == 777
-    assert [each.timestamp_ms for each in records_of(batch)] == [777, 777]
+    assert [record.timestamp_ms for record in records_of(batch)] == [777, 777]
 
 
 def test_sequences_wrap():

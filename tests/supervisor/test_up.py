@@ -71,9 +71,9 @@ def test_no_other_user_can_read_what_it_makes_or_hold_its_locks(tmp_path):
 
 
 def test_a_lock_that_an_earlier_version_left_open_to_others_is_closed_to_them(tmp_path):
-    (tmp_path / lock.FILE_NAME).touch(mode=0o644)
+    (tmp_path / lock.UP_LOCK).touch(mode=0o644)
     taken = lock.Lock.take(tmp_path, wait_s=0.0)
-    assert stat.S_IMODE((tmp_path / lock.FILE_NAME).stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / lock.UP_LOCK).stat().st_mode) == 0o600
     taken.release()
 
 

@@ -1,4 +1,4 @@
-"""Copies of files: as many bytes as asked for, checksummed on the way; how they come to last."""
+"""Copies files: as many bytes as asked for, with a checksum; and makes them durable."""
 
 import os
 import zlib
@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 _PIECE_BYTES: Final = 1 << 20
 
-Told = Callable[[int], None]  # bytes that were copied since the last call
+OnCopied = Callable[[int], None]  # bytes that were copied since the last call
 
 
 class Copied(NamedTuple):
@@ -19,7 +19,9 @@ class Copied(NamedTuple):
     crc: int
 
 
-def copy(source: Path, target: Path, size_bytes: int | None, told: Told) -> tuple[int, int]:
+def copy(
+    source: Path, target: Path, size_bytes: int | None, on_copied: OnCopied
+) -> tuple[int, int]:
     """(size, CRC-32) of what is in `target` now: the first `size_bytes` of `source`, or all of it.
     Not synced yet. Raises OSError, also if there is less.
     """
@@ -36,18 +38,18 @@ def copy(source: Path, target: Path, size_bytes: int | None, told: Told) -> tupl
             crc = zlib.crc32(piece, crc)
             copied += len(piece)
             left = None if left is None else left - len(piece)
-            told(len(piece))
+            on_copied(len(piece))
         if left:
             raise OSError(f"{source} has {copied} bytes, not {size_bytes}")
     return copied, crc
 
 
 def sync_all(root: Path) -> None:
-    """Makes everything below it last. Raises OSError."""
+    """Makes everything below it durable. Raises OSError."""
     os.sync()  # thousands of small files one by one would each wait for the disk
     for directory, _, names in os.walk(root):
         for name in names:
-            sync(Path(directory, name))  # has nothing to wait for, but tells what went wrong
+            sync(Path(directory, name))  # has nothing to wait for, but reports what went wrong
         sync(Path(directory))
 
 

@@ -1,4 +1,4 @@
-"""Takes a backup: of a broker that runs, or of a log that nobody uses."""
+"""Takes a backup: of a broker that runs, or of a log that no process uses."""
 
 import fcntl
 import json
@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from headwater import __version__
-from headwater.backup.copying import Copied, Told, copy, sync, sync_all
+from headwater.backup.copying import Copied, OnCopied, copy, sync, sync_all
+from headwater.broker.control import NAME as CONTROL
 from headwater.broker.control import short_path
 from headwater.errors import HeadwaterError, NotReady, UsageError
 from headwater.log.ballast import NAME as BALLAST
+from headwater.log.data_directory import DELETED, LOCK, UP_LOCK
 from headwater.log.staging import LIST
 from headwater.private_files import open_lock
 
@@ -22,15 +24,15 @@ MANIFEST: Final = "backup.json"
 FORMAT: Final = 1
 LOG, PIPELINES = "log", "pipelines"
 _STAGE_TIMEOUT_S: Final = 60.0
-# Of the data directory, what is nobody's when it is used again.
-_NOT_KEPT: Final = (
-    "lock", "control", "up.lock", "up.json", "archive-cache", "write-probe", BALLAST,
+# Of the data directory, what has no meaning for another process.
+_NOT_COPIED: Final = (
+    LOCK, CONTROL, UP_LOCK, "up.json", "archive-cache", "write-probe", BALLAST,
 )  # fmt: skip
 # Written in this order reversed: whatever is copied of one has its part in those behind it.
 _CHECKPOINT_ORDER: Final = ("commits", "offsets")
 
 
-def take(data_dir: Path, state_dir: Path, target: Path, told: Told) -> dict[str, Any]:
+def take(data_dir: Path, state_dir: Path, target: Path, on_copied: OnCopied) -> dict[str, Any]:
     """Makes `target` a backup; returns its manifest without the files. Raises UsageError if
     `target` is there already.
     """
@@ -43,8 +45,8 @@ def take(data_dir: Path, state_dir: Path, target: Path, told: Told) -> dict[str,
     target.mkdir(parents=True, exist_ok=True, mode=0o700)
     began_at = time.time()
     files = [
-        *_copied_state(state_dir, target, told),
-        *_copied_log(data_dir, state_dir, target, told),
+        *_copied_state(state_dir, target, on_copied),
+        *_copied_log(data_dir, state_dir, target, on_copied),
     ]
     about = {"format": FORMAT, "version": __version__, "began_at": began_at, "at": time.time()}
     sync_all(target)
@@ -55,63 +57,65 @@ def take(data_dir: Path, state_dir: Path, target: Path, told: Told) -> dict[str,
         os.fsync(file.fileno())
     temporary.replace(target / MANIFEST)
     sync(target)
-    return {**about, "files": len(files), "size_bytes": sum(each.size_bytes for each in files)}
+    return {**about, "files": len(files), "size_bytes": sum(file.size_bytes for file in files)}
 
 
-def _copied_state(state_dir: Path, target: Path, told: Told) -> Iterator[Copied]:
-    """A file may be gone before it is copied: Spark removes what is old enough. It never changes
+def _copied_state(state_dir: Path, target: Path, on_copied: OnCopied) -> Iterator[Copied]:
+    """A file may be removed before it is copied: Spark removes what is old enough. It never changes
     one, so whatever is copied is whole.
     """
     for source in sorted(_files_below(state_dir), key=_when_written):
-        place = f"{PIPELINES}/{source.relative_to(state_dir)}"
+        path = f"{PIPELINES}/{source.relative_to(state_dir)}"
         try:
-            size_bytes, crc = copy(source, target / place, None, told)
+            size_bytes, crc = copy(source, target / path, None, on_copied)
         except FileNotFoundError:
             continue
-        yield Copied(place, size_bytes, crc)
+        yield Copied(path, size_bytes, crc)
 
 
 def _when_written(file: Path) -> tuple[int, str]:
     parts = file.parts
-    order = next((i for i, each in enumerate(_CHECKPOINT_ORDER) if each in parts), 2)
+    order = next((i for i, name in enumerate(_CHECKPOINT_ORDER) if name in parts), 2)
     return order, str(file)
 
 
-def _copied_log(data_dir: Path, state_dir: Path, target: Path, told: Told) -> Iterator[Copied]:
+def _copied_log(
+    data_dir: Path, state_dir: Path, target: Path, on_copied: OnCopied
+) -> Iterator[Copied]:
     with _source(data_dir, state_dir) as files:
-        for source, place, size_bytes in files:
-            copied, crc = copy(source, target / LOG / place, size_bytes, told)
-            yield Copied(f"{LOG}/{place}", copied, crc)
+        for source, path, size_bytes in files:
+            copied, crc = copy(source, target / LOG / path, size_bytes, on_copied)
+            yield Copied(f"{LOG}/{path}", copied, crc)
 
 
 @contextmanager
 def _source(data_dir: Path, state_dir: Path) -> Iterator[list[tuple[Path, str, int | None]]]:
     """The files of the log as of one moment, which stay as they are until this is left."""
-    lock = open_lock(data_dir / "lock")
+    lock = open_lock(data_dir / LOCK)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             with _staged(data_dir) as staged:
                 listed = json.loads((staged / LIST).read_text(encoding="utf-8"))
-                yield [(staged / place, place, size_bytes) for place, size_bytes in listed]
+                yield [(staged / path, path, size_bytes) for path, size_bytes in listed]
             return
         yield [
             (file, str(file.relative_to(data_dir)), None)
             for file in _files_below(data_dir)
-            if not file.is_relative_to(state_dir) and _is_kept(file.relative_to(data_dir))
+            if not file.is_relative_to(state_dir) and _is_copied(file.relative_to(data_dir))
         ]
     finally:
         os.close(lock)
 
 
-def _is_kept(place: Path) -> bool:
-    return place.parts[0] not in _NOT_KEPT and not place.parts[0].endswith((".deleted", ".tmp"))
+def _is_copied(path: Path) -> bool:
+    return path.parts[0] not in _NOT_COPIED and not path.parts[0].endswith((DELETED, ".tmp"))
 
 
 @contextmanager
 def _staged(data_dir: Path) -> Iterator[Path]:
-    """What the broker that runs there gives us; it takes it away when we have left."""
+    """What the broker that runs there stages for us; it removes it when we disconnect."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(_STAGE_TIMEOUT_S)
         try:
@@ -124,17 +128,17 @@ def _staged(data_dir: Path) -> Iterator[Path]:
             raise NotReady(
                 "the broker that uses the data directory does not answer",
                 detail=f"{data_dir}/control: {error}",
-                hint="it may be starting; try again, or stop it: a log that nobody uses can be"
+                hint="it may be starting; try again, or stop it: a log that no process uses can be"
                 " backed up as well",
             ) from error
         if "staged" not in answer:
             reason = answer.get("error", "it has ended")
-            raise HeadwaterError("the broker cannot give a backup", detail=str(reason))
+            raise HeadwaterError("the broker cannot stage a backup", detail=str(reason))
         yield Path(answer["staged"])
 
 
 def _files_below(directory: Path) -> list[Path]:
-    """Without what is written just now (`….tmp`), and what others hold by its name (`lock`)."""
+    """Without what is being written (`….tmp`), and what is held by its name (`lock`)."""
     found = []
     for root, _, names in os.walk(directory):
         for name in names:

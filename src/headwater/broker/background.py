@@ -5,7 +5,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from headwater.errors import ApiError
+from headwater.protocol.error_codes import ApiError
 
 logger = logging.getLogger(__name__)
 

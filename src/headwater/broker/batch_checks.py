@@ -27,8 +27,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from headwater.broker.api.registry import ClientConnection, Held, RequestContext
 from headwater.broker.background import Background
 from headwater.broker.security.authorizer import Operation, ResourceType
-from headwater.errors import ApiError, MalformedMessage
+from headwater.errors import MalformedMessage
 from headwater.protocol import compression, records
+from headwater.protocol.error_codes import ApiError
 from headwater.protocol.messages.produce import ProduceRequest
 from headwater.protocol.record_scan import KeyScan, LengthScan
 from headwater.protocol.records import (

@@ -27,13 +27,12 @@ from headwater.broker.security.users import Users
 from headwater.broker.transactions import TransactionCoordinator, TransactionSettings
 from headwater.broker.transactions.markers import Markers
 from headwater.clock import Clock, sleep
-from headwater.errors import ApiError
 from headwater.log import retention
 from headwater.log.catalog import Topic, is_topic_name
 from headwater.log.compaction.compactor import CompactionLimits, Compactor
 from headwater.log.partition import PartitionLog
 from headwater.log.store import LogStore
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.api_versions import (
     ApiVersionsResponse,
     ApiVersionsResponseApiVersion,
@@ -153,7 +152,7 @@ class Broker:
         await self._measure_disk()
         self._background.start(self._load_coordinators())
         self._background.start(self._load_queues())
-        self._background.start(self._every(CHECKPOINT_S, self.store.checkpoint))
+        self._background.start(self._every(CHECKPOINT_S, self.store.checkpoints.write))
         self._background.start(self._every(RETENTION_S, self.retain))
         self._background.start(self._every(COMPACTION_S, self.compactor.run))
         self._background.start(self._every(1.0, self._measure_disk))

@@ -15,10 +15,9 @@ from headwater.broker.api.registry import RequestContext
 from headwater.broker.broker import Broker
 from headwater.broker.security.authorizer import Operation
 from headwater.broker.topic_changes import CHANGE_ERRORS, refusal
-from headwater.errors import ApiError
 from headwater.log.config import SETTINGS
 from headwater.log.settings import Setting
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 
 
 class NamedConfig(Protocol):

@@ -172,7 +172,7 @@ def broker_entries(broker: Broker) -> Iterator[Entry]:
         "transactional.id.expiration.ms",
         options.transactions.id_expiration_ms,
         INT,
-        "how long a transactional id that nobody uses is kept",
+        "how long an unused transactional id is retained",
         is_set=options.transactions.id_expiration_ms != standard.transactions.id_expiration_ms,
     )
     yield entry(

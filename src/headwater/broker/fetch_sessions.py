@@ -11,8 +11,7 @@ from uuid import UUID
 
 from headwater.broker.security.authorizer import ANONYMOUS, Principal
 from headwater.clock import Clock
-from headwater.errors import ApiError
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.fetch import FetchRequest, FetchRequestFetchPartition
 
 NO_SESSION = 0

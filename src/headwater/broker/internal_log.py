@@ -1,17 +1,21 @@
 """A topic that only the broker writes to, as the coordinator sees it that keeps its state there."""
 
-import asyncio
 import struct
 from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING
 
 from headwater.broker.groups.ports import StoredMarker, StoredRecord
-from headwater.errors import CorruptLog, MalformedMessage, StorageFailed
+from headwater.errors import CorruptLog, MalformedMessage
 from headwater.log import segment as segments_on_disk
+from headwater.log.commit import when_durable
 from headwater.log.partition import PartitionLog
 from headwater.log.segment import Segment, Storage
 from headwater.log.store import LogStore
 from headwater.protocol import records
 from headwater.protocol.records import CONTROL, TRANSACTIONAL, Record
+
+if TYPE_CHECKING:
+    import asyncio
 
 CHUNK_BYTES = 1 << 20  # read at a time
 # The key of a control record: int16 version, int16 type.
@@ -46,19 +50,9 @@ class InternalLog:
                 producer_epoch=epoch,
                 attributes=TRANSACTIONAL,
             )
-        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-        def done(error: StorageFailed | None) -> None:
-            if future.cancelled():
-                return
-            if error is None:
-                future.set_result(base_offset)
-            else:
-                future.set_exception(error)
-
         log = self._store.partitions[self.topic, partition]
-        base_offset = log.append(memoryview(batch), records.read_header(batch), done)
-        return future
+        header = records.read_header(batch)
+        return when_durable(lambda done: log.append(memoryview(batch), header, done))
 
     async def read(self, partition: int) -> AsyncIterator[Sequence[StoredRecord | StoredMarker]]:
         log = self._store.partitions[self.topic, partition]

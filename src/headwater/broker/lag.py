@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headwater.errors import LogError
 from headwater.log import segment as segments_on_disk
-from headwater.log.archive.descriptor import ArchivedPlace, NotCached
-from headwater.log.partition import PartitionLog, Slice
+from headwater.log.archive.descriptor import ArchivedPosition, NotCached
+from headwater.log.partition import PartitionLog
+from headwater.log.partition_reads import Slice
 from headwater.protocol.records import NO_TIMESTAMP
 
 if TYPE_CHECKING:
@@ -128,17 +129,17 @@ class LagMeter:
 
     def _look_up(
         self, wanted: list[tuple[Key, PartitionLog, int]]
-    ) -> list[tuple[Slice | ArchivedPlace | None, int]]:
+    ) -> list[tuple[Slice | ArchivedPosition | None, int]]:
         """(worker)"""
         return [self._find(partition, offset) for _, partition, offset in wanted]
 
     def _find(
         self, partition: PartitionLog, offset: int
-    ) -> tuple[Slice | ArchivedPlace | None, int]:
+    ) -> tuple[Slice | ArchivedPosition | None, int]:
         """(worker) The group's next batch, and its time."""
         with contextlib.suppress(LogError, NotCached, OSError):  # who reads it will say so
-            place = partition.place_of(max(offset, partition.log_start_offset))
-            if isinstance(place, ArchivedPlace):
+            place = partition.position_of(max(offset, partition.log_start_offset))
+            if isinstance(place, ArchivedPosition):
                 return place, place.timestamp_ms
             if place is not None:
                 storage = partition.storage

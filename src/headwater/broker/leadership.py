@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from headwater.errors import ApiError
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 
 if TYPE_CHECKING:
     from headwater.broker.broker import Broker

@@ -127,7 +127,7 @@ class Overload:
         try:
             place = None
             with contextlib.suppress(CorruptLog, OSError):
-                place = await self._broker.store.in_reader(partition.place_of, offset)
+                place = await self._broker.store.in_reader(partition.position_of, offset)
             behind_bytes = 0 if place is None else partition.bytes_from(place)
         finally:
             watch.is_looking = False

@@ -1,8 +1,8 @@
 """What the APIs that change topics share: checks, and the error code of a refusal."""
 
 from headwater.broker.broker import Broker
-from headwater.errors import ApiError, ConfigError, HeadwaterError
-from headwater.protocol.error_codes import ErrorCode
+from headwater.errors import ConfigError, HeadwaterError
+from headwater.protocol.error_codes import ApiError, ErrorCode
 
 # A request may ask for no more partitions than this, so that none can exhaust the broker.
 MAX_PARTITIONS_PER_REQUEST = 100_000

@@ -70,8 +70,9 @@ def to_arrow(
     stop: int,
     columns: Sequence[str],
 ) -> Iterator[pa.RecordBatch]:
-    """The records with start <= offset < stop of these batches, each with its place in `fetched`,
-    in their order, a few MiB at a time. `fetched` may be used otherwise once this has ended.
+    """The records with start <= offset < stop of these batches (each with its position in
+    `fetched`), in their order, a few MiB at a time. `fetched` may be used otherwise once this
+    has ended.
 
     Raises MalformedMessage, naming the offset of the batch, if one is not as it should be; the
     CRC is for the caller to check.

@@ -44,7 +44,7 @@ _CRC = struct.Struct(">I")
 
 
 class Batch(Protocol):
-    """What is sent: records that are final, whoever put them together."""
+    """What is sent: records in their final form."""
 
     @property
     def count(self) -> int: ...
@@ -200,7 +200,7 @@ def _nullable(data: bytes | None) -> tuple[bytes, bytes]:
 def partition_of(key: bytes | None, partitions: int) -> int:
     """Where Kafka's own clients put a record with this key.
 
-    Without a key: 0, so that such records keep their order.
+    Without a key: 0, so that such records stay in order.
     """
     if partitions == 1 or key is None:
         return 0

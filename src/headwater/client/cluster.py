@@ -1,6 +1,6 @@
-"""The brokers of a cluster: who leads, who coordinates, and asking until one answers.
+"""The brokers of a cluster: leaders, coordinators, and requests that are retried.
 
-All waiting goes by a `Patience`: pauses that grow, and an end.
+All retries go by a `Patience`: exponential backoff with a deadline.
 """
 
 import time
@@ -39,8 +39,8 @@ _UNKNOWN_TOPIC_PATIENCE_S: Final = 3.0  # a broker of a cluster may learn of a n
 GROUP, TRANSACTION = 0, 1  # what a coordinator is for
 _INTERNAL: Final = "__headwater_"
 
-# What ends a connection without a word about the request. Malformed: whoever is behind that
-# address now, it is not the broker we have talked to.
+# What ends a connection without a response. Malformed: what answers at that address now is not the
+# broker that we have talked to.
 LOST: Final = (OSError, MalformedMessage)
 
 RETRIABLE: Final = frozenset(
@@ -59,7 +59,7 @@ RETRIABLE: Final = frozenset(
         ErrorCode.NOT_ENOUGH_REPLICAS,
         ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.OFFSET_NOT_AVAILABLE,  # a new leader does not know its end yet
+        ErrorCode.OFFSET_NOT_AVAILABLE,  # a new leader does not have its end yet
         ErrorCode.REPLICA_NOT_AVAILABLE,
         ErrorCode.REQUEST_TIMED_OUT,
         ErrorCode.THROTTLING_QUOTA_EXCEEDED,
@@ -67,14 +67,14 @@ RETRIABLE: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
-# What another attempt with the same records does not mend.
+# What a retry with the same records does not fix.
 _OF_THE_RECORDS: Final = (
     ErrorCode.INVALID_RECORD,
     ErrorCode.INVALID_TIMESTAMP,
     ErrorCode.INVALID_TOPIC_EXCEPTION,
     ErrorCode.POLICY_VIOLATION,
 )
-# What a group with members answers to who is none of them.
+# What a group with members answers to a client that is none of them.
 _OF_MEMBERS: Final = (
     ErrorCode.FENCED_MEMBER_EPOCH,
     ErrorCode.ILLEGAL_GENERATION,
@@ -117,7 +117,7 @@ class Patience:
             raise BrokerUnreachable(
                 self._what,
                 detail=f"{reason} (for {self._limit_s:g} s)",
-                hint="`headwater status` tells whether the broker is there",
+                hint="`headwater status` shows whether the broker runs",
             )
         time.sleep(self._pause_s)
         self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
@@ -126,7 +126,7 @@ class Patience:
 class Cluster:
     """Connections to the brokers of a cluster; one for each, made when it is needed.
 
-    To be used by one thread. What is lost is connected anew by whoever asks next.
+    To be used by one thread. A lost connection is made again by the next request.
     """
 
     def __init__(
@@ -179,14 +179,14 @@ class Cluster:
         return found
 
     def lose(self, connection: Connection) -> None:
-        """It is of no more use; the next one who needs it gets another."""
+        """It is closed; the next request gets another one."""
         connection.close()
         self._borrowed.discard(connection)
         if self._connections.get(connection.address) is connection:
             del self._connections[connection.address]
 
     def borrow(self, address: str) -> Connection:
-        """For one borrower alone, who may have requests on their way while others ask here too.
+        """For one borrower alone, which may have requests in flight while others ask here too.
         It is given back without any, or lost. Raises as `connection` does.
         """
         connection = self.connection(address)
@@ -212,8 +212,12 @@ class Cluster:
         """The answer of whichever broker answers."""
         while True:
             reason = ""
-            known = [*self._connections, *self._addresses.values(), *self._bootstrap.split(",")]
-            for address in dict.fromkeys(known):
+            candidates = [
+                *self._connections,
+                *self._addresses.values(),
+                *self._bootstrap.split(","),
+            ]
+            for address in dict.fromkeys(candidates):
                 connection = None
                 try:
                     connection = self.connection(address)
@@ -247,21 +251,21 @@ class Cluster:
         patience = self.patience(f"no metadata from {self._bootstrap}")
         request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
         answer = self.ask_any(request, MetadataResponse, patience, first=4, last=12)
-        return sorted(each.name for each in answer.topics if each.name and not each.error_code)
+        return sorted(topic.name for topic in answer.topics if topic.name and not topic.error_code)
 
     def brokers(self) -> list[str]:
-        """The addresses of all, as they are known now."""
+        """The addresses of all, by new metadata."""
         self._look([], self.patience(f"no metadata from {self._bootstrap}"))
         return sorted(self._addresses.values())
 
     def leader(self, topic: str, partition: int) -> str | None:
-        """The address of who leads it; None: nobody does, or it is not known by now."""
+        """The address of its leader; None: there is none, or the metadata does not have it."""
         leaders = self._leaders.get(topic, ())
         node_id = leaders[partition] if partition < len(leaders) else -1
         return self._addresses.get(node_id)
 
     def refresh(self, topics: Iterable[str]) -> None:
-        """Asks who leads the partitions of these topics now."""
+        """Requests the leaders of these topics' partitions again."""
         topics = list(topics)
         patience = self.patience(f"no metadata from {self._bootstrap}")
         until_s = time.monotonic() + _UNKNOWN_TOPIC_PATIENCE_S
@@ -272,14 +276,14 @@ class Cluster:
             patience.wait("UNKNOWN_TOPIC_OR_PARTITION")
 
     def _look(self, topics: list[str], patience: Patience) -> dict[str, int]:
-        """Those of the topics that do not exist. Others that cannot be told of are refused."""
+        """Those of the topics that do not exist. Others without metadata are refused."""
         request = MetadataRequest(
             topics=[MetadataRequestTopic(name=topic) for topic in topics],
             allow_auto_topic_creation=False,
         )
         answer = self.ask_any(request, MetadataResponse, patience, first=4, last=12)
         self._addresses = {
-            each.node_id: join_address(each.host, each.port) for each in answer.brokers
+            broker.node_id: join_address(broker.host, broker.port) for broker in answer.brokers
         }
         missing = {}
         for topic in answer.topics:
@@ -290,7 +294,9 @@ class Cluster:
             elif topic.error_code:
                 raise refused_topic(topic.error_code, name)
             else:
-                leaders = {each.partition_index: each.leader_id for each in topic.partitions}
+                leaders = {
+                    partition.partition_index: partition.leader_id for partition in topic.partitions
+                }
                 self._leaders[name] = [leaders.get(index, -1) for index in range(len(leaders))]
         return missing
 
@@ -440,10 +446,10 @@ def refused_id(code: int, transactional_id: str, message: str | None = None) -> 
 
 
 def refused_group(code: int, group: str, message: str | None = None) -> HeadwaterError:
-    what, hint = f"the offsets of group {group} are not kept", ""
+    what, hint = f"the offsets of group {group} are not committed", ""
     if code in _OF_MEMBERS:
         what = f"group {group} has members of its own"
-        hint = "whoever commits offsets without being a member needs a group to itself"
+        hint = "a client that commits offsets without being a member needs a group to itself"
     elif code == ErrorCode.GROUP_AUTHORIZATION_FAILED:
         hint = f"`headwater acl add USER --allow read,describe --group {group}` grants it"
     return RequestRefused(what, detail=f"{message or 'refused'} ({error_name(code)})", hint=hint)

@@ -1,15 +1,15 @@
 """The latest value of each key of a topic: all that is committed, and nothing else.
 
 A reader by the book (read_committed) sees nothing behind the last stable offset, which the oldest
-open transaction holds back, whoever's it is. Here a process looks for what it has committed itself,
+open transaction of any producer holds back. Here a process looks for what it has committed itself,
 and must find it although another one has crashed in the midst of a transaction. So each partition
 is read in two stretches:
 
     start ──── as the book says ────▶ last stable offset ──── markers decide ────▶ high watermark
-           the broker tells which                        a commit marker makes its producer's
+           the broker lists them                         a commit marker makes its producer's
            transactions were aborted                     records count; no marker: still open
 
-The second stretch has all its markers, for compaction does not go beyond the last stable offset.
+The second range has all its markers, for compaction does not go beyond the last stable offset.
 """
 
 from typing import Final
@@ -75,12 +75,16 @@ class CommittedLatest:
     def read(self) -> dict[bytes, bytes]:
         """All that was committed when this was called."""
         number = self._cluster.find_partitions(self._topic) or 0
-        known = self._partitions[:number]
-        known += [_Partition(self._cluster, self._topic, n) for n in range(len(known), number)]
-        self._partitions = known
+        partitions = self._partitions[:number]
+        partitions += [
+            _Partition(self._cluster, self._topic, n) for n in range(len(partitions), number)
+        ]
+        self._partitions = partitions
         latest: dict[bytes, bytes] = {}
-        for each in known:
-            latest |= {key: value for key, (_, value) in each.read().items() if value is not None}
+        for partition in partitions:
+            latest |= {
+                key: value for key, (_, value) in partition.read().items() if value is not None
+            }
         return latest
 
 
@@ -89,7 +93,7 @@ class _Partition:
         self._cluster = cluster
         self._topic = topic
         self._partition = partition
-        self._at = 0  # where the second stretch begins
+        self._at = 0  # where the second range begins
         self._found: _Found = {}
         self._pending: dict[int, _Found] = {}  # of transactions without a marker, by producer id
 
@@ -97,7 +101,7 @@ class _Partition:
         start = self._offset(EARLIEST, COMMITTED)
         stable = self._offset(LATEST, COMMITTED)
         end = self._offset(LATEST, UNCOMMITTED)
-        if stable < self._at:  # the topic was deleted and made anew
+        if stable < self._at:  # the topic was deleted and created again
             self._at, self._found = 0, {}
         self._at = self._read(max(start, self._at), stable, COMMITTED)
         # It is read again next time, from where all of its markers are; what was found stays.
@@ -111,7 +115,7 @@ class _Partition:
         while at < end:
             data = self._fetch(at, isolation, patience)
             if data is None:  # retention has passed us
-                patience.wait(f"offset {at} is gone")
+                patience.wait(f"offset {at} is no longer there")
                 at = max(at, self._offset(EARLIEST, COMMITTED))
                 continue
             aborted = Aborted(data.aborted_transactions or [])
@@ -150,8 +154,8 @@ class _Partition:
                 found[key] = (offset, value)
 
     def _offset(self, at: int, isolation: int) -> int:
-        place = (self._topic, self._partition)
-        return list_offsets(self._cluster, [place], at, isolation)[place]
+        partition = (self._topic, self._partition)
+        return list_offsets(self._cluster, [partition], at, isolation)[partition]
 
     def _fetch(
         self, at: int, isolation: int, patience: Patience

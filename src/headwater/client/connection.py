@@ -1,4 +1,4 @@
-"""One socket to one broker: requests out, answers in, in the order of the requests."""
+"""One socket to one broker: pipelined requests, responses in the order of the requests."""
 
 import contextlib
 import socket
@@ -20,7 +20,7 @@ from headwater.settings import split_address
 _Response = TypeVar("_Response", bound=Message)
 
 CLIENT_ID: Final = "headwater"
-_API_VERSIONS_VERSION: Final = 3  # the first that tells the cluster's features
+_API_VERSIONS_VERSION: Final = 3  # the first that has the cluster's features
 _MAX_RESPONSE_BYTES: Final = 1 << 28
 _STEP_BYTES: Final = 16 << 20
 _LENGTH = struct.Struct(">i")
@@ -37,8 +37,8 @@ class _Sent(NamedTuple):
 class Connection:
     """Connected and logged in, as the properties (librdkafka's) say.
 
-    Raises OSError if nobody answers in time or the connection is lost, MalformedMessage if what
-    answers does not speak Kafka, RequestRefused if one side does not believe the other. After
+    Raises OSError if there is no response in time or the connection is lost, MalformedMessage if
+    what answers does not speak Kafka, RequestRefused if one side does not believe the other. After
     any of them the connection is of no more use. To be used by one thread at a time.
     """
 
@@ -69,7 +69,7 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        """Whoever waits for an answer, in whichever thread, is told so at once."""
+        """A thread that waits for a response gets an error at once."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -113,7 +113,7 @@ class Connection:
         if sent.is_tagged:
             reader.skip_tagged_fields()
         elif sent.response is ApiVersionsResponse and reader.data[4:6] == _REFUSED_VERSION:
-            version = 0  # as which a broker answers that knows the version asked for not at all
+            version = 0  # of the response, if the broker does not support the one requested
         return sent.response.read(reader, version)
 
     def _exactly(self, size_bytes: int, deadline_s: float) -> bytearray:
@@ -138,11 +138,11 @@ class Connection:
 
     def version(self, request: type[Message], first: int, last: int) -> int:
         """The highest that it serves of these versions; RequestRefused if there is none."""
-        for each in self._capabilities().api_keys:
-            if each.key == request.api_key and max(first, each.min_version) <= min(
-                last, each.max_version
+        for api in self._capabilities().api_keys:
+            if api.key == request.api_key and max(first, api.min_version) <= min(
+                last, api.max_version
             ):
-                return min(last, each.max_version)
+                return min(last, api.max_version)
         name = request.__name__.removesuffix("Request")
         raise RequestRefused(
             f"the broker at {self.address} does not serve {name} as it is needed",
@@ -152,9 +152,9 @@ class Connection:
 
     def feature(self, name: str) -> int:
         """The level of a feature that all of the cluster has (KIP-584); 0 if it is off."""
-        for each in self._capabilities().finalized_features:
-            if each.name == name:
-                return each.max_version_level
+        for feature in self._capabilities().finalized_features:
+            if feature.name == name:
+                return feature.max_version_level
         return 0
 
     def _capabilities(self) -> ApiVersionsResponse:

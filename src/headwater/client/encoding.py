@@ -1,11 +1,11 @@
-"""From Arrow columns to record batches that only want a producer's name to be sent.
+"""Encodes Arrow columns into record batches; the producer's id is filled in when they are sent.
 
     key, value     binary or string; null is null
     headers        list<struct<name: string, value: binary>>, optional
     timestamp      a time, or an int of milliseconds since 1970; optional, null: when it is encoded
     partition      an int, optional; null: by the key, as `batches.partition_of` has it
 
-The records of a partition keep the order of their rows. Rows are gathered until they are worth a
+The records of a partition are in the order of their rows. Rows are gathered until they are worth a
 pass of `encoding_kernels`, which writes them, partition for partition, into one buffer and cuts it
 into batches; each is compressed at once. Who sends a batch, and in what transaction, is
 written into it by `EncodedBatch.build`: encoding can happen in another process than sending.
@@ -126,7 +126,7 @@ class Encoder:
 
     def _flush(self) -> None:
         rows, self._gathered, self._gathered_bytes = self._gathered, [], 0
-        if sum(each.num_rows for each in rows) == 0:
+        if sum(batch.num_rows for batch in rows) == 0:
             return
         whole = rows[0] if len(rows) == 1 else pa.concat_batches(rows)
         for partition, batch in self._encode(whole):

@@ -6,7 +6,7 @@ a record stands in `batches`. The caller makes `out` large enough for anything.
 
 import numpy as np
 
-from headwater.compiled import kernel
+from headwater.jit import kernel
 
 
 @kernel

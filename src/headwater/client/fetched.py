@@ -1,4 +1,4 @@
-"""What an answer to Fetch holds: whole batches, and which of them count."""
+"""The batches of a Fetch response: which are whole, and which of them count."""
 
 from collections.abc import Iterator
 
@@ -45,11 +45,12 @@ def whole_batches(data: memoryview | None) -> Iterator[tuple[BatchHeader, memory
 
 
 class Aborted:
-    """Which batches of one answer belong to transactions that were aborted."""
+    """Which batches of one response belong to transactions that were aborted."""
 
     def __init__(self, transactions: list[FetchResponseAbortedTransaction]) -> None:
         self._later = sorted(
-            ((each.first_offset, each.producer_id) for each in transactions), reverse=True
+            ((transaction.first_offset, transaction.producer_id) for transaction in transactions),
+            reverse=True,
         )
         self._producers: set[int] = set()  # those in an aborted transaction, at this batch
 

@@ -1,4 +1,4 @@
-"""Reading in bulk: offsets of partitions, and their records as Arrow."""
+"""The bulk consumer: offsets of partitions, and their records as Arrow."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,13 +13,13 @@ from headwater.client.offsets import (
     UNCOMMITTED,
     list_offsets,
 )
+from headwater.client.range_fetcher import RangeFetcher
 from headwater.client.sending import TopicPartition
-from headwater.client.stretch import Stretch
 from headwater.errors import MalformedMessage
 from headwater.protocol.records import Record, records_of
 from headwater.settings import ClientSettings
 
-if TYPE_CHECKING:  # Arrow and numba are loaded by who reads, not by who asks for offsets
+if TYPE_CHECKING:  # Arrow and numba are loaded to read records, not to look up offsets
     import pyarrow as pa
 
 __all__ = ["DEFAULT_COLUMNS", "EARLIEST", "LATEST", "Fetcher", "Isolation"]
@@ -72,12 +72,12 @@ class Fetcher:
         return [name for name in names if pattern.fullmatch(name)]
 
     def offsets(self, partitions: Iterable[TopicPartition], at: int) -> dict[TopicPartition, int]:
-        """Where the partitions begin (EARLIEST) or end (LATEST; the last stable offset for who
-        reads committed records), or the first offset whose record has this time (milliseconds) or
-        a later one; the end if there is none.
+        """Where the partitions begin (EARLIEST) or end (LATEST; the last stable offset for a
+        reader of committed records), or the first offset whose record has this time
+        (milliseconds) or a later one; the end if there is none.
         """
         found = list_offsets(self._cluster, partitions, at, self._isolation)
-        late = [place for place, offset in found.items() if offset == NONE_THEN]
+        late = [partition for partition, offset in found.items() if offset == NONE_THEN]
         return found | list_offsets(self._cluster, late, LATEST, self._isolation)
 
     def read(
@@ -91,14 +91,14 @@ class Fetcher:
     ) -> "Iterator[pa.RecordBatch]":
         """All records with start <= offset < end, in order, each once, some MiB at a time.
 
-        `end` is one that `offsets` has told; who asks for more waits for it to be written. Raises
-        DataLost if the log does not have all of the stretch (what compaction has removed is not
-        lost), MalformedMessage at a batch that is damaged. What was given before stands.
+        `end` is one that `offsets` has returned; a larger one waits for its record to be written.
+        Raises DataLost if the log does not have all of the range (what compaction has removed is
+        not lost), MalformedMessage at a batch that is damaged. What was yielded before is valid.
         """
         from headwater.client.arrow import to_arrow
 
-        stretch = Stretch(self._cluster, topic, partition, start, end, self._isolation)
-        for fetched in stretch.fetch():
+        fetcher = RangeFetcher(self._cluster, topic, partition, start, end, self._isolation)
+        for fetched in fetcher.fetch():
             try:
                 yield from to_arrow(fetched.data, fetched.batches, start, end, columns)
             except MalformedMessage as error:
@@ -108,11 +108,11 @@ class Fetcher:
 
     def records(self, topic: str, partition: int, start: int, end: int) -> Iterator[Record]:
         """As `read`, one at a time: for a screenful of records, without loading Arrow and numba."""
-        stretch = Stretch(self._cluster, topic, partition, start, end, self._isolation)
-        for fetched in stretch.fetch():
-            for header, place in fetched.batches:
+        fetcher = RangeFetcher(self._cluster, topic, partition, start, end, self._isolation)
+        for fetched in fetcher.fetch():
+            for header, position in fetched.batches:
                 try:
-                    for record in records_of(fetched.data[place : place + header.size_bytes]):
+                    for record in records_of(fetched.data[position : position + header.size_bytes]):
                         if start <= record.offset < end:
                             yield record
                 except MalformedMessage as error:

@@ -1,4 +1,4 @@
-"""Offsets of a group, kept by who is no member of it.
+"""Offsets of a group, committed by a client that is no member of it.
 
 Headwater's own positions lie elsewhere, with the data that they belong to. These are for others to
 see: `headwater group describe` and every Kafka tool take the lag of a reader from them.
@@ -102,10 +102,10 @@ class GroupOffsets:
         )
         self._refuse([("", answer.error_code), *_codes(answer)])
         return {
-            (topic.name, each.partition_index): each.committed_offset
+            (topic.name, partition.partition_index): partition.committed_offset
             for topic in answer.topics
-            for each in topic.partitions
-            if each.committed_offset >= 0
+            for partition in topic.partitions
+            if partition.committed_offset >= 0
         }
 
     def _refuse(self, codes: Iterable[tuple[str, int]]) -> None:
@@ -129,10 +129,10 @@ def _commits(offsets: Mapping[TopicPartition, int]) -> list[OffsetCommitRequestT
 
 def _codes(answer: OffsetCommitResponse | OffsetFetchResponse) -> Iterator[tuple[str, int]]:
     for topic in answer.topics:
-        for each in topic.partitions:
-            yield topic.name, each.error_code
+        for partition in topic.partitions:
+            yield topic.name, partition.error_code
 
 
 def _for_patience(codes: Iterable[tuple[str, int]]) -> int:
-    """The first that another attempt may mend; a topic that is not there is not awaited."""
+    """The first that a retry may fix; a topic that does not exist is not awaited."""
     return next((code for _, code in codes if code in RETRIABLE and code not in _OF_TOPICS), 0)

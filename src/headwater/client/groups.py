@@ -28,7 +28,7 @@ SHARE: Final = "share"
 
 @dataclass(frozen=True, slots=True)
 class ListedGroup:
-    """A group as its coordinator lists it. An older broker tells no state, or no kind: ""."""
+    """A group as its coordinator lists it. An older broker reports no state, or no kind: ""."""
 
     name: str
     state: str  # "stable", "empty", "preparingrebalance" …
@@ -46,10 +46,12 @@ def list_groups(cluster: Cluster) -> list[ListedGroup]:
                 f"cannot list the groups of {address}", detail=error_name(answer.error_code)
             )
         found += [
-            ListedGroup(each.group_id, each.group_state.lower(), each.group_type.lower(), address)
-            for each in answer.groups
+            ListedGroup(
+                group.group_id, group.group_state.lower(), group.group_type.lower(), address
+            )
+            for group in answer.groups
         ]
-    return sorted(found, key=lambda each: each.name)
+    return sorted(found, key=lambda group: group.name)
 
 
 def committed_offsets(
@@ -59,9 +61,9 @@ def committed_offsets(
     coordinator, is left out.
     """
     by_coordinator: dict[str, list[str]] = {}
-    for each in groups:
-        if each.kind != SHARE:
-            by_coordinator.setdefault(each.coordinator, []).append(each.name)
+    for group in groups:
+        if group.kind != SHARE:
+            by_coordinator.setdefault(group.coordinator, []).append(group.name)
     return {
         name: offsets
         for address, names in by_coordinator.items()
@@ -86,10 +88,10 @@ def _committed_at(
                 yield (
                     group.group_id,
                     {
-                        (topic.name, each.partition_index): each.committed_offset
+                        (topic.name, partition.partition_index): partition.committed_offset
                         for topic in group.topics
-                        for each in topic.partitions
-                        if each.committed_offset >= 0 and not each.error_code
+                        for partition in topic.partitions
+                        if partition.committed_offset >= 0 and not partition.error_code
                     },
                 )
 
@@ -104,10 +106,10 @@ def _one_by_one(
             yield (
                 name,
                 {
-                    (topic.name, each.partition_index): each.committed_offset
+                    (topic.name, partition.partition_index): partition.committed_offset
                     for topic in answer.topics
-                    for each in topic.partitions
-                    if each.committed_offset >= 0 and not each.error_code
+                    for partition in topic.partitions
+                    if partition.committed_offset >= 0 and not partition.error_code
                 },
             )
 
@@ -121,7 +123,7 @@ def _asked(
     first: int,
     last: int,
 ) -> _Response:
-    """A connection that had ended meanwhile, as idle ones do, is made anew once."""
+    """A connection that had ended meanwhile, as idle ones do, is made again once."""
     for attempt in range(2):
         connection = None
         try:

@@ -1,7 +1,6 @@
-"""How clients prove to a broker who they are: [client] and -X as librdkafka's properties, and the
-same for a socket of our own.
+"""Authentication of clients: [client] and -X as librdkafka's properties, and for our own socket.
 
-A password is never an argument of a command, which everybody on the machine could read: it comes
+A password is never an argument of a command, which every user of the machine could read: it comes
 from the environment, from a file, or is asked for at the terminal.
 """
 
@@ -15,7 +14,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from headwater.broker.security import scram
 from headwater.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
@@ -23,6 +21,7 @@ from headwater.errors import (
     MalformedMessage,
     RequestRefused,
 )
+from headwater.protocol import scram
 from headwater.protocol.messages.sasl_authenticate import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
@@ -66,9 +65,9 @@ def properties_of(settings: ClientSettings) -> dict[str, Any]:
 
 
 def with_password(settings: ClientSettings) -> ClientSettings:
-    """For a process that logs in many times: a password that is nowhere is asked for once."""
-    is_known = settings.password is not None or settings.password_file is not None
-    if settings.username is None or settings.token_file is not None or is_known:
+    """For a process that logs in many times: asks once for a password that is not configured."""
+    has_password = settings.password is not None or settings.password_file is not None
+    if settings.username is None or settings.token_file is not None or has_password:
         return settings
     return dataclasses.replace(settings, password=Secret(_password(settings)))
 

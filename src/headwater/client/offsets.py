@@ -35,7 +35,7 @@ def list_offsets(
     """
     wanted = set(partitions)
     found: dict[TopicPartition, int] = {}
-    patience = cluster.patience("the offsets of partitions cannot be told")
+    patience = cluster.patience("the offsets of partitions cannot be read")
     reason = ""
     while wanted:
         _know_leaders(cluster, wanted)
@@ -52,12 +52,12 @@ def list_offsets(
                     cluster.lose(connection)
                 continue
             for topic in answer.topics:
-                for each in topic.partitions:
-                    if each.error_code in RETRIABLE:
-                        reason = f"{topic.name}: {error_name(each.error_code)}"
-                    elif (topic.name, each.partition_index) in wanted:
-                        refuse(each.error_code, topic.name)
-                        found[topic.name, each.partition_index] = each.offset
+                for partition in topic.partitions:
+                    if partition.error_code in RETRIABLE:
+                        reason = f"{topic.name}: {error_name(partition.error_code)}"
+                    elif (topic.name, partition.partition_index) in wanted:
+                        refuse(partition.error_code, topic.name)
+                        found[topic.name, partition.partition_index] = partition.offset
         if wanted & found.keys():
             patience.progressed()
         wanted -= found.keys()

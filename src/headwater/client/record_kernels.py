@@ -7,14 +7,14 @@ varints, a length of -1 is null):
     length │ int8 attributes │ timestamp delta │ offset delta │ key length │ key
            │ value length │ value │ number of headers │ (name length, name, length, value)…
 
-All in one file, for numba's cache of compiled code does not hear of changes in another one.
+All in one file, for numba's cache of compiled code does not see changes in another one.
 """
 
 from typing import Final
 
 import numpy as np
 
-from headwater.compiled import kernel
+from headwater.jit import kernel
 
 BROKEN: Final = -1
 NO_TIME: Final = -(1 << 63)
@@ -29,7 +29,7 @@ _MAX_TIME_MS: Final = (1 << 63) // 1000 - 1  # what fits as microseconds
 
 @kernel
 def _varlong(data, at, end):
-    """(value, the place behind it), the place being -1 if there is no whole one."""
+    """(value, the position behind it), the position being -1 if there is no whole one."""
     if at < end:  # most of them are one byte
         first = np.int64(data[np.uint64(at)])
         if first < 128:
@@ -50,7 +50,7 @@ def _varlong(data, at, end):
 
 @kernel
 def _skip_headers(data, at, end):
-    """(how many, where the first is), the place being -1 unless they end where the record does."""
+    """(how many, position of the first or -1 unless they end where the record does)."""
     count, at = _varlong(data, at, end)
     if at < 0 or count > end - at:
         return np.int64(0), np.int64(BROKEN)
@@ -70,7 +70,7 @@ def index_records(
     data, at, end, count, base_offset, last_delta, base_ms, is_append, append_ms, start, stop,
     row, offsets, times, key_at, key_bytes, value_at, value_bytes, header_at, headers,
 ):  # fmt: skip
-    """Finds the records of data[at:end] that have start <= offset < stop: their places go to the
+    """Finds the records of data[at:end] that have start <= offset < stop: their positions go to the
     arrays from `row` on, times in microseconds. Gives the row behind the last, or BROKEN.
 
     `is_append`: all of them have the time `append_ms`.
@@ -128,8 +128,8 @@ def index_records(
 
 @kernel
 def index_headers(data, first, last, header_at, headers, to, name_at, name_bytes, at_, size_):
-    """The places of the names and values of the headers of the rows from `first` to `last`; these
-    have been found whole by index_records. Gives the place behind the last header.
+    """The positions of the names and values of the headers of the rows from `first` to `last`;
+    index_records has found these whole. Gives the position behind the last header.
     """
     for row in range(first, last):
         at = np.int64(header_at[row])

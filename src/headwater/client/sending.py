@@ -1,9 +1,9 @@
-"""Batches on their way to the leaders of their partitions: each is stored once, in its order.
+"""In-flight batches to the leaders of their partitions: each is stored once, in its order.
 
-A leader has up to five requests before it answers the first (as many as a partition remembers
-batches of a producer, so that a repetition is known as one). If anything goes wrong, nothing new
-is sent until all answers are there or their connections lost; then what was not acknowledged goes
-out again, with the same bytes and sequences.
+A leader has up to five requests in flight (as many batches of a producer as a partition tracks, so
+that a retry is recognised as one). If anything goes wrong, nothing new is sent until all responses
+are there or their connections lost; then what was not acknowledged is sent again, with the same
+bytes and sequences.
 """
 
 from collections import deque
@@ -40,7 +40,7 @@ _ALREADY_STORED: Final = ErrorCode.DUPLICATE_SEQUENCE_NUMBER
 FENCED: Final = (
     ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.PRODUCER_FENCED,
-    # The id that we had has been replaced, or forgotten.
+    # The id that we had has been replaced, or has expired.
     ErrorCode.INVALID_PRODUCER_ID_MAPPING,
     ErrorCode.UNKNOWN_PRODUCER_ID,
 )
@@ -80,13 +80,13 @@ class _Partition:
         self.topic, self.partition = at
         self.batches: list[_Batch] = []  # not stored yet, in the order of their sequences
         self.sent = 0  # how many of them have been, in this round
-        self.next_offset = -1  # behind what is stored, as far as the leader has told
+        self.next_offset = -1  # behind what is stored, as far as the leader has reported
         for builder in builders:
             self.batches.append(_Batch(builder, sequence))
             # Sequences wrap after 2^31 - 1 to 0.
             sequence = (sequence + builder.count) & 0x7FFFFFFF
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         self.batches = [batch for batch in self.batches if not batch.is_stored]
         self.sent = 0
 
@@ -107,8 +107,8 @@ def send(
     batches: dict[TopicPartition, tuple[list[Batch], int]],
 ) -> dict[TopicPartition, int]:
     """Returns when all is stored; `batches` has the first sequence beside each partition's list.
-    The answer is the offset behind the last record of each partition; -1 if it was not told,
-    because a repetition came too late.
+    The result is the offset behind the last record of each partition; -1 if the leader did not
+    report it, because a retry came too late.
 
     Raises Fenced, RequestRefused, or BrokerUnreachable after the cluster's patience without
     progress; then some may be stored.
@@ -116,20 +116,22 @@ def send(
     everything = partitions = [_Partition(at, *given) for at, given in batches.items()]
     patience = cluster.patience("the records do not get to their topics")
     while partitions:
-        left = sum(len(each.batches) for each in partitions)
+        left = sum(len(partition.batches) for partition in partitions)
         round_ = _Round(cluster, producer, partitions)
         reason = round_.run()
-        for each in partitions:
-            each.begin_anew()
-        partitions = [each for each in partitions if each.batches]
+        for partition in partitions:
+            partition.reset()
+        partitions = [partition for partition in partitions if partition.batches]
         if not partitions:
             break
-        if sum(len(each.batches) for each in partitions) < left:
+        if sum(len(partition.batches) for partition in partitions) < left:
             patience.progressed()
         patience.wait(reason)
         if round_.is_metadata_old:
-            cluster.refresh({each.topic for each in partitions})
-    return {(each.topic, each.partition): each.next_offset for each in everything}
+            cluster.refresh({partition.topic for partition in partitions})
+    return {
+        (partition.topic, partition.partition): partition.next_offset for partition in everything
+    }
 
 
 class _Round:
@@ -163,11 +165,11 @@ class _Round:
     def _assign(self, partition: _Partition) -> None:
         address = self._cluster.leader(partition.topic, partition.partition)
         if address is None:
-            known = self._cluster.partitions(partition.topic)
-            if partition.partition >= known:
+            count = self._cluster.partitions(partition.topic)
+            if partition.partition >= count:
                 raise RequestRefused(
                     f"topic {partition.topic} has no partition {partition.partition}",
-                    detail=f"it has {known}",
+                    detail=f"it has {count}",
                 )
             address = self._cluster.leader(partition.topic, partition.partition)
         if address is None:
@@ -263,11 +265,11 @@ class _Round:
         if code in (ErrorCode.NONE, _ALREADY_STORED):
             batch.is_stored = True
             # The answers of a partition come in the order of its batches.
-            is_told = result.base_offset >= 0
-            partition.next_offset = result.base_offset + batch.builder.count if is_told else -1
+            is_reported = result.base_offset >= 0
+            partition.next_offset = result.base_offset + batch.builder.count if is_reported else -1
             return
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            first = next(each for each in partition.batches if not each.is_stored)
+            first = next(other for other in partition.batches if not other.is_stored)
             if first is not batch:
                 self._trouble = self._trouble or error_name(code)  # it came behind one in trouble
                 return

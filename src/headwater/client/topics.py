@@ -1,4 +1,4 @@
-"""Creating and deleting topics, and what one is set to."""
+"""Creates and deletes topics, and reads their settings."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -63,13 +63,13 @@ def ensure_topics(
             )
             answer = cluster.ask_any(request, CreateTopicsResponse, patience, first=4, last=7)
             reason = ""
-            for each in answer.topics:
-                if each.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-                    wanted.pop(each.name, None)
-                elif each.error_code in RETRIABLE:
-                    reason = error_name(each.error_code)
+            for result in answer.topics:
+                if result.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                    wanted.pop(result.name, None)
+                elif result.error_code in RETRIABLE:
+                    reason = error_name(result.error_code)
                 else:
-                    raise _refused(each)
+                    raise _refused(result)
             if wanted:
                 patience.wait(reason)
     finally:
@@ -94,7 +94,7 @@ def delete_topic(
     try:
         while True:
             answer = cluster.ask_any(request, DeleteTopicsResponse, patience, first=1, last=6)
-            codes = {each.error_code for each in answer.responses}
+            codes = {response.error_code for response in answer.responses}
             if codes <= {ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}:
                 return
             (code, *_) = codes - {ErrorCode.NONE}
@@ -106,7 +106,7 @@ def delete_topic(
 
 
 def topic_configs(cluster: Cluster, topic: str) -> dict[str, str]:
-    """What the topic is set to, defaults included; nothing if it may not be known."""
+    """What the topic is set to, defaults included; nothing if we may not read it."""
     request = DescribeConfigsRequest(
         resources=[
             DescribeConfigsRequestDescribeConfigsResource(
@@ -114,14 +114,14 @@ def topic_configs(cluster: Cluster, topic: str) -> dict[str, str]:
             )
         ]
     )
-    patience = cluster.patience(f"the settings of topic {topic} are not told")
+    patience = cluster.patience(f"the settings of topic {topic} cannot be read")
     answer = cluster.ask_any(request, DescribeConfigsResponse, patience, first=1, last=4)
     return {
-        each.name: each.value
+        config.name: config.value
         for result in answer.results
         if not result.error_code
-        for each in result.configs
-        if each.value is not None
+        for config in result.configs
+        if config.value is not None
     }
 
 

@@ -1,9 +1,9 @@
-"""Writing in transactions: all records of one are seen, or none; whoever comes later goes first.
+"""The transactional producer: all records of a transaction are visible, or none; fences zombies.
 
 KIP-890 (transaction.version 2, Kafka 4.0): a partition joins the transaction with its first batch,
 and each end gives the producer the next epoch. A transaction is then one Produce for each request
 full of batches and one EndTxn, and a batch that is late by a transaction is refused. Brokers from
-before are told of partitions by AddPartitionsToTxn, and the epoch stays.
+before get the partitions by AddPartitionsToTxn, and the epoch stays.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ from headwater.protocol.messages.init_producer_id import (
 from headwater.settings import ClientSettings
 
 _EPOCH_PER_TRANSACTION: Final = 2  # level of transaction.version (KIP-890)
-# Produce 12 and EndTxn 5 say that the client knows KIP-890. (Produce 13 names topics by id.)
+# Produce 12 and EndTxn 5 mean that the client supports KIP-890. (Produce 13 names topics by id.)
 _PRODUCE_LAST, _PRODUCE_LAST_BEFORE = 12, 11
 _END_LAST, _END_LAST_BEFORE = 5, 4
 
@@ -66,7 +66,7 @@ class TransactionalProducer:
         self._sequences: dict[TopicPartition, int] = {}  # the next, in this epoch
         self._added: set[TopicPartition] = set()  # to the transaction, if they have to be
         self._is_open = False
-        self._is_unsure = False  # a send failed: who knows what was stored
+        self._is_unsure = False  # a send failed: some of it may be stored
 
     def __enter__(self) -> Self:
         return self
@@ -94,8 +94,8 @@ class TransactionalProducer:
         """Writes the batches, inside of the transaction that is open, else of a new one.
 
         Returns when all of them are stored: the offset behind the last record of each partition
-        (-1: nobody told). The order is kept within a partition. Batches without records are left
-        out.
+        (-1: not reported). The order is preserved within a partition. Batches without records are
+        left out.
         """
         assert self._producer_id >= 0, "fence() comes first"
         assert not self._is_unsure, "after an error the transaction can only be aborted"
@@ -140,7 +140,7 @@ class TransactionalProducer:
             return
         self._end(committed=False)
         if self._is_unsure and not self._has_own_epoch:
-            # Which sequence is the next, nobody knows. A new epoch begins with 0 (KIP-360).
+            # The next sequence is undetermined. A new epoch begins with 0 (KIP-360).
             self._initialise(self._producer_id, self._epoch)
         self._is_unsure = False
 
@@ -220,7 +220,7 @@ class TransactionalProducer:
             last=last,
         )
         if committed and answer.error_code == ErrorCode.INVALID_TXN_STATE:
-            # Kafka's word if somebody who took over has ended it just now.
+            # Kafka's code if another producer that took over has ended it just now.
             raise fenced(self._transactional_id, answer.error_code)
         if answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR:
             raise BrokerUnreachable("the broker failed to end the transaction")

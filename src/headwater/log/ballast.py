@@ -1,4 +1,4 @@
-"""Room on the disk that is held back for deletions.
+"""The ballast: room on the disk that is reserved for deletions.
 
 Whatever deletes writes first: a line of the catalog, a checkpoint. On a full disk it could not, and
 nothing would ever leave the disk. Therefore a file lies in the data directory that makes way for

@@ -1,9 +1,10 @@
-"""What exists: topics with their ids, sizes and settings, the broker's own counters, and the
-documents that other parts keep here (users, ACLs, quotas, settings of groups).
+"""The catalog: topics with their settings, the broker's counters, and documents of other parts.
+
+The documents are users, ACLs, quotas and settings of groups.
 
 A journal of JSON lines, appended and synced before a change takes effect, read whole at start. A
 last line that a crash tore is dropped: its change was never answered. When most lines are history
-the file is written anew.
+the file is written again.
 """
 
 import logging
@@ -72,7 +73,7 @@ class Catalog:
             self._load()
         if not self.cluster_id:
             self._append({"cluster": uuid4().hex[:22]})
-        documents = sum(len(each) for each in self.documents.values())
+        documents = sum(len(stored) for stored in self.documents.values())
         if self._lines > 2 * (len(self.topics) + documents) + 100:
             self._rewrite()
 
@@ -92,7 +93,7 @@ class Catalog:
         self._append({"deleted": name})
 
     def put(self, kind: str, changes: dict[str, Any]) -> None:
-        """Stores documents, all of them or none; None in place of one deletes it."""
+        """Stores documents, all of them or none; None deletes one."""
         self._append({"documents": kind, "changes": changes})
 
     def next_leader_epoch(self) -> None:
@@ -147,9 +148,9 @@ class Catalog:
                 topic = topics.pop(name)
                 del by_id[topic.id]
             case {"documents": kind, "changes": changes}:
-                kept = {**self.documents.get(kind, {}), **changes}
-                kept = {key: value for key, value in kept.items() if value is not None}
-                self.documents = {**self.documents, kind: kept}
+                stored = {**self.documents.get(kind, {}), **changes}
+                stored = {key: value for key, value in stored.items() if value is not None}
+                self.documents = {**self.documents, kind: stored}
             case {"producer_ids": int(reserved)}:
                 self._producer_ids_reserved = reserved
             case {"leader_epoch": int(epoch)}:
@@ -189,7 +190,7 @@ class Catalog:
             {"leader_epoch": self.leader_epoch},
             {"producer_ids": self._producer_ids_reserved},
             *(_line_of(topic) for topic in self.topics.values()),
-            *({"documents": kind, "changes": each} for kind, each in self.documents.items()),
+            *({"documents": kind, "changes": stored} for kind, stored in self.documents.items()),
         ]
         data = b"".join(orjson.dumps(line) + b"\n" for line in lines)
         self._files.write_atomically(self._path, data)
@@ -197,9 +198,7 @@ class Catalog:
 
 
 def _checked(topic: Topic) -> Topic:
-    """Before it is written, and when it is read: the file may be of a backup that somebody else
-    made.
-    """
+    """Before it is written, and when it is read: the file may be of a backup from elsewhere."""
     name, partitions, configs = topic.name, topic.partitions, topic.configs
     if (
         not isinstance(name, str)
@@ -207,7 +206,7 @@ def _checked(topic: Topic) -> Topic:
         or type(partitions) is not int
         or not 1 <= partitions <= MAX_PARTITIONS
         or not isinstance(configs, dict)
-        or not all(isinstance(each, str) for each in configs.values())
+        or not all(isinstance(value, str) for value in configs.values())
     ):
         raise CorruptLog(
             "the catalog names a topic that cannot be one", detail=f"{name!r:.300}, {partitions!r}"

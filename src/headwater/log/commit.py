@@ -1,14 +1,15 @@
-"""One commit of one partition: what was pending goes into the segment files.
+"""One commit of one partition: the pending appends go into the segment files.
 
 Runs in a committing thread. It changes nothing that the event loop reads: it works on copies, and
-the partition takes over what came of it (`PartitionLog._finish`).
+the partition takes over the result (`PartitionLog._finish`).
 """
 
+import asyncio
 import errno
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from headwater.errors import StorageFailed
 from headwater.log import segment as segments_on_disk
@@ -24,12 +25,33 @@ from headwater.protocol.records import NO_TIMESTAMP, BatchHeader
 
 _RELATIVE_OFFSET_MAX = 2**31 - 1
 
-# Told once what became of an append: None when it is durable.
+T = TypeVar("T")
+
+# Called once with the outcome of an append: None when it is durable.
 Done = Callable[[StorageFailed | None], None]
 
 
+def when_durable(append: Callable[[Done], T]) -> asyncio.Future[T]:
+    """What `append` returns, as soon as the log has called the `Done` that it gets. On the event
+    loop. Fails with StorageFailed; what `append` itself raises is raised here.
+    """
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    result: Any = None
+
+    def done(error: StorageFailed | None) -> None:
+        if future.cancelled():
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    result = append(done)
+    return future
+
+
 class Append(NamedTuple):
-    """A batch waiting to be committed; without one, a wish: wait until here, or begin a segment."""
+    """A batch that waits for its commit. Without one: a wait until here, or a new segment."""
 
     batch: Batch | None
     done: Done
@@ -73,26 +95,28 @@ class Commit:
     def write(self) -> None:
         """Writes everything, without a last sync. Sets `error` instead of raising."""
         try:
-            if self.storage.is_short and any(each.batch for each in self.appends):
+            if self.storage.is_short and any(append.batch for append in self.appends):
                 raise OSError(errno.ENOSPC, "the disk is full; what is left is for deletions")
             if self.is_broken or (self.active is not None and self.active.sync_error is not None):
-                mend(self.storage, self.directory, self.active, self.end_offset)
+                repair(self.storage, self.directory, self.active, self.end_offset)
             self._write()
         except OSError as error:
             self.error = error
-        except Exception as error:  # a bug must not leave producers waiting for ever
+        except Exception as error:  # a bug must not leave producers waiting indefinitely
             self.error = OSError(f"internal: {error!r}")
             raise
 
     def _write(self) -> None:
-        first = next((each.batch.header.base_offset for each in self.appends if each.batch), -1)
+        first = next(
+            (append.batch.header.base_offset for append in self.appends if append.batch), -1
+        )
         active = self.active
         if active is None and first >= 0:
             active = self._first_segment(first)
         if active is None:
             return
         if first >= 0:
-            self._note_epoch(first)
+            self._record_epoch(first)
         segment, written = active, replace(active.written)
         self.written.append((segment, written))
         run: list[Append] = []
@@ -117,26 +141,26 @@ class Commit:
         self._write_run(segment, written, run)
 
     def _write_run(self, segment: Segment, written: Written, run: list[Append]) -> None:
-        batches = [each.batch for each in run if each.batch]
+        batches = [append.batch for append in run if append.batch]
         if not batches:
             return
         start_offset = batches[0].header.base_offset
         self.boundaries.append((start_offset, segment, written.size_bytes))
         interval_bytes = self.config.index_interval_bytes
         segments_on_disk.write(self.storage, segment, written, batches, interval_bytes)
-        aborted = [each.aborted for each in run if each.aborted]
+        aborted = [append.aborted for append in run if append.aborted]
         transactions.append(self.storage, segment, written, aborted)
         self.has_aborted = bool(aborted)
 
     def _write_snapshot(self, offset: int, appends: list[Append]) -> None:
         """The producers as of a new segment's first offset.
 
-        The segments in front of it may be deleted; what is left then does not tell of them.
+        The segments in front of it may be deleted; the rest does not have these producers.
         """
         producers = self.producers.copy()
-        for each in appends:
-            if each.batch and each.producer:
-                producers.put(each.batch.header.producer_id, each.producer)
+        for append in appends:
+            if append.batch and append.producer:
+                producers.put(append.batch.header.producer_id, append.producer)
         snapshots.write_at_roll(self.storage.files, self.directory, offset, producers)
 
     def _first_segment(self, base_offset: int) -> Segment:
@@ -163,25 +187,25 @@ class Commit:
             )
         )
 
-    def _note_epoch(self, offset: int) -> None:
-        """The first append under a new leader epoch is remembered for the clients."""
+    def _record_epoch(self, offset: int) -> None:
+        """The first append under a new leader epoch is recorded for the clients."""
         if self.epochs.latest != self.leader_epoch:
             epochs = self.epochs.assign(self.leader_epoch, offset)
             epochs.save(self.storage.files, self.directory)
             self.epochs = epochs  # only now: a failed save is tried again
 
 
-def mend(storage: Storage, directory: str, active: Segment | None, end_offset: int) -> None:
-    """Takes away what a failed commit left, and makes good a failed sync, before anything else is
-    written.
+def repair(storage: Storage, directory: str, active: Segment | None, end_offset: int) -> None:
+    """Removes what a failed commit left, and writes again what a failed sync may have lost, before
+    anything else is written.
     """
     if not os.path.isdir(directory):
         return
-    keep = -1 if active is None else active.base_offset
+    active_base = -1 if active is None else active.base_offset
     later: list[str] = []
     for name in storage.files.listdir(directory):
         base, _, suffix = name.partition(".")
-        is_new = suffix in ("log", "index", "timeindex", "txnindex") and int(base) > keep
+        is_new = suffix in ("log", "index", "timeindex", "txnindex") and int(base) > active_base
         if is_new or snapshots.is_behind(name, end_offset):
             storage.open_files.forget(f"{directory}/{name}")
             if suffix == "txnindex":  # a log that comes back must not come without it

@@ -83,12 +83,12 @@ class Committer:
                 self._take_more(commits)
             try:
                 self._commit(commits, root_fd)
-            except Exception as error:  # a bug: nobody may take what was not synced for durable
+            except Exception as error:  # a bug: what was not synced must not count as durable
                 log.exception("a commit failed")
                 for commit in commits:
                     commit.error = commit.error or OSError(f"internal: {error!r}")
             self._on_loop(self._finish, commits)
-            del first, commits  # a parked thread must not keep requests' buffers alive
+            del first, commits  # an idle thread must not hold requests' buffers in memory
 
     def _take_more(self, commits: list[Commit]) -> None:
         while len(commits) < SYNC_TOGETHER_MAX:

@@ -1,7 +1,7 @@
 """The settings of a topic: Kafka's names, types and defaults, and what Headwater adds.
 
 A setting that Kafka has and this broker gives no meaning to is accepted with Kafka's checks and
-stored, so that tools which set it work; `effect` tells which ones those are.
+stored, so that tools which set it work; `effect` is False for those.
 """
 
 from collections.abc import Callable, Mapping
@@ -48,8 +48,8 @@ SETTINGS: Final[dict[str, Setting]] = {
         Setting("compression.gzip.level", INT, "-1", number(-1, 9), "batches are stored as sent", effect=False),
         Setting("compression.lz4.level", INT, "9", number(1, 17), "batches are stored as sent", effect=False),
         Setting("compression.zstd.level", INT, "3", number(-131072, 22), "batches are stored as sent", effect=False),
-        Setting("delete.retention.ms", LONG, "86400000", number(0, INT64_MAX), "how long a tombstone is kept"),
-        Setting("file.delete.delay.ms", LONG, "60000", number(0, INT64_MAX), "files go once nobody reads them", effect=False),
+        Setting("delete.retention.ms", LONG, "86400000", number(0, INT64_MAX), "how long a tombstone is retained"),
+        Setting("file.delete.delay.ms", LONG, "60000", number(0, INT64_MAX), "files are removed once no consumer reads them", effect=False),
         Setting("flush.messages", LONG, str(INT64_MAX), number(1, INT64_MAX), "see headwater.durability", effect=False),
         Setting("flush.ms", LONG, str(INT64_MAX), number(0, INT64_MAX), "see headwater.durability", effect=False),
         Setting("headwater.durability", STRING, "fsync", one_of("fsync", "os"), "what an acknowledgement means: on disk (fsync), or handed to the operating system (os)"),
@@ -57,10 +57,10 @@ SETTINGS: Final[dict[str, Setting]] = {
         Setting("headwater.overload.drop", STRING, "refuse", one_of("refuse", "discard"), "with policy drop: producers get an error (refuse), or an acknowledgement (discard)"),
         Setting("headwater.overload.group", STRING, "", _any, "the group whose lag headwater.overload.policy goes by"),
         Setting("headwater.overload.policy", STRING, "buffer", one_of("buffer", "backpressure", "drop"), "when that group is too far behind: records wait on disk (buffer), producers wait (backpressure), the newest records are not taken (drop)"),
-        Setting("headwater.retention.wait.groups", LIST, "", _names, "groups that retention waits for: what they have not read is kept"),
+        Setting("headwater.retention.wait.groups", LIST, "", _names, "groups that retention waits for: what they have not read is retained"),
         Setting("index.interval.bytes", INT, "4096", number(0, INT32_MAX), "bytes between two entries of an index"),
-        Setting("local.retention.bytes", LONG, "-2", number(-2, INT64_MAX), "bytes kept on this machine once they are archived; -1: no bound, -2: as retention.bytes"),
-        Setting("local.retention.ms", LONG, "-2", number(-2, INT64_MAX), "how long records stay on this machine once they are archived; -1: for ever, -2: as retention.ms"),
+        Setting("local.retention.bytes", LONG, "-2", number(-2, INT64_MAX), "bytes retained on this machine once they are archived; -1: no bound, -2: as retention.bytes"),
+        Setting("local.retention.ms", LONG, "-2", number(-2, INT64_MAX), "how long records stay on this machine once they are archived; -1: indefinitely, -2: as retention.ms"),
         Setting("max.compaction.lag.ms", LONG, str(INT64_MAX), number(1, INT64_MAX), "how long a record may stay uncompacted"),
         Setting("max.message.bytes", INT, "1048588", number(0, INT32_MAX), "the largest batch taken"),
         Setting("message.timestamp.after.max.ms", LONG, "3600000", number(0, INT64_MAX), "how far ahead of the broker's clock a timestamp may be"),
@@ -70,8 +70,8 @@ SETTINGS: Final[dict[str, Setting]] = {
         Setting("min.compaction.lag.ms", LONG, "0", number(0, INT64_MAX), "how long a record stays uncompacted"),
         Setting("min.insync.replicas", INT, "1", number(1, INT32_MAX), "there is one replica", effect=False),
         Setting("preallocate", BOOLEAN, "false", boolean, "files grow as they are written", effect=False),
-        Setting("retention.bytes", LONG, "-1", number(-1, INT64_MAX), "bytes kept per partition; -1: no bound"),
-        Setting("retention.ms", LONG, str(WEEK_MS), number(-1, INT64_MAX), "how long records are kept; -1: for ever"),
+        Setting("retention.bytes", LONG, "-1", number(-1, INT64_MAX), "bytes retained per partition; -1: no bound"),
+        Setting("retention.ms", LONG, str(WEEK_MS), number(-1, INT64_MAX), "how long records are retained; -1: indefinitely"),
         Setting("segment.bytes", INT, "1073741824", number(1024, INT32_MAX), "a segment is sealed at this size"),
         Setting("segment.index.bytes", INT, "10485760", number(4, INT32_MAX), "a segment is sealed when its index has this size"),
         Setting("segment.jitter.ms", LONG, "0", number(0, INT64_MAX), "accepted; segments are sealed without jitter", effect=False),
@@ -96,7 +96,7 @@ class OverloadPolicy:
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """A topic's settings as the log uses them; the texts are kept in `overrides`."""
+    """A topic's settings as the log uses them; the texts are in `overrides`."""
 
     overrides: Mapping[str, str]
     cleanup_policy: frozenset[str]

@@ -1,4 +1,4 @@
-"""Leader epochs: which stretch of a log was written under which leadership (KIP-101).
+"""Leader epochs: which range of a log was written under which leadership (KIP-101).
 
 There is one broker, so the epoch only says how often it had to recover from a crash. A client that
 read records which a crash then took (possible with `headwater.durability = os`) learns from it
@@ -26,15 +26,17 @@ class LeaderEpochs(NamedTuple):
         return self.entries[-1][0] if self.entries else -1
 
     def assign(self, epoch: int, start_offset: int) -> "LeaderEpochs":
-        """From `start_offset` on it is `epoch`; what was said of offsets behind it is undone."""
-        kept = tuple(each for each in self.entries if each[1] < start_offset and each[0] < epoch)
-        return LeaderEpochs((*kept, (epoch, start_offset)))
+        """From `start_offset` on it is `epoch`; entries of offsets behind it are dropped."""
+        earlier = tuple(
+            entry for entry in self.entries if entry[1] < start_offset and entry[0] < epoch
+        )
+        return LeaderEpochs((*earlier, (epoch, start_offset)))
 
     def end_of(self, epoch: int, next_offset: int, current_epoch: int) -> tuple[int, int]:
-        """(epoch, end offset) of the largest epoch not above `epoch`; (-1, -1) if unknown."""
+        """(epoch, end offset) of the largest epoch not above `epoch`; (-1, -1) if there is none."""
         if epoch >= current_epoch:
             return current_epoch, next_offset
-        at = bisect.bisect_right(self.entries, epoch, key=lambda each: each[0])
+        at = bisect.bisect_right(self.entries, epoch, key=lambda entry: entry[0])
         # A crash may have taken the records with which a later epoch began.
         end = min(self.entries[at][1], next_offset) if at < len(self.entries) else next_offset
         if at == 0:  # before the first: it ends where the first begins, as Kafka says

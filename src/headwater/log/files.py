@@ -1,6 +1,6 @@
 """The disk, behind a seam: every byte of the log is written, synced and read through `Files`.
 
-`headwater.testing.FaultyFiles` is the other implementation; it fails and forgets on demand.
+`headwater.testing.FaultyFiles` is the other implementation; it fails and loses data on demand.
 
 `OpenFiles` bounds the number of descriptors: a log of ten thousand partitions has thirty thousand
 files, of which few are in use at a time.
@@ -98,14 +98,14 @@ class Files:
             raise OSError(number, os.strerror(number))
 
     def truncate(self, fd: int, size_bytes: int) -> None:
-        if os.fstat(fd).st_size != size_bytes:  # a journalling file system notes even no change
+        if os.fstat(fd).st_size != size_bytes:  # a journalling file system records even no change
             os.ftruncate(fd, size_bytes)
 
     def listdir(self, path: str) -> list[str]:
         return os.listdir(path)
 
     def makedirs(self, path: str) -> None:
-        """For the owner alone, as the files: the names in it tell what topics there are."""
+        """For the owner alone, as the files: the names in it are those of topics."""
         os.makedirs(path, 0o700, exist_ok=True)
 
     def rename(self, source: str, target: str) -> None:

@@ -1,12 +1,12 @@
-"""What a partition knows of its idempotent producers: enough to refuse gaps and repeats.
+"""The state of a partition's idempotent producers: enough to refuse gaps and repeats.
 
 For each producer id: its epoch, its last five batches (a client has at most five in flight), and
 where its open transaction begins. An entry is never changed, only replaced, so that a failed
 commit can put the old one back.
 
-The snapshot file beside the segments is in Kafka's format. Kafka keeps the last batch of each
+The snapshot file beside the segments is in Kafka's format. Kafka stores the last batch of each
 producer there; here a producer has an entry for each of its batches, oldest first, so that all
-five are still known after a restart. (Kafka, reading it, takes the last.)
+five are still there after a restart. (Kafka, reading it, takes the last.)
 
     int16 version (1), uint32 CRC-32C of the rest, int32 count, then for each batch
     int64 id, int16 epoch, int32 last sequence, int64 last offset, int32 offset delta,
@@ -20,9 +20,9 @@ import bisect
 import struct
 from typing import NamedTuple
 
-from headwater.errors import ApiError, CorruptLog
+from headwater.errors import CorruptLog
 from headwater.log.transactions import AbortedTransaction, OpenTransaction
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.records import (
     TRANSACTIONAL,
     BatchHeader,
@@ -86,7 +86,7 @@ class Producers:
         return copy
 
     def take_changes(self) -> "Changes":
-        """What has changed since the last call; None in place of a producer that is gone."""
+        """What has changed since the last call; None for a producer that was removed."""
         assert self._changes is not None
         changes, self._changes = self._changes, {}
         return changes
@@ -151,7 +151,7 @@ class Producers:
 
     # ── what came ──
 
-    def note(self, header: BatchHeader, now_ms: int) -> Producer:
+    def record(self, header: BatchHeader, now_ms: int) -> Producer:
         """Takes an appended batch in; gives its producer's new entry."""
         before = self.by_id.get(header.producer_id)
         earlier: tuple[SequencedBatch, ...] = ()
@@ -171,7 +171,7 @@ class Producers:
         self.put(header.producer_id, after)
         return after
 
-    def note_marker(
+    def record_marker(
         self, header: BatchHeader, marker: Marker, now_ms: int
     ) -> tuple[Producer, AbortedTransaction | None]:
         """Takes a marker in; gives the new entry, and the transaction if it aborts one.
@@ -209,8 +209,8 @@ class Producers:
     def undo(self, header: BatchHeader, before: Producer | None, now_ms: int) -> None:
         """Takes back a batch whose write failed, to the entry `before` it.
 
-        A producer that this batch was the first of stays known, as one whose next batch is this
-        one again: unknown, it might go on with the batches behind it, which are on their way.
+        A producer that this batch was the first of stays tracked, as one whose next batch is this
+        one again: untracked, it might go on with the batches behind it, which are on their way.
         """
         if before is None and header.base_sequence >= 0:
             nothing = SequencedBatch((header.base_sequence - 1) & 0x7FFFFFFF, -1, -1)
@@ -220,13 +220,13 @@ class Producers:
     def expired(self, before_ms: int) -> list[int]:
         """The producers that have sent nothing since, and have no transaction open.
 
-        Kafka goes by the records' own timestamps, and so forgets at once who copies old ones.
+        Kafka goes by the records' own timestamps, and so expires a copier of old ones at once.
         """
         found = []
-        for producer_id, each in self.by_id.items():
-            if each.seen_ms >= before_ms:
+        for producer_id, producer in self.by_id.items():
+            if producer.seen_ms >= before_ms:
                 break  # those behind it were seen later
-            if each.first_offset == NONE_OPEN:
+            if producer.first_offset == NONE_OPEN:
                 found.append(producer_id)
         return found
 
@@ -240,9 +240,9 @@ class Producers:
     def open_transactions(self) -> dict[int, OpenTransaction]:
         found = {}
         for first_offset, producer_id in self._open:
-            each = self.by_id[producer_id]
+            producer = self.by_id[producer_id]
             found[producer_id] = OpenTransaction(
-                each.epoch, first_offset, each.seen_ms, each.coordinator_epoch
+                producer.epoch, first_offset, producer.seen_ms, producer.coordinator_epoch
             )
         return found
 

@@ -1,4 +1,4 @@
-"""Opening a partition: without a scan after a clean stop, with as little as possible after a crash.
+"""Recovery of a partition: no scan after a clean stop, as little as possible after a crash.
 
 Sealed segments were synced before their successor was begun, so only the last one can be torn, and
 in it only what lies behind the recovery point (the last checkpoint). That part is read and every
@@ -8,7 +8,7 @@ The producers' state is that of the newest snapshot, brought to the end by the h
 On the way the aborted transactions are entered again whose markers no checkpoint has seen.
 
 If whole batches follow behind a damaged one, it is not a torn tail but damage, and cutting would
-take acknowledged records along: the bytes are then kept beside the segment, as `….log.<byte>.cut`.
+take acknowledged records along: the bytes are then saved beside the segment, as `….log.<byte>.cut`.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ class Opened(NamedTuple):
 
     scanned_bytes: int = 0
     to_sync: tuple[str, ...] = ()
-    is_ahead: bool = False  # of its snapshot: it knows more producers, or more of them
+    is_ahead: bool = False  # of its snapshot: it has more producers, or newer state
 
 
 def open_partition(
@@ -60,7 +60,7 @@ def open_partition(
     """Brings `partition` to the state of its files.
 
     `clean`: the last process closed the log, and `checkpoint` is where it ended. Otherwise
-    `checkpoint` is a recovery point. None: nothing is known.
+    `checkpoint` is a recovery point. None: there is none.
     """
     directory = partition.directory
     if not os.path.isdir(directory):
@@ -98,9 +98,9 @@ def open_partition(
 
 
 def _take_over_active(storage: Storage, active: Segment, checkpoint: int) -> bool:
-    """Completes what the indexes tell by the few batches behind their last entries.
+    """Completes the indexes by the few batches behind their last entries.
 
-    False: the log does not end at `checkpoint`, so whoever left it did not write all of it down.
+    False: the log does not end at `checkpoint`, so the last process did not record all of it.
     The clean stop writes a last time entry only where something came after the last checkpoint.
     """
     for path in (active.index_path, active.time_index_path):
@@ -120,7 +120,7 @@ def _take_over_active(storage: Storage, active: Segment, checkpoint: int) -> boo
                 written.max_timestamp_ms = header.max_timestamp
                 written.max_timestamp_offset = header.last_offset
     except CorruptLog:
-        return checkpoint >= active.base_offset  # who reads the batch will say so
+        return checkpoint >= active.base_offset  # a reader of the batch gets the error
     if end != checkpoint:
         log.error("%s ends at %d, not at %d; it is checked", active.log_path, end, checkpoint)
     return end == checkpoint
@@ -141,7 +141,7 @@ def _recover(
     with storage.open_files.use(active.log_path) as fd:
         for header in whole_batches(storage.files, fd, start, size_bytes, end):
             largest_bytes = max(largest_bytes, header.size_bytes)
-            segments_on_disk.note_batch(
+            segments_on_disk.record_batch(
                 active.base_offset, written, entries, header, interval_bytes
             )
             end = header.last_offset + 1
@@ -155,7 +155,7 @@ def _recover(
             # Nothing came after the last checkpoint, which has synced all of it.
             return end, Opened(size_bytes - start)
         if written.size_bytes < size_bytes:
-            _keep_if_damaged(storage.files, fd, active, written.size_bytes, size_bytes)
+            _save_if_damaged(storage.files, fd, active, written.size_bytes, size_bytes)
         # If a sync failed before the process died, the pages read well but are not on the disk.
         unsure_from = start
         if config.fsync:  # all but the last commit was synced
@@ -196,7 +196,7 @@ def _trusted_part(
     header = records.read_header(head)
     if header.base_offset != active.base_offset + entry.relative_offset:
         return nothing
-    # The entry itself is written anew by the scan, which begins with its batch.
+    # The entry itself is written again by the scan, which begins with its batch.
     written = Written(
         size_bytes=entry.position, offset_entries=count - 1, since_entry_bytes=interval_bytes + 1
     )
@@ -222,7 +222,7 @@ def _entries_upto(files: Files, fd: int, count: int, relative_offset: int) -> in
 def _trusted_times(
     storage: Storage, active: Segment, written: Written, relative_offset: int
 ) -> None:
-    """Keeps the time entries of the part in front of `relative_offset`."""
+    """Retains the time entries of the part in front of `relative_offset`."""
     with storage.open_files.use(active.time_index_path, create=True) as fd:
         for number in range(active.written.time_entries - 1, -1, -1):
             data = storage.files.pread(fd, TIME_ENTRY.size, number * TIME_ENTRY.size)
@@ -234,7 +234,7 @@ def _trusted_times(
                 written.max_timestamp_ms = written.indexed_timestamp_ms = timestamp_ms
                 written.max_timestamp_offset = active.base_offset + relative
                 break
-    with contextlib.suppress(CorruptLog):  # who reads the batch will say so
+    with contextlib.suppress(CorruptLog):  # a reader of the batch gets the error
         first = next(segments_on_disk.headers(storage, active, 0), None)
         if first is not None:
             written.first_timestamp_ms = first[1].max_timestamp
@@ -243,7 +243,7 @@ def _trusted_times(
 def _replay(
     storage: Storage, segments: list[Segment], producers: Producers, offset: int, now_ms: int
 ) -> list[AbortedTransaction]:
-    """Tells `producers` of the batches from `offset` on; gives the transactions aborted there.
+    """Replays the batches from `offset` on into `producers`; gives the transactions aborted there.
 
     Damage costs producers, not the start.
     """
@@ -258,36 +258,40 @@ def _replay(
                 if header.producer_id == NO_PRODUCER_ID:
                     continue
                 if not header.attributes & CONTROL:
-                    producers.note(header, now_ms)
+                    producers.record(header, now_ms)
                     continue
                 batch = segments_on_disk.read_batch(storage, segment, position, header)
                 marker = records.read_marker(batch)
                 if marker is not None:
-                    _, ended = producers.note_marker(header, marker, now_ms)
+                    _, ended = producers.record_marker(header, marker, now_ms)
                     aborted += [ended] if ended else []
         except (CorruptLog, MalformedMessage, OSError) as error:
-            log.error("producers may be forgotten, a segment is unreadable: %s", error)
+            log.error(
+                "the state of producers may be incomplete, a segment is unreadable: %s", error
+            )
     return aborted
 
 
 def _renew_txn_index(
     storage: Storage, active: Segment, offset: int, aborted: list[AbortedTransaction]
 ) -> tuple[str, ...]:
-    """Enters the aborted transactions anew whose markers lie at or behind `offset`.
+    """Enters again the aborted transactions whose markers lie at or behind `offset`.
 
     Those in front of it were synced before the snapshot, or the checkpoint, of that offset was
     written. Gives the file to sync.
     """
-    kept = active.written.txn_entries
+    retained = active.written.txn_entries
     # From behind: a damaged one among those that were synced has to stay an error for readers.
-    while kept and not _is_synced(storage, active, kept - 1, offset):
-        kept -= 1
-    aborted = [each for each in aborted if each.last_offset >= active.base_offset]
-    if kept == active.written.txn_entries and not aborted:
+    while retained and not _is_synced(storage, active, retained - 1, offset):
+        retained -= 1
+    aborted = [
+        transaction for transaction in aborted if transaction.last_offset >= active.base_offset
+    ]
+    if retained == active.written.txn_entries and not aborted:
         return ()
-    segments_on_disk.cut_txn_index(storage, active, kept)
-    active.written.txn_entries = kept
-    active.synced = (*active.synced[:3], kept * transactions.ENTRY.size)
+    segments_on_disk.cut_txn_index(storage, active, retained)
+    active.written.txn_entries = retained
+    active.synced = (*active.synced[:3], retained * transactions.ENTRY.size)
     transactions.append(storage, active, active.written, aborted)
     return (active.txn_index_path,) if active.written.txn_entries else ()
 
@@ -336,14 +340,14 @@ def _holds_a_batch(data: bytes, base_offset: int) -> bool:
     return False
 
 
-def _keep_if_damaged(files: Files, fd: int, active: Segment, cut_at: int, end: int) -> None:
+def _save_if_damaged(files: Files, fd: int, active: Segment, cut_at: int, end: int) -> None:
     lost_bytes = end - cut_at
     if not _holds_a_batch(files.pread(fd, lost_bytes, cut_at), active.base_offset):
         log.warning("a torn tail is cut: %s: %d bytes at %d", active.log_path, lost_bytes, cut_at)
         return
-    kept = f"{active.log_path}.{cut_at}.cut"
-    files.write_atomically(kept, files.pread(fd, lost_bytes, cut_at))
+    saved = f"{active.log_path}.{cut_at}.cut"
+    files.write_atomically(saved, files.pread(fd, lost_bytes, cut_at))
     log.error(
-        "a damaged batch ends the log: %s at byte %d; the %d bytes behind it are kept in %s",
-        active.log_path, cut_at, lost_bytes, kept,
+        "a damaged batch ends the log: %s at byte %d; the %d bytes behind it are stored in %s",
+        active.log_path, cut_at, lost_bytes, saved,
     )  # fmt: skip

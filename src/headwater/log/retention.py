@@ -1,4 +1,4 @@
-"""Deleting what a topic need not keep any longer: whole segments, oldest first.
+"""Retention: deletes whole segments that a topic need not store any longer, oldest first.
 
 By time: a segment goes when its newest record is older than `retention.ms`. By size: while the
 partition without its oldest segment still has `retention.bytes`. The active segment may go too;
@@ -7,15 +7,15 @@ not read which the topic waits for (`headwater.retention.wait.groups`).
 
 Of an archived topic that counts for the whole log, here and in the archive. Apart from it, the
 local files of a segment go by `local.retention.ms` and `local.retention.bytes`, by the same rules,
-but not before the segment is archived; the bytes that have to wait for that are noted.
+but not before the segment is archived; the bytes that have to wait for that are counted.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
 from headwater.errors import StorageFailed
 from headwater.log import segment as segments_on_disk
 from headwater.log.archive.descriptor import ArchivedSegment
+from headwater.log.commit import when_durable
 from headwater.log.partition import PartitionLog
 from headwater.log.segment import Segment, Storage
 from headwater.log.store import LogStore
@@ -33,11 +33,11 @@ async def apply(
 ) -> dict[PartitionLog, int]:
     """Deletes what is due and not needed; how many bytes of each partition that were.
 
-    What is due and needed is noted in `store.retention_waits`, in bytes.
+    What is due and needed is recorded in `store.retention_waits`, in bytes.
     """
     starts: dict[PartitionLog, int] = {}
     for partition in partitions:
-        start = await _first_kept_offset(store, partition)
+        start = await _first_retained_offset(store, partition)
         needed = needed_from(partition)
         store.retention_waits.pop(partition, None)
         if start is None:
@@ -63,7 +63,7 @@ async def apply_locally(store: LogStore, partitions: Iterable[PartitionLog]) -> 
     for partition in partitions:
         if store.archive is None or not partition.config.remote_storage:
             continue
-        start, waiting_bytes = await _first_kept_locally(store, partition)
+        start, waiting_bytes = await _first_retained_locally(store, partition)
         if partition.deleted:
             continue
         partition.drop_local(start)
@@ -73,7 +73,9 @@ async def apply_locally(store: LogStore, partitions: Iterable[PartitionLog]) -> 
 
 
 def _bytes_before(partition: PartitionLog, start: int) -> int:
-    return sum(each.size_bytes for each in _all_segments(partition) if each.base_offset < start)
+    return sum(
+        segment.size_bytes for segment in _all_segments(partition) if segment.base_offset < start
+    )
 
 
 def _all_segments(partition: PartitionLog) -> list[Segment | ArchivedSegment]:
@@ -81,22 +83,22 @@ def _all_segments(partition: PartitionLog) -> list[Segment | ArchivedSegment]:
     return [*partition.archived_only(), *partition.segments]
 
 
-async def _first_kept_offset(store: LogStore, partition: PartitionLog) -> int | None:
+async def _first_retained_offset(store: LogStore, partition: PartitionLog) -> int | None:
     """Where the log begins without what is due; None if nothing is."""
     if "delete" not in partition.config.cleanup_policy or not partition.segments:
         return None
-    kept = await _oldest_kept(store, partition)
-    if kept is None and not partition.deleted and await _sealed_with_room(store, partition):
+    retained = await _oldest_retained(store, partition)
+    if retained is None and not partition.deleted and await _sealed_with_room(store, partition):
         # Something new may have come into it before it was sealed.
-        kept = await _oldest_kept(store, partition)
+        retained = await _oldest_retained(store, partition)
     segments = partition.segments
     if not segments:  # the topic was deleted meanwhile
         return None
-    start = (kept or segments[-1]).base_offset
+    start = (retained or segments[-1]).base_offset
     return start if start > _all_segments(partition)[0].base_offset else None
 
 
-async def _oldest_kept(
+async def _oldest_retained(
     store: LogStore, partition: PartitionLog
 ) -> Segment | ArchivedSegment | None:
     """The first segment that is not due; None if even the active one is."""
@@ -107,12 +109,12 @@ async def _oldest_kept(
     return None
 
 
-async def _first_kept_locally(store: LogStore, partition: PartitionLog) -> tuple[int, int]:
+async def _first_retained_locally(store: LogStore, partition: PartitionLog) -> tuple[int, int]:
     """Where the local log begins without what is due and archived, and how many bytes are due but
     not archived yet.
     """
     config, segments = partition.config, partition.segments
-    archived = {each.base_offset for each in partition.archived}
+    archived = {segment.base_offset for segment in partition.archived}
     start, waiting_bytes = partition.local_start_offset, 0
     async for segment, is_due in _due(
         store, segments, config.local_retention_ms, config.local_retention_bytes
@@ -132,8 +134,8 @@ async def _due(
     retention_ms: int,
     retention_bytes: int,
 ) -> AsyncIterator[tuple[Segment | ArchivedSegment, bool]]:
-    """Each segment, oldest first, with whether it need not be kept."""
-    excess_bytes = sum(each.size_bytes for each in segments) - retention_bytes
+    """Each segment, oldest first, with whether retention may delete it."""
+    excess_bytes = sum(segment.size_bytes for segment in segments) - retention_bytes
     for segment in segments:
         excess_bytes -= segment.size_bytes
         too_much = retention_bytes >= 0 and excess_bytes >= 0
@@ -151,7 +153,7 @@ async def _too_old(store: LogStore, segment: Segment | ArchivedSegment, retentio
     if newest_ms == NO_TIMESTAMP:
         try:
             newest_ms = await store.in_reader(_newest_ms, store.storage, segment)
-        except OSError:  # a file of it is gone; retention by size still takes it
+        except OSError:  # a file of it was removed; retention by size still applies
             return False
     return store.clock.now_ms() - newest_ms > retention_ms
 
@@ -173,11 +175,8 @@ async def _sealed_with_room(store: LogStore, partition: PartitionLog) -> bool:
 
 async def _sealed(store: LogStore, partition: PartitionLog) -> bool:
     """Seals the active segment; False if the disk refuses."""
-    future: asyncio.Future[StorageFailed | None] = asyncio.get_running_loop().create_future()
-
-    def done(failure: StorageFailed | None) -> None:
-        if not future.cancelled():
-            future.set_result(failure)
-
-    partition.roll(done)
-    return await future is None
+    try:
+        await when_durable(partition.roll)
+    except StorageFailed:
+        return False
+    return True

@@ -34,7 +34,7 @@ WALK_BYTES = 64 << 10
 
 
 class Batch(NamedTuple):
-    """A batch that has its place in the log and is to be written."""
+    """A batch that has its offset in the log and is to be written."""
 
     header: BatchHeader  # with the offsets that were given to it
     view: memoryview
@@ -105,7 +105,7 @@ class Segment:
         self.doomed = False  # no longer part of the log; files go with the last pin
         self.sync_lock = threading.Lock()  # for all below (syncing.py)
         self.sync_error: OSError | None = None
-        self.synced: syncing.Sizes = (0, 0, 0, 0)  # known to be on the disk
+        self.synced: syncing.Sizes = (0, 0, 0, 0)  # surely on the disk
         self.asked_after: object = None  # `Storage.failed_together` when its files were all synced
 
     def path(self, kind: str) -> str:
@@ -154,7 +154,7 @@ class IndexEntries:
     times: bytearray = field(default_factory=bytearray)
 
 
-def note_batch(
+def record_batch(
     base_offset: int,
     written: Written,
     entries: IndexEntries,
@@ -193,7 +193,7 @@ def write(
 ) -> None:
     """Appends batches behind `written` and moves it on. Nothing is synced.
 
-    On OSError the files may have grown beyond what `written` said before: `cut` mends that.
+    On OSError the files may have grown beyond what `written` said before: `cut` repairs that.
     """
     position, offsets_at, times_at = (
         written.size_bytes,
@@ -202,7 +202,7 @@ def write(
     )
     entries = IndexEntries()
     for batch in batches:
-        note_batch(segment.base_offset, written, entries, batch.header, interval_bytes)
+        record_batch(segment.base_offset, written, entries, batch.header, interval_bytes)
     with storage.open_files.use(segment.log_path) as fd:
         storage.files.pwritev(fd, [batch.view for batch in batches], position)
     _write_entries(storage, segment, entries, offsets_at, times_at)
@@ -238,7 +238,7 @@ def seal(storage: Storage, segment: Segment, written: Written) -> None:
 
 
 def write_last_time(storage: Storage, segment: Segment, written: Written) -> None:
-    """From then on the time index tells the largest timestamp. Nothing is synced."""
+    """From then on the time index has the largest timestamp. Nothing is synced."""
     entries = IndexEntries()
     times_at = written.time_entries * TIME_ENTRY.size
     _note_time(segment.base_offset, written, entries)
@@ -329,7 +329,7 @@ def in_index(
 ) -> T:
     """What `search` finds among the first `count` entries of an index; in a missing one, none.
 
-    It is not made anew: if retention is faster than the reader, nobody would ever remove it.
+    It is not created: if retention is faster than the reader, nothing would ever remove it.
     """
     try:
         with storage.opened(segment, kind) as fd:
@@ -349,17 +349,17 @@ def load_timestamps(storage: Storage, segment: Segment) -> None:
         written.max_timestamp_offset = segment.base_offset + last.relative_offset
     else:
         _find_timestamps(storage, segment)
-    with contextlib.suppress(CorruptLog):  # who reads the batch will say so
+    with contextlib.suppress(CorruptLog):  # a reader of the batch gets the error
         first = next(headers(storage, segment, 0), None)
         if first is not None:
             written.first_timestamp_ms = first[1].max_timestamp
 
 
 def _find_timestamps(storage: Storage, segment: Segment) -> None:
-    """The time index is lost, or there was nothing to enter: the batches themselves tell."""
+    """The time index is lost, or there was nothing to enter: the batches themselves have it."""
     written = segment.written
     written.is_searched = True
-    with contextlib.suppress(CorruptLog):  # who reads the batch will say so
+    with contextlib.suppress(CorruptLog):  # a reader of the batch gets the error
         for _, header in headers(storage, segment, 0):
             if header.max_timestamp > written.max_timestamp_ms:
                 written.max_timestamp_ms = header.max_timestamp
@@ -454,8 +454,8 @@ def run_from(
     entry = in_index(storage, segment, "index", index.floor_by_position, entries, limit)
     if entry.position > boundary and _is_boundary(storage, segment, entry):
         boundary, next_offset = entry.position, segment.base_offset + entry.relative_offset
-    for at, each in headers(storage, segment, boundary):
-        if at + each.size_bytes > limit:
+    for at, following in headers(storage, segment, boundary):
+        if at + following.size_bytes > limit:
             break
-        boundary, next_offset = at + each.size_bytes, each.last_offset + 1
+        boundary, next_offset = at + following.size_bytes, following.last_offset + 1
     return boundary - position, next_offset

@@ -7,7 +7,7 @@ headers behind it, so:
 
   - only one whose offset lies in the log is of use. In front of the first segment there may have
     been batches between, which would make the producer's next one look like a gap; behind the end
-    are batches that are lost, whose repetition would be taken for known.
+    are batches that are lost, whose retry would be taken for a duplicate.
   - a checkpoint removes the older ones except for the newest of them, in case its own is damaged.
 """
 
@@ -38,16 +38,16 @@ def write_at_roll(files: Files, directory: str, offset: int, producers: Producer
 
 
 def write_at_checkpoint(files: Files, directory: str, offset: int, producers: Producers) -> None:
-    """Lasting when it returns; then takes away those that nobody needs any longer."""
+    """Durable when it returns; then removes the snapshots that recovery no longer needs."""
     names = files.listdir(directory)
-    older = sorted(each for each in _offsets(names) if each < offset)
+    older = sorted(other for other in _offsets(names) if other < offset)
     if producers.by_id:
         files.write_atomically(f"{directory}/{offset:020d}.snapshot", producers.to_snapshot())
         older = older[:-1]
     else:
-        older = [each for each in _offsets(names) if each <= offset]
-    for each in older:
-        files.unlink(f"{directory}/{each:020d}.snapshot")
+        older = [other for other in _offsets(names) if other <= offset]
+    for old in older:
+        files.unlink(f"{directory}/{old:020d}.snapshot")
     for name in names:
         found = _LEFTOVER.fullmatch(name)
         if found and int(found[1]) < offset:  # a crash interrupted it

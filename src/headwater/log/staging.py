@@ -1,11 +1,11 @@
-"""The log as of one moment, beside the log: what a backup copies while the broker goes on.
+"""A snapshot of the log by hard links: what a backup copies while the broker continues.
 
 In one turn of the event loop nothing moves: what is durable then, over all partitions, is what a
-power cut in that moment would have left, and every start can begin with that. So the turn notes
+power cut in that moment would have left, and every start can begin with that. So the turn records
 how long each file is and gives it a second name (a hard link); whatever is written, deleted or
 compacted afterwards does not touch those bytes.
 
-    <data_dir>/backup-<id>.deleted/       a start removes it, if nobody did before
+    <data_dir>/backup-<id>.deleted/       a start removes it, if it is still there
       staged.json                         [[file, size in bytes], …]
       catalog.jsonl, log-start-offset-checkpoint
       orders-0/00000000000000000000.log …
@@ -18,8 +18,9 @@ import os
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from headwater.log import checkpoint, epochs, snapshots
+from headwater.log import checkpoint_file, epochs, snapshots
 from headwater.log.catalog import NAME as CATALOG
+from headwater.log.data_directory import DELETED, LOG_STARTS
 from headwater.log.index import OFFSET_ENTRY, TIME_ENTRY
 from headwater.log.transactions import ENTRY as TXN_ENTRY
 
@@ -29,16 +30,15 @@ if TYPE_CHECKING:
     from headwater.log.store import LogStore
 
 LIST = "staged.json"
-LOG_STARTS = "log-start-offset-checkpoint"
 
 Staged = list[tuple[str, int]]  # file below the directory, and how much of it
 
 
 def stage(store: "LogStore") -> str:
-    """The directory. Called on the event loop, while nobody changes the catalog or a checkpoint;
-    does not let go of the loop. Raises OSError.
+    """The directory. Called on the event loop, while nothing changes the catalog or a checkpoint;
+    does not yield to the loop. Raises OSError.
     """
-    directory = f"{store.path}/backup-{uuid4().hex}.deleted"
+    directory = f"{store.path}/backup-{uuid4().hex}{DELETED}"
     os.mkdir(directory, 0o700)
     try:
         _stage_into(directory, store)
@@ -54,12 +54,12 @@ def _stage_into(directory: str, store: "LogStore") -> None:
         if partition.segments or partition.archived:
             staged += _partition(partition, directory)
     starts = {
-        key: each.log_start_offset
-        for key, each in store.partitions.items()
-        if each.log_start_offset
+        key: partition.log_start_offset
+        for key, partition in store.partitions.items()
+        if partition.log_start_offset
     }
     catalog = store.storage.files.read(f"{store.path}/{CATALOG}")
-    for name, data in ((LOG_STARTS, checkpoint.encode(starts)), (CATALOG, catalog)):
+    for name, data in ((LOG_STARTS, checkpoint_file.encode(starts)), (CATALOG, catalog)):
         with open(f"{directory}/{name}", "wb") as file:
             file.write(data)
         staged.append((name, len(data)))

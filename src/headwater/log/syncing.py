@@ -1,4 +1,4 @@
-"""Syncs of segments: what is known to be on the disk, and what a failed sync means.
+"""Syncs of segments: which bytes are surely on the disk, and what a failed sync means.
 
 Linux reports a failed writeback once to each open file description, and counts the pages as clean
 from then on: the next sync succeeds and writes nothing. Commits and checkpoints sync the same
@@ -9,8 +9,8 @@ Therefore
     with the segment (`Segment.sync_error`): every later sync of it fails until a commit has
     written the doubtful bytes again (`segment.cut`). Only commits do so, one at a time for each
     partition: a commit that is under way can never take another one's repair for its own success.
-  - what was synced is noted by file (`Segment.synced`); all behind it is doubtful after a failure.
-  - whoever syncs the whole file system has a descriptor of its own for that (`sync_many`). Where
+  - what was synced is recorded by file (`Segment.synced`); all behind it is doubtful on failure.
+  - a sync of the whole file system uses a descriptor of its own (`sync_many`). Where
     such a call has failed, it may have had the report of other files, too: the next one counts for
     a segment only if its files have been asked by themselves since (`Segment.asked_after`).
 """
@@ -90,7 +90,7 @@ def sync_many(storage: "Storage", root_fd: int, wanted: Sequence[ToSync]) -> lis
 
     `root_fd` was open before they were written, and only the caller uses it (`Files`).
     """
-    paths = [path for each in wanted for path in each.paths]
+    paths = [path for segment in wanted for path in segment.paths]
     is_together = len(paths) >= SYNC_TOGETHER and storage.files.can_sync_together()
     if is_together and root_fd >= 0:
         try:
@@ -99,8 +99,8 @@ def sync_many(storage: "Storage", root_fd: int, wanted: Sequence[ToSync]) -> lis
             log.error("syncing %d files together failed: %s", len(paths), error)
             storage.failed_together = object()
         else:
-            return [_outcome_together(storage, each) for each in wanted]
-    return [_outcome(storage, each) for each in wanted]
+            return [_outcome_together(storage, segment) for segment in wanted]
+    return [_outcome(storage, segment) for segment in wanted]
 
 
 def _outcome_together(storage: "Storage", wanted: ToSync) -> OSError | None:
@@ -162,7 +162,7 @@ def fdatasync(storage: "Storage", segment: "Segment", kinds: Sequence[int]) -> N
 
 
 def write_doubtful_again(storage: "Storage", segment: "Segment", written: "Written") -> None:
-    """Writes what is not known to be on the disk once more, from the page cache, for a sync.
+    """Writes what may not be on the disk once more, from the page cache, for a sync.
 
     If the page cache no longer has it either, an index is cut in front of it, for an index is only
     a hint. Raises OSError if it is of the log: a start then cuts that.
@@ -212,12 +212,12 @@ def _is_whole(files: Files, fd: int, kind: int, start: int, end: int, base_offse
     if kind == LOG:
         sizes_bytes = (h.size_bytes for h in whole_batches(files, fd, start, end, base_offset))
         return sum(sizes_bytes) == end - start
-    entry = _ENTRIES[kind]
+    layout = _ENTRIES[kind]
     data = files.pread(fd, end - start, start)
-    entries = list(entry.iter_unpack(data))
+    entries = list(layout.iter_unpack(data))
     # The offset of a marker, or both columns of the others, ascend.
-    keys = [each[3:4] if kind == TXN_INDEX else each for each in entries]
-    return all(any(each) for each in keys) and all(
+    keys = [entry[3:4] if kind == TXN_INDEX else entry for entry in entries]
+    return all(any(key) for key in keys) and all(
         a < b
         for before, after in itertools.pairwise(keys)
         for a, b in zip(before, after, strict=True)

@@ -1,7 +1,7 @@
 """Finding records by time (ListOffsets). All of it runs in a worker thread.
 
 The time index leads to the neighbourhood, batch headers to the batch; only that one batch is
-decompressed and looked into. Of what is archived the descriptors tell which chunk it is; if that
+decompressed and looked into. Of what is archived the descriptors have the chunk; if that
 has to be fetched first, NotCached says so.
 """
 
@@ -42,7 +42,9 @@ def first_at_or_after(partition: PartitionLog, timestamp_ms: int) -> TimedOffset
 
 def latest_timestamp(partition: PartitionLog) -> TimedOffset | None:
     """The first record that has the largest timestamp of the partition (KIP-734)."""
-    largest_ms = max((each.max_timestamp_ms for each in partition.archived), default=NO_TIMESTAMP)
+    largest_ms = max(
+        (segment.max_timestamp_ms for segment in partition.archived), default=NO_TIMESTAMP
+    )
     for segment in partition.segments:
         segments_on_disk.load_timestamps(partition.storage, segment)
         largest_ms = max(largest_ms, segment.written.max_timestamp_ms)
@@ -54,7 +56,7 @@ def _from_time(partition: PartitionLog, timestamp_ms: int) -> Iterator[Segment]:
     local = partition.segments  # first: one that leaves them meanwhile is archived
     if partition.archive is not None:
         yield from partition.archive.chunks_at_or_after(partition, timestamp_ms)
-    elif any(each.max_timestamp_ms >= timestamp_ms for each in partition.archived_only()):
+    elif any(segment.max_timestamp_ms >= timestamp_ms for segment in partition.archived_only()):
         raise ArchiveUnavailable("the records are in an archive")
     yield from local
 

@@ -53,7 +53,7 @@ def append(
     aborted: Sequence[AbortedTransaction],
 ) -> None:
     """Adds entries behind `written` and moves it on; the file's name is made to last, its bytes
-    are not. On OSError the file may have grown: `segment.cut` mends that.
+    are not. On OSError the file may have grown: `segment.cut` repairs that.
     """
     if not aborted:
         return
@@ -62,7 +62,7 @@ def append(
         if written.txn_entries == 0:
             storage.files.truncate(fd, 0)
             storage.files.sync_directory(segment.directory)
-        data = b"".join(ENTRY.pack(0, *each) for each in aborted)
+        data = b"".join(ENTRY.pack(0, *transaction) for transaction in aborted)
         storage.files.pwrite(fd, data, written.txn_entries * ENTRY.size)
     written.txn_entries += len(aborted)
 
@@ -84,7 +84,7 @@ def overlapping(
                 if entry.last_stable_offset >= end_offset:
                     return found
         except (CorruptLog, OSError) as error:
-            if segment.doomed:  # retention was faster: what it decided is gone with it
+            if segment.doomed:  # retention was faster: its entries were removed with it
                 continue
             if isinstance(error, CorruptLog):
                 raise
@@ -124,7 +124,7 @@ def read_entry(storage: "Storage", segment: "Segment", number: int) -> AbortedTr
 
 def count_before(storage: "Storage", segment: "Segment", offset: int) -> int:
     """How many entries have a marker in front of `offset`; a damaged one counts as behind it, so
-    that whoever reads from there on comes upon it.
+    that a consumer that reads from there on finds it.
     """
     low, high = 0, segment.written.txn_entries
     while low < high:

@@ -1,1 +1,1 @@
-"""The Kafka protocol: messages, record batches and compression, as bytes and as objects."""
+"""Kafka's protocol as bytes: messages, record batches, error codes, SCRAM."""

@@ -1,6 +1,8 @@
-"""Kafka's error codes, as they stand on the wire (Kafka 4.3)."""
+"""Kafka's error codes as they are on the wire (Kafka 4.3), and the error that carries one."""
 
 from enum import IntEnum
+
+from headwater.errors import ProtocolError
 
 
 class ErrorCode(IntEnum):
@@ -140,3 +142,11 @@ class ErrorCode(IntEnum):
     STREAMS_INVALID_TOPOLOGY_EPOCH = 131
     STREAMS_TOPOLOGY_FENCED = 132
     SHARE_SESSION_LIMIT_REACHED = 133
+
+
+class ApiError(ProtocolError):
+    """The request is understood and refused; `code` goes into the response."""
+
+    def __init__(self, code: ErrorCode, what: str = "", *, detail: str = "") -> None:
+        super().__init__(what or code.name.lower().replace("_", " "), detail=detail)
+        self.code = code

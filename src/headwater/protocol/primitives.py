@@ -45,7 +45,7 @@ class Splice:
 
 
 class Out(bytearray):
-    """A message being written. `splices` are the places where bytes from elsewhere go in."""
+    """A message being written. `splices` are the positions where bytes from elsewhere go in."""
 
     splices: list[tuple[int, Splice]]
 

@@ -1,4 +1,4 @@
-"""Walking over the records of a batch without taking them apart.
+"""Walks over the records of a batch without decoding them.
 
     LengthScan  whether there are so many: each length leads to the next, 0.07 µs a record
     KeyScan     which have no key: one regular expression reads what is in between, 0.6 µs a record

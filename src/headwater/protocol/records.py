@@ -1,4 +1,4 @@
-"""Record batches, format v2 (magic 2): the unit in which records travel and lie on disk.
+"""Record batches, format v2 (magic 2): the unit in which records are sent and stored.
 
     offset  bytes  field
          0      8  base offset            ─┐ set by the broker: outside the CRC
@@ -16,7 +16,7 @@
         57      4  number of records
         61      …  records, compressed together
 
-Because the CRC leaves out the first 21 bytes, the broker gives a batch its place in the log by
+Because the CRC leaves out the first 21 bytes, the broker gives a batch its offset in the log by
 patching 12 of them; the records themselves are never touched.
 """
 
@@ -26,9 +26,9 @@ from typing import NamedTuple
 
 from fastcrc import crc32 as _crc32
 
-from headwater.errors import ApiError, CorruptLog, MalformedMessage
+from headwater.errors import CorruptLog, MalformedMessage
 from headwater.protocol import compression
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.primitives import Reader, write_varlong
 
 crc32c = _crc32.iscsi
@@ -160,14 +160,14 @@ def check_produced(records: memoryview) -> BatchHeader:
     return header
 
 
-def place(batch: memoryview, base_offset: int, leader_epoch: int) -> None:
+def assign(batch: memoryview, base_offset: int, leader_epoch: int) -> None:
     """Gives the batch its offset and epoch, in place; neither is covered by the CRC."""
     _BASE_OFFSET.pack_into(batch, 0, base_offset)
     _LEADER_EPOCH.pack_into(batch, _LEADER_EPOCH_AT, leader_epoch)
 
 
 def stamp_append_time(batch: memoryview, attributes: int, now_ms: int) -> None:
-    """Sets the broker's time (`message.timestamp.type = LogAppendTime`); the CRC is made anew."""
+    """Sets the broker's time (`message.timestamp.type = LogAppendTime`), and a new CRC."""
     _ATTRIBUTES.pack_into(batch, _ATTRIBUTES_AT, attributes | LOG_APPEND_TIME)
     _MAX_TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_AT, now_ms)
     _CRC.pack_into(batch, CRC_AT, crc32c(batch[CRC_FROM:]))
@@ -274,7 +274,7 @@ def _write_nullable(out: bytearray, data: bytes | None) -> None:
 
 
 class Marker(NamedTuple):
-    """The end of a transaction, as the log says it."""
+    """The end of a transaction, as its control record has it."""
 
     commit: bool
     coordinator_epoch: int
@@ -300,8 +300,8 @@ def build_marker(
 
 
 def read_marker(batch: bytes | bytearray | memoryview) -> Marker | None:
-    """What a control batch says; None if it is not the end of a transaction, or if compaction has
-    taken its record. Raises MalformedMessage if the bytes are no batch.
+    """The marker of a control batch; None if it is not the end of a transaction, or if compaction
+    has removed its record. Raises MalformedMessage if the bytes are no batch.
     """
     record = next(records_of(batch), None)
     if record is None or record.key is None or len(record.key) < _MARKER_KEY.size:

@@ -1,4 +1,4 @@
-"""From a class to its bytes: the codec of every Kafka message, for all of its versions.
+"""The codec of every Kafka message, made from its class, for all of its versions.
 
 A message is a msgspec struct whose annotations say what each field is on the wire and in which
 versions it is there:
@@ -124,7 +124,9 @@ def _split(annotation: Any) -> tuple[Any, bool, Versions]:
             annotation = inner
         elif isinstance(annotation, UnionType) or get_origin(annotation) is Union:
             nullable = True
-            (annotation,) = (each for each in get_args(annotation) if each is not NoneType)
+            (annotation,) = (
+                argument for argument in get_args(annotation) if argument is not NoneType
+            )
         else:
             return annotation, nullable, versions
 
@@ -197,8 +199,8 @@ def _value_writer(kind: Any, nullable: bool, version: int, flexible: bool) -> Wr
                 write_count(out, None)
                 return
             write_count(out, len(value))
-            for each in value:
-                write(out, each)
+            for element in value:
+                write(out, element)
 
         return write_list
     write_part = _writer(kind, version, flexible)
@@ -254,7 +256,7 @@ def _writer(cls: type[Message], version: int, flexible: bool) -> Write:
             plain.append((field.name, write))
         elif flexible:
             tagged.append((field.versions.tag, field.name, write, field.default))
-    tagged.sort(key=lambda each: each[0])
+    tagged.sort(key=lambda field: field[0])
 
     def write_message(out: bytearray, message: Any) -> None:
         for name, write in plain:
@@ -265,7 +267,7 @@ def _writer(cls: type[Message], version: int, flexible: bool) -> Write:
             out.append(0)
             return
         # A tagged field is left out while it has its default (KIP-482).
-        present = [each for each in tagged if getattr(message, each[1]) != each[3]]
+        present = [field for field in tagged if getattr(message, field[1]) != field[3]]
         p.write_uvarint(out, len(present))
         for tag, name, write, _ in present:
             part = Out()

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Final
 
 from headwater.errors import DataDirectoryInUse, HeadwaterError, NotReady
-from headwater.private_files import open_lock
+from headwater.log.data_directory import UP_LOCK
+from headwater.private_files import is_locked, open_lock
 
-FILE_NAME: Final = "up.lock"
 _LOOK_S: Final = 0.05
 _QUIET_S: Final = 1.0
 
@@ -36,7 +36,7 @@ class Lock:
         """
         try:
             data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            fd = open_lock(data_dir / FILE_NAME)
+            fd = open_lock(data_dir / UP_LOCK)
         except OSError as error:
             raise HeadwaterError(
                 "the data directory cannot be used",
@@ -45,7 +45,7 @@ class Lock:
             ) from error
         until_s = time.monotonic() + wait_s
         tell_s = time.monotonic() + _QUIET_S
-        while not _try(fd, fcntl.LOCK_EX):
+        while not _try(fd):
             pid = _pid_in(fd)
             if pid is not None and _is_alive(pid):
                 os.close(fd)
@@ -75,19 +75,12 @@ class Lock:
 
 def is_held(data_dir: Path) -> bool:
     """Whether a supervisor (or what a killed one left behind) is at work there."""
-    try:
-        fd = os.open(data_dir / FILE_NAME, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        return not _try(fd, fcntl.LOCK_SH)
-    finally:
-        os.close(fd)
+    return is_locked(data_dir / UP_LOCK)
 
 
-def _try(fd: int, how: int) -> bool:
+def _try(fd: int) -> bool:
     try:
-        fcntl.flock(fd, how | fcntl.LOCK_NB)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

@@ -1,5 +1,7 @@
-"""For tests of whatever uses Headwater: a broker in the test's process, a clock whose hands the
-test turns, and a file system that fails and forgets on demand.
+"""Helpers for tests of programs that use Headwater.
+
+A broker in the test's process, a clock that the test advances, and a file system that fails and
+loses data on demand.
 
 The pytest plugin gives the fixture `headwater_broker`.
 """

@@ -44,7 +44,7 @@ class InProcessBroker:
         return self.running.metrics_address
 
     def start(self) -> None:
-        """Returns when clients can connect; raises what kept the broker from starting."""
+        """Returns when clients can connect; raises what prevented the broker from starting."""
         started = threading.Event()
         failure: list[BaseException] = []
         self._thread = threading.Thread(
@@ -61,7 +61,7 @@ class InProcessBroker:
         self._end(crash=False)
 
     def crash(self) -> None:
-        """Ends it as kill -9 would: nothing is flushed, no clean shutdown is noted."""
+        """Ends it as kill -9 would: nothing is flushed, no clean shutdown is recorded."""
         self._end(crash=True)
 
     def restart(self, *, crash: bool = False) -> None:
@@ -110,9 +110,9 @@ class InProcessBroker:
             await self.running.stop()
 
     async def _accept_no_more(self) -> None:
-        """Asyncio forgets a socket that it accepted but has no transport for when it closes.
+        """Asyncio leaks a socket that it accepted but has no transport for when it closes.
 
-        It would be found by the garbage collector, in the middle of somebody's next test.
+        It would be found by the garbage collector, in the middle of a later test.
         """
         assert self.running is not None
         loop = asyncio.get_running_loop()

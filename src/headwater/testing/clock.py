@@ -1,4 +1,4 @@
-"""A clock whose hands a test turns."""
+"""A clock that a test advances."""
 
 import heapq
 import itertools

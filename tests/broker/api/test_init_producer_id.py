@@ -67,6 +67,6 @@ def test_a_full_disk_is_told_as_something_to_try_again(tmp_path):
         files.room_bytes = 0
         answer = client.ask(InitProducerIdRequest(transactional_id=None), 4)
         assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-        files.mend()
+        files.repair()
         assert _new_id(client) >= 0
     broker.stop()

@@ -115,7 +115,7 @@ def test_by_time_after_a_checkpoint_and_a_restart(tmp_path, crash):
         client.create_topic("timed")
         for timestamp_ms in (1000, 2000, 3000):
             client.produce("timed", batch_of(b"x", timestamp_ms=timestamp_ms))
-    work = broker.running.store.checkpoint()
+    work = broker.running.store.checkpoints.write()
     asyncio.run_coroutine_threadsafe(work, broker._loop).result(30)
     broker.restart(crash=crash)
     with Wire(broker.bootstrap) as client:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from headwater.broker.security import scram
 from headwater.broker.security.authorizer import Operation, Principal, ResourceType
+from headwater.protocol import scram
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,

@@ -7,8 +7,8 @@ from group_clients import Consumer, ModernConsumer, ShareConsumer, converge, sha
 from group_harness import Cluster, settle
 
 from headwater.broker.groups import GroupSettings
-from headwater.errors import ApiError, StorageFailed
-from headwater.protocol.error_codes import ErrorCode
+from headwater.errors import StorageFailed
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,
     AlterShareGroupOffsetsRequestPartition,

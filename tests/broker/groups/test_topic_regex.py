@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from headwater.broker.groups import topic_regex
 from headwater.broker.groups.topic_regex import compile_topic_regex
-from headwater.errors import ApiError
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 
 NAMES = st.text(alphabet="ab.-_A0", max_size=8)
 ATOMS = st.sampled_from(

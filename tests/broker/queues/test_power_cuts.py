@@ -63,5 +63,5 @@ def test_power_cuts(tmp_path, seed):
         # Every record is done with; if nobody was told how, it was told to the broker.
         assert set(range(RECORDS)) - accepted - set(letters) <= unsure
     finally:
-        files.mend()
+        files.repair()
         broker.close()

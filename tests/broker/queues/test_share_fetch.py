@@ -14,8 +14,7 @@ from queue_harness import (
 )
 from wire import Wire, batch_of, produce_request, wait_until
 
-from headwater.errors import ApiError
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntityData,

@@ -22,8 +22,7 @@ from headwater.broker.queues.window import (
     Rules,
     Window,
 )
-from headwater.errors import ApiError
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 
 LIMIT, LOCK_S, BACKOFF_S = 3, 30.0, 4.0
 RULES = Rules(LOCK_S, LIMIT, True, BACKOFF_S, 10.0)

@@ -8,7 +8,7 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import rsa
 from wire import Wire
 
-from headwater.broker.security import scram
+from headwater.protocol import scram
 from headwater.protocol.messages.metadata import MetadataRequest
 from headwater.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from headwater.protocol.messages.sasl_handshake import SaslHandshakeRequest

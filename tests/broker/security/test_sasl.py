@@ -25,12 +25,12 @@ from wire import Wire, framed, payload, wait_until
 
 from headwater.broker import server as server_module
 from headwater.broker.quotas import CLIENT_ID, REQUEST_PERCENTAGE, entity_of
-from headwater.broker.security import scram
 from headwater.broker.security.authentication import (
     FAILED_DELAY_S,
     STRANGERS_MAX_REQUEST_BYTES,
     STRANGERS_TIMEOUT_S,
 )
+from headwater.protocol import scram
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,

@@ -8,7 +8,7 @@ def cluster(tmp_path):
     cluster.topic("t", 3)
     cluster.topic("u", 2)
     yield cluster
-    cluster.files.mend()
+    cluster.files.repair()
     cluster.stop()
     cluster.runner.close()
 

@@ -68,7 +68,7 @@ def test_no_timeout_once_the_end_is_on_its_way(cluster, producer):
         cluster.clock.advance(62)
         await cluster.broker.transactions.abort_timed_out()
         await asyncio.sleep(0)
-        cluster.files.mend()
+        cluster.files.repair()
         return await ending
 
     assert cluster.runner.run(asyncio.wait_for(end_late(), 20)).error_code == 0
@@ -84,7 +84,7 @@ def test_a_timeout_while_the_disk_refuses_is_tried_again(cluster, producer):
     cluster.advance(62)
     cluster.until(lambda: cluster.broker.transactions.timed_out == 1)
     assert cluster.state("payments") is State.ONGOING
-    cluster.files.mend()
+    cluster.files.repair()
     cluster.until(lambda: cluster.clock.advance(1) or cluster.committed("t") == [])
     cluster.until_state("payments", State.COMPLETE_ABORT)
 
@@ -129,7 +129,7 @@ def test_an_id_that_is_being_forgotten_begins_nothing(cluster, producer):
         for _ in range(30):
             await asyncio.sleep(0)
         answer = await cluster.call(producer.add_request(("t", 0)), 3)
-        cluster.files.mend()
+        cluster.files.repair()
         return answer.results_by_topic_v3_and_below[0].results_by_partition[0]
 
     answer = cluster.runner.run(asyncio.wait_for(begin_meanwhile(), 20))

@@ -376,7 +376,7 @@ def test_partitions_that_join_while_a_record_is_on_its_way_take_one_more(cluster
             for _ in range(5):
                 await asyncio.sleep(0)
         assert not any(each.done() for each in answers)
-        cluster.files.mend()
+        cluster.files.repair()
         return await asyncio.gather(*answers)
 
     for answer in cluster.runner.run(asyncio.wait_for(join_one_by_one(), 20)):
@@ -432,7 +432,7 @@ def test_a_new_id_that_the_disk_refused_is_nobodys(cluster):
 
         for answer in cluster.runner.run(asyncio.wait_for(init_in_every_turn(), 20)):
             assert answer.error_code or answer.producer_id >= 0
-        cluster.files.mend()
+        cluster.files.repair()
 
 
 def test_batches_behind_one_that_was_refused_are_refused_too(cluster):
@@ -449,7 +449,7 @@ def test_batches_behind_one_that_was_refused_are_refused_too(cluster):
         return cluster.ask(request, 12).responses[0].partition_responses[0].error_code
 
     assert answer_to(first) == ErrorCode.CONCURRENT_TRANSACTIONS
-    cluster.files.mend()
+    cluster.files.repair()
     cluster.until(
         lambda: cluster.clock.advance(0.5) or cluster.state("payments") is State.COMPLETE_COMMIT
     )
@@ -497,7 +497,7 @@ class TestJoiningWhileARecordIsOnItsWay:
             ending = asyncio.ensure_future(cluster.call(producer.end_request(commit=True), 5))
             for _ in range(5):
                 await asyncio.sleep(0)
-            cluster.files.mend()
+            cluster.files.repair()
             await asyncio.gather(*answers)
             return await ending
 
@@ -523,7 +523,7 @@ class TestJoiningWhileARecordIsOnItsWay:
         for answer in cluster.runner.run(asyncio.wait_for(answered(), 20)):
             (partition,) = answer.responses[0].partition_responses
             assert partition.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
-        cluster.files.mend()
+        cluster.files.repair()
         assert [producer.send("t", b"x", partition=p) for p in (0, 1)] == [0, 0]
         assert producer.commit() == 0
         assert [cluster.committed("t", p) for p in (0, 1)] == [[b"x"], [b"x"]]

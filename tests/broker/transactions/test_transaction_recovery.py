@@ -55,7 +55,7 @@ def test_a_crash_between_the_decision_and_its_markers(cluster, producer, commit,
     assert producer.init() == ErrorCode.CONCURRENT_TRANSACTIONS
     assert producer.end(commit=not commit) == ErrorCode.INVALID_TXN_STATE
     cluster.crash() if crash else cluster.stop()
-    cluster.files.mend()
+    cluster.files.repair()
     cluster.start()
     cluster.until_state("payments", State.COMPLETE_COMMIT if commit else State.COMPLETE_ABORT)
     assert cluster.committed("t") == ([b"a"] if commit else [])
@@ -74,7 +74,7 @@ def test_a_crash_while_the_last_epoch_ends_keeps_the_new_producer_id(cluster):
     cluster.files.refused = "/u-0/"
     promised = cluster.ask(request, 5)
     cluster.crash()
-    cluster.files.mend()
+    cluster.files.repair()
     cluster.start()
     cluster.until_state("payments", State.COMPLETE_COMMIT)
     again = cluster.ask(request, 5)
@@ -92,7 +92,7 @@ class TestCrashBetweenDataAndState:
         cluster.files.refused = TRANSACTIONS_TOPIC
         assert producer.send_only(topic, b"x") == ErrorCode.NOT_ENOUGH_REPLICAS
         cluster.crash()
-        cluster.files.mend()
+        cluster.files.repair()
         cluster.start()
         assert cluster.store.partitions[topic, 0].high_watermark == 1
 
@@ -150,7 +150,7 @@ def test_a_partition_that_an_ending_transaction_does_not_name_is_aborted(cluster
     cluster.files.refused = "/u-0/"
     assert producer.commit() == 0
     cluster.crash()
-    cluster.files.mend()
+    cluster.files.repair()
     cluster.start()
     cluster.until_state("payments", State.COMPLETE_COMMIT)
     cluster.until(lambda: _stable(cluster, "t"))
@@ -173,7 +173,7 @@ def test_a_disk_that_refuses_markers_for_a_while(cluster, producer):
     assert cluster.committed("t") == [b"a"]
     assert cluster.committed("t", 1) == []
     assert cluster.state("payments") is State.PREPARE_COMMIT
-    cluster.files.mend()
+    cluster.files.repair()
     cluster.until(lambda: cluster.clock.advance(RETRY_S) or cluster.committed("t", 1) == [b"b"])
     cluster.until_state("payments", State.COMPLETE_COMMIT)
     assert len(cluster.markers("t")) == len(cluster.markers("t", 1)) == 1
@@ -189,7 +189,7 @@ def test_a_full_disk_refuses_what_it_cannot_keep_and_recovers(cluster, producer)
     assert producer.init(recover=True) == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert cluster.state("payments") is State.ONGOING
     assert Producer(cluster, "other").init() == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    cluster.files.mend()
+    cluster.files.repair()
     assert Producer(cluster, "other").init() == 0
     assert producer.send("u", b"b") == 0
     assert producer.commit() == 0
@@ -203,7 +203,7 @@ def test_a_batch_is_not_acknowledged_before_its_partition_has_joined(cluster):
     cluster.files.refused = TRANSACTIONS_TOPIC
     assert producer.send("t", b"x") == ErrorCode.NOT_ENOUGH_REPLICAS
     assert cluster.store.partitions["t", 0].high_watermark == 1  # but it is there
-    cluster.files.mend()
+    cluster.files.repair()
     assert producer.send("t", b"x") == 0  # sent again: not twice
     assert cluster.stored_states("payments") == [State.EMPTY, State.ONGOING]
     assert producer.commit() == 0

@@ -220,7 +220,7 @@ def test_a_disk_that_refuses_the_offsets(cluster, producer):
     cluster.files.refused = OFFSETS_TOPIC
     assert producer.send_offsets("g", {KEY: 7}) == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert offset(cluster) == -1
-    cluster.files.mend()
+    cluster.files.repair()
     assert producer.send_offsets("g", {KEY: 7}) == 0
     assert producer.commit() == 0
     assert offset(cluster) == 7
@@ -231,7 +231,7 @@ def test_offsets_are_not_acknowledged_before_their_group_has_joined(cluster):
     producer.init()
     cluster.files.refused = TRANSACTIONS_TOPIC
     assert producer.send_offsets("g", {KEY: 7}) == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    cluster.files.mend()
+    cluster.files.repair()
     assert producer.send_offsets("g", {KEY: 8}) == 0
     assert producer.commit() == 0
     assert offset(cluster) == 8
@@ -244,7 +244,7 @@ def test_offsets_count_only_when_the_marker_is_durable(cluster, producer):
     assert producer.commit() == 0  # it is decided
     assert offset(cluster) == UNSTABLE
     assert offset(cluster, require_stable=False) == 3
-    cluster.files.mend()
+    cluster.files.repair()
     cluster.until(
         lambda: cluster.clock.advance(0.5) or cluster.broker.groups.committed("g", *KEY).offset == 7
     )

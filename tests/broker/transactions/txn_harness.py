@@ -66,9 +66,9 @@ class Disk(FaultyFiles):
             raise OSError(5, "Input/output error")
         super().pwrite(fd, data, position)
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         self.refused = self.held = ""
-        super().mend()
+        super().repair()
 
 
 class Cluster:

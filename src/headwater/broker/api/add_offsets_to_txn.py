@@ -10,8 +10,7 @@ from headwater.broker.api.add_partitions_to_txn import older_fencing
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import OFFSETS_TOPIC, Broker
 from headwater.broker.security.authorizer import Operation, ResourceType
-from headwater.errors import ApiError
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.add_offsets_to_txn import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,

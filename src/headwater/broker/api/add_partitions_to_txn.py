@@ -11,8 +11,7 @@ import asyncio
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import COORDINATORS_TOPICS, Broker
 from headwater.broker.security.authorizer import Operation, ResourceType
-from headwater.errors import ApiError
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,

@@ -25,8 +25,7 @@ from headwater.broker.quotas import (
 )
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.broker.topic_changes import CHANGE_ERRORS, refusal
-from headwater.errors import ApiError
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntryData,

@@ -20,13 +20,11 @@ from collections import Counter
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
-from headwater.broker.security import scram
 from headwater.broker.security.authorizer import Operation, ResourceType
-from headwater.broker.security.scram import Credential
 from headwater.broker.security.users import MAX_NAME_CHARACTERS
 from headwater.broker.topic_changes import CHANGE_ERRORS, refusal
-from headwater.errors import ApiError
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol import scram
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsRequestScramCredentialDeletion,
@@ -34,6 +32,7 @@ from headwater.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsResponse,
     AlterUserScramCredentialsResponseAlterUserScramCredentialsResult,
 )
+from headwater.protocol.scram import Credential
 
 MAX_SALT_BYTES = 256
 _MECHANISMS = {number: name for name, number in scram.NUMBERS.items()}

@@ -16,8 +16,7 @@ from headwater.broker.broker import Broker
 from headwater.broker.security.acls import Acl
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.broker.topic_changes import CHANGE_ERRORS, refusal
-from headwater.errors import ApiError
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.create_acls import (
     CreateAclsRequest,
     CreateAclsRequestAclCreation,

@@ -30,8 +30,7 @@ from headwater.broker.topic_changes import (
     check_replicas,
     refusal,
 )
-from headwater.errors import ApiError
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsRequestCreatableTopic,

@@ -15,7 +15,7 @@ from headwater.broker.broker import Broker
 from headwater.broker.security.acls import Acl, AclFilter
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.broker.topic_changes import CHANGE_ERRORS, refusal
-from headwater.errors import ApiError
+from headwater.protocol.error_codes import ApiError
 from headwater.protocol.messages.delete_acls import (
     DeleteAclsRequest,
     DeleteAclsRequestDeleteAclsFilter,

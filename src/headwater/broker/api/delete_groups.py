@@ -9,7 +9,7 @@ import asyncio
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
 from headwater.broker.security.authorizer import Operation, ResourceType
-from headwater.errors import ApiError
+from headwater.protocol.error_codes import ApiError
 from headwater.protocol.messages.delete_groups import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,

@@ -24,8 +24,7 @@ from headwater.broker.broker import Broker, check_topic_name
 from headwater.broker.config_resources import Entry
 from headwater.broker.security.authorizer import Operation
 from headwater.broker.topic_changes import refusal
-from headwater.errors import ApiError
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsRequestDescribeConfigsResource,

@@ -11,8 +11,7 @@ from headwater.broker.broker import Broker
 from headwater.broker.groups.classic import ClassicGroup
 from headwater.broker.groups.rebalance import State
 from headwater.broker.security.authorizer import Operation, ResourceType
-from headwater.errors import ApiError
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.describe_groups import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,

@@ -11,8 +11,8 @@ yet is told too.
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker, check_topic_name
 from headwater.broker.security.authorizer import Operation, ResourceType
-from headwater.errors import ApiError
 from headwater.log.producers import Producer
+from headwater.protocol.error_codes import ApiError
 from headwater.protocol.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,

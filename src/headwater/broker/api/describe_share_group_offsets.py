@@ -20,8 +20,7 @@ from headwater.broker.broker import Broker
 from headwater.broker.groups.share import ShareGroup
 from headwater.broker.queues import PartitionStatus
 from headwater.broker.security.authorizer import Operation, ResourceType
-from headwater.errors import ApiError
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsRequestGroup,

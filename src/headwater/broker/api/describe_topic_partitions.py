@@ -13,9 +13,8 @@ whether it exists or not, and comes behind the others; of all topics it is left 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker, check_topic_name
 from headwater.broker.security.authorizer import Operation, ResourceType
-from headwater.errors import ApiError
 from headwater.log.catalog import Topic
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,

@@ -10,7 +10,6 @@ from collections import Counter
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
 from headwater.broker.security.authorizer import Operation, ResourceType
-from headwater.broker.security.scram import NUMBERS
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
@@ -18,6 +17,7 @@ from headwater.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsResponseCredentialInfo,
     DescribeUserScramCredentialsResponseDescribeUserScramCredentialsResult,
 )
+from headwater.protocol.scram import NUMBERS
 
 _Result = DescribeUserScramCredentialsResponseDescribeUserScramCredentialsResult
 

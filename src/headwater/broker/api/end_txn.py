@@ -16,8 +16,7 @@ from headwater.broker.api.add_partitions_to_txn import older_fencing
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
 from headwater.broker.security.authorizer import Operation, ResourceType
-from headwater.errors import ApiError
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 
 EPOCH_PER_TRANSACTION_SINCE = 5

@@ -33,11 +33,12 @@ from headwater.broker.fetch_sessions import FetchedPartition, FetchSession, Topi
 from headwater.broker.leadership import check_epoch
 from headwater.broker.quotas import CONSUMER_BYTES
 from headwater.broker.security.authorizer import Operation, ResourceType
-from headwater.errors import ApiError, ArchiveUnavailable, CorruptLog, OffsetOutOfRange
+from headwater.errors import ArchiveUnavailable, CorruptLog, OffsetOutOfRange
 from headwater.log.archive.descriptor import ChunkOf, NotCached
-from headwater.log.partition import PartitionLog, Slice
+from headwater.log.partition import PartitionLog
+from headwater.log.partition_reads import Slice
 from headwater.log.transactions import AbortedTransaction
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.fetch import (
     FetchRequest,
     FetchResponse,

@@ -7,7 +7,7 @@ taken as good, as in Kafka.
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
 from headwater.broker.security.authorizer import Operation, ResourceType
-from headwater.errors import ApiError
+from headwater.protocol.error_codes import ApiError
 from headwater.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 

@@ -16,9 +16,8 @@ from headwater.broker import config_changes
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
 from headwater.broker.config_changes import Target, value_of
-from headwater.errors import ApiError
 from headwater.log.settings import LIST
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsRequestAlterableConfig,

@@ -22,8 +22,7 @@ from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.broker.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID, Identity
-from headwater.errors import ApiError
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.init_producer_id import (
     InitProducerIdRequest,
     InitProducerIdResponse,

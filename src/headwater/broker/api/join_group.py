@@ -12,7 +12,7 @@ Deviations: a live KIP-848 group is refused with INCONSISTENT_GROUP_PROTOCOL, as
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
 from headwater.broker.security.authorizer import Operation, ResourceType
-from headwater.errors import ApiError
+from headwater.protocol.error_codes import ApiError
 from headwater.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 
 

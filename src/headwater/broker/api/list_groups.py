@@ -11,7 +11,7 @@ from headwater.broker.groups.classic import ClassicGroup
 from headwater.broker.groups.rebalance import CONSUMER_PROTOCOL_TYPE
 from headwater.broker.groups.share import ShareGroup
 from headwater.broker.security.authorizer import Operation, ResourceType
-from headwater.errors import ApiError
+from headwater.protocol.error_codes import ApiError
 from headwater.protocol.messages.list_groups import (
     ListGroupsRequest,
     ListGroupsResponse,

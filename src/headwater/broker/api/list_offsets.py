@@ -15,11 +15,11 @@ from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
 from headwater.broker.leadership import check_epoch
 from headwater.broker.security.authorizer import Operation, ResourceType
-from headwater.errors import ApiError, ArchiveUnavailable, CorruptLog, MalformedMessage
+from headwater.errors import ArchiveUnavailable, CorruptLog, MalformedMessage
 from headwater.log import timestamps
 from headwater.log.partition import PartitionLog
 from headwater.log.timestamps import TimedOffset
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsRequestListOffsetsPartition,

@@ -15,7 +15,7 @@ from headwater.broker.broker import Broker
 from headwater.broker.groups.topic_regex import compile_topic_regex
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.broker.transactions import State, Transaction
-from headwater.errors import ApiError
+from headwater.protocol.error_codes import ApiError
 from headwater.protocol.messages.list_transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,

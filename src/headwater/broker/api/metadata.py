@@ -21,9 +21,8 @@ from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import COORDINATORS_TOPICS, Broker, check_topic_name
 from headwater.broker.security.audit import Change
 from headwater.broker.security.authorizer import Operation, ResourceType
-from headwater.errors import ApiError
 from headwater.log.catalog import Topic
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,

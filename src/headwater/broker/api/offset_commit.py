@@ -17,8 +17,7 @@ from headwater.broker.broker import Broker
 from headwater.broker.group_moves import note_moves, offsets_before
 from headwater.broker.groups.offsets import CommittedOffset, OffsetKey
 from headwater.broker.security.authorizer import Operation, ResourceType
-from headwater.errors import ApiError
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,

@@ -17,8 +17,7 @@ from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
 from headwater.broker.groups.offsets import CommittedOffset
 from headwater.broker.security.authorizer import Operation, ResourceType
-from headwater.errors import ApiError
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,

@@ -36,11 +36,11 @@ from headwater.broker.batch_checks import Outcome
 from headwater.broker.broker import COORDINATORS_TOPICS, Broker
 from headwater.broker.quotas import PRODUCER_BYTES
 from headwater.broker.security.authorizer import Operation, ResourceType
-from headwater.errors import ApiError, MalformedMessage, StorageFailed
+from headwater.errors import MalformedMessage, StorageFailed
 from headwater.log.config import OverloadPolicy
 from headwater.log.partition import PartitionLog
 from headwater.protocol import compression, records
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.produce import (
     ProduceRequest,
     ProduceResponse,
@@ -244,7 +244,7 @@ def _join(
         )
     except ApiError as error:
         raise _as_producers_know_it(error, context) from None
-    if is_modern and header.base_sequence > 0 and not partition.knows(header.producer_id):
+    if is_modern and header.base_sequence > 0 and not partition.tracks(header.producer_id):
         # With an epoch for each transaction its sequences begin at 0. What comes before this batch
         # was refused (the coordinator was loading), and will be sent again.
         raise ApiError(

@@ -28,8 +28,7 @@ from headwater.broker.queues.requests import acknowledgements, identify, refusal
 from headwater.broker.queues.sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession
 from headwater.broker.queues.share_partition import Key
 from headwater.broker.quotas import CONSUMER_BYTES
-from headwater.errors import ApiError
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.share_fetch import (
     ShareFetchRequest,
     ShareFetchResponse,

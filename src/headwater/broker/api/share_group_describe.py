@@ -10,8 +10,7 @@ from headwater.broker.broker import Broker
 from headwater.broker.groups.consumer_records import by_topic
 from headwater.broker.groups.modern import Member
 from headwater.broker.security.authorizer import Operation, ResourceType
-from headwater.errors import ApiError
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.share_group_describe import (
     ShareGroupDescribeRequest,
     ShareGroupDescribeResponse,

@@ -7,8 +7,7 @@ protocol type and name must be there and be the group's (KIP-559).
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
 from headwater.broker.security.authorizer import Operation, ResourceType
-from headwater.errors import ApiError
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 

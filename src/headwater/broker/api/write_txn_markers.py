@@ -13,8 +13,7 @@ from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.broker.transactions.markers import Marker
-from headwater.errors import ApiError
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersRequestWritableTxnMarker,

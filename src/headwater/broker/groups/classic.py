@@ -14,8 +14,7 @@ from headwater.broker.groups.offsets import CommittedOffset
 from headwater.broker.groups.rebalance import CONSUMER_PROTOCOL_TYPE, Rebalance, State
 from headwater.broker.groups.records import Record
 from headwater.broker.groups.roster import Member, Protocols
-from headwater.errors import ApiError
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.internal import GroupMetadataKey, GroupMetadataValue
 from headwater.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from headwater.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse

@@ -12,8 +12,7 @@ from headwater.broker.groups.offsets import CommittedOffset
 from headwater.broker.groups.reconciliation import NO_PROGRESS, Progress
 from headwater.broker.groups.records import Record
 from headwater.broker.groups.subscriptions import Sees
-from headwater.errors import ApiError
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages import internal as m
 
 _FIRST_COMMIT_VERSION_WITH_EPOCHS = 9

@@ -22,8 +22,7 @@ from headwater.broker.groups.modern import JOINING_EPOCH, Change, Member
 from headwater.broker.groups.reconciliation import Progress, reconcile
 from headwater.broker.groups.records import Record
 from headwater.broker.groups.subscriptions import Subscriptions, Topic, topics_hash
-from headwater.errors import ApiError
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 
 LEAVING_FOR_A_WHILE_EPOCH: Final = -2  # a static member that will be back

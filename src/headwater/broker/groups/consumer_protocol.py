@@ -22,8 +22,7 @@ from headwater.broker.groups.records import Record
 from headwater.broker.groups.settings import GroupSettings
 from headwater.broker.groups.subscriptions import Sees, Subscriptions
 from headwater.clock import Clock
-from headwater.errors import ApiError
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,

@@ -50,8 +50,8 @@ from headwater.broker.groups.share_protocol import ShareProtocol
 from headwater.broker.groups.share_protocol import verify as verify_share_heartbeat
 from headwater.broker.groups.subscriptions import Sees, Subscriptions
 from headwater.clock import Clock
-from headwater.errors import ApiError, StorageFailed
-from headwater.protocol.error_codes import ErrorCode
+from headwater.errors import StorageFailed
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
 )

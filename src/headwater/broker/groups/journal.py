@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from headwater.broker.groups.ports import GroupLog
 from headwater.broker.groups.records import Record, encode, partition_for
-from headwater.errors import ApiError, StorageFailed
-from headwater.protocol.error_codes import ErrorCode
+from headwater.errors import StorageFailed
+from headwater.protocol.error_codes import ApiError, ErrorCode
 
 logger = logging.getLogger(__name__)
 

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Final
 from headwater.broker.groups.consumer_records import NO_SUBSCRIPTION, Subscription
 from headwater.broker.groups.reconciliation import NO_PROGRESS, Progress
 from headwater.broker.groups.records import Record
-from headwater.errors import ApiError
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 
 if TYPE_CHECKING:
     from headwater.broker.groups.assignors import Assignment

@@ -16,8 +16,7 @@ from headwater.broker.groups.journal import Journal
 from headwater.broker.groups.modern import LEAVING_EPOCH, Change, Member, ModernGroup
 from headwater.broker.groups.records import Record
 from headwater.clock import Clock
-from headwater.errors import ApiError
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from headwater.broker.groups.deadline import Deadline
-from headwater.errors import ApiError, MalformedMessage
-from headwater.protocol.error_codes import ErrorCode
+from headwater.errors import MalformedMessage
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.internal import ConsumerProtocolSubscription
 from headwater.protocol.messages.join_group import JoinGroupResponse
 from headwater.protocol.messages.sync_group import SyncGroupResponse

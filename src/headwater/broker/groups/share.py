@@ -18,8 +18,7 @@ from headwater.broker.groups.reconciliation import NO_PROGRESS, Progress
 from headwater.broker.groups.records import Record
 from headwater.broker.groups.share_records import StateTopic
 from headwater.broker.groups.subscriptions import Topic
-from headwater.errors import ApiError
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages import internal as m
 
 # Where a share partition begins to be read.

@@ -21,8 +21,8 @@ from headwater.broker.groups.settings import GroupSettings
 from headwater.broker.groups.share import ShareGroup
 from headwater.broker.groups.subscriptions import Subscriptions, Topic, topics_hash
 from headwater.clock import Clock
-from headwater.errors import ApiError, StorageFailed
-from headwater.protocol.error_codes import ErrorCode
+from headwater.errors import StorageFailed
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.share_group_heartbeat import (
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,

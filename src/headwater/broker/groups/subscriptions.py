@@ -11,7 +11,7 @@ from uuid import UUID
 from headwater.broker.groups.consumer_records import Subscription
 from headwater.broker.groups.ports import Topics
 from headwater.broker.groups.topic_regex import compile_topic_regex
-from headwater.errors import ApiError
+from headwater.protocol.error_codes import ApiError
 
 log = logging.getLogger(__name__)
 

@@ -22,8 +22,7 @@ from re import _constants as op  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
 from typing import Any, Final
 
-from headwater.errors import ApiError
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 
 _ALPHABET: Final = frozenset(string.ascii_letters + string.digits + "._-")
 _MAX_PATTERN_CHARS: Final = 4_096

@@ -25,7 +25,8 @@ from headwater.broker.queues.read_ahead import PlacedBatch, ReadAhead, read_ahea
 from headwater.broker.queues.share_partition import DEAD_LETTERS_SUFFIX, SharePartition
 from headwater.broker.queues.window import Span
 from headwater.clock import sleep
-from headwater.errors import CorruptLog, HeadwaterError, MalformedMessage, StorageFailed
+from headwater.errors import CorruptLog, HeadwaterError, MalformedMessage
+from headwater.log.commit import when_durable
 from headwater.log.partition import PartitionLog
 from headwater.log.timestamps import first_at_or_after
 from headwater.protocol import records
@@ -223,18 +224,8 @@ def _batch(letters: list[Record], now_ms: int) -> bytearray:
 
 
 async def _append(log: PartitionLog, batch: bytearray) -> None:
-    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def settle(error: StorageFailed | None) -> None:
-        if done.cancelled():
-            return
-        if error is None:
-            done.set_result(None)
-        else:
-            done.set_exception(error)
-
-    log.append(memoryview(batch), records.read_header(batch), settle)
-    await done
+    header = records.read_header(batch)
+    await when_durable(lambda done: log.append(memoryview(batch), header, done))
 
 
 def _copied(log: PartitionLog, share: SharePartition, since_ms: int) -> _Copied:

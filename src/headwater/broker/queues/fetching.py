@@ -17,10 +17,10 @@ from headwater.broker.queues.read_ahead import ReadAhead, end_offset_of, read_ah
 from headwater.broker.queues.sessions import ShareSession
 from headwater.broker.queues.share_partition import Key, SharePartition
 from headwater.broker.queues.waiting import Waiters
-from headwater.errors import ApiError, ArchiveUnavailable, CorruptLog
+from headwater.errors import ArchiveUnavailable, CorruptLog
 from headwater.log.archive.descriptor import ChunkOf, NotCached
 from headwater.log.partition import PartitionLog
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.share_fetch import ShareFetchRequest
 
 if TYPE_CHECKING:

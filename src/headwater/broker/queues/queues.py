@@ -33,9 +33,9 @@ from headwater.broker.queues.window import (
     Window,
     parts,
 )
-from headwater.errors import ApiError, ArchiveUnavailable, CorruptLog
+from headwater.errors import ArchiveUnavailable, CorruptLog
 from headwater.log.timestamps import first_at_or_after
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 
 if TYPE_CHECKING:
     from headwater.broker.broker import Broker

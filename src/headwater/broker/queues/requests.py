@@ -7,8 +7,7 @@ from headwater.broker.broker import Broker
 from headwater.broker.queues.share_partition import Key
 from headwater.broker.queues.window import REJECT, RENEW, Acknowledgement
 from headwater.broker.security.authorizer import Operation, ResourceType
-from headwater.errors import ApiError
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.share_acknowledge import (
     ShareAcknowledgeRequest,
     ShareAcknowledgeRequestAcknowledgementBatch,

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 
 from headwater.broker.api.registry import ClientConnection
 from headwater.broker.queues.share_partition import Key
-from headwater.errors import ApiError
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1

@@ -24,8 +24,9 @@ from headwater.broker.internal_log import InternalLog
 from headwater.broker.queues.share_partition import SharePartition
 from headwater.broker.queues.window import ACQUIRED, ARCHIVING, AVAILABLE, Change, Span, Window
 from headwater.clock import Clock
-from headwater.errors import ApiError, MalformedMessage
+from headwater.errors import MalformedMessage
 from headwater.log.store import LogStore
+from headwater.protocol.error_codes import ApiError
 from headwater.protocol.messages.internal import (
     ShareSnapshotKey,
     ShareSnapshotValue,

@@ -18,8 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from headwater.errors import ApiError
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 
 # The states, as ShareSnapshot and ShareUpdate records number them.
 AVAILABLE: Final = 0

@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 import orjson
 
-from headwater.errors import ApiError
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 
 CLUSTER_NAME = "kafka-cluster"  # the one resource of type CLUSTER
 WILDCARD = "*"

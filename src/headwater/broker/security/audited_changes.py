@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.broker.security.acls import Acl, Operation
 from headwater.broker.security.audit import Change
-from headwater.errors import ApiError
+from headwater.protocol.error_codes import ApiError
 
 if TYPE_CHECKING:
     from headwater.broker.api.registry import Answer, Handler, RequestContext

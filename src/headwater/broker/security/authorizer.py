@@ -23,8 +23,8 @@ from headwater.broker.security.acls import (
     plain_address,
 )
 from headwater.broker.security.audit import AuditLog
-from headwater.errors import ApiError, CorruptLog
-from headwater.protocol.error_codes import ErrorCode
+from headwater.errors import CorruptLog
+from headwater.protocol.error_codes import ApiError, ErrorCode
 
 if TYPE_CHECKING:
     from headwater.broker.api.registry import RequestContext

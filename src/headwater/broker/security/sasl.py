@@ -7,9 +7,9 @@ says a little more.
 import asyncio
 from typing import TYPE_CHECKING, Protocol
 
-from headwater.broker.security import scram
 from headwater.broker.security.users import MAX_NAME_CHARACTERS, Users
 from headwater.errors import AuthenticationFailed
+from headwater.protocol import scram
 
 if TYPE_CHECKING:
     from headwater.broker.security.oauth import TokenVerifier

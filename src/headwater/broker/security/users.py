@@ -13,9 +13,9 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from headwater.broker.security import scram
-from headwater.broker.security.scram import Credential
 from headwater.log.store import LogStore
+from headwater.protocol import scram
+from headwater.protocol.scram import Credential
 
 KIND = "user"
 SECRETS = "secret"

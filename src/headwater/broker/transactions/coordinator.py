@@ -33,9 +33,8 @@ from headwater.broker.transactions.transaction import (
     Transaction,
 )
 from headwater.clock import Clock
-from headwater.errors import ApiError
 from headwater.log.store import LogStore
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 
 logger = logging.getLogger(__name__)
 

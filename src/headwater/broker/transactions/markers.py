@@ -7,9 +7,10 @@ from typing import NamedTuple, Protocol
 
 from headwater.broker.transactions.transaction import TopicPartition
 from headwater.clock import Clock, sleep
-from headwater.errors import ApiError, StorageFailed
+from headwater.errors import StorageFailed
+from headwater.log.commit import Done, when_durable
 from headwater.log.store import LogStore
-from headwater.protocol.error_codes import ErrorCode
+from headwater.protocol.error_codes import ApiError, ErrorCode
 
 logger = logging.getLogger(__name__)
 
@@ -55,33 +56,28 @@ class Markers:
 
         A group's offsets are committed or dropped before whoever waits for it goes on.
         """
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(error: StorageFailed | None) -> None:
-            if future.cancelled():
-                return
-            if error is None:
-                future.set_result(None)
-            else:
-                future.set_exception(error)
-
-        if topic == self._offsets_topic:
-            future.add_done_callback(lambda each: self._tell_groups(marker, index, each))
         try:
             partition = self._store.partitions.get((topic, index))
             if partition is None:
                 raise ApiError(
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no partition {topic}-{index}"
                 )
-            partition.append_marker(
-                marker.producer_id,
-                marker.producer_epoch,
-                commit=marker.committed,
-                coordinator_epoch=marker.coordinator_epoch,
-                done=done,
-            )
+
+            def append(done: Done) -> None:
+                partition.append_marker(
+                    marker.producer_id,
+                    marker.producer_epoch,
+                    commit=marker.committed,
+                    coordinator_epoch=marker.coordinator_epoch,
+                    done=done,
+                )
+
+            future = when_durable(append)
         except (ApiError, StorageFailed) as error:
+            future = asyncio.get_running_loop().create_future()
             future.set_exception(error)
+        if topic == self._offsets_topic:
+            future.add_done_callback(lambda each: self._tell_groups(marker, index, each))
         return future
 
     def _tell_groups(self, marker: Marker, index: int, written: "asyncio.Future[None]") -> None:

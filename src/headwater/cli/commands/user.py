@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 from headwater import config
-from headwater.broker.security import scram
 from headwater.broker.security.users import DEFAULT_ITERATIONS, MAX_NAME_CHARACTERS, Users
 from headwater.cli.arguments import cluster_of
 from headwater.cli.parser import Command, Parser, client_options
 from headwater.client.login import read_secret
 from headwater.errors import HeadwaterError, RequestRefused, UsageError
+from headwater.protocol import scram
 from headwater.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,

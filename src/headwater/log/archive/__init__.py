@@ -4,9 +4,9 @@
     s3.py           S3 and what speaks like it
     descriptor.py   what is archived: one small file beside the log for each archived segment
     uploads.py      copying segments out, in the background
-    deletions.py    deleting what is not kept any longer, in the background
+    deletions.py    deletes what is not retained any longer, in the background
     cache.py        chunks that were read back, bounded in bytes
-    chunks.py       getting chunks back, each once for all who wait
+    chunks.py       fetches chunks, each once for all readers that wait
     options.py      where it is
     archive.py      all of it together; what the log and the broker talk to
 

@@ -1,8 +1,8 @@
-"""The archive as the log and the broker see it: see __init__.py for the parts."""
+"""The archive as the log and the broker use it; its parts are in __init__.py."""
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from headwater.log.archive import descriptor
@@ -16,7 +16,7 @@ from headwater.log.archive.uploads import Uploads
 from headwater.log.segment import Segment
 
 if TYPE_CHECKING:
-    from headwater.log.partition import PartitionLog
+    from headwater.log.partition_segments import PartitionSegments
     from headwater.log.store import LogStore
 
 
@@ -32,7 +32,7 @@ class Archive:
         self.chunks = ChunkReader(store, self.objects, self.cache)
         self.uploads = Uploads(store, self.objects, options.max_bytes_per_s)
         self.deletions = Deletions(store, self.objects, self.uploads.busy)
-        self.waiting_bytes: dict[PartitionLog, int] = {}  # due to go, and not archived yet
+        self.waiting_bytes: dict[PartitionSegments, int] = {}  # due to go, and not archived yet
 
     @property
     def on_loop(self) -> Callable[..., None]:
@@ -64,22 +64,24 @@ class Archive:
         self.chunks.close()
         return self.uploads.stop() + self.deletions.stop()
 
-    def take_over(self, partition: "PartitionLog", found: descriptor.Found) -> None:
+    def take_over(self, partition: "PartitionSegments", found: descriptor.Found) -> None:
         """What an earlier process left half done."""
         if found.begun:
             self.uploads.begun[partition] = set(found.begun)
         for base_offset in found.doomed:
             self.deletions.segment(partition, base_offset)
 
-    def start_moved(self, partition: "PartitionLog", gone: list[ArchivedSegment]) -> None:
+    def start_moved(self, partition: "PartitionSegments", dropped: list[ArchivedSegment]) -> None:
         """The objects go of what is in front of the log's start now, archived or half archived."""
-        base_offsets = [each.base_offset for each in gone] + self.uploads.give_up(partition)
+        base_offsets = [segment.base_offset for segment in dropped] + self.uploads.give_up(
+            partition
+        )
         for base_offset in base_offsets:
             self.deletions.segment(partition, base_offset)
-        if gone:
+        if dropped:
             self.cache.drop(partition)
 
-    def forget_topic(self, topic_id: str, partitions: "list[PartitionLog]") -> None:
+    def forget_topic(self, topic_id: str, partitions: "Sequence[PartitionSegments]") -> None:
         for partition in partitions:
             self.cache.drop(partition)
             self.waiting_bytes.pop(partition, None)
@@ -89,7 +91,7 @@ class Archive:
     # ── reading, in a worker thread ───────────────────────────────────────────────────────────
 
     def chunks_from(
-        self, partition: "PartitionLog", offset: int
+        self, partition: "PartitionSegments", offset: int
     ) -> Iterator[tuple[Segment, int, ChunkOf | None]]:
         """(worker) Archived chunks, as segments, from the one that holds `offset` on, each with
         the offset behind it and the next one of the same segment. Raises NotCached at one that is
@@ -105,7 +107,9 @@ class Archive:
                         after = next_chunk and ChunkOf(partition, archived, next_chunk)
                         yield self._cached(ChunkOf(partition, archived, chunk)), end, after
 
-    def chunks_at_or_after(self, partition: "PartitionLog", timestamp_ms: int) -> Iterator[Segment]:
+    def chunks_at_or_after(
+        self, partition: "PartitionSegments", timestamp_ms: int
+    ) -> Iterator[Segment]:
         """(worker) The same, of chunks that may have a record with such a timestamp."""
         for archived in partition.archived_only():
             if archived.max_timestamp_ms >= timestamp_ms:
@@ -121,13 +125,13 @@ class Archive:
 
     # ── what lies where ───────────────────────────────────────────────────────────────────────
 
-    def not_archived_bytes(self, partition: "PartitionLog") -> int:
+    def not_archived_bytes(self, partition: "PartitionSegments") -> int:
         """Bytes of sealed segments that are still to be archived."""
         if not partition.config.remote_storage:
             return 0
-        archived = {each.base_offset for each in partition.archived}
+        archived = {segment.base_offset for segment in partition.archived}
         return sum(
-            each.size_bytes
-            for each, _ in itertools.pairwise(partition.segments)
-            if each.base_offset not in archived
+            segment.size_bytes
+            for segment, _ in itertools.pairwise(partition.segments)
+            if segment.base_offset not in archived
         )

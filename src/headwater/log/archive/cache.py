@@ -20,7 +20,7 @@ from headwater.log.workers import Workers
 from headwater.protocol import records
 
 if TYPE_CHECKING:
-    from headwater.log.partition import PartitionLog
+    from headwater.log.partition_segments import PartitionSegments
 
 NAME = "archive-cache"
 _INDEX_INTERVAL_BYTES = 4096
@@ -36,7 +36,7 @@ class ChunkCache:
         self._workers = workers
         self._lock = threading.Lock()
         self._serials = itertools.count(1)
-        self._segments: OrderedDict[tuple[PartitionLog, int], Segment] = OrderedDict()
+        self._segments: OrderedDict[tuple[PartitionSegments, int], Segment] = OrderedDict()
         self.size_bytes = 0
         self.hits = 0
 
@@ -53,7 +53,7 @@ class ChunkCache:
             return segment
 
     def make_room(self, size_bytes: int) -> bool:
-        """Whether so much more may be kept; what nobody used for long goes for it."""
+        """Whether so much more may be cached; the least recently used chunks are evicted for it."""
         with self._lock:
             for key, segment in list(self._segments.items()):
                 if self.size_bytes + size_bytes <= self._limit_bytes:
@@ -67,8 +67,8 @@ class ChunkCache:
             self._segments[chunk.key] = segment
             self.size_bytes += segment.size_bytes
 
-    def drop(self, partition: "PartitionLog | None" = None) -> None:
-        """Lets go of all that nobody is just reading: of one partition, or of all of them."""
+    def drop(self, partition: "PartitionSegments | None" = None) -> None:
+        """Evicts all chunks that no reader has pinned: of one partition, or of all of them."""
         with self._lock:
             for key, segment in list(self._segments.items()):
                 if partition in (None, key[0]) and (segment.pins == 0 or key[0].deleted):
@@ -77,11 +77,11 @@ class ChunkCache:
     def discard(self, segment: Segment) -> None:
         """(any thread) It cannot be read; the archive still has what it was made of."""
         with self._lock:
-            for key, each in list(self._segments.items()):
-                if each is segment:
+            for key, cached in list(self._segments.items()):
+                if cached is segment:
                     self._remove(key)
 
-    def _remove(self, key: tuple["PartitionLog", int]) -> None:
+    def _remove(self, key: tuple["PartitionSegments", int]) -> None:
         segment = self._segments.pop(key)
         segment.doomed = True
         self.size_bytes -= segment.size_bytes

@@ -1,9 +1,9 @@
-"""Getting chunks back from the archive: in the background, each once for all who wait for it.
+"""Fetches chunks from the archive: in the background, each once for all readers that wait.
 
 A reader that needs a chunk which is not in the cache raises NotCached (in its thread). The event
-loop then asks for it (`want`) and is told, by the partition's waiters, when it is there or cannot
-be had. How many are under way and how many wait is bounded; who finds no place asks again later,
-as a consumer does anyway.
+loop then asks for it (`want`); the partition's waiters are called when it is there or cannot be
+fetched. How many are in flight and how many wait is bounded; a reader that finds the queue full
+asks again later, as a consumer does anyway.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 AT_ONCE = 4
 MAX_WANTED = 64
 TIMEOUT_S = 15.0
-# A failure is the answer to whoever asks within that time; then it is tried again.
+# Readers that ask within that time get the same failure; then it is tried again.
 FAILURE_S = 1.0
 CORRUPT_S = 60.0
 MAX_FAILURES = 1000
@@ -50,7 +50,7 @@ class ChunkReader:
         return len(self._tasks)
 
     def want(self, chunk: ChunkOf) -> asyncio.Task[None] | None:
-        """Begins to fetch a chunk, or joins those who wait for it; None if too much waits already.
+        """Begins to fetch a chunk, or joins those that wait for it; None if too much waits already.
 
         Raises what became of it if it failed a moment ago: ArchiveUnavailable or CorruptLog.
         """
@@ -71,7 +71,7 @@ class ChunkReader:
             try:
                 self.want(chunk)
             except LogError:
-                return  # whoever comes to need it will be told
+                return  # a reader that needs it will get the error
 
     async def fetched(self, chunk: ChunkOf) -> None:
         """The chunk is in the cache. Raises ArchiveUnavailable or CorruptLog."""
@@ -92,11 +92,11 @@ class ChunkReader:
             async with self._turn:
                 await self._fetch_into_cache(chunk)
         except LogError as error:
-            self._note_failure(chunk, error)
+            self._record_failure(chunk, error)
         except OSError as error:  # the local disk
             if error.errno == errno.ENOSPC:
                 self._cache.drop()
-            self._note_failure(
+            self._record_failure(
                 chunk, ArchiveUnavailable("the cache cannot be written", detail=str(error))
             )
         finally:
@@ -139,7 +139,7 @@ class ChunkReader:
             hint="restore the object from a backup, or consume from an offset behind it",
         )
 
-    def _note_failure(self, chunk: ChunkOf, error: LogError) -> None:
+    def _record_failure(self, chunk: ChunkOf, error: LogError) -> None:
         self.failures += 1
         log.error("archived records cannot be read: %s", error)
         if len(self._failures) >= MAX_FAILURES:

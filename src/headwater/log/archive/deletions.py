@@ -1,7 +1,7 @@
-"""Deleting objects that no topic keeps any longer: in the background, until it is done.
+"""Deletes objects that no topic retains any longer: in the background, with retries.
 
 What is to be deleted is durable before the first object goes, so a crash cannot leave a log that
-begins with records which are gone, nor objects that nobody knows of:
+begins with records that were removed, nor objects that nothing refers to:
   - a segment: its descriptor is renamed to `….archived.deleted`, and removed after its objects;
     of one that was not archived to the end there is `….archiving`, which is removed then
   - a topic: its id stands in the catalog (`TOPICS`), from before the topic leaves it until
@@ -26,7 +26,7 @@ from headwater.log.archive.descriptor import (
 from headwater.log.archive.objects import Objects
 
 if TYPE_CHECKING:
-    from headwater.log.partition import PartitionLog
+    from headwater.log.partition_segments import PartitionSegments
     from headwater.log.store import LogStore
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 TOPICS = "archive-deletions"  # documents of the catalog: {topic id: topic name}
 BACKOFF_S = 10.0
 
-_Job = tuple["PartitionLog", int] | str  # a segment by its base offset, or the id of a topic
+_Job = tuple["PartitionSegments", int] | str  # a segment by its base offset, or the id of a topic
 # The descriptor first: without it the others mean nothing.
 _OBJECTS = (SUFFIX, ".log", *SIDE_FILES)
 
@@ -43,7 +43,7 @@ class Deletions:
     """See the module. Lives on the event loop."""
 
     def __init__(
-        self, store: "LogStore", objects: Objects, uploading: "dict[PartitionLog, Any]"
+        self, store: "LogStore", objects: Objects, uploading: "dict[PartitionSegments, Any]"
     ) -> None:
         self._store = store
         self._objects = objects
@@ -69,7 +69,7 @@ class Deletions:
         self._task.cancel()
         return [self._task]
 
-    def segment(self, partition: "PartitionLog", base_offset: int) -> None:
+    def segment(self, partition: "PartitionSegments", base_offset: int) -> None:
         self._add((partition, base_offset))
 
     def topic(self, topic_id: str) -> None:
@@ -102,7 +102,7 @@ class Deletions:
                 await sleep(self._store.clock, BACKOFF_S)
                 self._wakeup.set()
 
-    async def _delete_segment(self, partition: "PartitionLog", base_offset: int) -> None:
+    async def _delete_segment(self, partition: "PartitionSegments", base_offset: int) -> None:
         if partition.deleted:
             return  # it goes with its topic
         stem = f"{partition.directory}/{base_offset:020d}"
@@ -123,11 +123,11 @@ class Deletions:
         files.sync_directory(directory)
 
     async def _delete_topic(self, topic_id: str) -> None:
-        if UUID(topic_id) not in self._store.catalog.by_id:  # else a crash kept it from going
+        if UUID(topic_id) not in self._store.catalog.by_id:  # else a crash prevented its deletion
             prefix = f"{self._store.catalog.cluster_id}/{topic_id}"
-            if any(each.topic_id == topic_id for each in self._uploading):
+            if any(partition.topic_id == topic_id for partition in self._uploading):
                 raise ArchiveUnavailable("a segment of the topic is just being archived")
             names = await self._objects.names(prefix)
             await self._objects.delete(names)
-            log.info("archived objects of a deleted topic are gone: %d", len(names))
+            log.info("archived objects of a deleted topic were deleted: %d", len(names))
         await self._store.put_documents(TOPICS, {topic_id: None})

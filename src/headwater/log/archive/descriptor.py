@@ -12,7 +12,7 @@ timestamp is the largest in the segment up to its end, so the first chunk that h
 after some moment is found without reading any of them.
 
 The file is written at once and never changed, so there is nothing to recover. Only what `find`
-and retention need stays in memory; the chunks are read when somebody reads the segment.
+and retention need stays in memory; the chunks are read when a consumer reads the segment.
 """
 
 import logging
@@ -30,7 +30,7 @@ from headwater.log.transactions import ENTRY, AbortedTransaction
 from headwater.protocol.records import crc32c
 
 if TYPE_CHECKING:
-    from headwater.log.partition import PartitionLog
+    from headwater.log.partition_segments import PartitionSegments
 
 log = logging.getLogger(__name__)
 
@@ -77,15 +77,15 @@ class ArchivedSegment:
         self.max_timestamp_ms: int = fields["max_timestamp_ms"]
         self.newest_ms: int = fields["newest_ms"]  # the same, or the file's age if there is none
         self.aborted: int = fields["aborted"]  # transactions
-        self.files = tuple(StoredFile(*each) for each in fields["files"])
-        if not all(each.suffix in SIDE_FILES for each in self.files):
+        self.files = tuple(StoredFile(*file) for file in fields["files"])
+        if not all(file.suffix in SIDE_FILES for file in self.files):
             raise ValueError("a file that no segment has")  # names of objects are made of it
 
 
 class ChunkOf(NamedTuple):
     """A chunk, and where it belongs."""
 
-    partition: "PartitionLog"
+    partition: "PartitionSegments"
     segment: ArchivedSegment
     chunk: Chunk
 
@@ -96,7 +96,7 @@ class ChunkOf(NamedTuple):
             archive.on_loop(archive.chunks.prefetch, self)
 
     @property
-    def key(self) -> tuple["PartitionLog", int]:
+    def key(self) -> tuple["PartitionSegments", int]:
         return self.partition, self.chunk.base_offset
 
 
@@ -116,7 +116,7 @@ class Descriptor(NamedTuple):
 
 def encode(fields: dict[str, Any], chunks: Sequence[Chunk], txn_index: bytes) -> bytes:
     line = orjson.dumps({"version": VERSION, **fields, "chunks": len(chunks)}) + b"\n"
-    data = line + b"".join(_CHUNK.pack(*each, 0) for each in chunks) + txn_index
+    data = line + b"".join(_CHUNK.pack(*chunk, 0) for chunk in chunks) + txn_index
     return data + _CRC.pack(crc32c(data))
 
 
@@ -130,12 +130,12 @@ def decode(path: str, data: bytes) -> Descriptor:
         if fields["version"] != VERSION:
             raise ValueError(f"version {fields['version']}")
         aborted_at = fields["chunks"] * _CHUNK.size
-        chunks = [Chunk(*each[:5]) for each in _CHUNK.iter_unpack(rest[:aborted_at])]
-        aborted = [AbortedTransaction(*each[1:]) for each in ENTRY.iter_unpack(rest[aborted_at:])]
+        chunks = [Chunk(*chunk[:5]) for chunk in _CHUNK.iter_unpack(rest[:aborted_at])]
+        aborted = [AbortedTransaction(*entry[1:]) for entry in ENTRY.iter_unpack(rest[aborted_at:])]
         return Descriptor(ArchivedSegment(path, fields), chunks, aborted)
     except (ValueError, KeyError, TypeError, struct.error) as error:
         raise CorruptLog(
-            "what is known of an archived segment is damaged",
+            "the descriptor of an archived segment is damaged",
             detail=f"{path}: {error}",
             hint="the archive has a copy under the same name",
         ) from error
@@ -155,22 +155,22 @@ def _read(files: Files, segment: ArchivedSegment) -> Descriptor:
     try:
         return decode(segment.path, files.read(segment.path))
     except OSError as error:
-        # Retention may just have taken it away; who asks again is told so.
+        # Retention may just have removed it; another attempt gets that error.
         raise ArchiveUnavailable(
             "an archived segment's descriptor cannot be read", detail=str(error)
         ) from error
 
 
-class ArchivedPlace(NamedTuple):
+class ArchivedPosition(NamedTuple):
     """Somewhere in the archive, to a chunk's precision."""
 
     archived_bytes: int  # from there to where the local log begins
     timestamp_ms: int
 
 
-def archived_place(
+def archived_position(
     files: Files, segments: Sequence[ArchivedSegment], offset: int
-) -> ArchivedPlace | None:
+) -> ArchivedPosition | None:
     """(worker) Where `offset` is in the archive. Raises as `read_chunks`."""
     behind_bytes = 0
     for segment in reversed(segments):
@@ -178,17 +178,17 @@ def archived_place(
             for chunk in reversed(read_chunks(files, segment)):
                 behind_bytes += chunk.size_bytes
                 if chunk.base_offset <= offset or chunk.position == 0:
-                    return ArchivedPlace(behind_bytes, chunk.max_timestamp_ms)
+                    return ArchivedPosition(behind_bytes, chunk.max_timestamp_ms)
         behind_bytes += segment.size_bytes
     return None
 
 
 class Found(NamedTuple):
-    """What lies beside a log: oldest first. `doomed` and `begun` tell by their base offset what is
+    """What lies beside a log: oldest first. `doomed` and `begun` have by their base offset what is
     still to be deleted from the archive, and what may be half in it.
     """
 
-    kept: list[ArchivedSegment]
+    segments: list[ArchivedSegment]
     doomed: list[int]
     begun: list[int]
 
@@ -210,7 +210,7 @@ def load(files: Files, directory: str, topic_id: str) -> Found:
                 log.error("an archived segment is left out: %s", error)
                 continue
             if segment.topic_id == topic_id:
-                found.kept.append(segment)
+                found.segments.append(segment)
             else:
                 log.error("an archived segment is left out, it is another topic's: %s", path)
         elif suffix == DELETED_SUFFIX[1:]:
@@ -224,15 +224,15 @@ def connected(
     archived: Sequence[ArchivedSegment], local: Sequence[Segment]
 ) -> tuple[ArchivedSegment, ...]:
     """Those from which one can read on, without a gap, into the local log."""
-    kept: list[ArchivedSegment] = []
+    reachable: list[ArchivedSegment] = []
     reaches = local[0].base_offset if local else None
-    for each in reversed(archived):
-        if reaches is not None and each.end_offset < reaches:
-            log.error("archived records cannot be reached, a segment is missing: %s", each.path)
+    for segment in reversed(archived):
+        if reaches is not None and segment.end_offset < reaches:
+            log.error("archived records cannot be reached, a segment is missing: %s", segment.path)
             break
-        kept.append(each)
-        reaches = each.base_offset if reaches is None else min(reaches, each.base_offset)
-    return tuple(reversed(kept))
+        reachable.append(segment)
+        reaches = segment.base_offset if reaches is None else min(reaches, segment.base_offset)
+    return tuple(reversed(reachable))
 
 
 def local_start(archived: Sequence[ArchivedSegment], local: Sequence[Segment]) -> int:

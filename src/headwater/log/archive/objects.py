@@ -1,10 +1,9 @@
-"""What the archive asks of an object store, and a directory as one.
+"""The interface of an object store, and its implementation by a directory.
 
 Names are paths with "/". An object is there as a whole or not at all, and lasts once `put` has
 returned. Whatever goes wrong, except a bug, is ArchiveUnavailable: trying again may help.
 """
 
-import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -26,7 +25,7 @@ class Objects(Protocol):
     url: str
 
     async def put(self, name: str, parts: AsyncIterator[bytes]) -> None:
-        """Stores an object, in place of one of that name; durable when it returns."""
+        """Stores an object, and replaces one of that name; durable when it returns."""
         ...
 
     async def get(self, name: str, start: int, end: int) -> bytes:
@@ -38,7 +37,7 @@ class Objects(Protocol):
         ...
 
     async def delete(self, names: Sequence[str]) -> None:
-        """They are gone; those that were not there are no error."""
+        """Deletes objects; those that do not exist are no error."""
         ...
 
     def close(self) -> None: ...
@@ -62,7 +61,7 @@ def open_objects(url: str, *, endpoint: str | None, region: str | None) -> Objec
 
 class DirectoryObjects:
     """A directory: another disk, or one of another machine. It has threads of its own, because
-    such a file system may hang, and nobody else must wait for it.
+    such a file system may hang, and nothing else must wait for it.
     """
 
     def __init__(self, path: str, files: Files | None = None) -> None:
@@ -107,8 +106,8 @@ class DirectoryObjects:
             directory = os.path.dirname(directory)
         if missing:
             self._files.makedirs(missing[0])
-            for each in missing:
-                self._files.sync_directory(os.path.dirname(each))
+            for created in missing:
+                self._files.sync_directory(os.path.dirname(created))
         fd = self._files.open(path, create=True)
         self._files.truncate(fd, 0)
         return fd
@@ -140,46 +139,20 @@ class DirectoryObjects:
         for name in names:
             self._files.unlink(f"{self._root}/{name}")
         for directory in directories:
-            each = directory
+            empty = directory
             with contextlib.suppress(FileNotFoundError):
-                while each != self._root and not self._files.listdir(each):
-                    self._files.rmtree(each)
-                    each = os.path.dirname(each)
-                self._files.sync_directory(each)
+                while empty != self._root and not self._files.listdir(empty):
+                    self._files.rmtree(empty)
+                    empty = os.path.dirname(empty)
+                self._files.sync_directory(empty)
 
     async def _run(self, job: Callable[..., T], *args: Any) -> T:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-
-        def settle(result: Any, error: BaseException | None) -> None:
-            if future.done():
-                return
-            if error is None:
-                future.set_result(result)
-            else:
-                future.set_exception(error)
-
-        def run() -> None:
-            result: Any = None
-            failure: BaseException | None = None
+        def run() -> T:
             try:
-                result = job(*args)
+                return job(*args)
             except OSError as error:
-                failure = ArchiveUnavailable(
+                raise ArchiveUnavailable(
                     "the archive's directory fails", detail=f"{self._root}: {error}"
-                )
-            except BaseException as error:
-                failure = error
-            with contextlib.suppress(RuntimeError):  # the loop is gone
-                loop.call_soon_threadsafe(settle, result, failure)
+                ) from error
 
-        self._workers.submit(run)
-        try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            # A job cannot be stopped, and what it works on must not be closed under it.
-            while not future.done():
-                with contextlib.suppress(asyncio.CancelledError):
-                    await asyncio.wait([future])
-            future.exception()
-            raise
+        return await self._workers.run(run)

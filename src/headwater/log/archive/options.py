@@ -1,4 +1,4 @@
-"""Where an archive is. Apart from the rest of it, which is loaded only if there is one."""
+"""The options of an archive; apart from its code, which is loaded only if there is one."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ MAX_BYTES_PER_S = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class ArchiveOptions:
-    """Where the archive is and what it may cost. `objects` in place of a URL: for tests."""
+    """Where the archive is and what it may cost. `objects` instead of a URL: for tests."""
 
     url: str = ""
     endpoint: str | None = None

@@ -88,7 +88,7 @@ class S3Objects:
 
     async def names(self, prefix: str) -> list[str]:
         found = await self._wait(obstore.list(self._store, prefix).collect_async())
-        return [each["path"] for each in found]
+        return [entry["path"] for entry in found]
 
     async def delete(self, names: Sequence[str]) -> None:
         for at in range(0, len(names), DELETES_AT_ONCE):

@@ -1,4 +1,4 @@
-"""Copying sealed segments into the archive, in the background, oldest first.
+"""Uploads sealed segments to the archive, in the background, oldest first.
 
 A few at a time and no faster than the rate that is set; after a failure again, later and later.
 Nothing counts as archived before every byte was read back and compared.
@@ -31,7 +31,7 @@ from headwater.log.transactions import ENTRY
 from headwater.protocol.records import HEADER_BYTES, NO_TIMESTAMP, crc32c
 
 if TYPE_CHECKING:
-    from headwater.log.partition import PartitionLog
+    from headwater.log.partition_segments import PartitionSegments
     from headwater.log.store import LogStore
 
 log = logging.getLogger(__name__)
@@ -55,14 +55,14 @@ class Uploads:
         self._objects = objects
         self._max_bytes_per_s = max_bytes_per_s
         self._free_at_s = 0.0  # when the rate allows the next byte
-        self._queue: asyncio.Queue[PartitionLog] = asyncio.Queue()
-        self._queued: set[PartitionLog] = set()
-        self._backoff_s: dict[PartitionLog, float] = {}
+        self._queue: asyncio.Queue[PartitionSegments] = asyncio.Queue()
+        self._queued: set[PartitionSegments] = set()
+        self._backoff_s: dict[PartitionSegments, float] = {}
         self._described: set[str] = set()  # topics whose topic.json is there
         self._tasks: list[asyncio.Task[None]] = []
-        self.busy: dict[PartitionLog, Segment] = {}
+        self.busy: dict[PartitionSegments, Segment] = {}
         # Segments of which there may be objects, and which are not archived.
-        self.begun: dict[PartitionLog, set[int]] = {}
+        self.begun: dict[PartitionSegments, set[int]] = {}
         self.uploaded_bytes = 0
         self.uploaded_segments = 0
         self.failures = 0
@@ -76,7 +76,7 @@ class Uploads:
             task.cancel()
         return self._tasks
 
-    def look_at(self, partition: "PartitionLog") -> None:
+    def look_at(self, partition: "PartitionSegments") -> None:
         """Something may be there to be archived."""
         if partition.config.remote_storage and partition not in self._queued:
             self._queued.add(partition)
@@ -111,26 +111,26 @@ class Uploads:
                 if segment.doomed and not partition.deleted:  # it was deleted meanwhile
                     partition.delete_before(partition.log_start_offset)
 
-    def give_up(self, partition: "PartitionLog") -> list[int]:
+    def give_up(self, partition: "PartitionSegments") -> list[int]:
         """The segments of which there may be objects, and which will never be archived."""
         busy = self.busy.get(partition)
-        kept = {each.base_offset for each in partition.segments}
-        kept |= {each.base_offset for each in partition.archived}
+        retained = {segment.base_offset for segment in partition.segments}
+        retained |= {segment.base_offset for segment in partition.archived}
         if busy is not None:
-            kept.add(busy.base_offset)
-        gone = self.begun.get(partition, set()) - kept
-        self.begun[partition] = self.begun.get(partition, set()) - gone
+            retained.add(busy.base_offset)
+        dropped = self.begun.get(partition, set()) - retained
+        self.begun[partition] = self.begun.get(partition, set()) - dropped
         if not self.begun[partition]:
             del self.begun[partition]
-        return sorted(gone)
+        return sorted(dropped)
 
-    def forget(self, partition: "PartitionLog") -> None:
+    def forget(self, partition: "PartitionSegments") -> None:
         """It is deleted: what there is of it in the archive goes with its topic."""
         self.begun.pop(partition, None)
         self._backoff_s.pop(partition, None)
         self._described.discard(partition.topic_id)
 
-    def _failed(self, partition: "PartitionLog", error: Exception) -> None:
+    def _failed(self, partition: "PartitionSegments", error: Exception) -> None:
         if partition.deleted:
             return
         self.failures += 1
@@ -142,15 +142,15 @@ class Uploads:
         self.last_error = str(error)
         self._try_later(partition)
 
-    def _try_later(self, partition: "PartitionLog") -> None:
+    def _try_later(self, partition: "PartitionSegments") -> None:
         wait_s = self._backoff_s.get(partition, FIRST_BACKOFF_S)
         self._backoff_s[partition] = min(2 * wait_s, LAST_BACKOFF_S)
         self._store.clock.call_later(wait_s, self.look_at, partition)
 
     # ── one segment ───────────────────────────────────────────────────────────────────────────
 
-    async def _archive(self, partition: "PartitionLog", segment: Segment) -> None:
-        """The segment is archived, and that is known durably, when this returns."""
+    async def _archive(self, partition: "PartitionSegments", segment: Segment) -> None:
+        """The segment is archived, and that is recorded durably, when this returns."""
         end_offset = _end_of(partition, segment)
         segment.pins += 1  # its files stay, whatever retention says meanwhile
         try:
@@ -175,7 +175,7 @@ class Uploads:
                 "size_bytes": segment.size_bytes,
                 "max_timestamp_ms": max_timestamp_ms,
                 "newest_ms": newest_ms,
-                "files": [list(each) for each in files],
+                "files": [list(file) for file in files],
                 "aborted": segment.written.txn_entries,
                 "epochs": partition.epochs.entries,
             }
@@ -196,22 +196,22 @@ class Uploads:
         self.uploaded_segments += 1
         log.debug("archived: %s-%d at %d", partition.topic, partition.index, segment.base_offset)
 
-    async def _begin(self, partition: "PartitionLog", segment: Segment) -> None:
-        """From here on it is known, also after a crash, that there may be objects of it."""
+    async def _begin(self, partition: "PartitionSegments", segment: Segment) -> None:
+        """Records durably that there may be objects of it from here on."""
         path = f"{partition.directory}/{segment.base_offset:020d}{BEGUN_SUFFIX}"
         begun = self.begun.setdefault(partition, set())
         if segment.base_offset not in begun:
             begun.add(segment.base_offset)
             await self._store.in_worker(self._store.storage.files.write_atomically, path, b"")
 
-    def _ended(self, partition: "PartitionLog", segment: Segment) -> None:
+    def _ended(self, partition: "PartitionSegments", segment: Segment) -> None:
         """(worker)"""
         path = f"{partition.directory}/{segment.base_offset:020d}{BEGUN_SUFFIX}"
         if not partition.deleted:
             self._store.storage.files.unlink(path)
 
-    async def _describe_topic(self, partition: "PartitionLog") -> None:
-        """For a human who finds the archive without the broker."""
+    async def _describe_topic(self, partition: "PartitionSegments") -> None:
+        """For a person who finds the archive without the broker."""
         topic = self._store.catalog.topics.get(partition.topic)
         if topic is None or topic.id.hex != partition.topic_id or topic.id.hex in self._described:
             return
@@ -224,7 +224,7 @@ class Uploads:
             self._described.discard(topic.id.hex)
             raise
 
-    async def _put_log(self, partition: "PartitionLog", segment: Segment) -> list[Chunk]:
+    async def _put_log(self, partition: "PartitionSegments", segment: Segment) -> list[Chunk]:
         chunks: list[Chunk] = []
         failure: Exception | None = None
 
@@ -256,7 +256,7 @@ class Uploads:
         return chunks
 
     async def _put_side_files(
-        self, partition: "PartitionLog", segment: Segment, side_files: dict[str, bytes]
+        self, partition: "PartitionSegments", segment: Segment, side_files: dict[str, bytes]
     ) -> list[StoredFile]:
         stored: list[StoredFile] = []
         for suffix, data in side_files.items():
@@ -265,7 +265,7 @@ class Uploads:
         return stored
 
     async def _put(
-        self, partition: "PartitionLog", segment: Segment, suffix: str, data: bytes
+        self, partition: "PartitionSegments", segment: Segment, suffix: str, data: bytes
     ) -> None:
         await self._pace(len(data))
         name = partition.object_name(segment.base_offset, suffix)
@@ -273,14 +273,14 @@ class Uploads:
 
     async def _compare(
         self,
-        partition: "PartitionLog",
+        partition: "PartitionSegments",
         segment: Segment,
         chunks: list[Chunk],
         files: list[StoredFile],
     ) -> None:
         """Reads everything back. Raises ArchiveUnavailable if it is not what was put there."""
-        stored = [(".log", each.position, each.size_bytes, each.crc) for each in chunks]
-        stored += [(each.suffix, 0, each.size_bytes, each.crc) for each in files]
+        stored = [(".log", chunk.position, chunk.size_bytes, chunk.crc) for chunk in chunks]
+        stored += [(file.suffix, 0, file.size_bytes, file.crc) for file in files]
         for suffix, start, size_bytes, crc in stored:
             name = partition.object_name(segment.base_offset, suffix)
             await self._pace(size_bytes)
@@ -298,7 +298,7 @@ class Uploads:
             await sleep(self._store.clock, self._free_at_s - now_s - 1.0)
 
 
-def next_to_archive(partition: "PartitionLog") -> Segment | None:
+def next_to_archive(partition: "PartitionSegments") -> Segment | None:
     """The oldest sealed segment that is not archived.
 
     None while a last compaction changes what the segments' names mean (a topic was compacted until
@@ -310,18 +310,18 @@ def next_to_archive(partition: "PartitionLog") -> Segment | None:
     return next(unarchived(partition), None)
 
 
-def unarchived(partition: "PartitionLog") -> Iterator[Segment]:
+def unarchived(partition: "PartitionSegments") -> Iterator[Segment]:
     """The sealed segments that are not archived, oldest first."""
-    archived = {each.base_offset for each in partition.archived}
+    archived = {archived_segment.base_offset for archived_segment in partition.archived}
     for segment, _ in itertools.pairwise(partition.segments):
         if segment.base_offset not in archived and segment.size_bytes > 0 and not segment.corrupt:
             yield segment
 
 
-def _end_of(partition: "PartitionLog", segment: Segment) -> int:
+def _end_of(partition: "PartitionSegments", segment: Segment) -> int:
     """Where the next one begins that has records or will have: nothing lies in between."""
-    behind = [each for each in partition.segments if each.base_offset > segment.base_offset]
-    return next((each.base_offset for each in behind if each.size_bytes), behind[-1].base_offset)
+    behind = [other for other in partition.segments if other.base_offset > segment.base_offset]
+    return next((other.base_offset for other in behind if other.size_bytes), behind[-1].base_offset)
 
 
 def _read_chunk(storage: Storage, segment: Segment, position: int, newest_ms: int) -> _Read:

@@ -6,9 +6,9 @@
     cleaning.py   one pass over one partition (child)
     output.py     the cleaned segments that it writes (child)
     kernels.py    its loops, compiled by numba (child)
-    swap.py       cleaned segments take the place of the old ones, whatever happens (broker)
+    swap.py       cleaned segments replace the old ones, also through a crash (broker)
 
 A pass reads the dirty part of the log into a map from key to latest offset, then writes all
-segments up to there anew without the records that the map supersedes, and merges small ones.
+segments up to there again without the records that the map supersedes, and merges small ones.
 Offsets never change. numba (100 MB, 0.7 s to import) is never imported by the broker itself.
 """

@@ -1,11 +1,11 @@
 """One pass of compaction over one partition. Runs in the child process.
 
   1. The keys of the dirty segments go into a map of bounded size, until it is full.
-  2. Every segment up to there is written anew, without the records that a later one supersedes,
+  2. Every segment up to there is written again, without the records that a later one supersedes,
      into `….cleaned.*` files; neighbours that have become small are merged.
 
 What is written is synced and then reported (`Report`); the broker swaps it in (swap.py). Until it
-does, nothing has happened: whoever finds `….cleaned.*` files without the broker removes them.
+does, nothing has happened: a start removes `….cleaned.*` files that no broker uses.
 
 What stays (Kafka's rules, KIP-534):
   - the latest record of each key; also a tombstone, until `delete.retention.ms` after the pass
@@ -15,8 +15,8 @@ What stays (Kafka's rules, KIP-534):
   - a transaction's marker while records of the transaction are found, then as long as a tombstone
   - nothing of aborted transactions, and no record without a key
 
-A batch keeps its offsets, its producer's id, epoch and sequence, its codec and kind of timestamp.
-Batches without records go. (Kafka keeps the last one of each producer, empty. Here a snapshot of
+A batch retains its offsets, its producer's id, epoch and sequence, its codec and kind of timestamp.
+Batches without records go. (Kafka retains the last one of each producer, empty. Here a snapshot of
 the producers is written whenever a segment is sealed, so recovery never needs a cleaned batch.)
 
 A segment with damage, or with a batch that cannot be decompressed, is left as it is and reported.
@@ -47,7 +47,6 @@ from headwater.log.compaction.kernels import (
     ENTRIES,
     FULL,
     GROWTH_BYTES,
-    KEPT,
     LATEST,
     MAX_TIMESTAMP,
     MORE_INPUT,
@@ -55,6 +54,7 @@ from headwater.log.compaction.kernels import (
     NEXT_OFFSET,
     OUT_AT,
     RECORDS,
+    RETAINED,
     SPECIAL,
     TOMBSTONES,
 )  # fmt: skip
@@ -119,7 +119,7 @@ class _Pass:
         self._throttle = Throttle(job.bytes_per_s)
         self._began_s = time.monotonic()
         self._bytes_read = self._bytes_written = self._records_kept = 0
-        self._damaged: dict[int, str] = {}  # by place in `sources`
+        self._damaged: dict[int, str] = {}  # by index in `sources`
         self._aborted = _Aborted(job.aborted)
         self._window = np.empty(WINDOW_BYTES, np.uint8)
         self._out = np.empty(WINDOW_BYTES, np.uint8)
@@ -221,7 +221,7 @@ class _Pass:
         kernels.grow(before, self._table)
         return MORE_OUTPUT
 
-    # ── writing anew ──────────────────────────────────────────────────────────────────────────
+    # ── rewriting ─────────────────────────────────────────────────────────────────────────────
 
     def _clean_group(self, first: int, reached: int) -> int:
         """Cleans segments from `first` on into one, as many as it holds; which one is next."""
@@ -231,8 +231,8 @@ class _Pass:
         at = first
         try:
             while True:
-                keeps_deletes = any(each < at for each in self._damaged)
-                self._filter_segment(at, output, keeps_deletes)
+                retains_deletes = any(damaged < at for damaged in self._damaged)
+                self._filter_segment(at, output, retains_deletes)
                 at += 1
                 if (
                     at == len(sources)
@@ -245,11 +245,11 @@ class _Pass:
                 output.discard()  # it is as it was
             else:
                 newest_ns = max(
-                    os.stat(f"{stem(self._job.directory, each.base_offset)}.log").st_mtime_ns
-                    for each in sources[first:at]
+                    os.stat(f"{stem(self._job.directory, source.base_offset)}.log").st_mtime_ns
+                    for source in sources[first:at]
                 )
                 output.finish(newest_ns)
-                self._report(Report(inputs=[each.base_offset for each in sources[first:at]]))
+                self._report(Report(inputs=[source.base_offset for source in sources[first:at]]))
         except BaseException:
             output.discard()
             raise
@@ -257,9 +257,9 @@ class _Pass:
         self._records_kept += int(self._state[RECORDS])
         return at
 
-    def _filter_segment(self, at: int, output: "Output", keeps_deletes: bool) -> None:
+    def _filter_segment(self, at: int, output: "Output", retains_deletes: bool) -> None:
         state = self._state
-        now_ms = -1 if keeps_deletes else self._job.now_ms
+        now_ms = -1 if retains_deletes else self._job.now_ms
         horizon_ms = min(self._job.now_ms + self._job.delete_retention_ms, INT64_MAX)
         state[OUT_AT] = 0
 
@@ -289,13 +289,15 @@ class _Pass:
 
         def special(header: BatchHeader, batch: memoryview) -> int:
             if header.attributes & CONTROL:
-                kept = self._filter_marker(header, batch, output, now_ms, horizon_ms, keeps_deletes)
+                retained = self._filter_marker(
+                    header, batch, output, now_ms, horizon_ms, retains_deletes
+                )
             else:
-                kept = self._filter_data(header, batch, now_ms, horizon_ms)
-            if kept is not batch:
+                retained = self._filter_data(header, batch, now_ms, horizon_ms)
+            if retained is not batch:
                 state[CHANGED] += 1
-            if kept is not None:
-                put(kept)
+            if retained is not None:
+                put(retained)
             return DONE
 
         self._walk(at, window, special)
@@ -318,7 +320,7 @@ class _Pass:
             return batch
         body = _body(header, batch)
         has_horizon = bool(header.attributes & DELETE_HORIZON)
-        keeps_deletes = not has_horizon or now_ms < header.base_timestamp
+        retains_deletes = not has_horizon or now_ms < header.base_timestamp
         scratch = np.empty(len(body) + GROWTH_BYTES * header.record_count, np.uint8)
         out_at = int(state[OUT_AT])
 
@@ -326,7 +328,7 @@ class _Pass:
             state[OUT_AT] = 0
             code = kernels.filter_records(
                 body, 0, len(body), header.base_offset, header.last_offset_delta,
-                header.record_count, header.base_timestamp, keeps_deletes, shift, self._table,
+                header.record_count, header.base_timestamp, retains_deletes, shift, self._table,
                 self._k0, self._k1, scratch, state,
             )  # fmt: skip
             size_bytes, state[OUT_AT] = int(state[OUT_AT]), out_at
@@ -334,21 +336,21 @@ class _Pass:
                 raise MalformedMessage("records that are not what their batch says")
             return scratch[:size_bytes].data
 
-        kept = filtered(0)
+        retained = filtered(0)
         sets_horizon = bool(state[TOMBSTONES]) and not has_horizon
-        count = int(state[KEPT])
+        count = int(state[RETAINED])
         state[RECORDS] += count
         if count == 0:
             return None
         if count == header.record_count and not sets_horizon:
             return batch
         if sets_horizon:
-            kept = filtered(header.base_timestamp - horizon_ms)
+            retained = filtered(header.base_timestamp - horizon_ms)
             header = _with_horizon(header, horizon_ms)
         if not header.attributes & LOG_APPEND_TIME:
             header = header._replace(max_timestamp=int(state[MAX_TIMESTAMP]))
         return _batch(
-            header._replace(record_count=count), compression.compress(header.codec, bytes(kept))
+            header._replace(record_count=count), compression.compress(header.codec, bytes(retained))
         )
 
     def _filter_marker(
@@ -358,15 +360,15 @@ class _Pass:
         output: "Output",
         now_ms: int,
         horizon_ms: int,
-        keeps_deletes: bool,
+        retains_deletes: bool,
     ) -> bytes | bytearray | memoryview | None:
         """A marker goes when nothing of its transaction was found, some time after."""
         had_records = header.producer_id in self._seen
         self._seen.discard(header.producer_id)
         aborted = self._aborted.ended_by(header)
-        if aborted is not None and (had_records or keeps_deletes):
+        if aborted is not None and (had_records or retains_deletes):
             output.aborted.append(aborted)
-        if had_records or keeps_deletes:
+        if had_records or retains_deletes:
             return batch
         if header.attributes & DELETE_HORIZON:
             return None if header.base_timestamp <= now_ms else batch
@@ -464,8 +466,8 @@ class _Aborted:
 
     def __init__(self, transactions: Iterable[AbortedTransaction]) -> None:
         self._by_producer: dict[int, list[AbortedTransaction]] = {}
-        for each in sorted(transactions, key=lambda one: one.first_offset):
-            self._by_producer.setdefault(each.producer_id, []).append(each)
+        for transaction in sorted(transactions, key=lambda one: one.first_offset):
+            self._by_producer.setdefault(transaction.producer_id, []).append(transaction)
 
     def holds(self, header: BatchHeader) -> bool:
         if not header.attributes & TRANSACTIONAL:

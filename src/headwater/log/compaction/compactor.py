@@ -85,7 +85,9 @@ class Compactor:
             await self._child.end()
 
     async def _dirtiest(self, but: set[PartitionLog]) -> Dirt | None:
-        partitions = [each for each in self._store.partitions.values() if is_compacted(each)]
+        partitions = [
+            partition for partition in self._store.partitions.values() if is_compacted(partition)
+        ]
         dirtiest: Dirt | None = None
         self.numbers.max_dirty_ratio = 0.0
         for number, partition in enumerate(partitions, 1):
@@ -96,7 +98,7 @@ class Compactor:
             roll_if_overdue(self._store, partition)
             try:
                 dirt = await dirt_of(self._store, partition)
-            except OSError as error:  # a file of it is gone
+            except OSError as error:  # a file of it was removed
                 log.error("compaction: %s-%d: %s", partition.topic, partition.index, error)
                 continue
             self.numbers.max_dirty_ratio = max(self.numbers.max_dirty_ratio, dirt.ratio)
@@ -118,16 +120,16 @@ class Compactor:
                 if report.error:
                     raise OSError(report.error)
                 if partition.deleted:
-                    await self._child.end()  # it works on files that are nobody's
+                    await self._child.end()  # it works on files that were removed
                     return False
                 if not is_compacted(partition):  # and perhaps archived, as it is
                     raise OSError("the topic is not compacted any more")
                 if report.inputs:
                     is_whole &= await swap.swap_in(self._store, partition, report.inputs)
                 if report.damaged is not None:
-                    self._note_damage(partition, report)
+                    self._record_damage(partition, report)
                 if report.clean_offset is not None and is_whole:
-                    await self._note_pass(partition, report)
+                    await self._record_pass(partition, report)
         return is_whole
 
     async def _aborted(self, dirt: Dirt) -> list[AbortedTransaction]:
@@ -142,7 +144,7 @@ class Compactor:
         config = partition.config
         return Job(
             directory=partition.directory,
-            sources=[Source(each.base_offset, each.size_bytes) for each in dirt.sources],
+            sources=[Source(source.base_offset, source.size_bytes) for source in dirt.sources],
             first_dirty_offset=dirt.first_dirty_offset,
             end_offset=dirt.end_offset,
             now_ms=self._store.clock.now_ms(),
@@ -155,21 +157,21 @@ class Compactor:
             aborted=aborted,
         )
 
-    async def _note_pass(self, partition: PartitionLog, report: Report) -> None:
+    async def _record_pass(self, partition: PartitionLog, report: Report) -> None:
         assert report.clean_offset is not None
         partition.clean_offset = report.clean_offset
-        await self._store.save_clean_offsets()
+        await self._store.checkpoints.save_clean_offsets()
         self.numbers.passes += 1
         self.numbers.bytes_read += report.bytes_read
         self.numbers.bytes_written += report.bytes_written
         log.info(
-            "compaction: %s-%d is clean up to %d: %d keys, %d records kept, "
+            "compaction: %s-%d is clean up to %d: %d keys, %d records retained, "
             "%d bytes read, %d written, %.2f s",
             partition.topic, partition.index, report.clean_offset, report.keys,
             report.records_kept, report.bytes_read, report.bytes_written, report.seconds,
         )  # fmt: skip
 
-    def _note_damage(self, partition: PartitionLog, report: Report) -> None:
+    def _record_damage(self, partition: PartitionLog, report: Report) -> None:
         self.numbers.last_error = report.detail
         log.error("compaction leaves a damaged segment alone: %s", report.detail)
         for segment in partition.segments:

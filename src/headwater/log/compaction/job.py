@@ -1,4 +1,4 @@
-"""What the broker and its compacting child say to each other."""
+"""The messages between the broker and its compacting child process."""
 
 import msgspec
 
@@ -30,7 +30,7 @@ class Job(msgspec.Struct):
 
 
 class Report(msgspec.Struct, omit_defaults=True):
-    """What a pass tells on its way: a cleaned segment, a damaged one, or that it is over."""
+    """What a pass reports: a cleaned segment, a damaged one, or that it is over."""
 
     inputs: list[int] = []  # base offsets; the cleaned segment has the first of them
     damaged: int | None = None  # base offset

@@ -1,12 +1,12 @@
 """The loops of compaction over raw record batches, compiled by numba.
 
 Nothing here raises and nothing checks bounds but the code itself: every length that comes from a
-file is compared with the end of its buffer before it is used. Kernels tell by a code why they
+file is compared with the end of its buffer before it is used. Kernels return a code for why they
 stopped, and by `state` how far they came.
 
 The map from key to offset is an open-addressing table of three words a slot: 128 bits of hash, and
-offset + 1 (0: empty). Keys themselves are not kept, so two keys with one hash would lose a record.
-The hash is SipHash-2-4 with 128 bits of output under a random key of this pass: nobody can look for
+offset + 1 (0: empty). Keys are not stored, so two keys with one hash would lose a record. The
+hash is SipHash-2-4 with 128 bits of output under a random key of this pass: no client can look for
 collisions beforehand, and by chance two among n keys meet with a probability of n^2 / 2^129, for a
 hundred million keys 10^-23.
 """
@@ -15,14 +15,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from headwater.compiled import kernel
+from headwater.jit import kernel
 
 # Why a kernel stopped.
 DONE, DAMAGED, MORE_INPUT, MORE_OUTPUT, SPECIAL, FULL = range(6)
 
-# The places in `state`.
-AT, OUT_AT, NEXT_OFFSET, ENTRIES, LATEST, KEPT, MAX_TIMESTAMP, TOMBSTONES, RECORDS, CHANGED = range(
-    10
+# The indexes into `state`.
+AT, OUT_AT, NEXT_OFFSET, ENTRIES, LATEST, RETAINED, MAX_TIMESTAMP, TOMBSTONES, RECORDS, CHANGED = (
+    range(10)
 )
 STATE_WORDS: Final = 10
 
@@ -185,7 +185,7 @@ def _put(data, at, value, size):
 
 @inlined
 def _varlong(data, at, end):
-    """(value, the place behind it), the place being -1 if there is no whole one."""
+    """(value, the position behind it), the position being -1 if there is no whole one."""
     value = np.uint64(0)
     shift = np.uint64(0)
     while at < end and shift < np.uint64(70):
@@ -341,13 +341,13 @@ def filter_records(
 ):  # fmt: skip
     """Writes what stays of one batch's records to out[OUT_AT:]; `shift` moves their timestamps.
 
-    KEPT of them stay; MAX_TIMESTAMP and TOMBSTONES are of these. The caller has made sure that
+    RETAINED of them stay; MAX_TIMESTAMP and TOMBSTONES are of these. The caller has made sure that
     `out` has room for all of them, grown.
     """
     before = np.int64(-1)
     out_at = state[OUT_AT]
     latest = state[LATEST]
-    kept, tombstones = 0, 0
+    retained, tombstones = 0, 0
     max_timestamp = np.int64(-1)
     run_from = at  # records from here on stay and are not yet copied
     for _ in range(count):
@@ -368,7 +368,7 @@ def filter_records(
             if stays and value_bytes < 0:
                 tombstones += 1
         if stays:
-            kept += 1
+            retained += 1
             max_timestamp = max(max_timestamp, base_timestamp + timestamp)
             if shift != 0:
                 moved = timestamp + shift
@@ -391,7 +391,7 @@ def filter_records(
         _copy(data, run_from, at, out, out_at)
         out_at += at - run_from
     state[OUT_AT] = out_at
-    state[KEPT] = kept
+    state[RETAINED] = retained
     state[MAX_TIMESTAMP] = max_timestamp
     state[TOMBSTONES] = tombstones
     return DONE
@@ -440,9 +440,9 @@ def filter_window(window, end, now, horizon, table, k0, k1, out, state):
                     base_timestamp, keeps_deletes, base_timestamp - horizon, table, k0, k1, out,
                     state,
                 )  # fmt: skip
-            if state[KEPT] == 0:
+            if state[RETAINED] == 0:
                 state[OUT_AT] = out_from
-            elif state[KEPT] == count and not sets_horizon:
+            elif state[RETAINED] == count and not sets_horizon:
                 _copy(window, at, batch_end, out, out_from)
                 state[OUT_AT] = out_from + batch_end - at
             else:
@@ -454,11 +454,11 @@ def filter_window(window, end, now, horizon, table, k0, k1, out, state):
                     _put(out, out_from + 27, horizon, 8)
                 if not attributes & LOG_APPEND_TIME:
                     _put(out, out_from + 35, state[MAX_TIMESTAMP], 8)
-                _put(out, out_from + 57, state[KEPT], 4)
+                _put(out, out_from + 57, state[RETAINED], 4)
                 _put(out, out_from + 17, np.int64(crc32c(out, out_from + 21, out_end)), 4)
-            if state[KEPT] < count or sets_horizon:
+            if state[RETAINED] < count or sets_horizon:
                 state[CHANGED] += 1
-            state[RECORDS] += state[KEPT]
+            state[RECORDS] += state[RETAINED]
         at = batch_end
         state[AT] = at
         state[NEXT_OFFSET] = base_offset + last_delta + 1
@@ -467,7 +467,7 @@ def filter_window(window, end, now, horizon, table, k0, k1, out, state):
 
 # ── indexes ───────────────────────────────────────────────────────────────────────────────────────
 
-# The places in the state of an index being made; see `segment.note_batch`, which this mirrors.
+# The indexes into the state of an index being made; see `segment.record_batch`, which this mirrors.
 SIZE, SINCE_ENTRY, MAX_MS, MAX_MS_OFFSET, INDEXED_MS, OFFSET_ENTRIES, TIME_ENTRIES = range(7)
 
 

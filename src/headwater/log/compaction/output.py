@@ -104,7 +104,7 @@ class Output:
         self._write_file("index", self._offsets)
         self._write_file("timeindex", self._times)
         if self.aborted:
-            entries = b"".join(TXN_ENTRY.pack(0, *each) for each in self.aborted)
+            entries = b"".join(TXN_ENTRY.pack(0, *transaction) for transaction in self.aborted)
             self._write_file("txnindex", entries)
         self._files.sync_directory(self._job.directory)
 

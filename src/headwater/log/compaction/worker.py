@@ -2,7 +2,7 @@
 
 Jobs come in as lines of JSON, reports go out the same way, one pass after the other. When the pipe
 closes (the broker has no more work, or is dead) the process ends at once, in the middle of a pass
-if need be: what it has written so far belongs to nobody.
+if need be: what it has written so far is used by nothing.
 """
 
 import os

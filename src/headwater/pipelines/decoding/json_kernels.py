@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from headwater.compiled import kernel
+from headwater.jit import kernel
 
 # What `scan` says of a text.
 SOUND, NOT_JSON, NOT_AN_OBJECT, TOO_DEEP, EMPTY = range(5)

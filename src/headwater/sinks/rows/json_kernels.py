@@ -6,7 +6,7 @@ STRING: it is put into quotes and escaped. TIME: into quotes, with a T for the b
 
 import numpy as np
 
-from headwater.compiled import kernel
+from headwater.jit import kernel
 
 TOKEN, STRING, TIME = range(3)
 _NULL = np.frombuffer(b"null", np.uint8)

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from headwater.compiled import kernel
+from headwater.jit import kernel
 
 PRESENT, PLUS_INFINITY, MINUS_INFINITY, NAN = 1, 2, 4, 8  # marks
 _MASK = 0xFFFFFFFF

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from headwater.compiled import kernel
+from headwater.jit import kernel
 
 _FEW = 32  # so many are put in order fastest by the simplest means
 

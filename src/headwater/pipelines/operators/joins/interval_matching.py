@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from headwater.compiled import kernel
+from headwater.jit import kernel
 
 Int64s = npt.NDArray[np.int64]
 

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.compiled import kernel
+from headwater.jit import kernel
 from headwater.pipelines.operators.runtime.contract import OFFSET, ORIGIN, State
 from headwater.pipelines.operators.state.column_evolution import with_columns_of
 from headwater.pipelines.operators.state.row_hashes import hashes_of

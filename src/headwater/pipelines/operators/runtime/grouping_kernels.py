@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from headwater.compiled import kernel
+from headwater.jit import kernel
 
 
 @kernel

@@ -4,7 +4,7 @@ doubles. The hash 0, which marks empty places in tables, becomes 1.
 
 import numpy as np
 
-from headwater.compiled import kernel
+from headwater.jit import kernel
 
 _P1 = np.uint64(0x9E3779B185EBCA87)
 _P2 = np.uint64(0xC2B2AE3D27D4EB4F)

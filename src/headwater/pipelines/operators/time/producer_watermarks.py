@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headwater.compiled import kernel
 from headwater.errors import PipelineError
+from headwater.jit import kernel
 from headwater.pipelines.operators.runtime.contract import OFFSET, ORIGIN, Input, Progress
 from headwater.pipelines.operators.time.punctuations import LEFT, MARK, in_log_order
 from headwater.pipelines.operators.time.watermarks import NEVER_US, Watermarks

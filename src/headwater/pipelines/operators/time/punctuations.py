@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headwater.compiled import kernel
+from headwater.jit import kernel
 
 ROW: Final = 0  # VALUE is its time
 MARK: Final = 1  # VALUE is its watermark

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headwater.compiled import kernel
+from headwater.jit import kernel
 from headwater.pipelines.operators.aggregates.named_aggregates import NamedAggregates
 from headwater.pipelines.operators.runtime.grouping import keys_of, may_be_among, number
 from headwater.pipelines.operators.time.time_order import by_key_and_time

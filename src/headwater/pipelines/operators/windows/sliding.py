@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headwater.compiled import kernel
+from headwater.jit import kernel
 from headwater.pipelines.operators.aggregates.named_aggregates import NamedAggregates
 from headwater.pipelines.operators.runtime.contract import (
     OFFSET,

@@ -1,4 +1,4 @@
-"""Offsets per partition in a small text file, in Kafka's format:
+"""A checkpoint file: offsets per partition as text, in Kafka's format.
 
 0                       version
 2                       number of lines

@@ -1,4 +1,4 @@
-"""SCRAM by the book (RFC 7677's own example), and by those who do not go by it."""
+"""SCRAM by RFC 7677's own example, and with messages that violate it."""
 
 import base64
 import contextlib
@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.broker.security import scram
 from headwater.errors import AuthenticationFailed
+from headwater.protocol import scram
 
 # RFC 7677, 3: user "user", password "pencil".
 SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
@@ -112,7 +112,7 @@ def test_a_last_message_that_is_not_right(exchange, old, new):
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ("c=biws", "c=eSws", "header"),  # somebody on the way has removed a channel binding
+        ("c=biws", "c=eSws", "header"),  # a proxy has removed a channel binding
         (SERVER_NONCE, "ours", "nonce"),
     ],
 )

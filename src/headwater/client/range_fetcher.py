@@ -1,8 +1,8 @@
-"""One stretch of a partition, fetched to its end whatever happens on the way.
+"""Fetches one offset range of a partition to its end, through lost connections and new leaders.
 
-While an answer is being decoded the next one is asked for, so at most two are in memory, and the
-broker reads while we compute. An answer that is lost is asked for again, from the offset behind
-the last batch that has arrived whole, of whoever leads the partition then.
+While a response is being decoded the next one is requested, so at most two are in memory, and the
+broker reads while we compute. A response that is lost is requested again, from the offset behind
+the last batch that has arrived whole, from the broker that leads the partition then.
 """
 
 from collections.abc import Iterator
@@ -39,20 +39,20 @@ if TYPE_CHECKING:
     from headwater.client.connection import Connection
 
 _MAX_WAIT_MS: Final = 500
-_MAX_BYTES: Final = 8 << 20  # of one answer; a batch that is larger comes alone (KIP-74)
+_MAX_BYTES: Final = 8 << 20  # of one response; a batch that is larger comes alone (KIP-74)
 _MIN_BYTES: Final = 64 << 10
 _FIRST_GUESS_BYTES: Final = 256  # per offset
 _TOPIC: Final = 2  # kind of resource
 
 
 class Fetched(NamedTuple):
-    """The batches of an answer whose records count, each with its place in `data`."""
+    """The batches of a response whose records count, each with its position in `data`."""
 
     data: memoryview
     batches: list[tuple[BatchHeader, int]]
 
 
-class Stretch:
+class RangeFetcher:
     """The batches with the offsets from `start` to `end` (exclusive), and perhaps around them."""
 
     def __init__(
@@ -67,12 +67,12 @@ class Stretch:
         self._isolation = isolation
         self._bytes_per_offset: float = _FIRST_GUESS_BYTES
         self._least_bytes = _MIN_BYTES
-        self._connection: Connection | None = None  # to the leader, for us alone
-        self._is_asked = False  # for what is at `_at`
+        self._connection: Connection | None = None  # to the leader, used by nothing else
+        self._is_requested = False  # the range from `_at` on
 
     def fetch(self) -> Iterator[Fetched]:
         """In order, each batch once. Ends when the log has passed `end`, with or without a record
-        there. Raises DataLost if the log no longer has, or never had, a part of the stretch,
+        there. Raises DataLost if the log no longer has, or never had, a part of the range,
         MalformedMessage if it holds what are no batches, BrokerUnreachable if there is nothing new
         for as long as the cluster's patience is.
         """
@@ -80,14 +80,14 @@ class Stretch:
         check_partition(self._cluster, self._topic, self._partition)
         try:
             while self._at < self._end:
-                data = self._answer(patience)
+                data = self._response(patience)
                 fetched, behind = self._counting(data)
                 if behind > self._at:
                     patience.progressed()
                     self._bytes_per_offset = len(fetched.data) / (behind - self._at)
                     self._at = behind
                     if behind < self._end:
-                        self._ask_ahead()
+                        self._request_ahead()
                     yield fetched
                 elif data.records:  # a part of a batch: brokers before KIP-74 send no more
                     self._least_bytes = min(self._least_bytes * 4, 1 << 27)
@@ -99,16 +99,16 @@ class Stretch:
         finally:
             self._release()
 
-    # Asking
+    # Requests
 
-    def _answer(self, patience: Patience) -> FetchResponsePartitionData:
+    def _response(self, patience: Patience) -> FetchResponsePartitionData:
         while True:
             try:
-                if not self._is_asked:
-                    self._ask()
+                if not self._is_requested:
+                    self._request()
                 assert self._connection is not None
                 answer: FetchResponse = self._connection.receive()
-                self._is_asked = False
+                self._is_requested = False
                 if answer.throttle_time_ms > 0 and not answer.responses:
                     patience.wait("the broker's quota for reading is used up")
                     continue
@@ -128,14 +128,14 @@ class Stretch:
             patience.wait(f"{self._name}: {reason}")
             self._cluster.refresh([self._topic])
 
-    def _ask(self) -> None:
+    def _request(self) -> None:
         """Raises what LOST has."""
         if self._connection is None:
             address = self._cluster.leader(self._topic, self._partition)
             if address is None:
                 raise ConnectionError("the partition has no leader")
             self._connection = self._cluster.borrow(address)
-        # Little more than what is left of the stretch: a short one does not cost a long answer.
+        # Little more than what is left of the range: a short one does not cost a long response.
         guess_bytes = int((self._end - self._at) * self._bytes_per_offset)
         size_bytes = max(min(guess_bytes, _MAX_BYTES), self._least_bytes)
         wanted = FetchRequestFetchPartition(
@@ -150,35 +150,35 @@ class Stretch:
         )
         version = self._connection.version(FetchRequest, 4, 12)
         self._connection.send(request, FetchResponse, version)
-        self._is_asked = True
+        self._is_requested = True
 
-    def _ask_ahead(self) -> None:
+    def _request_ahead(self) -> None:
         try:
-            self._ask()
-        except LOST:  # what has arrived is good; the next answer will be asked for anew
+            self._request()
+        except LOST:  # what has arrived is good; the next response will be requested again
             self._lose()
 
     def _lose(self) -> None:
         if self._connection is not None:
             self._cluster.lose(self._connection)
         self._connection = None
-        self._is_asked = False
+        self._is_requested = False
 
     def _release(self) -> None:
-        if self._connection is not None and not self._is_asked:
+        if self._connection is not None and not self._is_requested:
             self._cluster.give_back(self._connection)
             self._connection = None
         self._lose()
 
-    # Answers
+    # Responses
 
     def _counting(self, data: FetchResponsePartitionData) -> tuple[Fetched, int]:
         """The batches that count, and the offset behind the last whole one, whether it counts or
-        not. Markers never count, aborted records only for who reads them uncommitted.
+        not. Markers never count, aborted records only for a reader of uncommitted ones.
         """
         aborted = Aborted(data.aborted_transactions or [])
         batches: list[tuple[BatchHeader, int]] = []
-        place = 0
+        position = 0
         behind = self._at
         try:
             for header, batch in whole_batches(data.records):
@@ -192,11 +192,11 @@ class Stretch:
                     ):
                         raise MalformedMessage("batches are not in order")
                     if self._is_counting(header, batch, aborted):
-                        batches.append((header, place))
+                        batches.append((header, position))
                     behind = header.last_offset + 1
                 if behind >= self._end:
-                    break  # what lies behind is none of ours, damaged or not
-                place += header.size_bytes
+                    break  # what lies behind is not in the range, damaged or not
+                position += header.size_bytes
         except MalformedMessage as error:
             raise MalformedMessage(
                 f"{self._name} cannot be read", detail=f"behind offset {behind}: {error}"
@@ -213,13 +213,13 @@ class Stretch:
             return True
         return not aborted.has(header)
 
-    # Nothing has come
+    # Empty responses
 
     def _is_hole(self, data: FetchResponsePartitionData) -> bool:
         """Whether compaction has left nothing up to `end`, which lies at the end of the log.
 
-        What else could be answered with nothing is what is on its way from an archive, and
-        compacted topics are in none (KIP-405).
+        The only other reason for an empty response is a fetch from an archive that is under way,
+        and compacted topics are in none (KIP-405).
         """
         return self._readable_end(data) >= self._end and self._is_compacted()
 
@@ -234,7 +234,7 @@ class Stretch:
         answer = self._cluster.ask_any(
             DescribeConfigsRequest(resources=[resource]),
             DescribeConfigsResponse,
-            self._cluster.patience(f"the settings of topic {self._topic} cannot be told"),
+            self._cluster.patience(f"the settings of topic {self._topic} cannot be read"),
             first=1,
             last=4,
         )
@@ -254,10 +254,10 @@ class Stretch:
 
     def _refuse_lost(self, end: int | None = None) -> None:
         """Raises DataLost unless the offset is there; then it was a leader that had just begun."""
-        place = (self._topic, self._partition)
-        first = list_offsets(self._cluster, [place], EARLIEST, UNCOMMITTED)[place]
+        partition = (self._topic, self._partition)
+        first = list_offsets(self._cluster, [partition], EARLIEST, UNCOMMITTED)[partition]
         if end is None:
-            end = list_offsets(self._cluster, [place], LATEST, UNCOMMITTED)[place]
+            end = list_offsets(self._cluster, [partition], LATEST, UNCOMMITTED)[partition]
             if first <= self._at <= end:
                 return
         raise DataLost(self._topic, self._partition, self._at, first, end)
