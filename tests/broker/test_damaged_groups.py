@@ -7,7 +7,7 @@ import pytest
 
 from headwater.broker.api import load_all
 from headwater.broker.broker import OFFSETS_PARTITIONS, OFFSETS_TOPIC, Broker, BrokerOptions
-from headwater.broker.groups.offsets import CommittedOffset, OffsetKey
+from headwater.broker.groups.offsets.store import CommittedOffset, OffsetKey
 from headwater.broker.groups.records import partition_for
 from headwater.clock import SystemClock
 from headwater.errors import ApiError
@@ -25,7 +25,7 @@ async def opened(path: str) -> Broker:
     async with asyncio.timeout(20):
         while True:
             try:
-                broker.groups.verify_ready()
+                broker.groups.registry.verify_ready()
             except ApiError:
                 await asyncio.sleep(0.005)
             else:
@@ -33,7 +33,7 @@ async def opened(path: str) -> Broker:
 
 
 async def commit(broker: Broker, group_id: str, offset: int) -> None:
-    await broker.groups.commit(
+    await broker.groups.offsets.commit(
         group_id,
         [(KEY, CommittedOffset(offset, committed_at_ms=broker.clock.now_ms()))],
         member_id="",
@@ -63,7 +63,7 @@ def test_groups_load_beside_a_damaged_batch(tmp_path, caplog, at: int):
 
     async def look() -> list[int]:
         broker = await opened(path)
-        found = [broker.groups.committed(each, *KEY).offset for each in (damaged, other)]
+        found = [broker.groups.offsets.committed(each, *KEY).offset for each in (damaged, other)]
         await commit(broker, damaged, 40)
         await broker.close()
         return found

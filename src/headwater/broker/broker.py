@@ -12,8 +12,8 @@ from headwater.broker.background import Background
 from headwater.broker.batch_checks import BatchChecks
 from headwater.broker.falling_behind import FallingBehind
 from headwater.broker.fetch_sessions import FetchSessions
-from headwater.broker.group_configs import GroupConfigs
 from headwater.broker.groups import GroupCoordinator, GroupSettings
+from headwater.broker.groups.configs import GroupConfigs
 from headwater.broker.internal_log import InternalLog
 from headwater.broker.lag import MEASURE_S, LagMeter
 from headwater.broker.metrics import Metrics
@@ -117,7 +117,7 @@ class Broker:
             options.groups,
         )
         self.authorizer.when_changed = self.groups.rights_changed
-        self.markers = Markers(store, clock, OFFSETS_TOPIC, self.groups)
+        self.markers = Markers(store, clock, OFFSETS_TOPIC, self.groups.offsets)
         self.transactions = TransactionCoordinator(
             InternalLog(store, TRANSACTIONS_TOPIC, TRANSACTIONS_PARTITIONS),
             store,
@@ -130,7 +130,7 @@ class Broker:
         self.quotas = Quotas(store, clock)
         self.batch_checks = BatchChecks(self, options.max_decompressed_bytes)
         self.overload = Overload(self)
-        self.groups.when_committed(self.overload.committed)
+        self.groups.offsets.when_committed(self.overload.committed)
         self.lag = LagMeter(self)
         self.falling_behind = FallingBehind(
             self,
@@ -208,7 +208,7 @@ class Broker:
 
     def read_upto(self, group_id: str, partition: PartitionLog) -> int:
         """The offset at which a group goes on; where the log begins if it has not begun."""
-        committed = self.groups.committed(group_id, partition.topic, partition.index)
+        committed = self.groups.offsets.committed(group_id, partition.topic, partition.index)
         offset = None if committed is None else committed.offset
         topic = self.topic(partition.topic)
         if offset is None and topic is not None:  # a queue, perhaps

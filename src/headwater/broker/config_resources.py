@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from headwater.broker import group_configs
 from headwater.broker.api.registry import RequestContext
 from headwater.broker.broker import OFFSETS_PARTITIONS, Broker, BrokerOptions
+from headwater.broker.groups import configs as group_configs
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.log.config import SETTINGS
 from headwater.log.settings import BOOLEAN, INT, LIST, Setting

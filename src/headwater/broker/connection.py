@@ -36,6 +36,7 @@ from headwater.protocol.primitives import Out, Splice
 from headwater.protocol.schema import Message
 
 if TYPE_CHECKING:
+    from headwater.broker.batch_checks import BatchCheck
     from headwater.broker.server import Server
 
 log = logging.getLogger(__name__)
@@ -89,7 +90,9 @@ class Connection(asyncio.BufferedProtocol):
         self._unanswered = 0
         self._reading = True
         self._starved = False  # waits, between two requests, because the whole server is full
-        self._is_held = False  # the first request of the inbox waits for consumers to catch up
+        # The first request of the inbox waits for a check of its batches, or for consumers.
+        self._is_held = False
+        self._pending_check: BatchCheck | None = None  # of the held request
         self._muted_until_s = 0.0
         self._sender = Sender(self._read_splice, self.close, self._pump_on)
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -131,6 +134,8 @@ class Connection(asyncio.BufferedProtocol):
         self._ending = self._closed = True
         for task in self._tasks:
             task.cancel()
+        if self._pending_check is not None:
+            self._pending_check.abandon()
         self._sender.end()
         for slot in self._slots:
             if slot.out is not None:
@@ -337,6 +342,7 @@ class Connection(asyncio.BufferedProtocol):
             self,
             self.session.principal,
             api_name=api.name,
+            pending_check=self._pending_check,
         )
         self._slots.append(slot)
         self._unanswered += 1
@@ -351,8 +357,10 @@ class Connection(asyncio.BufferedProtocol):
         try:
             answer = api.handle(broker, request, context)
         except Held as held:
+            self._pending_check = context.pending_check
             self._hold(frame, held)
             return
+        self._pending_check = None
         broker.metrics.requests[key] += 1
         if broker.quotas.is_any and self.session.is_known:  # a stranger uses up nobody's
             broker.quotas.charge_time(context, broker.clock.monotonic_s() - began_s)

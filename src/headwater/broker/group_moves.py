@@ -7,7 +7,7 @@ That is how a group is set back or ahead (`headwater group seek`, `kafka-consume
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from headwater.broker.groups.offsets import CommittedOffset, OffsetKey
+from headwater.broker.groups.offsets.store import CommittedOffset, OffsetKey
 
 if TYPE_CHECKING:
     from headwater.broker.api.registry import RequestContext
@@ -22,7 +22,7 @@ def offsets_before(
     """Where the group stands (-1: nowhere yet); of a member that is nothing to note."""
     if member_id or generation_or_epoch >= 0:
         return {}
-    found = {key: broker.groups.committed(group_id, *key) for key, _ in offsets}
+    found = {key: broker.groups.offsets.committed(group_id, *key) for key, _ in offsets}
     return {key: -1 if each is None else each.offset for key, each in found.items()}
 
 

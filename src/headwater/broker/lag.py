@@ -106,7 +106,7 @@ class LagMeter:
 
     def _positions(self) -> Iterator[tuple[str, PartitionLog, int, int]]:
         """Where each group goes on, and what a share group has settled behind that already."""
-        for group, (topic, index), committed in self._broker.groups.committed_offsets():
+        for group, (topic, index), committed in self._broker.groups.offsets.all_committed():
             partition = self._broker.store.partitions.get((topic, index))
             if partition is not None:
                 yield group, partition, committed.offset, 0

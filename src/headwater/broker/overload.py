@@ -22,7 +22,7 @@ from headwater.log.partition import PartitionLog
 
 if TYPE_CHECKING:
     from headwater.broker.broker import Broker
-    from headwater.broker.groups.offsets import OffsetKey
+    from headwater.broker.groups.offsets.store import OffsetKey
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwater.broker.group_configs import SETTINGS, OffsetReset
+from headwater.broker.groups.configs import SETTINGS, OffsetReset
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.alter_configs import (
     AlterConfigsRequest,

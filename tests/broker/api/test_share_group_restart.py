@@ -67,7 +67,7 @@ def wait_for_groups(asked):
     async def loaded() -> None:
         while True:
             try:
-                asked.broker.groups.verify_ready()
+                asked.broker.groups.registry.verify_ready()
             except Exception:
                 await asyncio.sleep(0.01)
             else:
@@ -131,7 +131,7 @@ def test_a_deleted_topic(jobs):
     jobs.runner.run(jobs.broker.delete_topic("orders"))
 
     async def forgotten() -> None:
-        while jobs.broker.groups.share_group("jobs").state_topics:
+        while jobs.broker.groups.membership.share_group("jobs").state_topics:
             await asyncio.sleep(0.01)
 
     jobs.runner.run(forgotten())

@@ -12,8 +12,8 @@ from wire import LoneConnection
 
 from headwater.broker import api
 from headwater.broker.api.registry import APIS, RequestContext
-from headwater.broker.group_configs import GroupConfigs
 from headwater.broker.groups import GroupCoordinator, GroupSettings, StoredRecord
+from headwater.broker.groups.configs import GroupConfigs
 from headwater.broker.security.audit import AuditLog
 from headwater.broker.security.authorizer import Authorizer
 from headwater.errors import StorageFailed

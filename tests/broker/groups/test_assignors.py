@@ -5,11 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.broker.groups.assignors import (
+from headwater.broker.groups.consumer_protocol.assignment import NOTHING, TopicPartition
+from headwater.broker.groups.consumer_protocol.assignors import (
     ASSIGNORS,
-    NOTHING,
     Subscriber,
-    TopicPartition,
     range_,
     simple,
     uniform,

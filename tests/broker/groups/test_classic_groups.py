@@ -123,7 +123,7 @@ async def test_a_group_that_refused_its_first_member_is_not_there():
     cluster = await Cluster.start()
     refused = await Consumer(cluster, protocols=()).join()
     assert refused.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    assert cluster.groups.group("g") is None
+    assert cluster.groups.registry.get("g") is None
 
 
 @pytest.mark.parametrize("timeout_ms", [0, 5_999, 1_800_001])
@@ -454,6 +454,6 @@ async def test_five_hundred_members_form_one_generation():
 async def test_what_is_kept_of_a_request_does_not_alias_its_buffer():
     cluster = await Cluster.start()
     await stabilise(Consumer(cluster))
-    (kept,) = cluster.groups.group("g").roster
+    (kept,) = cluster.groups.registry.get("g").roster
     assert all(type(metadata) is bytes for _, metadata in kept.protocols)
     assert type(kept.assignment) is bytes

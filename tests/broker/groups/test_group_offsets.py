@@ -5,7 +5,7 @@ from group_clients import Consumer, ModernConsumer, converge, stabilise
 from group_harness import Cluster, settle
 
 from headwater.broker.groups import GroupSettings
-from headwater.broker.groups.offsets import CommittedOffset, OffsetKey, OffsetStore
+from headwater.broker.groups.offsets.store import CommittedOffset, OffsetKey, OffsetStore
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.list_groups import ListGroupsRequest
 from headwater.protocol.messages.offset_commit import (
@@ -396,7 +396,7 @@ async def test_lag_can_be_computed_from_all_offsets():
     cluster = await Cluster.start()
     await cluster.commit("a", {("t", 0): 1})
     await cluster.commit("b", {("t", 0): 2, ("t", 1): 3})
-    rows = {(group, *key, c.offset) for group, key, c in cluster.groups.committed_offsets()}
+    rows = {(group, *key, c.offset) for group, key, c in cluster.groups.offsets.all_committed()}
     assert rows == {("a", "t", 0, 1), ("b", "t", 0, 2), ("b", "t", 1, 3)}
 
 

@@ -102,5 +102,5 @@ async def test_unreadable_and_foreign_records_do_not_keep_the_groups_from_loadin
     ]:
         await cluster.log.append(0, [(key, value)])
     await cluster.crash_and_restart()
-    assert [group.group_id for group in cluster.groups.groups()] == ["g"]
+    assert [group.group_id for group in cluster.groups.registry] == ["g"]
     assert "unreadable" in caplog.text

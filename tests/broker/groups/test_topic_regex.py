@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.broker.groups import topic_regex
-from headwater.broker.groups.topic_regex import compile_topic_regex
+from headwater.broker.groups.consumer_protocol import topic_regex
+from headwater.broker.groups.consumer_protocol.topic_regex import compile_topic_regex
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
 

@@ -106,7 +106,7 @@ def test_an_offset_is_pending_from_the_moment_it_is_appended(cluster, producer):
     async def in_the_middle():
         call = asyncio.ensure_future(cluster.call(producer.offsets_request("g", {KEY: 7}), 5))
         await asyncio.sleep(0)
-        is_unstable = cluster.broker.groups.is_unstable("g", *KEY)
+        is_unstable = cluster.broker.groups.offsets.is_unstable("g", *KEY)
         assert not call.done()
         await call
         return is_unstable
@@ -210,7 +210,7 @@ def test_what_is_pending_does_not_expire(cluster, producer):
     assert producer.send_offsets("g", {KEY: 7}) == 0
     for _ in range(4):
         cluster.advance(200)
-    cluster.until(lambda: cluster.broker.groups.group("other") is None)
+    cluster.until(lambda: cluster.broker.groups.registry.get("other") is None)
     assert producer.commit() == 0
     assert offset(cluster) == 7
 
@@ -246,7 +246,10 @@ def test_offsets_count_only_when_the_marker_is_durable(cluster, producer):
     assert offset(cluster, require_stable=False) == 3
     cluster.files.mend()
     cluster.until(
-        lambda: cluster.clock.advance(0.5) or cluster.broker.groups.committed("g", *KEY).offset == 7
+        lambda: (
+            cluster.clock.advance(0.5)
+            or cluster.broker.groups.offsets.committed("g", *KEY).offset == 7
+        )
     )
     assert offset(cluster) == 7
 

@@ -112,8 +112,8 @@ def test_offsets_over_restarts_and_compaction(tmp_path, seed):
             compacted_bytes += compact(cluster)
         elif chance < 0.9:
             cluster.restart(crash=rng.random() < 0.5)
-        elif cluster.broker.groups.group(group) is not None:
-            cluster.runner.run(cluster.broker.groups.delete(group))
+        elif cluster.broker.groups.registry.get(group) is not None:
+            cluster.runner.run(cluster.broker.groups.deletion.delete(group))
             model.delete(group, step)
         for each in GROUPS:
             for stable in (True, False):

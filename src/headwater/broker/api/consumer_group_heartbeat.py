@@ -36,7 +36,7 @@ def consumer_group_heartbeat(
 ) -> ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]:
     try:
         _require(broker, request, context)
-        answer = broker.groups.consumer_heartbeat(
+        answer = broker.groups.membership.consumer_heartbeat(
             request,
             api_version=context.api_version,
             client_id=context.client_id or "",

@@ -8,8 +8,8 @@ operations are told when asked for.
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
-from headwater.broker.groups.classic import ClassicGroup
-from headwater.broker.groups.rebalance import State
+from headwater.broker.groups.classic.group import ClassicGroup
+from headwater.broker.groups.classic.rebalance import State
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
@@ -42,11 +42,11 @@ def _describe(
 ) -> DescribeGroupsResponseDescribedGroup:
     try:
         broker.authorizer.require(context, Operation.DESCRIBE, ResourceType.GROUP, group_id)
-        broker.groups.verify_ready()
+        broker.groups.registry.verify_ready()
     except ApiError as error:
         return DescribeGroupsResponseDescribedGroup(group_id=group_id, error_code=error.code)
-    group = broker.groups.group(group_id)
-    if not isinstance(group, ClassicGroup):
+    group = broker.groups.registry.find(ClassicGroup, group_id)
+    if group is None:
         unknown = DescribeGroupsResponseDescribedGroup(
             group_id=group_id, group_state=State.DEAD.value
         )
@@ -54,7 +54,7 @@ def _describe(
             unknown.error_code = ErrorCode.GROUP_ID_NOT_FOUND
             unknown.error_message = (
                 f"group {group_id} not found"
-                if group is None
+                if broker.groups.registry.get(group_id) is None
                 else f"group {group_id} is not classic"
             )
         return unknown

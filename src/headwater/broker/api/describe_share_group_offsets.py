@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
-from headwater.broker.groups.share import ShareGroup
+from headwater.broker.groups.share.group import ShareGroup
 from headwater.broker.queues import PartitionStatus
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ApiError
@@ -51,7 +51,7 @@ def _group(
     described = DescribeShareGroupOffsetsResponseGroup(group_id=group_id)
     try:
         broker.authorizer.require(context, Operation.DESCRIBE, ResourceType.GROUP, group_id)
-        broker.groups.verify_ready(group_id)
+        broker.groups.registry.verify_ready(group_id)
     except ApiError as error:
         described.error_code, described.error_message = error.code, error.what
         return described
@@ -66,8 +66,8 @@ def _group(
 
 
 def _all_topics(broker: Broker, group_id: str) -> Iterator[DescribeShareGroupOffsetsRequestTopic]:
-    group = broker.groups.group(group_id)
-    if not isinstance(group, ShareGroup):
+    group = broker.groups.registry.find(ShareGroup, group_id)
+    if group is None:
         return
     for topic_id, known in group.state_topics.items():
         name = broker.groups.topics.name_of(topic_id)

@@ -17,7 +17,7 @@ def heartbeat(
 ) -> HeartbeatResponse:
     try:
         broker.authorizer.require(context, Operation.READ, ResourceType.GROUP, request.group_id)
-        broker.groups.heartbeat(
+        broker.groups.membership.heartbeat(
             request.group_id, request.member_id, request.group_instance_id, request.generation_id
         )
     except ApiError as error:

@@ -24,7 +24,7 @@ async def join_group(
         request.rebalance_timeout_ms = request.session_timeout_ms
     try:
         broker.authorizer.require(context, Operation.READ, ResourceType.GROUP, request.group_id)
-        response = await broker.groups.join(
+        response = await broker.groups.membership.join(
             request,
             api_version=context.api_version,
             client_id=context.client_id or "",

@@ -24,7 +24,7 @@ async def leave_group(
         leaving = [(request.member_id, None)]
     try:
         broker.authorizer.require(context, Operation.READ, ResourceType.GROUP, request.group_id)
-        errors = await broker.groups.leave(request.group_id, leaving)
+        errors = await broker.groups.membership.leave(request.group_id, leaving)
     except ApiError as error:
         return LeaveGroupResponse(error_code=error.code)
     if context.api_version < 3:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
-from headwater.broker.groups.topic_regex import compile_topic_regex
+from headwater.broker.groups.consumer_protocol.topic_regex import compile_topic_regex
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.broker.transactions import State, Transaction
 from headwater.errors import ApiError

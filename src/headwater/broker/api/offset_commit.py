@@ -15,7 +15,7 @@ from uuid import UUID
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
 from headwater.broker.group_moves import note_moves, offsets_before
-from headwater.broker.groups.offsets import CommittedOffset, OffsetKey
+from headwater.broker.groups.offsets.store import CommittedOffset, OffsetKey
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
@@ -76,7 +76,7 @@ async def offset_commit(
         generation_or_epoch=request.generation_id_or_member_epoch,
     )
     try:
-        await broker.groups.commit(
+        await broker.groups.offsets.commit(
             request.group_id,
             offsets,
             member_id=request.member_id,

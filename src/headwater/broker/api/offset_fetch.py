@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
-from headwater.broker.groups.offsets import CommittedOffset
+from headwater.broker.groups.offsets.store import CommittedOffset
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
@@ -59,7 +59,7 @@ def _group(
     by_id = context.api_version >= 10
     try:
         broker.authorizer.require(context, Operation.DESCRIBE, ResourceType.GROUP, asked.group_id)
-        broker.groups.verify_fetch(asked.group_id, asked.member_id, asked.member_epoch)
+        broker.groups.offsets.verify_fetch(asked.group_id, asked.member_id, asked.member_epoch)
     except ApiError as error:
         answer.error_code = error.code
         return answer
@@ -81,7 +81,9 @@ def _hide_unstable(broker: Broker, answer: OffsetFetchResponseGroup, *, by_id: b
             if (
                 not partition.error_code
                 and name is not None
-                and broker.groups.is_unstable(answer.group_id, name, partition.partition_index)
+                and broker.groups.offsets.is_unstable(
+                    answer.group_id, name, partition.partition_index
+                )
             ):
                 topic.partitions[index] = _partition(
                     partition.partition_index, _NO_OFFSET, ErrorCode.UNSTABLE_OFFSET_COMMIT
@@ -105,7 +107,7 @@ def _topic(
         partitions = [_partition(index, _NO_OFFSET, code) for index in topic.partition_indexes]
     else:
         partitions = [
-            _partition(index, broker.groups.committed(group_id, name, index) or _NO_OFFSET)
+            _partition(index, broker.groups.offsets.committed(group_id, name, index) or _NO_OFFSET)
             for index in topic.partition_indexes
         ]
     return OffsetFetchResponseTopics(
@@ -117,7 +119,7 @@ def _all(
     broker: Broker, group_id: str, context: RequestContext, *, by_id: bool
 ) -> list[OffsetFetchResponseTopics]:
     topics: dict[str, OffsetFetchResponseTopics] = {}
-    for key, committed in broker.groups.committed_by(group_id):
+    for key, committed in broker.groups.offsets.committed_by(group_id):
         if key.topic not in topics:
             topic_id = broker.groups.topics.topic_id(key.topic)
             if by_id and topic_id is None:

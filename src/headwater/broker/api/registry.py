@@ -15,6 +15,7 @@ from headwater.protocol.schema import Message
 if TYPE_CHECKING:
     import asyncio
 
+    from headwater.broker.batch_checks import BatchCheck
     from headwater.broker.broker import Broker
     from headwater.broker.security.authentication import Session
 
@@ -62,6 +63,8 @@ class RequestContext:
     api_name: str = ""
     # Set by what a quota says: the answer tells it, and nothing is read from the client so long.
     throttle_ms: int = 0
+    # What a held request has begun; the same request gets it again when it begins again.
+    pending_check: "BatchCheck | None" = None
 
 
 class Held(Exception):

@@ -34,7 +34,7 @@ def share_group_heartbeat(
 ) -> ShareGroupHeartbeatResponse | Awaitable[ShareGroupHeartbeatResponse]:
     try:
         _authorize(broker, request, context)
-        answer = broker.groups.share_heartbeat(
+        answer = broker.groups.membership.share_heartbeat(
             request,
             client_id=context.client_id or "",
             client_host=f"/{context.client_host}",

@@ -12,7 +12,7 @@ import asyncio
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import OFFSETS_TOPIC, Broker
 from headwater.broker.group_moves import note_moves, offsets_before
-from headwater.broker.groups.offsets import CommittedOffset, OffsetKey
+from headwater.broker.groups.offsets.store import CommittedOffset, OffsetKey
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
@@ -112,7 +112,7 @@ async def _commit(
     context: RequestContext,
 ) -> None:
     group_id = request.group_id
-    broker.groups.verify_transactional_commit(
+    broker.groups.offsets.verify_transactional_commit(
         group_id,
         member_id=request.member_id,
         instance_id=request.group_instance_id,
@@ -123,10 +123,10 @@ async def _commit(
         request.producer_id,
         request.producer_epoch,
         OFFSETS_TOPIC,
-        broker.groups.partition_of(group_id),
+        broker.groups.offsets.partition_of(group_id),
         implicit=context.api_version >= _JOINS_SINCE,
     )
-    written = broker.groups.commit_in_transaction(
+    written = broker.groups.offsets.commit_in_transaction(
         group_id,
         offsets,
         producer_id=request.producer_id,

@@ -1,6 +1,6 @@
 """Limits and times of all groups, each beside Kafka's name for it.
 
-What can be set group by group is in `broker/group_configs.py`.
+What can be set group by group is in `broker/groups/configs.py`.
 """
 
 from dataclasses import dataclass

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from headwater.broker.background import Background
-from headwater.broker.groups.offsets import OffsetKey
+from headwater.broker.groups.offsets.store import OffsetKey
 from headwater.broker.groups.records import partition_for
 from headwater.broker.queues.dead_letters import DeadLetters, deaths_of, unfinished
 from headwater.broker.queues.sessions import ShareSession, ShareSessions

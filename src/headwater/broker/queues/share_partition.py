@@ -8,7 +8,7 @@ from headwater.broker.queues.window import Rules, Window
 if TYPE_CHECKING:
     import asyncio
 
-    from headwater.broker.group_configs import ShareGroupSettings
+    from headwater.broker.groups.configs import ShareGroupSettings
     from headwater.broker.queues.ordering import KeyOrder
     from headwater.broker.queues.read_ahead import ReadAhead
     from headwater.broker.queues.waiting import Waiters

@@ -11,18 +11,21 @@ restart would bring back.
 
 import asyncio
 import enum
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from headwater.broker.groups.consumer_records import NO_SUBSCRIPTION, Subscription
-from headwater.broker.groups.reconciliation import NO_PROGRESS, Progress
+from headwater.broker.groups.consumer_protocol.member import (
+    CurrentAssignment,
+    Member,
+)
+from headwater.broker.groups.group import Group
 from headwater.broker.groups.records import Record
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
-    from headwater.broker.groups.assignors import Assignment
+    from headwater.broker.groups.consumer_protocol.assignment import Assignment
 
 JOINING_EPOCH: Final = 0
 LEAVING_EPOCH: Final = -1
@@ -38,22 +41,13 @@ class State(enum.Enum):
     DEAD = "Dead"
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A member: what it wants, and how far it has come with what it should have."""
-
-    member_id: str
-    subscription: Subscription = NO_SUBSCRIPTION
-    progress: Progress = NO_PROGRESS
-
-
 @dataclass(slots=True)
 class Change:
     """What is to be stored, and what the member is told once it is."""
 
     member_id: str
-    progress: Progress
-    tells_assignment: bool = False
+    current: CurrentAssignment
+    includes_assignment: bool = False
     # The member that is no longer in the group once this is stored.
     removed_id: str | None = None
     records: list[Record] = field(default_factory=list)
@@ -61,7 +55,7 @@ class Change:
     has_seen_topics: bool = True
 
 
-class ModernGroup(ABC):
+class ConsumerProtocolGroup(Group):
     """The members and their targets."""
 
     def __init__(self, group_id: str) -> None:
@@ -76,8 +70,7 @@ class ModernGroup(ABC):
         self.changing = asyncio.Lock()
         # The version of the topics that `topics_hash` was last compared with.
         self.seen_topics_version = -1
-        # Deletion is on its way into the log.
-        self.is_dead = False
+        self._is_dead = False
 
     @property
     @abstractmethod
@@ -87,17 +80,30 @@ class ModernGroup(ABC):
     def replay(self, record: Record) -> None: ...
 
     @property
+    def state_name(self) -> str:
+        return self.state.value
+
+    @property
+    def member_count(self) -> int:
+        return len(self.members)
+
+    @property
     def is_empty(self) -> bool:
         return not self.members
 
+    @property
+    def is_dead(self) -> bool:
+        return self._is_dead
+
     def begin_deletion(self) -> None:
-        """Refuses everyone until the tombstones are in the log, or `survive` is called."""
-        self.is_dead = True
+        self._is_dead = True
 
     def survive(self) -> None:
-        """The deletion failed."""
-        self.is_dead = False
+        self._is_dead = False
+
+    def close(self) -> None:
+        """Its timers are those of the protocol (see `changes`)."""
 
     def refuse_if_dead(self) -> None:
-        if self.is_dead:
+        if self._is_dead:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)

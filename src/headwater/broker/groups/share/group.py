@@ -1,4 +1,4 @@
-"""The state of a share group (KIP-932), as its records make it (see `modern`).
+"""The state of a share group (KIP-932), as its records make it (see `consumer_protocol`).
 
 A member has what the target assigns to it at once: nobody has to give up a partition first,
 because several may read one. Before a partition is assigned it has queue state: where the group
@@ -8,16 +8,17 @@ begins to read it is durable, and `state_topics` says so.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, NoReturn
 from uuid import UUID
 
-from headwater.broker.groups import share_records as stored
-from headwater.broker.groups.consumer_records import read_assignment
-from headwater.broker.groups.modern import Member, ModernGroup, State
-from headwater.broker.groups.reconciliation import NO_PROGRESS, Progress
+from headwater.broker.groups.consumer_protocol.assignment import read_assignment
+from headwater.broker.groups.consumer_protocol.group import ConsumerProtocolGroup, State
+from headwater.broker.groups.consumer_protocol.member import UNASSIGNED, CurrentAssignment, Member
+from headwater.broker.groups.consumer_protocol.subscriptions import Topic
+from headwater.broker.groups.group import MatchesPattern
 from headwater.broker.groups.records import Record
-from headwater.broker.groups.share_records import StateTopic
-from headwater.broker.groups.subscriptions import Topic
+from headwater.broker.groups.share import records as stored
+from headwater.broker.groups.share.records import StateTopic
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages import internal as m
@@ -27,8 +28,13 @@ BY_SETTING: Final = -1  # as `share.auto.offset.reset` says, at the first fetch
 FROM_THE_BEGINNING: Final = 0
 
 
-class ShareGroup(ModernGroup):
+class ShareGroup(ConsumerProtocolGroup):
     """The members, what they read, and which partitions have queue state."""
+
+    kind = "share"
+    listed_protocol_type = "share"
+    is_convertible = False
+    has_queues = True
 
     def __init__(self, group_id: str) -> None:
         super().__init__(group_id)
@@ -42,14 +48,36 @@ class ShareGroup(ModernGroup):
             return State.DEAD
         return State.STABLE if self.members else State.EMPTY
 
-    def is_subscribed_to(self, topic: str) -> bool:
-        return any(topic in each.subscription.topic_names for each in self.members.values())
+    # Offsets: a share group has no committed ones
 
-    def refuse_offsets(self) -> None:
-        """A share group has no committed offsets."""
+    def verify_commit(
+        self, member_id: str, instance_id: str | None, generation_or_epoch: int, api_version: int
+    ) -> None:
+        self._refuse_offsets()
+
+    def verify_transactional_commit(
+        self, member_id: str, instance_id: str | None, generation_or_epoch: int
+    ) -> None:
+        self._refuse_offsets()
+
+    def verify_fetch(self, member_id: str | None, epoch: int) -> None:
+        self._refuse_offsets()
+
+    def verify_offset_delete(self) -> None:
+        self._refuse_offsets()
+
+    def is_subscribed_to(self, topic: str, matches: MatchesPattern) -> bool:
+        return any(topic in member.subscription.topic_names for member in self.members.values())
+
+    def offsets_age_from(self) -> None:
+        return None
+
+    def _refuse_offsets(self) -> NoReturn:
         raise ApiError(
             ErrorCode.GROUP_ID_NOT_FOUND, f"group {self.group_id} is not a consumer group"
         )
+
+    # Queue state
 
     def without_state(self, topics: Iterable[Topic]) -> dict[tuple[UUID, int], int]:
         """The partitions that have no queue state yet, and where each is to begin.
@@ -82,6 +110,9 @@ class ShareGroup(ModernGroup):
 
     # Records
 
+    def tombstones(self) -> list[Record]:
+        return stored.group_tombstones(self.group_id)
+
     def replay(self, record: Record) -> None:
         key, value = record
         match key:
@@ -108,14 +139,14 @@ class ShareGroup(ModernGroup):
             case m.ShareGroupCurrentMemberAssignmentKey():
                 member = self.members.get(key.member_id, Member(key.member_id))
                 if isinstance(value, m.ShareGroupCurrentMemberAssignmentValue):
-                    progress = Progress(
+                    current = CurrentAssignment(
                         epoch=value.member_epoch,
                         previous_epoch=value.previous_member_epoch,
                         assigned=read_assignment(value.assigned_partitions),
                     )
-                    self.members[key.member_id] = replace(member, progress=progress)
+                    self.members[key.member_id] = replace(member, current=current)
                 elif key.member_id in self.members:
-                    self.members[key.member_id] = replace(member, progress=NO_PROGRESS)
+                    self.members[key.member_id] = replace(member, current=UNASSIGNED)
             case m.ShareGroupStatePartitionMetadataKey():
                 self.state_topics = (
                     stored.read_state_topics(value)

@@ -1,17 +1,23 @@
-"""The state of a KIP-848 group, as its records make it (see `modern`)."""
+"""The state of a KIP-848 group, as its records make it (see `consumer_protocol`)."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from headwater.broker.groups import consumer_records as stored
-from headwater.broker.groups.assignors import DEFAULT_ASSIGNOR, TopicPartition
-from headwater.broker.groups.consumer_records import Subscription
-from headwater.broker.groups.modern import Member, ModernGroup, State
-from headwater.broker.groups.offsets import CommittedOffset
-from headwater.broker.groups.reconciliation import NO_PROGRESS, Progress
+from headwater.broker.groups.consumer import records as stored
+from headwater.broker.groups.consumer_protocol.assignment import TopicPartition, read_assignment
+from headwater.broker.groups.consumer_protocol.assignors import DEFAULT_ASSIGNOR
+from headwater.broker.groups.consumer_protocol.group import ConsumerProtocolGroup, State
+from headwater.broker.groups.consumer_protocol.member import (
+    UNASSIGNED,
+    CurrentAssignment,
+    Member,
+    Subscription,
+)
+from headwater.broker.groups.consumer_protocol.subscriptions import Sees
+from headwater.broker.groups.group import MatchesPattern
+from headwater.broker.groups.offsets.store import CommittedOffset
 from headwater.broker.groups.records import Record
-from headwater.broker.groups.subscriptions import Sees
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages import internal as m
@@ -19,8 +25,11 @@ from headwater.protocol.messages import internal as m
 _FIRST_COMMIT_VERSION_WITH_EPOCHS = 9
 
 
-class ConsumerGroup(ModernGroup):
+class ConsumerGroup(ConsumerProtocolGroup):
     """The members, their targets, and who owns which partition."""
+
+    kind = "consumer"
+    listed_protocol_type = "consumer"
 
     def __init__(self, group_id: str) -> None:
         super().__init__(group_id)
@@ -48,7 +57,7 @@ class ConsumerGroup(ModernGroup):
             return State.EMPTY
         if self.epoch > self.target_epoch:
             return State.ASSIGNING
-        if all(each.progress.is_at(self.target_epoch) for each in self.members.values()):
+        if all(each.current.is_at(self.target_epoch) for each in self.members.values()):
             return State.STABLE
         return State.RECONCILING
 
@@ -71,25 +80,28 @@ class ConsumerGroup(ModernGroup):
 
     # Offsets
 
-    def verify_commit(self, member_id: str, epoch: int, api_version: int) -> None:
+    def verify_commit(
+        self, member_id: str, instance_id: str | None, generation_or_epoch: int, api_version: int
+    ) -> None:
         self.refuse_if_dead()
+        epoch = generation_or_epoch
         if epoch < 0 and not self.members:
             return
         member = self._member(member_id)
         if api_version < _FIRST_COMMIT_VERSION_WITH_EPOCHS:
             raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
-        if epoch != member.progress.epoch:
+        if epoch != member.current.epoch:
             raise ApiError(ErrorCode.STALE_MEMBER_EPOCH)
 
     def verify_transactional_commit(
-        self, member_id: str, instance_id: str | None, epoch: int
+        self, member_id: str, instance_id: str | None, generation_or_epoch: int
     ) -> None:
-        """A producer from before KIP-447 names no member; else it must be a current one."""
-        if self.is_dead:
-            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        """A producer from before KIP-447 names no member; any other names a current one."""
+        self.refuse_if_dead()
+        epoch = generation_or_epoch
         if epoch < 0 and not member_id and instance_id is None:
             return
-        if epoch != self._member(member_id).progress.epoch:
+        if epoch != self._member(member_id).current.epoch:
             # Producers know this code, but none of KIP-848's.
             raise ApiError(ErrorCode.ILLEGAL_GENERATION)
 
@@ -97,19 +109,20 @@ class ConsumerGroup(ModernGroup):
         """A fetch that names no member (an administrator) is always served."""
         if not member_id and epoch < 0:
             return
-        if epoch != self._member(member_id or "").progress.epoch:
+        if epoch != self._member(member_id or "").current.epoch:
             raise ApiError(ErrorCode.STALE_MEMBER_EPOCH)
 
-    def is_subscribed_to(self, topic: str, matches: Callable[[str, str], bool]) -> bool:
-        """`matches(pattern, topic)` decides for members that subscribe by pattern."""
+    def verify_offset_delete(self) -> None:
+        """Always allowed: the topics that members subscribe to are checked one by one."""
+
+    def is_subscribed_to(self, topic: str, matches: MatchesPattern) -> bool:
         return any(
             topic in each.subscription.topic_names
             or (each.subscription.topic_regex and matches(each.subscription.topic_regex, topic))
             for each in self.members.values()
         )
 
-    @staticmethod
-    def offsets_age_from() -> Callable[[CommittedOffset], int]:
+    def offsets_age_from(self) -> Callable[[CommittedOffset], int]:
         return lambda committed: committed.committed_at_ms
 
     def _member(self, member_id: str) -> Member:
@@ -119,6 +132,9 @@ class ConsumerGroup(ModernGroup):
         return member
 
     # Records
+
+    def tombstones(self) -> list[Record]:
+        return stored.group_tombstones(self.group_id)
 
     def replay(self, record: Record) -> None:
         key, value = record
@@ -134,7 +150,7 @@ class ConsumerGroup(ModernGroup):
                 self.target_epoch = value.assignment_epoch if value else 0
             case m.ConsumerGroupTargetAssignmentMemberKey():
                 if isinstance(value, m.ConsumerGroupTargetAssignmentMemberValue):
-                    self.targets[key.member_id] = stored.read_assignment(value.topic_partitions)
+                    self.targets[key.member_id] = read_assignment(value.topic_partitions)
                 else:
                     self.targets.pop(key.member_id, None)
             case m.ConsumerGroupMemberMetadataKey():
@@ -144,9 +160,9 @@ class ConsumerGroup(ModernGroup):
                     self._remove(key.member_id)
             case m.ConsumerGroupCurrentMemberAssignmentKey():
                 if isinstance(value, m.ConsumerGroupCurrentMemberAssignmentValue):
-                    self._progress(key.member_id, stored.read_progress(value))
+                    self._set_current(key.member_id, stored.read_current_assignment(value))
                 elif key.member_id in self.members:
-                    self._progress(key.member_id, NO_PROGRESS)
+                    self._set_current(key.member_id, UNASSIGNED)
 
     def _subscribe(self, member_id: str, subscription: Subscription) -> None:
         member = self.members.get(member_id, Member(member_id))
@@ -154,19 +170,19 @@ class ConsumerGroup(ModernGroup):
         if subscription.instance_id is not None:
             self._static[subscription.instance_id] = member_id
 
-    def _progress(self, member_id: str, progress: Progress) -> None:
+    def _set_current(self, member_id: str, current: CurrentAssignment) -> None:
         member = self.members.get(member_id, Member(member_id))
-        for partition in member.progress.assigned | member.progress.revoking:
+        for partition in member.current.assigned | member.current.revoking:
             if self._owners.get(partition) == member_id:
                 del self._owners[partition]
-        for partition in progress.assigned | progress.revoking:
+        for partition in current.assigned | current.revoking:
             self._owners[partition] = member_id
-        self.members[member_id] = replace(member, progress=progress)
+        self.members[member_id] = replace(member, current=current)
 
     def _remove(self, member_id: str) -> None:
         if member_id not in self.members:
             return
-        self._progress(member_id, NO_PROGRESS)
+        self._set_current(member_id, UNASSIGNED)
         instance_id = self.members.pop(member_id).subscription.instance_id
         if instance_id is not None and self._static.get(instance_id) == member_id:
             del self._static[instance_id]

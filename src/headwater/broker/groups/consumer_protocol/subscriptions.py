@@ -8,9 +8,9 @@ from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
 
-from headwater.broker.groups.consumer_records import Subscription
+from headwater.broker.groups.consumer_protocol.member import Subscription
+from headwater.broker.groups.consumer_protocol.topic_regex import compile_topic_regex
 from headwater.broker.groups.ports import Topics
-from headwater.broker.groups.topic_regex import compile_topic_regex
 from headwater.errors import ApiError
 
 log = logging.getLogger(__name__)

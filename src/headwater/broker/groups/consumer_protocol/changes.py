@@ -11,9 +11,14 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from headwater.broker.groups.consumer_protocol.group import (
+    LEAVING_EPOCH,
+    Change,
+    ConsumerProtocolGroup,
+)
+from headwater.broker.groups.consumer_protocol.member import Member
 from headwater.broker.groups.deadline import Deadline
 from headwater.broker.groups.journal import Journal
-from headwater.broker.groups.modern import LEAVING_EPOCH, Change, Member, ModernGroup
 from headwater.broker.groups.records import Record
 from headwater.clock import Clock
 from headwater.errors import ApiError
@@ -22,11 +27,11 @@ from headwater.protocol.error_codes import ErrorCode
 logger = logging.getLogger(__name__)
 
 Spawn = Callable[[Coroutine[Any, Any, Any]], "asyncio.Task[Any]"]
-G = TypeVar("G", bound=ModernGroup)
+G = TypeVar("G", bound=ConsumerProtocolGroup)
 C = TypeVar("C", bound=Change)
 
 
-class ModernProtocol(ABC, Generic[G, C]):
+class ConsumerProtocol(ABC, Generic[G, C]):
     """Changes groups that the coordinator hands in, and watches over their members."""
 
     def __init__(self, *, journal: Journal, clock: Clock, spawn: Spawn) -> None:
@@ -97,7 +102,7 @@ class ModernProtocol(ABC, Generic[G, C]):
             deadline = self._sessions.pop((group.group_id, change.removed_id), None)
             if deadline is not None:
                 deadline.cancel()
-        is_here = change.progress.epoch > LEAVING_EPOCH  # else a static member that will be back
+        is_here = change.current.epoch > LEAVING_EPOCH  # else a static member that will be back
         if is_here and change.member_id in group.members:
             self._touch(group, change.member_id)
 

@@ -11,16 +11,7 @@ from itertools import islice
 from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
 
-
-class TopicPartition(NamedTuple):
-    """A partition of a topic, by the topic's id."""
-
-    topic_id: UUID
-    partition: int
-
-
-Assignment = frozenset[TopicPartition]
-NOTHING: Final[Assignment] = frozenset()
+from headwater.broker.groups.consumer_protocol.assignment import Assignment, TopicPartition
 
 
 class Subscriber(NamedTuple):

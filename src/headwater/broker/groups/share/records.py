@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from uuid import UUID
 
-from headwater.broker.groups.assignors import Assignment
-from headwater.broker.groups.consumer_records import Subscription, by_topic
-from headwater.broker.groups.reconciliation import Progress
+from headwater.broker.groups.consumer_protocol.assignment import Assignment, by_topic
+from headwater.broker.groups.consumer_protocol.member import CurrentAssignment, Subscription
 from headwater.broker.groups.records import Record
 from headwater.protocol.messages import internal as m
 
@@ -72,24 +71,24 @@ def target_epoch_record(group_id: str, epoch: int, now_ms: int) -> Record:
     )
 
 
-def progress_record(group_id: str, member_id: str, progress: Progress) -> Record:
+def current_assignment_record(group_id: str, member_id: str, current: CurrentAssignment) -> Record:
     return Record(
         m.ShareGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id),
         m.ShareGroupCurrentMemberAssignmentValue(
-            member_epoch=progress.epoch,
-            previous_member_epoch=progress.previous_epoch,
+            member_epoch=current.epoch,
+            previous_member_epoch=current.previous_epoch,
             assigned_partitions=[
                 m.ShareGroupCurrentMemberAssignmentValueTopicPartitions(
                     topic_id=topic_id, partitions=partitions
                 )
-                for topic_id, partitions in by_topic(progress.assigned).items()
+                for topic_id, partitions in by_topic(current.assigned).items()
             ],
         ),
     )
 
 
 def state_record(group_id: str, topics: StateTopics) -> Record:
-    """Which partitions have queue state. None of them is ever on its way there: see `share`."""
+    """Which partitions have queue state. None of them is ever on its way there: see `group`."""
     return Record(
         m.ShareGroupStatePartitionMetadataKey(group_id=group_id),
         m.ShareGroupStatePartitionMetadataValue(

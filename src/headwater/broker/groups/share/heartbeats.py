@@ -8,18 +8,22 @@ from collections.abc import Awaitable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
-from headwater.broker.group_configs import GroupConfigs
-from headwater.broker.groups import share_records as stored
-from headwater.broker.groups.assignors import NOTHING, Assignment, Subscriber, simple
-from headwater.broker.groups.consumer_records import Subscription, by_topic
+from headwater.broker.groups.configs import GroupConfigs
+from headwater.broker.groups.consumer_protocol.assignment import NOTHING, Assignment, by_topic
+from headwater.broker.groups.consumer_protocol.assignors import Subscriber, simple
+from headwater.broker.groups.consumer_protocol.changes import ConsumerProtocol, Spawn
+from headwater.broker.groups.consumer_protocol.group import JOINING_EPOCH, LEAVING_EPOCH, Change
+from headwater.broker.groups.consumer_protocol.member import CurrentAssignment, Member, Subscription
+from headwater.broker.groups.consumer_protocol.subscriptions import (
+    Subscriptions,
+    Topic,
+    topics_hash,
+)
 from headwater.broker.groups.journal import Journal
-from headwater.broker.groups.modern import JOINING_EPOCH, LEAVING_EPOCH, Change, Member
-from headwater.broker.groups.modern_protocol import ModernProtocol, Spawn
 from headwater.broker.groups.ports import Queues, StartOffsets
-from headwater.broker.groups.reconciliation import Progress
 from headwater.broker.groups.settings import GroupSettings
-from headwater.broker.groups.share import ShareGroup
-from headwater.broker.groups.subscriptions import Subscriptions, Topic, topics_hash
+from headwater.broker.groups.share import records as stored
+from headwater.broker.groups.share.group import ShareGroup
 from headwater.clock import Clock
 from headwater.errors import ApiError, StorageFailed
 from headwater.protocol.error_codes import ErrorCode
@@ -44,7 +48,7 @@ class ShareChange(Change):
     forget: Collection[UUID] = ()
 
 
-class ShareProtocol(ModernProtocol[ShareGroup, ShareChange]):
+class ShareGroupHeartbeats(ConsumerProtocol[ShareGroup, ShareChange]):
     """Serves ShareGroupHeartbeat for groups that the coordinator hands in."""
 
     def __init__(
@@ -156,7 +160,7 @@ class ShareProtocol(ModernProtocol[ShareGroup, ShareChange]):
     ) -> ShareChange:
         """1. Subscription and group epoch; 2. target assignment; 3. the member has its target."""
         member = _find(group, request)
-        change = ShareChange(member.member_id, member.progress)
+        change = ShareChange(member.member_id, member.current)
 
         names = request.subscribed_topic_names
         subscription = Subscription(
@@ -201,15 +205,15 @@ class ShareProtocol(ModernProtocol[ShareGroup, ShareChange]):
             change.records.append(stored.target_epoch_record(group.group_id, epoch, now_ms))
             target = targets[member.member_id]
 
-        change.progress = replace(member.progress.at_epoch(epoch), assigned=target)
-        if change.progress != member.progress:
+        change.current = replace(member.current.at_epoch(epoch), assigned=target)
+        if change.current != member.current:
             change.records.append(
-                stored.progress_record(group.group_id, member.member_id, change.progress)
+                stored.current_assignment_record(group.group_id, member.member_id, change.current)
             )
-        change.tells_assignment = (
+        change.includes_assignment = (
             request.member_epoch == JOINING_EPOCH
-            or request.member_epoch != member.progress.epoch  # it missed an answer
-            or change.progress.assigned != member.progress.assigned
+            or request.member_epoch != member.current.epoch  # it missed an answer
+            or change.current.assigned != member.current.assigned
         )
         return change
 
@@ -217,7 +221,7 @@ class ShareProtocol(ModernProtocol[ShareGroup, ShareChange]):
         """A member leaves, or is fenced: the next heartbeat shares out what it had."""
         remaining = [each for each in group.members.values() if each is not member]
         epoch = group.epoch + 1
-        change = ShareChange(member.member_id, member.progress, removed_id=member.member_id)
+        change = ShareChange(member.member_id, member.current, removed_id=member.member_id)
         change.records = [
             *stored.removal_records(group.group_id, member.member_id),
             stored.epoch_record(group.group_id, epoch, topics_hash(self._topics(remaining))),
@@ -280,16 +284,16 @@ class ShareProtocol(ModernProtocol[ShareGroup, ShareChange]):
     def _response(self, group: ShareGroup, change: ShareChange) -> ShareGroupHeartbeatResponse:
         response = ShareGroupHeartbeatResponse(
             member_id=change.member_id,
-            member_epoch=change.progress.epoch,
+            member_epoch=change.current.epoch,
             heartbeat_interval_ms=self._configs.share(group.group_id).heartbeat_interval_ms,
         )
-        if change.tells_assignment:
+        if change.includes_assignment:
             response.assignment = ShareGroupHeartbeatResponseAssignment(
                 topic_partitions=[
                     ShareGroupHeartbeatResponseTopicPartitions(
                         topic_id=topic_id, partitions=partitions
                     )
-                    for topic_id, partitions in by_topic(change.progress.assigned).items()
+                    for topic_id, partitions in by_topic(change.current.assigned).items()
                 ]
             )
         return response
@@ -321,10 +325,10 @@ def _find(group: ShareGroup, request: ShareGroupHeartbeatRequest) -> Member:
     if member is None:
         raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
     # The answer with the new epoch may have got lost.
-    if request.member_epoch not in (member.progress.epoch, member.progress.previous_epoch):
+    if request.member_epoch not in (member.current.epoch, member.current.previous_epoch):
         raise ApiError(
             ErrorCode.FENCED_MEMBER_EPOCH,
-            f"member epoch is {member.progress.epoch}, not {request.member_epoch}: "
+            f"member epoch is {member.current.epoch}, not {request.member_epoch}: "
             "the member must abandon its partitions and rejoin",
         )
     return member
@@ -342,7 +346,7 @@ def _refuse_if_not_empty(group: ShareGroup) -> None:
 def _change_of_state(group: ShareGroup, topics: stored.StateTopics) -> ShareChange:
     return ShareChange(
         member_id="",
-        progress=Progress(),
+        current=CurrentAssignment(),
         records=[stored.state_record(group.group_id, topics)],
         has_seen_topics=False,
     )

@@ -1,6 +1,6 @@
 """What a heartbeat changes in a KIP-848 group: records and an answer, computed from the state.
 
-Nothing here changes the group; `consumer_protocol` stores the records and replays them. A
+Nothing here changes the group; `heartbeats` stores the records and replays them. A
 heartbeat that brings nothing new costs O(1) and has no records.
 """
 
@@ -8,20 +8,19 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from headwater.broker.groups import consumer_records as stored
-from headwater.broker.groups.assignors import (
-    ASSIGNORS,
-    NOTHING,
-    Assignment,
-    Subscriber,
-    TopicPartition,
+from headwater.broker.groups.consumer import records as stored
+from headwater.broker.groups.consumer.group import ConsumerGroup
+from headwater.broker.groups.consumer.reconciliation import reconcile
+from headwater.broker.groups.consumer_protocol.assignment import NOTHING, Assignment, TopicPartition
+from headwater.broker.groups.consumer_protocol.assignors import ASSIGNORS, Subscriber
+from headwater.broker.groups.consumer_protocol.group import JOINING_EPOCH, Change
+from headwater.broker.groups.consumer_protocol.member import CurrentAssignment, Member, Subscription
+from headwater.broker.groups.consumer_protocol.subscriptions import (
+    Subscriptions,
+    Topic,
+    topics_hash,
 )
-from headwater.broker.groups.consumer import ConsumerGroup
-from headwater.broker.groups.consumer_records import Subscription
-from headwater.broker.groups.modern import JOINING_EPOCH, Change, Member
-from headwater.broker.groups.reconciliation import Progress, reconcile
 from headwater.broker.groups.records import Record
-from headwater.broker.groups.subscriptions import Subscriptions, Topic, topics_hash
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -53,7 +52,7 @@ class ChangePlanner:
         """
         reported = _reported(request)
         member, replaced_id = _find(group, request, reported)
-        change = Change(member.member_id, member.progress)
+        change = Change(member.member_id, member.current)
         if replaced_id is not None:
             change.removed_id = replaced_id
             change.records += _takeover_records(group, replaced_id, member)
@@ -94,21 +93,21 @@ class ChangePlanner:
 
         # 3. Reconciliation.
         own_ids = (None, member.member_id, replaced_id)
-        change.progress = reconcile(
-            member.progress,
+        change.current = reconcile(
+            member.current,
             target=target,
             target_epoch=epoch,
             reported=reported,
             is_taken=lambda partition: group.owner(partition) not in own_ids,
         )
-        if change.progress != member.progress:
+        if change.current != member.current:
             change.records.append(
-                stored.progress_record(group.group_id, member.member_id, change.progress)
+                stored.current_assignment_record(group.group_id, member.member_id, change.current)
             )
-        change.tells_assignment = (
+        change.includes_assignment = (
             request.member_epoch == JOINING_EPOCH
             or _is_full(request)
-            or change.progress.assigned != member.progress.assigned
+            or change.current.assigned != member.current.assigned
         )
         return change
 
@@ -117,7 +116,7 @@ class ChangePlanner:
         remaining = [each for each in group.members.values() if each is not member]
         return Change(
             member.member_id,
-            member.progress,
+            member.current,
             removed_id=member.member_id,
             records=[
                 *stored.removal_records(group.group_id, member.member_id),
@@ -130,11 +129,11 @@ class ChangePlanner:
     @staticmethod
     def leave_for_a_while(group: ConsumerGroup, member: Member) -> Change:
         """A static member stops and keeps its partitions until its session is over (KIP-848)."""
-        away = replace(member.progress, epoch=LEAVING_FOR_A_WHILE_EPOCH, revoking=NOTHING)
+        away = replace(member.current, epoch=LEAVING_FOR_A_WHILE_EPOCH, revoking=NOTHING)
         return Change(
             member.member_id,
             away,
-            records=[stored.progress_record(group.group_id, member.member_id, away)],
+            records=[stored.current_assignment_record(group.group_id, member.member_id, away)],
         )
 
     def _topics_hash(self, group: ConsumerGroup, members: Iterable[Member]) -> int:
@@ -180,37 +179,39 @@ def _find(
         if holder is not None and holder.member_id != request.member_id:
             if not is_joining:
                 raise ApiError(ErrorCode.FENCED_INSTANCE_ID)
-            if holder.progress.epoch != LEAVING_FOR_A_WHILE_EPOCH:
+            if holder.current.epoch != LEAVING_FOR_A_WHILE_EPOCH:
                 raise ApiError(
                     ErrorCode.UNRELEASED_INSTANCE_ID,
                     f"instance id {request.instance_id} is owned by member {holder.member_id}",
                 )
-            anew = replace(holder.progress, epoch=JOINING_EPOCH, previous_epoch=JOINING_EPOCH)
-            return replace(holder, member_id=request.member_id, progress=anew), holder.member_id
+            anew = replace(holder.current, epoch=JOINING_EPOCH, previous_epoch=JOINING_EPOCH)
+            return replace(holder, member_id=request.member_id, current=anew), holder.member_id
         member = holder
     if member is None:
         if not is_joining:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
         return Member(request.member_id), None
     if not is_joining:
-        _verify_epoch(member.progress, request.member_epoch, reported)
+        _verify_epoch(member.current, request.member_epoch, reported)
     return member, None
 
 
-def _verify_epoch(progress: Progress, received_epoch: int, reported: Assignment | None) -> None:
-    if received_epoch == progress.epoch:
+def _verify_epoch(
+    current: CurrentAssignment, received_epoch: int, reported: Assignment | None
+) -> None:
+    if received_epoch == current.epoch:
         return
     # The answer with the new epoch may have got lost; what the member owns must then still be
     # its own.
     if (
-        received_epoch == progress.previous_epoch
+        received_epoch == current.previous_epoch
         and reported is not None
-        and reported <= progress.assigned
+        and reported <= current.assigned
     ):
         return
     raise ApiError(
         ErrorCode.FENCED_MEMBER_EPOCH,
-        f"member epoch is {progress.epoch}, not {received_epoch}: "
+        f"member epoch is {current.epoch}, not {received_epoch}: "
         "the member must abandon its partitions and rejoin",
     )
 
@@ -221,7 +222,7 @@ def _takeover_records(group: ConsumerGroup, replaced_id: str, member: Member) ->
         *stored.removal_records(group.group_id, replaced_id),
         stored.subscription_record(group.group_id, member.member_id, member.subscription),
         stored.target_record(group.group_id, member.member_id, target),
-        stored.progress_record(group.group_id, member.member_id, member.progress),
+        stored.current_assignment_record(group.group_id, member.member_id, member.current),
     ]
 
 

@@ -23,14 +23,16 @@ Who is in the group before step 3 lives in memory only, as in Kafka: after a cra
 of a rebalance the last stable generation is there again, and its members join once more.
 """
 
+import contextlib
 import enum
 import logging
 from collections.abc import Awaitable, Mapping
+from typing import Any
 
+from headwater.broker.groups.classic.roster import Member, Protocols, Roster
 from headwater.broker.groups.deadline import Deadline
 from headwater.broker.groups.journal import Journal
 from headwater.broker.groups.records import Record
-from headwater.broker.groups.roster import Member, Protocols, Roster
 from headwater.broker.groups.settings import GroupSettings
 from headwater.clock import Clock
 from headwater.protocol.error_codes import ErrorCode
@@ -68,6 +70,8 @@ class Rebalance:
         self, group_id: str, *, clock: Clock, settings: GroupSettings, journal: Journal
     ) -> None:
         self.group_id = group_id
+        # Changes take effect on the event loop at once; none has to wait for another.
+        self.changing: contextlib.AbstractAsyncContextManager[Any, Any] = contextlib.nullcontext()
         self.state = State.EMPTY
         self.generation = 0
         self.protocol_type: str | None = None

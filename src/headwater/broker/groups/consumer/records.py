@@ -1,31 +1,17 @@
 """The records of a KIP-848 group, to and from what the rest works with."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Final
-from uuid import UUID
-
-from headwater.broker.groups.assignors import Assignment, TopicPartition
-from headwater.broker.groups.reconciliation import MemberState, Progress
+from headwater.broker.groups.consumer_protocol.assignment import (
+    Assignment,
+    by_topic,
+    read_assignment,
+)
+from headwater.broker.groups.consumer_protocol.member import (
+    CurrentAssignment,
+    MemberState,
+    Subscription,
+)
 from headwater.broker.groups.records import Record
 from headwater.protocol.messages import internal as m
-
-
-@dataclass(frozen=True, slots=True)
-class Subscription:
-    """What a member tells about itself: ConsumerGroupMemberMetadata in the log."""
-
-    instance_id: str | None = None
-    rack_id: str | None = None
-    client_id: str = ""
-    client_host: str = ""
-    topic_names: frozenset[str] = frozenset()
-    topic_regex: str = ""
-    rebalance_timeout_ms: int = -1
-    assignor: str | None = None
-
-
-NO_SUBSCRIPTION: Final = Subscription()
 
 
 def epoch_record(group_id: str, epoch: int, topics_hash: int) -> Record:
@@ -87,21 +73,23 @@ def target_epoch_record(group_id: str, epoch: int, now_ms: int) -> Record:
     )
 
 
-def progress_record(group_id: str, member_id: str, progress: Progress) -> Record:
+def current_assignment_record(group_id: str, member_id: str, current: CurrentAssignment) -> Record:
     return Record(
         m.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id),
         m.ConsumerGroupCurrentMemberAssignmentValue(
-            member_epoch=progress.epoch,
-            previous_member_epoch=progress.previous_epoch,
-            state=progress.state,
-            assigned_partitions=_topic_partitions(progress.assigned),
-            partitions_pending_revocation=_topic_partitions(progress.revoking),
+            member_epoch=current.epoch,
+            previous_member_epoch=current.previous_epoch,
+            state=current.state,
+            assigned_partitions=_topic_partitions(current.assigned),
+            partitions_pending_revocation=_topic_partitions(current.revoking),
         ),
     )
 
 
-def read_progress(value: m.ConsumerGroupCurrentMemberAssignmentValue) -> Progress:
-    return Progress(
+def read_current_assignment(
+    value: m.ConsumerGroupCurrentMemberAssignmentValue,
+) -> CurrentAssignment:
+    return CurrentAssignment(
         epoch=value.member_epoch,
         previous_epoch=value.previous_member_epoch,
         state=MemberState(value.state),
@@ -128,28 +116,6 @@ def group_tombstones(group_id: str) -> list[Record]:
         Record(m.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), None),
         Record(m.ConsumerGroupMetadataKey(group_id=group_id), None),
     ]
-
-
-def by_topic(assignment: Assignment) -> Mapping[UUID, list[int]]:
-    topics: dict[UUID, list[int]] = {}
-    for topic_id, partition in sorted(assignment):
-        topics.setdefault(topic_id, []).append(partition)
-    return topics
-
-
-def read_assignment(
-    topic_partitions: Iterable[
-        m.ConsumerGroupTargetAssignmentMemberValueTopicPartition
-        | m.ConsumerGroupCurrentMemberAssignmentValueTopicPartitions
-        | m.ShareGroupTargetAssignmentMemberValueTopicPartition
-        | m.ShareGroupCurrentMemberAssignmentValueTopicPartitions
-    ],
-) -> Assignment:
-    return frozenset(
-        TopicPartition(each.topic_id, partition)
-        for each in topic_partitions
-        for partition in each.partitions
-    )
 
 
 def _topic_partitions(

@@ -8,19 +8,19 @@ import uuid
 from collections.abc import Awaitable
 from functools import partial
 
-from headwater.broker.group_configs import GroupConfigs
-from headwater.broker.groups.assignors import ASSIGNORS
-from headwater.broker.groups.consumer import ConsumerGroup
-from headwater.broker.groups.consumer_change import LEAVING_FOR_A_WHILE_EPOCH, ChangePlanner
-from headwater.broker.groups.consumer_records import by_topic
+from headwater.broker.groups.configs import GroupConfigs
+from headwater.broker.groups.consumer.group import ConsumerGroup
+from headwater.broker.groups.consumer.planner import LEAVING_FOR_A_WHILE_EPOCH, ChangePlanner
+from headwater.broker.groups.consumer_protocol.assignment import by_topic
+from headwater.broker.groups.consumer_protocol.assignors import ASSIGNORS
+from headwater.broker.groups.consumer_protocol.changes import ConsumerProtocol, Spawn
+from headwater.broker.groups.consumer_protocol.group import JOINING_EPOCH, LEAVING_EPOCH, Change
+from headwater.broker.groups.consumer_protocol.member import Member, MemberState
+from headwater.broker.groups.consumer_protocol.subscriptions import Sees, Subscriptions
 from headwater.broker.groups.deadline import Deadline
 from headwater.broker.groups.journal import Journal
-from headwater.broker.groups.modern import JOINING_EPOCH, LEAVING_EPOCH, Change, Member
-from headwater.broker.groups.modern_protocol import ModernProtocol, Spawn
-from headwater.broker.groups.reconciliation import MemberState
 from headwater.broker.groups.records import Record
 from headwater.broker.groups.settings import GroupSettings
-from headwater.broker.groups.subscriptions import Sees, Subscriptions
 from headwater.clock import Clock
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
@@ -38,7 +38,7 @@ _FIRST_VERSION_WITH_CLIENT_IDS = 1
 Answer = ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]
 
 
-class ConsumerProtocol(ModernProtocol[ConsumerGroup, Change]):
+class ConsumerGroupHeartbeats(ConsumerProtocol[ConsumerGroup, Change]):
     """Serves ConsumerGroupHeartbeat for groups that the coordinator hands in."""
 
     def __init__(
@@ -177,16 +177,16 @@ class ConsumerProtocol(ModernProtocol[ConsumerGroup, Change]):
     def _response(self, group: ConsumerGroup, change: Change) -> ConsumerGroupHeartbeatResponse:
         response = ConsumerGroupHeartbeatResponse(
             member_id=change.member_id,
-            member_epoch=change.progress.epoch,
+            member_epoch=change.current.epoch,
             heartbeat_interval_ms=self._configs.consumer(group.group_id).heartbeat_interval_ms,
         )
-        if change.tells_assignment:
+        if change.includes_assignment:
             response.assignment = ConsumerGroupHeartbeatResponseAssignment(
                 topic_partitions=[
                     ConsumerGroupHeartbeatResponseTopicPartitions(
                         topic_id=topic_id, partitions=partitions
                     )
-                    for topic_id, partitions in by_topic(change.progress.assigned).items()
+                    for topic_id, partitions in by_topic(change.current.assigned).items()
                 ]
             )
         return response
@@ -195,11 +195,11 @@ class ConsumerProtocol(ModernProtocol[ConsumerGroup, Change]):
 
     def _watch_revocation(self, group: ConsumerGroup, member: Member) -> None:
         key = (group.group_id, member.member_id)
-        if member.progress.state is not MemberState.UNREVOKED_PARTITIONS:
+        if member.current.state is not MemberState.UNREVOKED_PARTITIONS:
             if key in self._rebalances:
                 self._rebalances.pop(key).cancel()
         elif key not in self._rebalances:
-            epoch = member.progress.epoch
+            epoch = member.current.epoch
             expired = partial(self._revocation_expired, group, member.member_id, epoch)
             deadline = self._rebalances[key] = Deadline(self._clock, expired)
             deadline.push(member.subscription.rebalance_timeout_ms)
@@ -207,7 +207,7 @@ class ConsumerProtocol(ModernProtocol[ConsumerGroup, Change]):
     def _revocation_expired(self, group: ConsumerGroup, member_id: str, epoch: int) -> None:
         self._rebalances.pop((group.group_id, member_id), None)
         member = group.members.get(member_id)
-        if member is not None and member.progress.epoch == epoch:
+        if member is not None and member.current.epoch == epoch:
             self._spawn(self._fence(group, member_id, "it did not give up partitions in time"))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from headwater.broker.groups.offsets import CommittedOffset, OffsetKey, UnderWay
+from headwater.broker.groups.offsets.store import CommittedOffset, OffsetKey, UnderWay
 
 
 class Transaction(NamedTuple):

@@ -12,70 +12,39 @@ assigned partitions or among those that it is still giving up. Who owns what is 
 remembered here; this is a pure function.
 """
 
-import enum
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import replace
 
-from headwater.broker.groups.assignors import NOTHING, Assignment, TopicPartition
-
-
-class MemberState(enum.IntEnum):
-    """As stored in ConsumerGroupCurrentMemberAssignmentValue."""
-
-    STABLE = 0
-    UNREVOKED_PARTITIONS = 1
-    UNRELEASED_PARTITIONS = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Where a member is on its way to the target: what ConsumerGroupCurrentMemberAssignment has."""
-
-    epoch: int = 0
-    previous_epoch: int = 0
-    state: MemberState = MemberState.STABLE
-    assigned: Assignment = NOTHING
-    revoking: Assignment = NOTHING
-
-    def is_at(self, target_epoch: int) -> bool:
-        return self.state is MemberState.STABLE and self.epoch == target_epoch
-
-    def at_epoch(self, epoch: int) -> "Progress":
-        if epoch == self.epoch:
-            return self
-        return replace(self, epoch=epoch, previous_epoch=self.epoch)
-
-
-NO_PROGRESS: Final = Progress()
+from headwater.broker.groups.consumer_protocol.assignment import NOTHING, Assignment, TopicPartition
+from headwater.broker.groups.consumer_protocol.member import CurrentAssignment, MemberState
 
 
 def reconcile(
-    progress: Progress,
+    current: CurrentAssignment,
     *,
     target: Assignment,
     target_epoch: int,
     reported: Assignment | None,
     is_taken: Callable[[TopicPartition], bool],
-) -> Progress:
-    """The member's next step towards the target; equal to `progress` when there is none now.
+) -> CurrentAssignment:
+    """The member's next step towards the target; equal to `current` when there is none now.
 
     `reported` is what the member says it owns, None when the heartbeat did not say.
     `is_taken` tells whether another member owns or is still giving up a partition.
     """
-    if progress.is_at(target_epoch):
-        return progress
-    epoch = progress.epoch
-    if progress.state is MemberState.UNREVOKED_PARTITIONS:
-        if _still_owns(progress.revoking, reported):
-            return progress
+    if current.is_at(target_epoch):
+        return current
+    epoch = current.epoch
+    if current.state is MemberState.UNREVOKED_PARTITIONS:
+        if _still_owns(current.revoking, reported):
+            return current
         # Everything is given up: it has reached the epoch that asked for it.
         epoch += 1
-    keeps = progress.assigned & target
-    gives_up = progress.assigned - keeps
+    keeps = current.assigned & target
+    gives_up = current.assigned - keeps
     if gives_up and _still_owns(gives_up, reported):
         return replace(
-            progress.at_epoch(epoch),
+            current.at_epoch(epoch),
             state=MemberState.UNREVOKED_PARTITIONS,
             assigned=keeps,
             revoking=gives_up,
@@ -83,7 +52,7 @@ def reconcile(
     wanted = target - keeps
     gets = frozenset(partition for partition in wanted if not is_taken(partition))
     return replace(
-        progress.at_epoch(target_epoch),
+        current.at_epoch(target_epoch),
         state=MemberState.STABLE if gets == wanted else MemberState.UNRELEASED_PARTITIONS,
         assigned=keeps | gets,
         revoking=NOTHING,

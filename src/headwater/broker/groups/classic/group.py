@@ -1,6 +1,6 @@
-"""A classic group: what each request does with it. How it rebalances stands in `rebalance`.
+"""A classic group, as its requests change it; `rebalance` has its state machine.
 
-A group without a protocol type is a simple one: nobody ever joined, it only has offsets.
+A group without a protocol type is a simple one: no member ever joined, it only has offsets.
 """
 
 import asyncio
@@ -9,11 +9,12 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
+from headwater.broker.groups.classic.rebalance import CONSUMER_PROTOCOL_TYPE, Rebalance, State
+from headwater.broker.groups.classic.roster import Member, Protocols
 from headwater.broker.groups.deadline import Deadline
-from headwater.broker.groups.offsets import CommittedOffset
-from headwater.broker.groups.rebalance import CONSUMER_PROTOCOL_TYPE, Rebalance, State
+from headwater.broker.groups.group import Group, MatchesPattern
+from headwater.broker.groups.offsets.store import CommittedOffset
 from headwater.broker.groups.records import Record
-from headwater.broker.groups.roster import Member, Protocols
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.internal import GroupMetadataKey, GroupMetadataValue
@@ -29,8 +30,10 @@ JoinAnswer = JoinGroupResponse | asyncio.Future[JoinGroupResponse]
 SyncAnswer = SyncGroupResponse | asyncio.Future[SyncGroupResponse]
 
 
-class ClassicGroup(Rebalance):
-    """One group as its members and administrators meet it. A refusal is an ApiError."""
+class ClassicGroup(Rebalance, Group):
+    """A classic group as its members and administrators use it. A refusal is an ApiError."""
+
+    kind = "classic"
 
     # JoinGroup
 
@@ -298,12 +301,15 @@ class ClassicGroup(Rebalance):
 
     # Offsets
 
-    def verify_commit(self, member_id: str, instance_id: str | None, generation: int) -> None:
-        """Whether these may commit offsets; a commit counts as a sign of life.
+    def verify_commit(
+        self, member_id: str, instance_id: str | None, generation_or_epoch: int, api_version: int
+    ) -> None:
+        """A commit renews the member's session.
 
         Without member and generation (a simple consumer, an administrator) only an empty group
-        can be committed to: else two would move one position.
+        can be committed to: otherwise two clients would move one position.
         """
+        generation = generation_or_epoch
         self._refuse_if_dead()
         if generation < 0 and self.state is State.EMPTY:
             return
@@ -315,14 +321,18 @@ class ClassicGroup(Rebalance):
         member.touch()
 
     def verify_transactional_commit(
-        self, member_id: str, instance_id: str | None, generation: int
+        self, member_id: str, instance_id: str | None, generation_or_epoch: int
     ) -> None:
         """As `verify_commit`; but a producer from before KIP-447 names no member, and one that is
-        about to be given its assignment may still end what it has begun.
+        about to get its assignment may still end the transaction that it has begun.
         """
         self._refuse_if_dead()
+        generation = generation_or_epoch
         if generation >= 0 or member_id or instance_id is not None:
             self._verify(member_id, instance_id, generation).touch()
+
+    def verify_fetch(self, member_id: str | None, epoch: int) -> None:
+        """All clients may fetch: OffsetFetch has no generation of classic groups."""
 
     def verify_offset_delete(self) -> None:
         """Topics can be told apart only in a "consumer" group; any other must be empty."""
@@ -330,13 +340,12 @@ class ClassicGroup(Rebalance):
         if self.state is not State.EMPTY and self.protocol_type != CONSUMER_PROTOCOL_TYPE:
             raise ApiError(ErrorCode.NON_EMPTY_GROUP)
 
-    def is_subscribed_to(self, topic: str) -> bool:
+    def is_subscribed_to(self, topic: str, matches: MatchesPattern) -> bool:
         if self.subscribed_topics is None:
             return self.protocol_type == CONSUMER_PROTOCOL_TYPE  # unknown: rather yes
         return topic in self.subscribed_topics
 
     def offsets_age_from(self) -> Callable[[CommittedOffset], int] | None:
-        """From when on the retention of an offset counts; None: none of them expires now."""
         if self.protocol_type is not None and self.state is State.EMPTY:
             since_ms = self.since_ms
             if since_ms is not None:
@@ -350,6 +359,18 @@ class ClassicGroup(Rebalance):
     # Life and death
 
     @property
+    def state_name(self) -> str:
+        return self.state.value
+
+    @property
+    def listed_protocol_type(self) -> str:
+        return self.protocol_type or ""
+
+    @property
+    def member_count(self) -> int:
+        return len(self.roster)
+
+    @property
     def is_empty(self) -> bool:
         return self.state is State.EMPTY
 
@@ -358,12 +379,10 @@ class ClassicGroup(Rebalance):
         return self.state is State.DEAD
 
     def begin_deletion(self) -> None:
-        """Refuses everyone until the tombstones are in the log, or `survive` is called."""
         assert self.state is State.EMPTY
         self.state = State.DEAD
 
     def survive(self) -> None:
-        """The deletion failed."""
         self.state = State.EMPTY
 
     def close(self) -> None:
@@ -406,8 +425,8 @@ class ClassicGroup(Rebalance):
         self.since_ms = None if since_ms < 0 else since_ms
         self._note_subscribed_topics()
 
-    def tombstone(self) -> Record:
-        return Record(GroupMetadataKey(group=self.group_id), None)
+    def tombstones(self) -> list[Record]:
+        return [Record(GroupMetadataKey(group=self.group_id), None)]
 
     def _verify(self, member_id: str, instance_id: str | None, generation: int) -> Member:
         self._refuse_if_dead()
