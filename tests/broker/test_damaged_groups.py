@@ -8,7 +8,7 @@ import pytest
 from headwater.broker.api import load_all
 from headwater.broker.broker import OFFSETS_PARTITIONS, OFFSETS_TOPIC, Broker, BrokerOptions
 from headwater.broker.groups.offsets.store import CommittedOffset, OffsetKey
-from headwater.broker.groups.records import partition_for
+from headwater.broker.internal_topics.records import partition_for
 from headwater.clock import SystemClock
 from headwater.errors import ApiError
 from headwater.log.store import CLEAN_SHUTDOWN, LogStore

@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from uuid import UUID
 
+from headwater.broker.admission.batch_checks import BatchChecks
+from headwater.broker.admission.overload import Overload
+from headwater.broker.admission.quotas import Quotas
 from headwater.broker.api.registry import APIS, ClientConnection
 from headwater.broker.background import Background
-from headwater.broker.batch_checks import BatchChecks
-from headwater.broker.falling_behind import FallingBehind
 from headwater.broker.fetch_sessions import FetchSessions
 from headwater.broker.groups import GroupCoordinator, GroupSettings
 from headwater.broker.groups.configs import GroupConfigs
-from headwater.broker.internal_log import InternalLog
-from headwater.broker.lag import MEASURE_S, LagMeter
-from headwater.broker.metrics import Metrics
-from headwater.broker.overload import Overload
+from headwater.broker.internal_topics.log import InternalLog
+from headwater.broker.monitoring.lag import MEASURE_S, LagMeter
+from headwater.broker.monitoring.lag_alerts import LagAlerts
+from headwater.broker.monitoring.metrics import Metrics
 from headwater.broker.queues import STATE_TOPIC, Queues
-from headwater.broker.quotas import Quotas
 from headwater.broker.security.audit import AuditLog
 from headwater.broker.security.authentication import Authentication
 from headwater.broker.security.authorizer import Authorizer, unknown_topic_id
@@ -132,7 +132,7 @@ class Broker:
         self.overload = Overload(self)
         self.groups.offsets.when_committed(self.overload.committed)
         self.lag = LagMeter(self)
-        self.falling_behind = FallingBehind(
+        self.lag_alerts = LagAlerts(
             self,
             self.lag,
             warning_percent=options.lag_warning_percent,
@@ -160,8 +160,8 @@ class Broker:
         self._background.start(self._every(1.0, self.store.probe))
         self._background.start(self._every(1.0, self.transactions.abort_timed_out))
         self._background.start(self._every(ID_EXPIRY_S, self.transactions.expire_ids))
-        self._background.start(self._every(MEASURE_S, self.falling_behind.look))
-        self._background.start(self.falling_behind.post())
+        self._background.start(self._every(MEASURE_S, self.lag_alerts.look))
+        self._background.start(self.lag_alerts.post())
 
     async def close(self) -> None:
         """Commits what was taken in and closes the log."""

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from headwater import config
-from headwater.broker.logs import JsonFormatter, TextFormatter
+from headwater.broker.monitoring.logs import JsonFormatter, TextFormatter
 from headwater.cli.capture_state import client_options, connected, load
 from headwater.cli.output import note, plural, say, styled
 from headwater.cli.parser import Command, Parser

@@ -12,8 +12,9 @@ from wire import LoneConnection
 
 from headwater.broker import api
 from headwater.broker.api.registry import APIS, RequestContext
-from headwater.broker.groups import GroupCoordinator, GroupSettings, StoredRecord
+from headwater.broker.groups import GroupCoordinator, GroupSettings
 from headwater.broker.groups.configs import GroupConfigs
+from headwater.broker.internal_topics.coordinator_log import StoredRecord
 from headwater.broker.security.audit import AuditLog
 from headwater.broker.security.authorizer import Authorizer
 from headwater.errors import StorageFailed

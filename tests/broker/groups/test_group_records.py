@@ -6,8 +6,7 @@ import pytest
 from group_clients import Consumer, stabilise
 from group_harness import Cluster
 
-from headwater.broker.groups import partition_for
-from headwater.broker.groups.records import Record, decode, encode
+from headwater.broker.internal_topics.records import Record, decode, encode, partition_for
 from headwater.protocol.messages import internal as m
 
 

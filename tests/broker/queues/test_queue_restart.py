@@ -7,7 +7,7 @@ import pytest
 from queue_harness import ACCEPT, GROUP, REJECT, RELEASE, acquired, acquired_spans, queue_broker
 from wire import wait_until
 
-from headwater.broker.groups.records import partition_for
+from headwater.broker.internal_topics.records import partition_for
 from headwater.broker.queues import dead_letters, state_log
 from headwater.broker.queues.queues import Queues
 from headwater.broker.queues.share_partition import SharePartition

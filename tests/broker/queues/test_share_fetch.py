@@ -389,7 +389,7 @@ def test_records_that_retention_took_are_passed_over(broker):
 
 
 def test_metrics(broker):
-    from headwater.broker.exposition import exposition
+    from headwater.broker.monitoring.exposition import exposition
 
     jobs = broker.topic()
     broker.produce(b"a", b"b", b"c")

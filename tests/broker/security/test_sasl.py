@@ -23,8 +23,8 @@ from secured import (
 )
 from wire import Wire, framed, payload, wait_until
 
-from headwater.broker import server as server_module
-from headwater.broker.quotas import CLIENT_ID, REQUEST_PERCENTAGE, entity_of
+from headwater.broker.admission.quotas import CLIENT_ID, REQUEST_PERCENTAGE, entity_of
+from headwater.broker.network import server as server_module
 from headwater.broker.security import scram
 from headwater.broker.security.authentication import (
     FAILED_DELAY_S,

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import serialization
 from secured import MECHANISMS, Login, secured_broker
 from wire import Wire, batch_of, records_in, wait_until
 
-from headwater.broker import server as server_module
+from headwater.broker.network import server as server_module
 from headwater.broker.security.authentication import STRANGERS_TIMEOUT_S
 from headwater.broker.security.tls import TlsContext, _escaped
 from headwater.errors import ConfigError

@@ -6,7 +6,7 @@ import pytest
 from txn_harness import Producer
 
 from headwater.broker.broker import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from headwater.broker.groups import partition_for
+from headwater.broker.internal_topics.records import partition_for
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.delete_groups import DeleteGroupsRequest
 from headwater.protocol.messages.offset_commit import (

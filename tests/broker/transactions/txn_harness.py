@@ -12,7 +12,7 @@ from wire import LoneConnection, records_in
 from headwater.broker import api
 from headwater.broker.api.registry import APIS, RequestContext
 from headwater.broker.broker import TRANSACTIONS_TOPIC, Broker, BrokerOptions
-from headwater.broker.groups import partition_for
+from headwater.broker.internal_topics.records import partition_for
 from headwater.broker.transactions import State, TransactionSettings
 from headwater.broker.transactions.transaction import from_record
 from headwater.log import segment as segments

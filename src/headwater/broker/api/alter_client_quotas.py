@@ -13,9 +13,7 @@ supported (INVALID_REQUEST says so). `request_percentage` counts one event loop,
 
 import math
 
-from headwater.broker.api.registry import RequestContext, serves
-from headwater.broker.broker import Broker
-from headwater.broker.quotas import (
+from headwater.broker.admission.quotas import (
     CLIENT_ID,
     QUOTAS,
     REQUEST_PERCENTAGE,
@@ -23,6 +21,8 @@ from headwater.broker.quotas import (
     Entity,
     entity_of,
 )
+from headwater.broker.api.registry import RequestContext, serves
+from headwater.broker.broker import Broker
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.broker.topic_changes import CHANGE_ERRORS, refusal
 from headwater.errors import ApiError

@@ -22,7 +22,7 @@ from collections import Counter
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import COORDINATORS_TOPICS, Broker, check_topic_name
-from headwater.broker.config_resources import topic_entries
+from headwater.broker.configs.resources import topic_entries
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.broker.topic_changes import (
     CHANGE_ERRORS,

@@ -6,9 +6,9 @@ it has all components of the request, and with `strict` no others.
 Needs DESCRIBE_CONFIGS on the cluster.
 """
 
+from headwater.broker.admission.quotas import CLIENT_ID, USER, parts_of
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
-from headwater.broker.quotas import CLIENT_ID, USER, parts_of
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.describe_client_quotas import (

@@ -18,10 +18,10 @@ described once. Values are told as they were set (`CreateTime`, `TRUE`).
 import asyncio
 from collections.abc import Iterable
 
-from headwater.broker import config_resources as resources
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker, check_topic_name
-from headwater.broker.config_resources import Entry
+from headwater.broker.configs import resources
+from headwater.broker.configs.resources import Entry
 from headwater.broker.security.authorizer import Operation
 from headwater.broker.topic_changes import refusal
 from headwater.errors import ApiError

@@ -27,11 +27,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from headwater.broker.admission.quotas import CONSUMER_BYTES
 from headwater.broker.api.registry import Answer, RequestContext, serves
 from headwater.broker.broker import Broker
 from headwater.broker.fetch_sessions import FetchedPartition, FetchSession, TopicKey
 from headwater.broker.leadership import check_epoch
-from headwater.broker.quotas import CONSUMER_BYTES
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ApiError, ArchiveUnavailable, CorruptLog, OffsetOutOfRange
 from headwater.log.archive.descriptor import ChunkOf, NotCached

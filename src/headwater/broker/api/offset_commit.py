@@ -14,8 +14,8 @@ from uuid import UUID
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
-from headwater.broker.group_moves import note_moves, offsets_before
 from headwater.broker.groups.offsets.store import CommittedOffset, OffsetKey
+from headwater.broker.security.audited_moves import note_moves, offsets_before
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode

@@ -31,10 +31,10 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
+from headwater.broker.admission.batch_checks import Outcome
+from headwater.broker.admission.quotas import PRODUCER_BYTES
 from headwater.broker.api.registry import Answer, Held, RequestContext, serves
-from headwater.broker.batch_checks import Outcome
 from headwater.broker.broker import COORDINATORS_TOPICS, Broker
-from headwater.broker.quotas import PRODUCER_BYTES
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ApiError, MalformedMessage, StorageFailed
 from headwater.log.config import OverloadPolicy

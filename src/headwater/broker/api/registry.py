@@ -15,7 +15,7 @@ from headwater.protocol.schema import Message
 if TYPE_CHECKING:
     import asyncio
 
-    from headwater.broker.batch_checks import BatchCheck
+    from headwater.broker.admission.batch_checks import BatchCheck
     from headwater.broker.broker import Broker
     from headwater.broker.security.authentication import Session
 

@@ -20,6 +20,7 @@ Membership is not asked for here, as in Kafka: assignment is the client's affair
 from collections.abc import Awaitable, Iterable
 from functools import partial
 
+from headwater.broker.admission.quotas import CONSUMER_BYTES
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
 from headwater.broker.queues.delivering import Taken
@@ -27,7 +28,6 @@ from headwater.broker.queues.fetching import ShareFetching
 from headwater.broker.queues.requests import acknowledgements, identify, refusal
 from headwater.broker.queues.sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession
 from headwater.broker.queues.share_partition import Key
-from headwater.broker.quotas import CONSUMER_BYTES
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.share_fetch import (

@@ -9,33 +9,21 @@
     │   └── consumer_protocol/ what `consumer` and `share` have in common: epochs, assignors
     ├── offsets/               commits, plain and in transactions
     ├── deletion               on request, and by expiry
-    ├── loading                from `__consumer_offsets` to groups
-    └── journal                write first, then change memory, then answer
-        └── records            the format of `__consumer_offsets`
+    └── loading                from `__consumer_offsets` to groups
 
+Writes go through the journal of `internal_topics`: write first, then change memory, then answer.
 The broker gives a log, the topics, the queues of share groups and a clock (`ports`); this package
 uses no sockets and no files.
 """
 
 from headwater.broker.groups.coordinator import GroupCoordinator, GroupCounts
-from headwater.broker.groups.ports import (
-    GroupLog,
-    Queues,
-    StoredMarker,
-    StoredRecord,
-    Topics,
-)
-from headwater.broker.groups.records import partition_for
+from headwater.broker.groups.ports import Queues, Topics
 from headwater.broker.groups.settings import GroupSettings
 
 __all__ = [
     "GroupCoordinator",
     "GroupCounts",
-    "GroupLog",
     "GroupSettings",
     "Queues",
-    "StoredMarker",
-    "StoredRecord",
     "Topics",
-    "partition_for",
 ]

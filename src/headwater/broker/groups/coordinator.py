@@ -16,15 +16,16 @@ from headwater.broker.groups.consumer.group import ConsumerGroup
 from headwater.broker.groups.consumer.heartbeats import ConsumerGroupHeartbeats
 from headwater.broker.groups.consumer_protocol.subscriptions import Subscriptions
 from headwater.broker.groups.deletion import GroupDeletion
-from headwater.broker.groups.journal import Journal
 from headwater.broker.groups.loading import load
 from headwater.broker.groups.membership import Membership
 from headwater.broker.groups.offsets.group_offsets import GroupOffsets
-from headwater.broker.groups.ports import GroupLog, Queues, Topics
+from headwater.broker.groups.ports import Queues, Topics
 from headwater.broker.groups.registry import GroupRegistry
 from headwater.broker.groups.settings import GroupSettings
 from headwater.broker.groups.share.group import ShareGroup
 from headwater.broker.groups.share.heartbeats import ShareGroupHeartbeats
+from headwater.broker.internal_topics.coordinator_log import CoordinatorLog
+from headwater.broker.internal_topics.journal import Journal
 from headwater.clock import Clock
 from headwater.protocol.error_codes import ErrorCode
 
@@ -43,7 +44,7 @@ class GroupCoordinator:
 
     def __init__(
         self,
-        log: GroupLog,
+        log: CoordinatorLog,
         topics: Topics,
         queues: Queues,
         clock: Clock,

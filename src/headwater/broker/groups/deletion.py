@@ -7,13 +7,13 @@ from headwater.broker.background import Background
 from headwater.broker.groups.configs import GroupConfigs
 from headwater.broker.groups.deadline import Deadline
 from headwater.broker.groups.group import Group
-from headwater.broker.groups.journal import Journal
 from headwater.broker.groups.offsets.group_offsets import GroupOffsets
 from headwater.broker.groups.offsets.store import tombstone
 from headwater.broker.groups.ports import Queues
 from headwater.broker.groups.registry import GroupRegistry
 from headwater.broker.groups.settings import GroupSettings
 from headwater.broker.groups.share.group import ShareGroup
+from headwater.broker.internal_topics.journal import Journal
 from headwater.clock import Clock
 from headwater.errors import ApiError, StorageFailed
 from headwater.protocol.error_codes import ErrorCode

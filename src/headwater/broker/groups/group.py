@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, ClassVar
 
 from headwater.broker.groups.offsets.store import CommittedOffset
-from headwater.broker.groups.records import Record
+from headwater.broker.internal_topics.records import Record
 
 # Whether a pattern that a member subscribes by matches a topic: (pattern, topic).
 MatchesPattern = Callable[[str, str], bool]

@@ -10,10 +10,14 @@ from typing import NamedTuple
 from headwater.broker.groups.consumer.group import ConsumerGroup
 from headwater.broker.groups.offsets.pending import PendingOffsets, Transaction
 from headwater.broker.groups.offsets.store import CommittedOffset, OffsetKey, OffsetStore
-from headwater.broker.groups.ports import GroupLog, StoredMarker, StoredRecord
-from headwater.broker.groups.records import Record, decode
 from headwater.broker.groups.registry import GroupRegistry
 from headwater.broker.groups.share.group import ShareGroup
+from headwater.broker.internal_topics.coordinator_log import (
+    CoordinatorLog,
+    StoredMarker,
+    StoredRecord,
+)
+from headwater.broker.internal_topics.records import Record, decode
 from headwater.errors import MalformedMessage
 from headwater.protocol.messages import internal as m
 
@@ -28,7 +32,7 @@ class _Value(NamedTuple):
 
 
 async def load(
-    log: GroupLog, groups: GroupRegistry, offsets: OffsetStore, pending: PendingOffsets
+    log: CoordinatorLog, groups: GroupRegistry, offsets: OffsetStore, pending: PendingOffsets
 ) -> None:
     """Fills `groups`, `offsets` and `pending` with what the log has.
 

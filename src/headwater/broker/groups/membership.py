@@ -19,7 +19,6 @@ from headwater.broker.groups.consumer_protocol.group import JOINING_EPOCH, LEAVI
 from headwater.broker.groups.consumer_protocol.subscriptions import Sees
 from headwater.broker.groups.founding import Founding, Foundings
 from headwater.broker.groups.group import Group
-from headwater.broker.groups.journal import Journal
 from headwater.broker.groups.ports import StartOffsets
 from headwater.broker.groups.registry import GroupRegistry
 from headwater.broker.groups.settings import GroupSettings
@@ -27,6 +26,7 @@ from headwater.broker.groups.share.group import ShareGroup
 from headwater.broker.groups.share.heartbeats import Answer as ShareHeartbeatAnswer
 from headwater.broker.groups.share.heartbeats import ShareGroupHeartbeats
 from headwater.broker.groups.share.heartbeats import verify as verify_share_heartbeat
+from headwater.broker.internal_topics.journal import Journal
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.consumer_group_heartbeat import (

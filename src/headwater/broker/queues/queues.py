@@ -13,7 +13,7 @@ from uuid import UUID
 
 from headwater.broker.background import Background
 from headwater.broker.groups.offsets.store import OffsetKey
-from headwater.broker.groups.records import partition_for
+from headwater.broker.internal_topics.records import partition_for
 from headwater.broker.queues.dead_letters import DeadLetters, deaths_of, unfinished
 from headwater.broker.queues.sessions import ShareSession, ShareSessions
 from headwater.broker.queues.share_partition import (

@@ -17,10 +17,10 @@ import struct
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from uuid import UUID
 
-from headwater.broker.groups.journal import Journal
-from headwater.broker.groups.ports import StoredRecord
-from headwater.broker.groups.records import Record, partition_for
-from headwater.broker.internal_log import InternalLog
+from headwater.broker.internal_topics.coordinator_log import StoredRecord
+from headwater.broker.internal_topics.journal import Journal
+from headwater.broker.internal_topics.log import InternalLog
+from headwater.broker.internal_topics.records import Record, partition_for
 from headwater.broker.queues.share_partition import SharePartition
 from headwater.broker.queues.window import ACQUIRED, ARCHIVING, AVAILABLE, Change, Span, Window
 from headwater.clock import Clock

@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from headwater.broker.background import Background
-from headwater.broker.groups.journal import Journal
-from headwater.broker.groups.ports import GroupLog
+from headwater.broker.internal_topics.coordinator_log import CoordinatorLog
+from headwater.broker.internal_topics.journal import Journal
 from headwater.broker.transactions import recovery, transitions
 from headwater.broker.transactions.markers import Marker, Markers
 from headwater.broker.transactions.transaction import (
@@ -55,7 +55,7 @@ class TransactionCoordinator:
 
     def __init__(
         self,
-        log: GroupLog,
+        log: CoordinatorLog,
         store: LogStore,
         markers: Markers,
         clock: Clock,

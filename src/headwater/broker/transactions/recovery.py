@@ -17,7 +17,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from headwater.broker.groups.ports import GroupLog, StoredRecord
+from headwater.broker.internal_topics.coordinator_log import CoordinatorLog, StoredRecord
 from headwater.broker.transactions.markers import Marker
 from headwater.broker.transactions.transaction import (
     State,
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 _PER_TURN = 1_000
 
 
-async def read(log: GroupLog, by_id: dict[str, Transaction]) -> None:
+async def read(log: CoordinatorLog, by_id: dict[str, Transaction]) -> None:
     """Fills `by_id` with the last record of each transactional id."""
     for partition in range(log.partition_count):
         last: dict[bytes, bytes] = {}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headwater.broker.groups.records import Record
+from headwater.broker.internal_topics.records import Record
 from headwater.protocol.messages import internal as m
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from headwater.broker.groups.classic.roster import Member, Protocols
 from headwater.broker.groups.deadline import Deadline
 from headwater.broker.groups.group import Group, MatchesPattern
 from headwater.broker.groups.offsets.store import CommittedOffset
-from headwater.broker.groups.records import Record
+from headwater.broker.internal_topics.records import Record
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.internal import GroupMetadataKey, GroupMetadataValue

@@ -31,9 +31,9 @@ from typing import Any
 
 from headwater.broker.groups.classic.roster import Member, Protocols, Roster
 from headwater.broker.groups.deadline import Deadline
-from headwater.broker.groups.journal import Journal
-from headwater.broker.groups.records import Record
 from headwater.broker.groups.settings import GroupSettings
+from headwater.broker.internal_topics.journal import Journal
+from headwater.broker.internal_topics.records import Record
 from headwater.clock import Clock
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.internal import (

@@ -17,7 +17,7 @@ from headwater.broker.groups.consumer_protocol.member import (
 from headwater.broker.groups.consumer_protocol.subscriptions import Sees
 from headwater.broker.groups.group import MatchesPattern
 from headwater.broker.groups.offsets.store import CommittedOffset
-from headwater.broker.groups.records import Record
+from headwater.broker.internal_topics.records import Record
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages import internal as m

@@ -18,9 +18,9 @@ from headwater.broker.groups.consumer_protocol.group import JOINING_EPOCH, LEAVI
 from headwater.broker.groups.consumer_protocol.member import Member, MemberState
 from headwater.broker.groups.consumer_protocol.subscriptions import Sees, Subscriptions
 from headwater.broker.groups.deadline import Deadline
-from headwater.broker.groups.journal import Journal
-from headwater.broker.groups.records import Record
 from headwater.broker.groups.settings import GroupSettings
+from headwater.broker.internal_topics.journal import Journal
+from headwater.broker.internal_topics.records import Record
 from headwater.clock import Clock
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode

@@ -20,7 +20,7 @@ from headwater.broker.groups.consumer_protocol.subscriptions import (
     Topic,
     topics_hash,
 )
-from headwater.broker.groups.records import Record
+from headwater.broker.internal_topics.records import Record
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest

@@ -10,7 +10,7 @@ from headwater.broker.groups.consumer_protocol.member import (
     MemberState,
     Subscription,
 )
-from headwater.broker.groups.records import Record
+from headwater.broker.internal_topics.records import Record
 from headwater.protocol.messages import internal as m
 
 

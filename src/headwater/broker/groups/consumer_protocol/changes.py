@@ -18,8 +18,8 @@ from headwater.broker.groups.consumer_protocol.group import (
 )
 from headwater.broker.groups.consumer_protocol.member import Member
 from headwater.broker.groups.deadline import Deadline
-from headwater.broker.groups.journal import Journal
-from headwater.broker.groups.records import Record
+from headwater.broker.internal_topics.journal import Journal
+from headwater.broker.internal_topics.records import Record
 from headwater.clock import Clock
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode

@@ -20,7 +20,7 @@ from headwater.broker.groups.consumer_protocol.member import (
     Member,
 )
 from headwater.broker.groups.group import Group
-from headwater.broker.groups.records import Record
+from headwater.broker.internal_topics.records import Record
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
 

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
 from headwater.broker.groups.group import MatchesPattern
-from headwater.broker.groups.journal import Journal
 from headwater.broker.groups.offsets.pending import PendingOffsets, Transaction
 from headwater.broker.groups.offsets.store import (
     CommittedOffset,
@@ -13,9 +12,11 @@ from headwater.broker.groups.offsets.store import (
     commit_record,
     tombstone,
 )
-from headwater.broker.groups.ports import GroupLog, Topics
-from headwater.broker.groups.records import partition_for
+from headwater.broker.groups.ports import Topics
 from headwater.broker.groups.registry import GroupRegistry
+from headwater.broker.internal_topics.coordinator_log import CoordinatorLog
+from headwater.broker.internal_topics.journal import Journal
+from headwater.broker.internal_topics.records import partition_for
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
 
@@ -31,7 +32,7 @@ class GroupOffsets:
         registry: GroupRegistry,
         journal: Journal,
         topics: Topics,
-        log: GroupLog,
+        log: CoordinatorLog,
         matches: MatchesPattern,
     ) -> None:
         self.store = OffsetStore()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 from uuid import UUID
 
-from headwater.broker.groups.records import Record
+from headwater.broker.internal_topics.records import Record
 from headwater.protocol.messages.internal import OffsetCommitKey, OffsetCommitValue
 from headwater.protocol.primitives import NIL_UUID
 

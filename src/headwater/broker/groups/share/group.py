@@ -16,9 +16,9 @@ from headwater.broker.groups.consumer_protocol.group import ConsumerProtocolGrou
 from headwater.broker.groups.consumer_protocol.member import UNASSIGNED, CurrentAssignment, Member
 from headwater.broker.groups.consumer_protocol.subscriptions import Topic
 from headwater.broker.groups.group import MatchesPattern
-from headwater.broker.groups.records import Record
 from headwater.broker.groups.share import records as stored
 from headwater.broker.groups.share.records import StateTopic
+from headwater.broker.internal_topics.records import Record
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages import internal as m

@@ -19,11 +19,11 @@ from headwater.broker.groups.consumer_protocol.subscriptions import (
     Topic,
     topics_hash,
 )
-from headwater.broker.groups.journal import Journal
 from headwater.broker.groups.ports import Queues, StartOffsets
 from headwater.broker.groups.settings import GroupSettings
 from headwater.broker.groups.share import records as stored
 from headwater.broker.groups.share.group import ShareGroup
+from headwater.broker.internal_topics.journal import Journal
 from headwater.clock import Clock
 from headwater.errors import ApiError, StorageFailed
 from headwater.protocol.error_codes import ErrorCode

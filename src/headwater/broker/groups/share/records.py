@@ -6,7 +6,7 @@ from uuid import UUID
 
 from headwater.broker.groups.consumer_protocol.assignment import Assignment, by_topic
 from headwater.broker.groups.consumer_protocol.member import CurrentAssignment, Subscription
-from headwater.broker.groups.records import Record
+from headwater.broker.internal_topics.records import Record
 from headwater.protocol.messages import internal as m
 
 

@@ -14,7 +14,7 @@ import wire
 from broker_process import BrokerProcess
 from wire import Wire, batch_of, framed, payload, wait_until
 
-from headwater.broker import server as server_module
+from headwater.broker.network import server as server_module
 from headwater.protocol.messages.api_versions import ApiVersionsRequest
 from headwater.protocol.messages.metadata import MetadataRequest
 from headwater.settings import BrokerSettings

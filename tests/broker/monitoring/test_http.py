@@ -120,7 +120,7 @@ def test_many_who_say_nothing_keep_nobody_out(broker, monkeypatch):
 
 def test_one_who_does_not_read_is_let_go(broker, monkeypatch):
     monkeypatch.setattr("headwater.probe_http.REQUEST_TIMEOUT_S", 0.5)
-    monkeypatch.setattr("headwater.broker.http.exposition", lambda *_: "x" * (32 << 20))
+    monkeypatch.setattr("headwater.broker.monitoring.http.exposition", lambda *_: "x" * (32 << 20))
     endpoint = broker.running.http
     host, _, port = broker.metrics_address.rpartition(":")
     with socket.socket() as connection:
@@ -145,7 +145,7 @@ def test_scrapes_take_a_bounded_share_of_the_loop(broker, monkeypatch):
         time.sleep(0.2)
         return "x 1\n"
 
-    monkeypatch.setattr("headwater.broker.http.exposition", slow)
+    monkeypatch.setattr("headwater.broker.monitoring.http.exposition", slow)
     until_s = time.monotonic() + 2
     while time.monotonic() < until_s:
         assert _get(broker, "/metrics")[2] == "x 1\n"

@@ -17,10 +17,10 @@ import wire
 from broker_process import BrokerProcess
 from wire import Wire, batch_of, framed, payload, wait_until
 
-from headwater.broker import server as server_module
 from headwater.broker.api import load_all
 from headwater.broker.api.registry import APIS
-from headwater.broker.envelope import MAX_ELEMENTS
+from headwater.broker.network import server as server_module
+from headwater.broker.network.envelope import MAX_ELEMENTS
 from headwater.protocol import schema
 from headwater.protocol.messages.api_versions import ApiVersionsRequest
 from headwater.protocol.messages.metadata import MetadataRequest

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from headwater.broker.security.tls import subject_of
 
 if TYPE_CHECKING:
-    from headwater.broker.connection import Connection
+    from headwater.broker.network.connection import Connection
 
 # One for all: a read fills it, and all of it goes into the BIO, before the next read begins.
 _RECEIVED = memoryview(bytearray(256 << 10))

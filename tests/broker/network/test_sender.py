@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from headwater.broker.sending import CHUNK_BYTES, Sender
+from headwater.broker.network.sender import CHUNK_BYTES, Sender
 from headwater.protocol.primitives import Out, Splice
 
 

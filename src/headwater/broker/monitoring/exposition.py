@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from headwater import __version__
 from headwater.broker.api.registry import APIS
-from headwater.broker.falling_behind import FALLING_BEHIND, LOST
+from headwater.broker.monitoring.lag_alerts import FALLING_BEHIND, LOST
 from headwater.broker.queues.window import KINDS
 from headwater.prometheus_text import Sample, family, memory_peak_bytes
 
 if TYPE_CHECKING:
     from headwater.broker.broker import Broker
-    from headwater.broker.server import Server
+    from headwater.broker.network.server import Server
 
 
 def exposition(broker: "Broker", server: "Server") -> str:
@@ -212,7 +212,7 @@ def _group_lines(broker: "Broker") -> Iterator[str]:
         ),
     ):
         yield from family(name, "gauge", text, samples)
-    states = broker.falling_behind.states
+    states = broker.lag_alerts.states
     for name, text, state in (
         ("headwater_groups_falling_behind", "Group partitions that fall behind.", FALLING_BEHIND),
         ("headwater_groups_lost", "Group partitions that retention has passed.", LOST),
@@ -223,7 +223,7 @@ def _group_lines(broker: "Broker") -> Iterator[str]:
         "headwater_lag_webhook_failed_total",
         "counter",
         "Messages to lag_webhook that were given up.",
-        [({}, broker.falling_behind.posts_failed)],
+        [({}, broker.lag_alerts.posts_failed)],
     )
 
 

@@ -10,8 +10,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from headwater.broker.groups.ports import GroupLog
-from headwater.broker.groups.records import Record, encode, partition_for
+from headwater.broker.internal_topics.coordinator_log import CoordinatorLog
+from headwater.broker.internal_topics.records import Record, encode, partition_for
 from headwater.errors import ApiError, StorageFailed
 from headwater.protocol.error_codes import ErrorCode
 
@@ -25,7 +25,7 @@ def _nothing() -> None:
 class Journal:
     """A coordinator's writer of its topic. `owner` says in the log whose change failed."""
 
-    def __init__(self, log: GroupLog, owner: str = "group") -> None:
+    def __init__(self, log: CoordinatorLog, owner: str = "group") -> None:
         self._log = log
         self._owner = owner
         self._writes: set[asyncio.Future[int]] = set()

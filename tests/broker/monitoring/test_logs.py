@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from headwater.broker.logs import JsonFormatter, TextFormatter
+from headwater.broker.monitoring.logs import JsonFormatter, TextFormatter
 
 HOSTILE = "group \x1b[2J\x9b0m\x07"
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.broker.receiving import FIRST_BUFFER_BYTES, Receiver
+from headwater.broker.network.receiver import FIRST_BUFFER_BYTES, Receiver
 from headwater.errors import MalformedMessage
 
 SCRATCH_BYTES = 4096

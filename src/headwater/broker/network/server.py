@@ -16,7 +16,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING
 
-from headwater.broker.connection import Connection
+from headwater.broker.network.connection import Connection
 from headwater.broker.security.authentication import (
     STRANGERS_MAX_REQUEST_BYTES,
     STRANGERS_TIMEOUT_S,
@@ -117,7 +117,7 @@ class Server:
     def _accept(self) -> asyncio.BaseProtocol:
         if self.tls is None:
             return Connection(self)
-        from headwater.broker.tls_transport import TlsTransport
+        from headwater.broker.network.tls_transport import TlsTransport
 
         return TlsTransport(Connection(self), self.tls.current())
 

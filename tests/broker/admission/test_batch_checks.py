@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire import Wire, produce_request
 
-from headwater.broker import batch_checks, connection
+from headwater.broker.admission import batch_checks
+from headwater.broker.network import connection
 from headwater.errors import MalformedMessage
 from headwater.protocol import compression, records
 from headwater.protocol.error_codes import ErrorCode

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from headwater.broker import config_resources
 from headwater.broker.api.registry import RequestContext
 from headwater.broker.broker import Broker
+from headwater.broker.configs import resources as config_resources
 from headwater.broker.groups import configs as group_configs
 from headwater.broker.security.authorizer import Operation
 from headwater.broker.topic_changes import CHANGE_ERRORS, refusal

@@ -25,10 +25,10 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from headwater.broker.api.registry import APIS, Api, Held, RequestContext
-from headwater.broker.envelope import RequestReader, response_frame
-from headwater.broker.receiving import Receiver
+from headwater.broker.network.envelope import RequestReader, response_frame
+from headwater.broker.network.receiver import Receiver
+from headwater.broker.network.sender import Sender
 from headwater.broker.security.authentication import STRANGERS_MAX_REQUEST_BYTES
-from headwater.broker.sending import Sender
 from headwater.errors import AuthenticationFailed, HeadwaterError, MalformedMessage
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.api_versions import ApiVersionsRequest
@@ -36,8 +36,8 @@ from headwater.protocol.primitives import Out, Splice
 from headwater.protocol.schema import Message
 
 if TYPE_CHECKING:
-    from headwater.broker.batch_checks import BatchCheck
-    from headwater.broker.server import Server
+    from headwater.broker.admission.batch_checks import BatchCheck
+    from headwater.broker.network.server import Server
 
 log = logging.getLogger(__name__)
 

@@ -154,14 +154,14 @@ def test_by_size(tmp_path):
         client.create_topic("t")
         client.produce("t", batch_of(b"x" * 5_000))
         commit(client, "g", "t", 0)
-        states = broker.running.broker.falling_behind
+        states = broker.running.broker.lag_alerts
         client.produce("t", batch_of(b"x" * 4_000))
         wait_until(lambda: states.states == {("g", "t", 0): "falling_behind"})
 
 
 def test_the_meter_looks_up_a_bounded_number_at_a_time(broker, clock, monkeypatch):
-    monkeypatch.setattr("headwater.broker.lag.LOOKUPS_PER_MEASURE", 3)
-    monkeypatch.setattr("headwater.broker.lag.LOOKUPS_AT_ONCE", 2)
+    monkeypatch.setattr("headwater.broker.monitoring.lag.LOOKUPS_PER_MEASURE", 3)
+    monkeypatch.setattr("headwater.broker.monitoring.lag.LOOKUPS_AT_ONCE", 2)
     with Wire(broker.bootstrap) as client:
         client.create_topic("t")
         client.produce("t", batch_of(b"x", timestamp_ms=clock.now_ms()))

@@ -3,12 +3,12 @@
 import time
 from typing import TYPE_CHECKING
 
-from headwater.broker.exposition import exposition
+from headwater.broker.monitoring.exposition import exposition
 from headwater.probe_http import ProbeServer
 
 if TYPE_CHECKING:
     from headwater.broker.broker import Broker
-    from headwater.broker.server import Server
+    from headwater.broker.network.server import Server
 
 _CHEAP_S = 0.02
 

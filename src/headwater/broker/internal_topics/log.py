@@ -4,7 +4,7 @@ import asyncio
 import struct
 from collections.abc import AsyncIterator, Sequence
 
-from headwater.broker.groups.ports import StoredMarker, StoredRecord
+from headwater.broker.internal_topics.coordinator_log import StoredMarker, StoredRecord
 from headwater.errors import CorruptLog, MalformedMessage, StorageFailed
 from headwater.log import segment as segments_on_disk
 from headwater.log.partition import PartitionLog
@@ -33,7 +33,7 @@ class InternalLog:
         pairs: Sequence[tuple[bytes, bytes | None]],
         producer: tuple[int, int] | None = None,
     ) -> "asyncio.Future[int]":
-        """See `GroupLog.append`. `producer` (id, epoch): the records are of its transaction."""
+        """See `CoordinatorLog.append`. With a `producer` (id, epoch): in its transaction."""
         now_ms = self._store.clock.now_ms()
         stamped = [Record(0, now_ms, key, value) for key, value in pairs]
         if producer is None:

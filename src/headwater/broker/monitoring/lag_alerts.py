@@ -19,7 +19,7 @@ from uuid import uuid4
 
 import orjson
 
-from headwater.broker.lag import Lag, LagMeter
+from headwater.broker.monitoring.lag import Lag, LagMeter
 from headwater.clock import sleep
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ LOGGED_PER_ROUND: Final = 20
 LAGS_PER_TURN: Final = 1_000
 
 
-class FallingBehind:
+class LagAlerts:
     """Watches the lag of all groups."""
 
     def __init__(
