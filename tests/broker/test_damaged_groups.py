@@ -1,4 +1,4 @@
-"""Damage in `__consumer_offsets` costs what it hit, and is told; nothing else."""
+"""Damage in `__consumer_offsets` costs what it hit, and is reported; nothing else."""
 
 import asyncio
 import os
@@ -63,7 +63,9 @@ def test_groups_load_beside_a_damaged_batch(tmp_path, caplog, at: int):
 
     async def look() -> list[int]:
         broker = await opened(path)
-        found = [broker.groups.offsets.committed(each, *KEY).offset for each in (damaged, other)]
+        found = [
+            broker.groups.offsets.committed(group_id, *KEY).offset for group_id in (damaged, other)
+        ]
         await commit(broker, damaged, 40)
         await broker.close()
         return found

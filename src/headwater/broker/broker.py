@@ -61,7 +61,7 @@ RETENTION_PARTITIONS = 500  # looked at, and deleted from, at a time
 
 @dataclass(frozen=True, slots=True)
 class BrokerOptions:
-    """What a broker is told about itself."""
+    """The settings of one broker."""
 
     node_id: int = 1
     auto_create_topics: bool = True
@@ -104,7 +104,7 @@ class Broker:
         self.users = Users(store)
         # After passwords were removed, at the request of a client: who used them is no user now.
         self.when_users_removed: Callable[[ClientConnection], None] = lambda _: None
-        self.authentication = Authentication(clock, self.users)  # nobody is asked
+        self.authentication = Authentication(clock, self.users)  # clients need not authenticate
         self.fetch_sessions = FetchSessions(clock)
         self.group_configs = GroupConfigs(store, options.group_defaults)
         self.queues = Queues(self)
@@ -218,7 +218,7 @@ class Broker:
     def _needed_from(self, partition: PartitionLog) -> int:
         """Where what the topic's retention has to wait for begins."""
         groups = partition.config.retention_waits_for
-        return min((self.read_upto(each, partition) for each in groups), default=INT64_MAX)
+        return min((self.read_upto(group, partition) for group in groups), default=INT64_MAX)
 
     async def to_the_end(self, change: Coroutine[Any, Any, T]) -> T:
         """What `change` returns. It runs alone, and goes on if the caller is cancelled.
@@ -266,7 +266,7 @@ class Broker:
                 ApiVersionsResponseApiVersion(
                     key=api.key, min_version=api.advertised_from, max_version=api.last
                 )
-                for api in sorted(APIS.values(), key=lambda each: each.key)
+                for api in sorted(APIS.values(), key=lambda api: api.key)
             ]
         )
 
@@ -274,12 +274,14 @@ class Broker:
         try:
             await self.groups.load()
         except Exception:
-            log.exception("the groups could not be loaded; nobody can join one or commit offsets")
+            log.exception(
+                "the groups could not be loaded; no client can join one or commit offsets"
+            )
         try:
             has_topic = self.store.has_topic(TRANSACTIONS_TOPIC)
             await self.transactions.load(has_topic=has_topic)
         except Exception:
-            log.exception("the transactions could not be loaded; nobody can begin one")
+            log.exception("the transactions could not be loaded; no producer can begin one")
 
     async def _create_transactions_topic(self) -> None:
         """When the first transactional producer comes: few brokers ever see one."""
@@ -307,7 +309,7 @@ class Broker:
     # ── beside the APIs ───────────────────────────────────────────────────────────────────────
 
     async def retain(self) -> None:
-        """Deletes what no topic need keep, and forgets producers that are gone."""
+        """Deletes what retention releases, and removes expired producers."""
         expired_ms = self.clock.now_ms() - self.options.producer_id_expiration_ms
         partitions = list(self.store.partitions.values())
         waited_for = {partition.topic for partition in self.store.retention_waits}

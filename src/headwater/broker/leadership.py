@@ -1,4 +1,4 @@
-"""Leader epochs as clients use them: a client with another epoch has old (or newer) metadata."""
+"""Leader epochs: a client that sends another one has old (or newer) metadata."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""A broker as a process: opens the log, listens, says that it is ready, and stops in order."""
+"""The broker process: opens the log, listens, reports that it is ready, and stops in order."""
 
 import asyncio
 import logging
@@ -93,7 +93,7 @@ class RunningBroker:
         self.store.open()
         try:
             await self._listen()
-        except BaseException:  # an address in use, say: the log was open for nothing
+        except BaseException:  # for example an address in use: the log has to be closed
             await self.stop()
             raise
 

@@ -62,8 +62,8 @@ def test_records_without_a_key_are_named(client, topic, codec, count):
     keys[1] = keys[count - 1] = None
     answer = client.produce(topic, batch_of_keys(*keys, codec=codec))
     assert answer.error_code == ErrorCode.INVALID_RECORD
-    assert [each.batch_index for each in answer.record_errors] == [1, count - 1]
-    assert all("key" in each.batch_index_error_message for each in answer.record_errors)
+    assert [error.batch_index for error in answer.record_errors] == [1, count - 1]
+    assert all("key" in error.batch_index_error_message for error in answer.record_errors)
     assert client.fetch(topic, 0).high_watermark == 0
 
 
@@ -87,7 +87,7 @@ def test_a_partition_that_does_not_exist_hides_no_other(client, topic):
     nowhere.index = 99
     request.topic_data[0].partition_data = [nowhere, data]
     answers = client.ask(request, 9).responses[0].partition_responses
-    assert [each.error_code for each in answers] == [
+    assert [answer.error_code for answer in answers] == [
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.INVALID_RECORD,
     ]
@@ -122,7 +122,7 @@ def test_a_topic_that_is_not_compacted_takes_them(client):
 def test_no_more_records_without_a_key_are_named_than_fit_an_answer(client, topic):
     answer = client.produce(topic, batch_of_keys(*[None] * 30_000, codec=compression.ZSTD))
     assert answer.error_code == ErrorCode.INVALID_RECORD
-    assert [each.batch_index for each in answer.record_errors] == list(range(1000))
+    assert [error.batch_index for error in answer.record_errors] == list(range(1000))
 
 
 # ── what a compressed batch claims ──
@@ -270,7 +270,7 @@ def test_countless_frames_are_countless_blocks(codec):
 
 @pytest.fixture
 def slow_decompression(monkeypatch):
-    """Requests look again every few milliseconds; decompression waits until it is let go."""
+    """Requests look again every few milliseconds; decompression waits until it is released."""
 
     class Gate:
         def __init__(self) -> None:
@@ -324,7 +324,7 @@ def test_a_request_that_looks_again_starts_no_further_scan(
 
 
 def test_an_outcome_counts_for_its_own_request_only(client, topic, slow_decompression, monkeypatch):
-    """The second request has its batch at the same place, and none of its records has a key."""
+    """The second request has its batch at the same index, and none of its records has a key."""
     seen = looks(monkeypatch)
     keys = [b"key %d" % number for number in range(5000)]
     client.send(produce_request(topic, batch_of_keys(*keys, codec=compression.LZ4)), 9)
@@ -332,7 +332,7 @@ def test_an_outcome_counts_for_its_own_request_only(client, topic, slow_decompre
     until(lambda: len(seen) > 10)
     slow_decompression.is_open.set()
     answers = [client.receive().responses[0].partition_responses[0] for _ in range(2)]
-    assert [each.error_code for each in answers] == [0, ErrorCode.INVALID_RECORD]
+    assert [answer.error_code for answer in answers] == [0, ErrorCode.INVALID_RECORD]
     assert slow_decompression.calls == 2
 
 
@@ -380,7 +380,9 @@ def test_what_checks_decompress_is_counted_and_bounded(tmp_path, monkeypatch):
             client.send(produce_request("t", bomb), 9)
         for client in clients:
             assert client.receive().responses[0].partition_responses[0].error_code == 0
-        assert any(each >= 8 << 20 for each in counted)  # the server stops reading at its limit
+        assert any(
+            size_bytes >= 8 << 20 for size_bytes in counted
+        )  # the server stops reading at its limit
         assert most[0] <= 32 << 20
         until(lambda: broker.running.server.buffered_bytes == 0)
 

@@ -38,8 +38,8 @@ def create(broker, name: str, policy: str, **more: str) -> None:
         **{key.replace("_", "."): value for key, value in more.items()},
     }
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    for each in admin.create_topics([NewTopic(name, 1, config=config)]).values():
-        each.result(30)
+    for create_topic in admin.create_topics([NewTopic(name, 1, config=config)]).values():
+        create_topic.result(30)
 
 
 def commit(client: Wire, topic: str, offset: int) -> None:
@@ -111,7 +111,7 @@ def test_a_batch_larger_than_the_limit_passes_when_there_is_nothing_else(broker)
 
 
 def test_a_real_producer_and_a_slow_consumer(broker):
-    """The lag stays bounded all the time, nothing is lost, and nobody sees an error."""
+    """The lag stays bounded all the time, nothing is lost, and no client sees an error."""
     create(broker, "t", "backpressure")
     errors, count = [], 300
     producer = Producer(
@@ -192,7 +192,7 @@ def test_discard_acknowledges_the_newest_and_counts_it(broker):
 
     def produce(value: bytes) -> None:
         producer.produce(
-            "t", value, on_delivery=lambda error, each: delivered.append((error, each))
+            "t", value, on_delivery=lambda error, message: delivered.append((error, message))
         )
         assert producer.flush(30) == 0
 
@@ -229,6 +229,6 @@ def test_lifting_the_policy_lets_waiting_producers_go(broker):
             incremental_operation=AlterConfigOpType.SET,
         )  # fmt: skip
         resource = ConfigResource("topic", "t", incremental_configs=[change])
-        for each in admin.incremental_alter_configs([resource]).values():
-            each.result(30)
+        for config in admin.incremental_alter_configs([resource]).values():
+            config.result(30)
         assert produced(client.receive()).base_offset == 1

@@ -1,4 +1,4 @@
-"""Client quotas: set through Kafka's APIs, kept over a restart, felt by clients as pauses."""
+"""Client quotas: set through Kafka's APIs, stored over a restart, felt by clients as pauses."""
 
 import time
 
@@ -64,8 +64,8 @@ def described(client: Wire, *components, strict: bool = False) -> dict:
     answer = client.ask(request, 1)
     assert answer.error_code == 0
     return {
-        tuple((each.entity_type, each.entity_name) for each in entry.entity): {
-            each.key: each.value for each in entry.values
+        tuple((part.entity_type, part.entity_name) for part in entry.entity): {
+            value.key: value.value for value in entry.values
         }
         for entry in answer.entries
     }
@@ -152,7 +152,7 @@ def test_a_producer_over_its_quota_is_told_to_pause_and_is_not_read_meanwhile(br
         answer = client.ask(produce_request("t", batch), 9)
         assert 500 <= answer.throttle_time_ms <= 1_100
         began_s = time.monotonic()
-        other.ask(ApiVersionsRequest(), 0)  # nobody else waits
+        other.ask(ApiVersionsRequest(), 0)  # no other client waits
         assert time.monotonic() - began_s < 0.4
         client.ask(ApiVersionsRequest(), 0)
         assert time.monotonic() - began_s >= 0.4

@@ -36,9 +36,9 @@ def offsets(asked, group="jobs"):
     (described,) = asked.ask(DescribeShareGroupOffsetsRequest(groups=groups), 1).groups
     assert described.error_code == 0
     return {
-        each.partition_index: each.start_offset
+        partition.partition_index: partition.start_offset
         for topic in described.topics
-        for each in topic.partitions
+        for partition in topic.partitions
     }
 
 
@@ -117,7 +117,7 @@ def test_a_deleted_group_is_gone_with_its_queues(jobs, again):
     wait_for_groups(jobs)
     assert described(jobs).error_code == ErrorCode.GROUP_ID_NOT_FOUND
     assert heartbeat(jobs).error_code == 0
-    assert offsets(jobs) == {0: -1, 1: -1}  # it begins anew
+    assert offsets(jobs) == {0: -1, 1: -1}  # it begins again
 
 
 def test_a_full_disk_gives_nobody_anything(jobs):
@@ -136,5 +136,5 @@ def test_a_deleted_topic(jobs):
 
     jobs.runner.run(forgotten())
     assert offsets(jobs) == {}
-    told = heartbeat(jobs, 1)
-    assert (told.error_code, told.assignment.topic_partitions) == (0, [])
+    answer = heartbeat(jobs, 1)
+    assert (answer.error_code, answer.assignment.topic_partitions) == (0, [])

@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 from group_clients import Consumer, stabilise
-from group_harness import Cluster
+from group_harness import GroupCluster
 
 from headwater.broker.internal_topics.records import Record, decode, encode, partition_for
 from headwater.protocol.messages import internal as m
@@ -91,7 +91,7 @@ def test_the_one_hash_code_without_an_absolute_value_is_0():
 
 
 async def test_unreadable_and_foreign_records_do_not_keep_the_groups_from_loading(caplog):
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     await stabilise(Consumer(cluster))
     for key, value in [
         (b"\x00\x01\x00\x05g", b"\x00\x03"),  # cut off

@@ -23,7 +23,7 @@ def _grow(inner):
         st.tuples(inner, st.sampled_from(["*", "+", "?", "{2}", "{1,3}", "*?", "{0,}"])).map(
             lambda pair: f"(?:{pair[0]}){pair[1]}"
         ),
-        inner.map(lambda each: f"({each})"),
+        inner.map(lambda pattern: f"({pattern})"),
     )
 
 

@@ -113,8 +113,8 @@ def test_many_who_say_nothing_keep_nobody_out(broker, monkeypatch):
     monkeypatch.setattr("headwater.probe_http.MAX_CONNECTIONS", 10)
     monkeypatch.setattr("headwater.probe_http.REQUEST_TIMEOUT_S", 600)  # it is not what ends them
     with wire.many(broker.metrics_address, 30) as silent:
-        for each in silent[:20]:
-            assert each.is_ended()
+        for client in silent[:20]:
+            assert client.is_ended()
         assert _get(broker, "/live")[0] == 200
 
 
@@ -156,6 +156,6 @@ def test_scrapes_take_a_bounded_share_of_the_loop(broker, monkeypatch):
 def test_someone_who_says_nothing_is_let_go(broker, monkeypatch):
     monkeypatch.setattr("headwater.probe_http.REQUEST_TIMEOUT_S", 0.1)
     with wire.many(broker.metrics_address, 20) as silent:
-        for each in silent:
-            assert each.is_ended()
+        for client in silent:
+            assert client.is_ended()
     assert _get(broker, "/live")[0] == 200

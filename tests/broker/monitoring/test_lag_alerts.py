@@ -21,7 +21,7 @@ RETENTION_S = 10 * HOUR_S
 
 
 class Webhook:
-    """An HTTP server that keeps what it is sent; `failures` answers come first with a 500."""
+    """An HTTP server that stores what it is sent; `failures` answers come first with a 500."""
 
     def __init__(self, failures: int = 0) -> None:
         self.received: list[dict] = []
@@ -54,7 +54,9 @@ class Webhook:
 
     @property
     def events(self) -> list[tuple[str, str]]:
-        return [(each["event"], each["group"]) for post in self.received for each in post["events"]]
+        return [
+            (event["event"], event["group"]) for post in self.received for event in post["events"]
+        ]
 
 
 @pytest.fixture
@@ -93,8 +95,8 @@ def commit(client: Wire, group: str, topic: str, offset: int) -> None:
 def lags(broker) -> dict[str, tuple]:
     """records, bytes, seconds by group."""
     return {
-        each.group: (each.records, each.size_bytes, each.seconds)
-        for each in broker.running.broker.lag.lags()
+        lag.group: (lag.records, lag.size_bytes, lag.seconds)
+        for lag in broker.running.broker.lag.lags()
     }
 
 
@@ -126,8 +128,8 @@ def test_a_group_is_told_of_before_and_after_retention_passes_it(broker, webhook
         broker.advance(5)
         assert webhook.received == []
         broker.advance(1.1 * HOUR_S)
-        # A round that was under way saw the old time; the first after it tells. The first try to
-        # tell fails, and is repeated a second later with the same key.
+        # A round that was under way saw the old time; the first after it reports. The first POST
+        # fails, and is repeated a second later with the same key.
         wait_until(lambda: broker.advance(1) or webhook.keys)
         wait_until(lambda: broker.advance(1) or webhook.received)
         assert len(set(webhook.keys)) == 1
@@ -168,13 +170,13 @@ def test_the_meter_looks_up_a_bounded_number_at_a_time(broker, clock, monkeypatc
         for number in range(10):
             commit(client, f"g{number}", "t", 0)
 
-        def known() -> int:
+        def measured() -> int:
             return sum(size_bytes is not None for _, size_bytes, _ in lags(broker).values())
 
-        wait_until(lambda: broker.advance(1) or known() >= 3)
+        wait_until(lambda: broker.advance(1) or measured() >= 3)
         for expected in (6, 9, 10):
-            wait_until(lambda: broker.advance(5) or known() >= expected)  # noqa: B023
-        assert known() == 10
+            wait_until(lambda: broker.advance(5) or measured() >= expected)  # noqa: B023
+        assert measured() == 10
 
 
 def test_retention_waits_for_named_groups(broker, clock):

@@ -1,4 +1,4 @@
-"""Clients that flood or sleep: they cost little, and nobody beside them is slowed down."""
+"""Clients that flood or sleep: they cost little, and no other client is slowed down."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def process(tmp_path):
-    """A broker in a process of its own, so that its memory can be told from the test's."""
+    """A broker in a process of its own, so that its memory is measured apart from the test's."""
     with BrokerProcess(tmp_path / "data") as broker:
         yield broker
 
@@ -68,10 +68,10 @@ def test_consumers_that_never_read_cost_little(process):
     wanted = wire.fetch_request("big", 0, partition_max_bytes=50 * MIB)
     before = _rss_bytes(process)
     with wire.many(process.address, 100, receive_buffer_bytes=4096) as sleepers:
-        for each in sleepers:
-            each.send(wanted, 12)
-        for each in sleepers:  # each has begun to get its answer
-            assert each.socket.recv(4, socket.MSG_PEEK)
+        for sleeper in sleepers:
+            sleeper.send(wanted, 12)
+        for sleeper in sleepers:  # each has begun to get its answer
+            assert sleeper.socket.recv(4, socket.MSG_PEEK)
         assert _go_rounds(process.address, "beside", 50) < 5.0
         with Wire(process.address) as reader:
             assert len(reader.fetch("big", 0, partition_max_bytes=50 * MIB).records) > 45 * MIB
@@ -176,7 +176,7 @@ def test_a_stalled_disk_ends_no_connection(tmp_path, monkeypatch):
         setup.create_topic("slow")
     with wire.many(broker.bootstrap, 9) as producers:
         may_sync.clear()
-        threads = [threading.Thread(target=flood, args=(each,)) for each in producers]
+        threads = [threading.Thread(target=flood, args=(producer,)) for producer in producers]
         for thread in threads:
             thread.start()
         wait_until(lambda: server.buffered_bytes > 50 * MIB)
@@ -205,24 +205,24 @@ def test_the_bound_over_all_connections_holds_and_lets_go(tmp_path):
             setup.create_topic("shared")
         request = framed(payload(wire.produce_request("shared", batch_of(bytes(900_000))), 9))
         with wire.many(broker.bootstrap, 20) as producers:
-            for each in producers:  # the start of a request each: 18 MB if all were taken in
-                each.socket.setblocking(False)
-            unsent = {each: memoryview(request) for each in producers}
+            for producer in producers:  # the start of a request each: 18 MB if all were taken in
+                producer.socket.setblocking(False)
+            unsent = {producer: memoryview(request) for producer in producers}
             deadline_s = time.monotonic() + 60
             most_bytes = 0
             while unsent:
                 assert time.monotonic() < deadline_s
-                for each, rest in list(unsent.items()):
+                for client, rest in list(unsent.items()):
                     try:
-                        unsent[each] = rest[each.socket.send(rest[:50_000]) :]
+                        unsent[client] = rest[client.socket.send(rest[:50_000]) :]
                     except BlockingIOError:
                         continue
-                    if not unsent[each]:
-                        del unsent[each]
+                    if not unsent[client]:
+                        del unsent[client]
                 most_bytes = max(most_bytes, server.buffered_bytes)
-            for each in producers:
-                each.socket.settimeout(wire.TIMEOUT_S)
-                assert each.receive_frame()
+            for producer in producers:
+                producer.socket.settimeout(wire.TIMEOUT_S)
+                assert producer.receive_frame()
         assert most_bytes < 6 * MIB  # at the bound, each connection may add one read
         wait_until(lambda: server.buffered_bytes == 0)
 
@@ -234,9 +234,11 @@ def test_unfinished_requests_lose_their_room_to_those_who_wait(tmp_path, monkeyp
         server = broker.running.server
         with Wire(broker.bootstrap) as client, wire.many(broker.bootstrap, 4) as attackers:
             client.create_topic("large")
-            for each in attackers:
-                each.raw(struct.pack(">i", MIB) + bytes(MIB // 2))
-            wait_until(lambda: sum(each.is_admitted for each in server.connections) == 2)
+            for attacker in attackers:
+                attacker.raw(struct.pack(">i", MIB) + bytes(MIB // 2))
+            wait_until(
+                lambda: sum(connection.is_admitted for connection in server.connections) == 2
+            )
             # Small requests pass beside them.
             assert _go_rounds(broker.bootstrap, "beside", 10) < 5.0
             # A large one waits until one of them is ended, for sending nothing.
@@ -255,10 +257,10 @@ def test_a_request_larger_than_all_the_room_gets_its_turn(tmp_path):
     with InProcessBroker.serving(str(tmp_path), settings) as broker:
         with wire.many(broker.bootstrap, 4) as clients:
             clients[0].create_topic("large")
-            for each in clients:
-                each.send(wire.produce_request("large", batch_of(bytes(3_000_000))), 9)
-            for each in clients:
-                assert each.receive().responses[0].partition_responses[0].error_code == 0
+            for other in clients:
+                other.send(wire.produce_request("large", batch_of(bytes(3_000_000))), 9)
+            for other in clients:
+                assert other.receive().responses[0].partition_responses[0].error_code == 0
         wait_until(lambda: not broker.running.server.connections)
         assert broker.running.server.buffered_bytes == 0
 
@@ -282,7 +284,7 @@ def test_a_slow_reader_gets_whole_what_retention_deletes_meanwhile(tmp_path):
             assert partition.log_start_offset > 0
             assert os.path.exists(first)
             answer = slow.receive().responses[0].partitions[0]
-            offsets = [each.offset for each in wire.records_in(answer.records)]
+            offsets = [record.offset for record in wire.records_in(answer.records)]
             assert offsets == list(range(len(offsets)))
             assert len(offsets) >= 2000
             wait_until(lambda: not os.path.exists(first))
@@ -303,9 +305,9 @@ def test_two_thousand_connections(process):
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
     before = _rss_bytes(process)
     with wire.many(process.address, 2000) as clients:
-        for each in clients:
-            each.send(ApiVersionsRequest(), 0)
-        for each in clients:
-            each.receive()
+        for other in clients:
+            other.send(ApiVersionsRequest(), 0)
+        for other in clients:
+            other.receive()
         assert _rss_bytes(process) - before < 64 * MIB
         assert _go_rounds(process.address, "beside", 20) < 5.0

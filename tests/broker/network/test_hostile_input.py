@@ -61,7 +61,7 @@ class Neighbour(threading.Thread):
         answer = self._wire.produce("neighbour", batch_of(value))
         assert (answer.error_code, answer.base_offset) == (0, self.rounds)
         read = self._wire.fetch("neighbour", self.rounds)
-        assert [each.value for each in wire.records_in(read.records)] == [value]
+        assert [record.value for record in wire.records_in(read.records)] == [value]
         self.rounds += 1
 
     def finish(self) -> None:
@@ -109,10 +109,14 @@ def test_a_length_that_cannot_be(broker, caplog, size_bytes):
 def test_an_announced_length_costs_nothing_until_it_comes(broker):
     before = _rss_bytes()
     with wire.many(broker.bootstrap, 100) as attackers:
-        for each in attackers:
-            each.raw(struct.pack(">i", 100 << 20) + b"\x00")
+        for attacker in attackers:
+            attacker.raw(struct.pack(">i", 100 << 20) + b"\x00")
         server = broker.running.server
-        wait_until(lambda: sum(each.receiver.frame_bytes > 0 for each in server.connections) == 100)
+        wait_until(
+            lambda: (
+                sum(connection.receiver.frame_bytes > 0 for connection in server.connections) == 100
+            )
+        )
         assert _rss_bytes() - before < 64 << 20
     wait_until(lambda: len(server.connections) == 1)
     assert server.buffered_bytes < 1 << 20
@@ -276,7 +280,7 @@ def test_half_a_request_and_silence(timed, caplog, part):
         client.ask(ApiVersionsRequest(), 0)
         attacker.raw(part)
         connections = broker.running.server.connections
-        wait_until(lambda: any(each.is_in_frame for each in connections))
+        wait_until(lambda: any(connection.is_in_frame for connection in connections))
         advance(29)
         attacker.socket.settimeout(0.3)
         assert not attacker.is_ended()
@@ -306,14 +310,14 @@ def test_connections_beyond_the_limit_are_refused(tmp_path, caplog):
     settings = BrokerSettings(listen="127.0.0.1:0", max_connections=20)
     with InProcessBroker.serving(str(tmp_path), settings) as broker:
         with wire.many(broker.bootstrap, 20) as clients:
-            for each in clients:
-                each.ask(ApiVersionsRequest(), 0)
+            for other in clients:
+                other.ask(ApiVersionsRequest(), 0)
             with Wire(broker.bootstrap) as late:
                 assert late.is_ended()
             assert "more than 20 connections" in caplog.text
             assert _refused(broker) == 1
-            for each in clients:
-                each.ask(ApiVersionsRequest(), 0)
+            for other in clients:
+                other.ask(ApiVersionsRequest(), 0)
         wait_until(lambda: not broker.running.server.connections)
         with Wire(broker.bootstrap) as client:  # there is room again
             client.ask(ApiVersionsRequest(), 0)
@@ -333,7 +337,7 @@ def test_a_clients_words_cannot_forge_a_line_of_the_log(broker, caplog):
         request = wire.produce_request(name, batch_of(b"x"), acks=0)
         attacker.send(request, 9, is_answered=False)
         assert attacker.is_ended()
-    (line,) = [each for each in caplog.messages if "all is lost" in each]
+    (line,) = [message for message in caplog.messages if "all is lost" in message]
     assert line.isprintable()
     assert len(line) < 600
 
@@ -394,7 +398,7 @@ def test_mutated_requests_of_every_api(broker, caplog):
 
 
 def test_a_broker_process_bears_it_too(tmp_path):
-    """It has another event loop, and its memory can be told from ours."""
+    """It has another event loop, and its memory can be measured apart from the test's."""
     with BrokerProcess(tmp_path / "data") as process:
         neighbour = Neighbour(process.address)
         neighbour.start()

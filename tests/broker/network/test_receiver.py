@@ -22,7 +22,7 @@ def received(stream: bytes, pieces: list[int]) -> list[bytes]:
         buffer = receiver.buffer()
         size_bytes = min(pieces[turn % len(pieces)], len(buffer), len(stream) - at)
         buffer[:size_bytes] = stream[at : at + size_bytes]
-        del buffer  # whoever still held it would keep the frame from growing
+        del buffer  # a view that is still held would prevent the frame from growing
         if receiver.has_begun:
             frame = receiver.filled(size_bytes)
             frames += [] if frame is None else [bytes(frame)]
@@ -41,8 +41,8 @@ def received(stream: bytes, pieces: list[int]) -> list[bytes]:
 )
 def test_frames_come_out_as_they_went_in(sizes, pieces):
     sent = [bytes([number]) * size_bytes for number, size_bytes in enumerate(sizes)]
-    stream = b"".join(struct.pack(">i", len(each)) + each for each in sent)
-    pieces = [max(each, len(stream) // 500) for each in pieces]  # bounds the time it takes
+    stream = b"".join(struct.pack(">i", len(frame)) + frame for frame in sent)
+    pieces = [max(piece, len(stream) // 500) for piece in pieces]  # bounds the time it takes
     assert received(stream, pieces) == sent
 
 

@@ -112,7 +112,7 @@ def test_a_last_message_that_is_not_right(exchange, old, new):
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ("c=biws", "c=eSws", "header"),  # somebody on the way has removed a channel binding
+        ("c=biws", "c=eSws", "header"),  # an attacker on the way has removed a channel binding
         (SERVER_NONCE, "ours", "nonce"),
     ],
 )

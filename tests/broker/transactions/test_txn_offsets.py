@@ -1,4 +1,4 @@
-"""A group's offsets in a transaction: pending until it ends, then there or gone."""
+"""A group's offsets in a transaction: pending until it ends, then committed or dropped."""
 
 import asyncio
 
@@ -85,9 +85,9 @@ def test_what_lies_further_back_in_the_log_wins(cluster, producer, crash):
 
 def test_two_transactions_for_one_offset(cluster):
     one, two = Producer(cluster, "one"), Producer(cluster, "two")
-    for number, each in enumerate((one, two)):
-        each.init()
-        each.send_offsets("g", {KEY: number + 1})
+    for number, producer in enumerate((one, two)):
+        producer.init()
+        producer.send_offsets("g", {KEY: number + 1})
     assert two.commit() == 0
     assert offset(cluster) is UNSTABLE
     assert offset(cluster, require_stable=False) == 2
@@ -111,7 +111,7 @@ def test_an_offset_is_pending_from_the_moment_it_is_appended(cluster, producer):
         await call
         return is_unstable
 
-    producer.modern = True
+    producer.has_kip_890 = True
     assert cluster.runner.run(in_the_middle())
 
 
@@ -158,7 +158,7 @@ def test_unknown_partitions_and_long_metadata(cluster, producer):
     request = producer.offsets_request("g", {KEY: 1, ("t", 9): 1, ("nowhere", 0): 1})
     request.topics[0].partitions[0].committed_metadata = "x" * 5000
     answer = cluster.ask(request, 5)
-    codes = [each.error_code for topic in answer.topics for each in topic.partitions]
+    codes = [partition.error_code for topic in answer.topics for partition in topic.partitions]
     assert codes == [
         ErrorCode.OFFSET_METADATA_TOO_LARGE,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

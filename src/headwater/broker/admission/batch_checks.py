@@ -1,6 +1,6 @@
-"""Whether a batch holds the records that its header claims, without holding up the loop.
+"""Checks that batches hold the records that their headers claim, without blocking the loop.
 
-Looked into are compressed batches, whose size says nothing of how many records they can hold, and
+Checked are compressed batches, whose size does not bound how many records they can hold, and
 batches for compacted topics, whose records need keys. (Kafka's LogValidator does the same.) Of an
 uncompressed batch for another topic its size is enough: see `produce.py`.
 
@@ -53,8 +53,8 @@ IDS_SINCE = 13
 
 # Numbers of the records without a key, or what is wrong with the batch.
 Outcome = Sequence[int] | MalformedMessage
-Place = tuple[int, int]  # of topic and partition in the request
-Outcomes = dict[Place, Outcome]
+BatchIndex = tuple[int, int]  # of topic and partition in the request
+Outcomes = dict[BatchIndex, Outcome]
 
 
 class _Batch(NamedTuple):
@@ -67,7 +67,7 @@ class BatchCheck:
 
     __slots__ = ("batches", "connection", "done", "is_abandoned", "outcomes")
 
-    def __init__(self, connection: ClientConnection, batches: dict[Place, _Batch]) -> None:
+    def __init__(self, connection: ClientConnection, batches: dict[BatchIndex, _Batch]) -> None:
         self.connection = connection
         self.batches = batches
         self.outcomes: Outcomes = {}
@@ -78,7 +78,7 @@ class BatchCheck:
         """No request waits for the outcome: the check ends at its next step."""
         self.is_abandoned = True
 
-    def is_of(self, batches: dict[Place, _Batch]) -> bool:
+    def is_of(self, batches: dict[BatchIndex, _Batch]) -> bool:
         """Whether it is of these very bytes; `needs_keys` may have changed with a topic."""
         return self.batches.keys() == batches.keys() and all(
             mine.data.obj is batch.data.obj and mine.needs_keys == batch.needs_keys
@@ -97,7 +97,7 @@ class BatchChecks:
         self._background = Background("looking into a batch")
 
     def look(self, request: ProduceRequest, context: RequestContext) -> Outcomes:
-        """What is found in those batches that are looked into. Raises Held until that is known."""
+        """The outcomes of the batches that need a check. Raises Held until they are complete."""
         batches = dict(self._to_check(request, context))
         check = context.pending_check
         if check is not None and not check.is_of(batches):
@@ -114,7 +114,7 @@ class BatchChecks:
         assert check.done is not None
         if not check.done.done():
             raise Held(check.done)
-        check.done.result()  # what failed by a mistake of ours ends the connection
+        check.done.result()  # an internal error ends the connection
         return check.outcomes
 
     async def close(self) -> None:
@@ -122,7 +122,7 @@ class BatchChecks:
 
     def _to_check(
         self, request: ProduceRequest, context: RequestContext
-    ) -> Iterator[tuple[Place, _Batch]]:
+    ) -> Iterator[tuple[BatchIndex, _Batch]]:
         broker = self._broker
         for topic_at, topic in enumerate(request.topic_data):
             name = topic.name
@@ -146,13 +146,13 @@ class BatchChecks:
                     yield (topic_at, at), _Batch(batch, needs_keys)
 
     async def _look_slowly(self, check: BatchCheck) -> None:
-        for place, batch in check.batches.items():
+        for index, batch in check.batches.items():
             if check.is_abandoned:
                 return
             try:
-                check.outcomes[place] = await self._look_into(check, batch)
+                check.outcomes[index] = await self._look_into(check, batch)
             except MalformedMessage as error:
-                check.outcomes[place] = error
+                check.outcomes[index] = error
 
     async def _look_into(self, check: BatchCheck, batch: _Batch) -> Sequence[int]:
         header = records.read_header(batch.data)
@@ -208,29 +208,29 @@ class _Room:
         return not self._taken_bytes or self._taken_bytes + size_bytes <= self._limit_bytes
 
 
-def _look_quickly(batches: dict[Place, _Batch], scratch: memoryview) -> Outcomes | None:
+def _look_quickly(batches: dict[BatchIndex, _Batch], scratch: memoryview) -> Outcomes | None:
     """None: it would take too long."""
-    headers = {place: records.read_header(batch.data) for place, batch in batches.items()}
+    headers = {index: records.read_header(batch.data) for index, batch in batches.items()}
     cost = sum(
-        headers[place].record_count * (KEY_COST if batch.needs_keys else 1)
-        for place, batch in batches.items()
+        headers[index].record_count * (KEY_COST if batch.needs_keys else 1)
+        for index, batch in batches.items()
     )
     left_bytes = QUICK_BYTES - sum(len(batch.data) for batch in batches.values())
     if cost > QUICK_RECORDS or left_bytes < 0:
         return None
     outcomes: Outcomes = {}
-    for place, batch in batches.items():
+    for index, batch in batches.items():
         bound = 0
         try:
-            bound = _bound(headers[place], batch.data, QUICK_BLOCKS)
+            bound = _bound(headers[index], batch.data, QUICK_BLOCKS)
             scan = _scan(batch, min(bound, left_bytes), scratch)
             left_bytes -= scan.size_bytes
             scan.step(QUICK_RECORDS)
-            outcomes[place] = scan.keyless
+            outcomes[index] = scan.keyless
         except MalformedMessage as error:
             if bound > left_bytes or isinstance(error, compression.TooManyBlocks):
                 return None  # perhaps only because it is large
-            outcomes[place] = error
+            outcomes[index] = error
     return outcomes
 
 

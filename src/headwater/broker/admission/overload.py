@@ -1,4 +1,4 @@
-"""Producers that are faster than their consumers: what a topic's overload policy does about it.
+"""Overload policies of topics: what happens to producers that are faster than their consumers.
 
     buffer        nothing: records wait on disk until retention takes them
     backpressure  a produce request waits, unread by the log, until the group has caught up; so the
@@ -6,7 +6,7 @@
     drop          a batch beyond the limit is refused (POLICY_VIOLATION), or acknowledged and
                   discarded; either way counted by topic
 
-The limit is in bytes of a partition that the group has not read. The group's place is looked up
+The limit is in bytes of a partition that the group has not read. The group's position is looked up
 when it commits; between two commits the bytes that are added since are counted.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_AGAIN_S = 1.0  # at the place of a group that holds producers back
+LOOK_AGAIN_S = 1.0  # at the position of a group that holds producers back
 
 
 class _Watch:
@@ -105,14 +105,14 @@ class Overload:
         watch = self._watches.get(partition)
         if watch is None:
             watch = self._watches[partition] = _Watch()
-            for gone in [each for each in self._watches if each.deleted]:
-                del self._watches[gone]
+            for deleted in [watch for watch in self._watches if watch.deleted]:
+                del self._watches[deleted]
         if self._broker.clock.monotonic_s() - watch.looked_at_s >= LOOK_AGAIN_S:
             self._look(partition, policy, watch)
         return watch
 
     def _look(self, partition: PartitionLog, policy: OverloadPolicy, watch: _Watch) -> None:
-        """Finds the group's place again; at the end of the log that needs no search."""
+        """Finds the group's position again; at the end of the log that needs no search."""
         if watch.is_looking:
             return
         watch.looked_at_s = self._broker.clock.monotonic_s()
@@ -125,10 +125,10 @@ class Overload:
 
     async def _search(self, partition: PartitionLog, watch: _Watch, offset: int) -> None:
         try:
-            place = None
+            position = None
             with contextlib.suppress(CorruptLog, OSError):
-                place = await self._broker.store.in_reader(partition.place_of, offset)
-            behind_bytes = 0 if place is None else partition.bytes_from(place)
+                position = await self._broker.store.in_reader(partition.place_of, offset)
+            behind_bytes = 0 if position is None else partition.bytes_from(position)
         finally:
             watch.is_looking = False
         self._found(partition, watch, behind_bytes)

@@ -1,4 +1,4 @@
-"""Client quotas: how much a user or a client id may send, fetch and ask for.
+"""Client quotas: bytes sent and fetched, and request time, by user and client id.
 
 A quota is set for an entity: a user, a client id, both, or the default of either (None). Which one
 holds for a client is decided as in Kafka, the most specific first:
@@ -8,7 +8,7 @@ holds for a client is decided as in Kafka, the most specific first:
     client id, default client id
 
 Each client that a quota holds for has a balance that fills at the quota's rate, up to one second's
-worth. What it uses is taken off. Below zero its answers tell how long it takes to fill up again,
+worth. What it uses is taken off. Below zero its answers report how long it takes to fill up again,
 and nothing is read from its connection for as long (`RequestContext.throttle_ms`). Nothing is ever
 refused: the long-run rate is the quota's, whatever the size of the requests.
 """
@@ -65,15 +65,15 @@ class Quotas:
     def load(self) -> None:
         """To be called when the log is open."""
         documents = self._store.catalog.documents.get(DOCUMENTS, {})
-        self._by_entity = {_entity(orjson.loads(key)): each for key, each in documents.items()}
+        self._by_entity = {_entity(orjson.loads(key)): quota for key, quota in documents.items()}
 
     async def alter(self, changes: Mapping[Entity, Mapping[str, float | None]]) -> None:
         """Sets quotas of several entities, None removes; durable and in force on return."""
         documents: dict[str, dict[str, float] | None] = {}
         for entity, quotas in changes.items():
             new = {**self._by_entity.get(entity, {}), **quotas}
-            kept = {name: value for name, value in new.items() if value is not None}
-            documents[_key(entity)] = kept or None
+            remaining = {name: value for name, value in new.items() if value is not None}
+            documents[_key(entity)] = remaining or None
         await self._store.put_documents(DOCUMENTS, documents)
         self.load()
 
@@ -81,7 +81,7 @@ class Quotas:
         yield from self._by_entity.items()
 
     def charge_bytes(self, context: "RequestContext", quota: str, size_bytes: int) -> None:
-        """Counts bytes against a client's quota; says in `context` how long it has to pause."""
+        """Counts bytes against a client's quota; sets in `context` how long it has to pause."""
         if self._by_entity:
             self._charge(context, quota, size_bytes, 1.0)
 
@@ -108,7 +108,7 @@ class Quotas:
             context.throttle_ms = max(context.throttle_ms, pause_ms)
 
     def _quota_of(self, user: str, client_id: str, quota: str) -> tuple[Entity, float] | None:
-        """The quota that holds, and whose balance it is: a default gives everyone its own."""
+        """The quota that holds, and whose balance it is: a default gives every client its own."""
         for named_user, named_client in (
             (user, client_id), (user, None), (user, _UNSET),
             (None, client_id), (None, None), (None, _UNSET),

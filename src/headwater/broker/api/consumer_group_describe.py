@@ -1,9 +1,9 @@
 """ConsumerGroupDescribe: the state and the members of KIP-848 groups. Versions 0–1.
 
-A group that there is not, or that is classic, is GROUP_ID_NOT_FOUND. Every member is told as one
-of the new protocol (version 1), because a group is never mixed. Needs DESCRIBE on each group and
-on all topics that its members subscribe to or read (else TOPIC_AUTHORIZATION_FAILED, and no
-member is told). Authorized operations are told when asked for.
+A group that there is not, or that is classic, is GROUP_ID_NOT_FOUND. Every member is reported as
+one of the new protocol (version 1), because a group is never mixed. Needs DESCRIBE on each group
+and on all topics that its members subscribe to or read (else TOPIC_AUTHORIZATION_FAILED, and no
+member is reported). Authorized operations are reported on request.
 """
 
 from collections.abc import Iterator
@@ -84,7 +84,11 @@ def _describe(
 def _topics_of(member: ConsumerGroupDescribeResponseMember) -> Iterator[str]:
     yield from member.subscribed_topic_names
     for assignment in (member.assignment, member.target_assignment):
-        yield from (each.topic_name for each in assignment.topic_partitions if each.topic_name)
+        yield from (
+            topic_partition.topic_name
+            for topic_partition in assignment.topic_partitions
+            if topic_partition.topic_name
+        )
 
 
 def _member(

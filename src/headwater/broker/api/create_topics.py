@@ -13,7 +13,7 @@ on the topic (else `topic_config_error_code` is TOPIC_AUTHORIZATION_FAILED).
 Deviations: the replication factor is 1 (or -1), replicas can only be placed on this broker. One
 request makes at most 100,000 partitions; what goes beyond is refused with INVALID_PARTITIONS.
 Names that differ in `.` and `_` only also collide within one request. `timeout_ms` is not used.
-With `validate_only` no topic id is made up. The topics in which coordinators keep their state are
+With `validate_only` no topic id is made up. The topics in which coordinators store their state are
 INVALID_REQUEST: the broker makes them.
 """
 

@@ -3,7 +3,7 @@
 A group that there is not, or that is not classic (ConsumerGroupDescribe and ShareGroupDescribe
 show the others), is Dead; from version 6 on also GROUP_ID_NOT_FOUND with a message. Metadata and
 assignments are shown in a stable group only, as in Kafka. Needs DESCRIBE on each group. Authorized
-operations are told when asked for.
+operations are reported on request.
 """
 
 from headwater.broker.api.registry import RequestContext, serves

@@ -1,6 +1,6 @@
 """Heartbeat: a member of a classic group is alive. Versions 0–4.
 
-REBALANCE_IN_PROGRESS tells it to join again. While the groups are being loaded every heartbeat is
+REBALANCE_IN_PROGRESS asks it to join again. While the groups are being loaded every heartbeat is
 taken as good, as in Kafka.
 """
 

@@ -1,7 +1,7 @@
-"""OffsetDelete: forgets offsets of a group. Version 0.
+"""OffsetDelete: deletes offsets of a group. Version 0.
 
 Topics that a member subscribes to are refused with GROUP_SUBSCRIBED_TO_TOPIC; a live group whose
-members are no consumers, with NON_EMPTY_GROUP. An offset that is not there is deleted gladly.
+members are no consumers, with NON_EMPTY_GROUP. An offset that does not exist counts as deleted.
 Answered when the tombstones are durable. Needs DELETE on the group and READ on the topics.
 """
 

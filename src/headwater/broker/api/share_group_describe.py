@@ -1,7 +1,7 @@
 """ShareGroupDescribe: the state and the members of share groups (KIP-932). Version 1.
 
 A group that there is not, or that is of another type, is GROUP_ID_NOT_FOUND. Describing the group
-and each topic that its members read must be allowed; if one topic is not, no member is told
+and each topic that its members read must be allowed; if one topic is not, no member is reported
 (TOPIC_AUTHORIZATION_FAILED), as in Kafka.
 """
 
@@ -51,7 +51,7 @@ def _describe(
     allows = broker.authorizer.allows
     broker.authorizer.require(context, Operation.DESCRIBE, ResourceType.GROUP, group_id)
     group = broker.groups.membership.share_group(group_id)
-    topics = {name for each in group.members.values() for name in each.subscription.topic_names}
+    topics = {name for member in group.members.values() for name in member.subscription.topic_names}
     if not all(allows(context, Operation.DESCRIBE, ResourceType.TOPIC, name) for name in topics):
         raise ApiError(
             ErrorCode.TOPIC_AUTHORIZATION_FAILED,

@@ -1,4 +1,4 @@
-"""TxnOffsetCommit: a group notes, in a transaction, how far it has come. Versions 0–5.
+"""TxnOffsetCommit: stores the offsets of a group in a transaction. Versions 0–5.
 
 The offsets are durable in `__consumer_offsets` when it is answered, and count when the
 transaction commits. From version 3 on the member and its generation or epoch are verified, if
@@ -12,7 +12,7 @@ import asyncio
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import OFFSETS_TOPIC, Broker
 from headwater.broker.groups.offsets.store import CommittedOffset, OffsetKey
-from headwater.broker.security.audited_moves import note_moves, offsets_before
+from headwater.broker.security.audited_moves import audit_moves, offsets_before
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ApiError
 from headwater.protocol.error_codes import ErrorCode
@@ -82,7 +82,7 @@ async def txn_offset_commit(
             for answer in answers:
                 answer.error_code = _as_clients_know_it(error.code, context)
         else:
-            note_moves(broker, context, request.group_id, before, offsets)
+            audit_moves(broker, context, request.group_id, before, offsets)
     return response
 
 

@@ -1,4 +1,4 @@
-"""Changing settings: what AlterConfigs and IncrementalAlterConfigs have in common.
+"""Changes of configs: what AlterConfigs and IncrementalAlterConfigs have in common.
 
 Topics and groups can be changed at run time. Each resource of a request is checked and changed
 on its own: one that is refused does not hold up the others, and nothing of it is changed.
@@ -69,7 +69,9 @@ async def alter(
     validate_only: bool,
 ) -> list[Outcome[R]]:
     """Changes each resource; what became of it, in the order of the request."""
-    times_named = Counter((each.resource_type, each.resource_name) for each in resources)
+    times_named = Counter(
+        (resource.resource_type, resource.resource_name) for resource in resources
+    )
     outcomes: list[Outcome[R]] = []
     for resource in resources:
         try:
@@ -148,7 +150,7 @@ def _group(broker: Broker, name: str) -> Target:
 
 
 def _check_names(configs: Sequence[NamedConfig]) -> None:
-    name, times = next(iter(Counter(each.name for each in configs).most_common(1)), ("", 0))
+    name, times = next(iter(Counter(config.name for config in configs).most_common(1)), ("", 0))
     if times > 1:
         raise ApiError(ErrorCode.INVALID_REQUEST, "a setting is named more than once", detail=name)
 

@@ -1,9 +1,9 @@
-"""What is configured, as clients are told: entries with their value and where it comes from.
+"""Configs as clients describe them: entries with their value and where it comes from.
 
 A topic's or group's own setting comes first, then the broker's default from headwater.toml, then
 Kafka's. The broker's defaults carry Kafka's names for them (`log.retention.ms` for `retention.ms`,
 `group.share.session.timeout.ms` for `share.session.timeout.ms`).
-Nothing is kept here; the values are those the log and the groups work with.
+Nothing is stored here; the values are those the log and the groups work with.
 """
 
 from collections.abc import Iterator, Mapping
@@ -127,7 +127,7 @@ def broker_entries(broker: Broker) -> Iterator[Entry]:
         "advertised.listeners",
         f"PLAINTEXT://{host}:{port}",
         LIST,
-        "where clients are told to connect",
+        "the address that clients connect to",
         is_set=True,
     )
     yield entry(
@@ -148,18 +148,23 @@ def broker_entries(broker: Broker) -> Iterator[Entry]:
         "producer.id.expiration.ms",
         options.producer_id_expiration_ms,
         INT,
-        "how long a producer that sends nothing is known",
+        "how long the state of a producer that sends nothing is retained",
         is_set=options.producer_id_expiration_ms != standard.producer_id_expiration_ms,
     )
     yield entry("default.replication.factor", 1, INT, "there is one replica")
     yield entry("delete.topic.enable", True, BOOLEAN, "topics can be deleted")
-    yield entry("offsets.topic.num.partitions", OFFSETS_PARTITIONS, INT, "where groups are kept")
+    yield entry(
+        "offsets.topic.num.partitions",
+        OFFSETS_PARTITIONS,
+        INT,
+        "partitions of the topic that stores groups",
+    )
     yield entry("offsets.topic.replication.factor", 1, INT, "there is one replica")
     yield entry(
         "offsets.retention.minutes",
         groups.offsets_retention_ms // 60_000,
         INT,
-        "how long the offsets of an empty group are kept",
+        "how long the offsets of an empty group are retained",
     )
     yield entry(
         "transaction.max.timeout.ms",
@@ -172,14 +177,14 @@ def broker_entries(broker: Broker) -> Iterator[Entry]:
         "transactional.id.expiration.ms",
         options.transactions.id_expiration_ms,
         INT,
-        "how long a transactional id that nobody uses is kept",
+        "how long an unused transactional id is retained",
         is_set=options.transactions.id_expiration_ms != standard.transactions.id_expiration_ms,
     )
     yield entry(
         "offset.metadata.max.bytes",
         groups.offset_metadata_max_chars,
         INT,
-        "the longest text kept with an offset",
+        "the longest metadata stored with an offset",
     )
     yield entry(
         "group.min.session.timeout.ms",

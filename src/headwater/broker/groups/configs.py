@@ -1,7 +1,7 @@
 """The settings of groups: Kafka's names and checks, and what Headwater adds for share groups.
 
-They are set group by group (IncrementalAlterConfigs, resource type 32) and kept in the catalog. A
-group need not exist to have settings, and it may be deleted and keep them, as in Kafka. A group's
+They are set group by group (IncrementalAlterConfigs, resource type 32) and stored in the catalog. A
+group need not exist to have settings, and they outlive its deletion, as in Kafka. A group's
 own setting comes first, then the broker's default, then Kafka's.
 
 Kafka bounds some settings once more by broker settings (`group.share.min.record.lock.duration.ms`
@@ -52,7 +52,7 @@ def _offset_reset(text: str) -> OffsetReset:
     match = _DURATION.fullmatch(duration) if kind == "by_duration" else None
     if match is None:
         raise ValueError("not earliest, latest or by_duration:PnDTnHnMn.nS")
-    days, hours, minutes, seconds = (float(each or 0) for each in match.groups())
+    days, hours, minutes, seconds = (float(number or 0) for number in match.groups())
     duration_ms = int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
     if duration_ms > INT64_MAX:
         raise ValueError("too long")
@@ -63,7 +63,7 @@ SETTINGS: Final[dict[str, Setting]] = {
     s.name: s
     for s in (
         Setting("consumer.heartbeat.interval.ms", INT, "5000", number(1, INT32_MAX), "how often a member of a consumer group reports"),
-        Setting("consumer.session.timeout.ms", INT, "45000", number(1, INT32_MAX), "when a silent member of a consumer group is taken for gone"),
+        Setting("consumer.session.timeout.ms", INT, "45000", number(1, INT32_MAX), "when a silent member of a consumer group is removed"),
         Setting("share.auto.offset.reset", STRING, "latest", _offset_reset, "where a partition begins that the group has not read yet: earliest, latest or by_duration:PnDTnHnMn.nS"),
         Setting("share.delivery.count.limit", INT, "5", number(2, 25), "how often a record is delivered before it is given up"),
         Setting("share.heartbeat.interval.ms", INT, "5000", number(1, INT32_MAX), "how often a member of a share group reports"),
@@ -71,10 +71,10 @@ SETTINGS: Final[dict[str, Setting]] = {
         Setting("share.partition.max.record.locks", INT, "2000", number(100, 10_000), "records of one partition that may be with consumers at a time"),
         Setting("share.record.lock.duration.ms", INT, "30000", number(1_000, 3_600_000), "how long a record stays with a consumer that says nothing about it"),
         Setting("share.renew.acknowledge.enable", BOOLEAN, "true", boolean, "whether a consumer may ask for more time with a record"),
-        Setting("share.session.timeout.ms", INT, "45000", number(1, INT32_MAX), "when a silent member of a share group is taken for gone"),
+        Setting("share.session.timeout.ms", INT, "45000", number(1, INT32_MAX), "when a silent member of a share group is removed"),
         Setting("headwater.share.backoff.ms", INT, "0", number(0, _DAY_MS), "how long a released record waits for its next delivery; doubles with every delivery"),
         Setting("headwater.share.backoff.max.ms", INT, "60000", number(0, _DAY_MS), "the longest such wait"),
-        Setting("headwater.share.dlq.enable", BOOLEAN, "true", boolean, "whether a record that is given up or rejected is kept in the topic's dead letters (<topic>.dlq)"),
+        Setting("headwater.share.dlq.enable", BOOLEAN, "true", boolean, "whether a record that is given up or rejected is stored in the topic's dead letters (<topic>.dlq)"),
         Setting("headwater.share.expire.ms", LONG, str(WEEK_MS), number(1_000, INT64_MAX), "a group without members for this long is deleted"),
         Setting("headwater.share.order", STRING, "none", one_of("none", "key"), "key: records of one key are delivered one after the other"),
     )
@@ -109,7 +109,7 @@ class ShareGroupSettings:
 
 
 class GroupConfigs:
-    """The settings of all groups; cheap to ask, because those that are set are kept parsed."""
+    """The settings of all groups; cheap to read, because those that are set are cached in parsed form."""
 
     def __init__(self, store: LogStore, defaults: Mapping[str, str] | None = None) -> None:
         self._store = store
@@ -149,10 +149,10 @@ class GroupConfigs:
         document = self._documents().get(group_id)
         if document is None:
             return self._unset
-        known = self._parsed.get(group_id)
-        if known is None or known[0] is not document:  # a change makes a new document
-            known = self._parsed[group_id] = (document, _Parsed(document, self.defaults))
-        return known[1]
+        cached = self._parsed.get(group_id)
+        if cached is None or cached[0] is not document:  # a change makes a new document
+            cached = self._parsed[group_id] = (document, _Parsed(document, self.defaults))
+        return cached[1]
 
 
 class _Parsed:

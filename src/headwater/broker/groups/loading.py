@@ -1,4 +1,4 @@
-"""From `__consumer_offsets` to groups, when the broker starts."""
+"""Loading of groups and offsets from `__consumer_offsets` when the broker starts."""
 
 import asyncio
 import contextlib
@@ -85,8 +85,8 @@ class _Folded:
 
     def _put(self, key: bytes, value: _Value) -> None:
         # A tombstone stays until all is read: it lies behind what an open transaction holds.
-        known = self.last.get(key)
-        if known is None or known.offset <= value.offset:
+        previous = self.last.get(key)
+        if previous is None or previous.offset <= value.offset:
             self.last.pop(key, None)  # so that what remains is in the order of the log
             self.last[key] = value
             if value.value is None:
@@ -96,7 +96,7 @@ class _Folded:
 
 @contextlib.contextmanager
 def _reporting(partition: int) -> Iterator[None]:
-    """One unreadable record must not keep the others from being loaded."""
+    """One unreadable record must not prevent the others from being loaded."""
     try:
         yield
     except (MalformedMessage, struct.error, ValueError) as error:

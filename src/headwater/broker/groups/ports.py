@@ -1,4 +1,4 @@
-"""What the coordinator needs of the rest of the broker."""
+"""Ports of the group coordinator: what it needs of the rest of the broker."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
@@ -9,7 +9,7 @@ StartOffsets = Mapping[tuple[UUID, int], int]
 
 
 class Queues(Protocol):
-    """The queue state of share groups: how far each has come in which partition.
+    """The queue state of share groups: the progress of each in every partition.
 
     What is awaited is durable when it returns, or raises `ApiError` or `StorageFailed`.
     """
@@ -23,16 +23,16 @@ class Queues(Protocol):
         ...
 
     async def delete(self, group_id: str, topic_ids: Collection[UUID] | None) -> None:
-        """Forgets all that the group has of these topics, or of all of them."""
+        """Deletes the group's state of these topics, or of all of them."""
         ...
 
     def member_left(self, group_id: str, member_id: str) -> None:
-        """What the member has not acknowledged can go to others."""
+        """Records that the member has not acknowledged can go to others."""
         ...
 
 
 class Topics(Protocol):
-    """The topics as they are now. Whoever changes one calls `GroupCoordinator.topics_changed`."""
+    """The topics as they are now. Changes are followed by `GroupCoordinator.topics_changed`."""
 
     def partition_count(self, name: str) -> int | None: ...
 

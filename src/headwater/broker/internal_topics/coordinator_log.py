@@ -35,7 +35,7 @@ class CoordinatorLog(Protocol):
     ) -> Awaitable[int]:
         """Appends the records as one batch: after a crash all of them are there, or none.
 
-        Their place in the log is fixed when the call returns. What it returns resolves to that
+        Their position in the log is fixed when the call returns. What it returns resolves to that
         offset when they are durable, in the order of the calls to this partition, or raises
         `StorageFailed`. With a `producer` (id, epoch) they count once its transaction commits.
         """

@@ -1,9 +1,9 @@
-"""Write first, then change memory, then answer.
+"""The journal of a coordinator: write first, then change memory, then answer.
 
 Everything that must survive a crash goes through here: the change becomes records, the records
 become durable, and only then does `on_durable` change memory. So memory never holds what the log
-does not, an append that fails leaves everything as it was, and what a client was told is in the
-log.
+does not, an append that fails leaves everything as it was, and what a client got as an answer
+is in the log.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ def _nothing() -> None:
 
 
 class Journal:
-    """A coordinator's writer of its topic. `owner` says in the log whose change failed."""
+    """A coordinator's writer of its topic. `owner` names in the log whose change failed."""
 
     def __init__(self, log: CoordinatorLog, owner: str = "group") -> None:
         self._log = log
@@ -54,7 +54,7 @@ class Journal:
         *,
         producer: tuple[int, int] | None = None,
     ) -> Awaitable[None]:
-        """As `write`; `on_durable` is told the offset, and a `producer`'s transaction decides."""
+        """As `write`; `on_durable` gets the offset, and a `producer`'s transaction decides."""
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[None] = loop.create_future()
         partition = partition_for(name, self._log.partition_count)

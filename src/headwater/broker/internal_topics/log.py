@@ -1,4 +1,4 @@
-"""A topic that only the broker writes to, as the coordinator sees it that keeps its state there."""
+"""The log of an internal topic: how a coordinator appends its state to it and reads it again."""
 
 import asyncio
 import struct

@@ -87,7 +87,7 @@ def encode(record: Record) -> tuple[bytes, bytes | None]:
 
 
 def decode(key: bytes, value: bytes) -> Record | None:
-    """The record, or None when it is of a type that this broker does not keep."""
+    """The record, or None when it is of a type that this broker does not use."""
     types = _TYPES.get(_INT16.unpack_from(key)[0])
     if types is None:
         return None

@@ -1,4 +1,4 @@
-"""The broker's numbers in Prometheus' text format, gathered when somebody asks."""
+"""The broker's metrics in Prometheus' text format, collected at each scrape."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,7 +34,7 @@ def _lines(broker: "Broker", server: "Server") -> Iterator[str]:
         ("headwater_refused_batches_total", "Batches not taken.", metrics.refused_batches),
         (
             "headwater_missed_records_total",
-            "Records that were gone when a consumer came for them.",
+            "Records that were deleted before a consumer read them.",
             metrics.missed_records,
         ),
         (
@@ -50,7 +50,7 @@ def _lines(broker: "Broker", server: "Server") -> Iterator[str]:
             for (topic, reply), count in metrics.dropped_records.items()
     ))  # fmt: skip
     yield from family("headwater_throttled_milliseconds_total", "counter",
-        "Pauses that quotas have told clients to make.", (
+        "Throttle time that quotas have imposed on clients.", (
             ({"quota": quota}, count) for quota, count in broker.quotas.throttled_ms.items()
     ))  # fmt: skip
     for name, text, value in (
@@ -58,7 +58,7 @@ def _lines(broker: "Broker", server: "Server") -> Iterator[str]:
         (
             "headwater_buffered_bytes",
             "Request bytes in memory.",
-            server.buffered_bytes + server.strangers_bytes,
+            server.buffered_bytes + server.unauthenticated_bytes,
         ),
         ("headwater_fetch_sessions", "Incremental fetch sessions.", len(broker.fetch_sessions)),
         ("headwater_acls", "ACLs.", broker.authorizer.acl_count),
@@ -83,7 +83,7 @@ def _lines(broker: "Broker", server: "Server") -> Iterator[str]:
         ),
         (
             "headwater_retention_waiting_bytes",
-            "Bytes that retention keeps only because groups have not read them.",
+            "Bytes that retention retains only because groups have not read them.",
             sum(store.retention_waits.values()),
         ),
         ("headwater_corrupt_segments", "Segments out of service.", len(store.corrupt)),
@@ -145,7 +145,9 @@ def _archive_lines(broker: "Broker") -> Iterator[str]:
     to_archive_bytes: defaultdict[str, int] = defaultdict(int)
     for partition in partitions:
         if partition.config.remote_storage:
-            archived_bytes[partition.topic] += sum(each.size_bytes for each in partition.archived)
+            archived_bytes[partition.topic] += sum(
+                segment.size_bytes for segment in partition.archived
+            )
             to_archive_bytes[partition.topic] += archive.not_archived_bytes(partition)
     for name, text, by_topic in (
         ("headwater_archive_bytes", "Log bytes in the archive.", archived_bytes),
@@ -160,7 +162,7 @@ def _archive_lines(broker: "Broker") -> Iterator[str]:
         ("headwater_archive_failing", "1 if the last upload failed.", bool(uploads.last_error)),
         (
             "headwater_archive_retention_waiting_bytes",
-            "Local bytes that would be gone if they were archived.",
+            "Local bytes that retention would delete if they were archived.",
             sum(archive.waiting_bytes.values()),
         ),
         (
@@ -168,7 +170,11 @@ def _archive_lines(broker: "Broker") -> Iterator[str]:
             "Segments and topics still to be deleted in the archive.",
             deletions.pending,
         ),
-        ("headwater_archive_cache_bytes", "Archived chunks kept here.", archive.cache.size_bytes),
+        (
+            "headwater_archive_cache_bytes",
+            "Archived chunks in the local cache.",
+            archive.cache.size_bytes,
+        ),
         ("headwater_archive_reads_waiting", "Chunks being fetched.", chunks.waiting),
         ("headwater_archive_corrupt_objects", "Damaged objects.", len(chunks.corrupt)),
     ):
@@ -217,7 +223,7 @@ def _group_lines(broker: "Broker") -> Iterator[str]:
         ("headwater_groups_falling_behind", "Group partitions that fall behind.", FALLING_BEHIND),
         ("headwater_groups_lost", "Group partitions that retention has passed.", LOST),
     ):
-        count = sum(each == state for each in states.values())
+        count = sum(other == state for other in states.values())
         yield from family(name, "gauge", text, [({}, count)])
     yield from family(
         "headwater_lag_webhook_failed_total",
@@ -250,7 +256,7 @@ def _queue_lines(broker: "Broker") -> Iterator[str]:
         ),
         (
             "headwater_queue_locks_expired_total",
-            "Records that consumers kept too long.",
+            "Records that consumers held longer than their lock.",
             metrics.share_locks_expired,
         ),
     ):
@@ -259,7 +265,7 @@ def _queue_lines(broker: "Broker") -> Iterator[str]:
     yield from family(
         "headwater_queue_acknowledgements_total",
         "counter",
-        "What consumers said of records.",
+        "Acknowledgements of records by consumers.",
         (
             ({"group": group, "kind": KINDS[kind]}, count)
             for (group, kind), count in metrics.share_acknowledgements.items()

@@ -1,9 +1,9 @@
-"""How far every group is behind: in records, in bytes and in time.
+"""The lag of every group: in records, in bytes and in time.
 
-Records are the difference of two offsets. Bytes and time need the place of the group's next record
-in the log: it is looked up in a reader thread when the group's offset has changed, a bounded number
-at a time, and remembered; what is appended meanwhile only has to be counted. So ten thousand groups
-that stand still cost nothing, and figures of very many busy ones are some seconds old.
+Records are the difference of two offsets. Bytes and time need the position of the group's next
+record in the log: it is looked up in a reader thread when the group's offset has changed, a bounded
+number at a time, and remembered; what is appended meanwhile only has to be counted. So ten thousand
+groups that stand still cost nothing, and figures of very many busy ones are some seconds old.
 """
 
 import asyncio
@@ -28,8 +28,8 @@ OFFSETS_PER_TURN = 1_000
 Key = tuple[str, str, int]  # group, topic, partition
 
 
-class _Place(NamedTuple):
-    """Where a group's next record lies."""
+class _NextRecord(NamedTuple):
+    """The position of a group's next record in the log."""
 
     offset: int
     partition: PartitionLog
@@ -59,31 +59,33 @@ class LagMeter:
 
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
-        self._places: dict[Key, _Place] = {}
+        self._next_records: dict[Key, _NextRecord] = {}
         self._last_key: Key | None = None  # where the last round ended, if it did not reach all
 
     async def measure(self) -> None:
-        """Looks up the places of groups whose offset has changed."""
+        """Looks up the positions of groups whose offset has changed."""
         wanted: list[tuple[Key, PartitionLog, int]] = []
         seen: set[Key] = set()
         for count, (group, partition, offset, _) in enumerate(self._positions()):
             key = (group, partition.topic, partition.index)
             seen.add(key)
-            known = self._places.get(key)
+            cached = self._next_records.get(key)
             if offset >= partition.high_watermark:
-                self._places.pop(key, None)
-            elif known is None or known.offset != offset or known.partition is not partition:
+                self._next_records.pop(key, None)
+            elif cached is None or cached.offset != offset or cached.partition is not partition:
                 wanted.append((key, partition, offset))
             if count % OFFSETS_PER_TURN == 0:
                 await asyncio.sleep(0)
-        for gone in self._places.keys() - seen:
-            del self._places[gone]
+        for removed in self._next_records.keys() - seen:
+            del self._next_records[removed]
         for some in self._in_turn(wanted):
             found = await self._broker.store.in_reader(self._look_up, some)
-            for (key, partition, offset), (place, timestamp_ms) in zip(some, found, strict=True):
-                behind_bytes = 0 if place is None else partition.bytes_from(place)
+            for (key, partition, offset), (position, timestamp_ms) in zip(some, found, strict=True):
+                behind_bytes = 0 if position is None else partition.bytes_from(position)
                 read_upto_bytes = partition.committed_bytes - behind_bytes
-                self._places[key] = _Place(offset, partition, read_upto_bytes, timestamp_ms)
+                self._next_records[key] = _NextRecord(
+                    offset, partition, read_upto_bytes, timestamp_ms
+                )
 
     def lags(self) -> Iterator[Lag]:
         """Every group that has a position in a partition, as of now."""
@@ -93,14 +95,14 @@ class LagMeter:
             if not records:
                 yield Lag(group, partition, offset, 0, 0, 0.0, 0.0)
                 continue
-            place = self._places.get((group, partition.topic, partition.index))
+            position = self._next_records.get((group, partition.topic, partition.index))
             size_bytes = seconds = None
-            if place is not None and place.partition is partition:
+            if position is not None and position.partition is partition:
                 size_bytes = min(
-                    partition.committed_bytes - place.read_upto_bytes, partition.total_bytes
+                    partition.committed_bytes - position.read_upto_bytes, partition.total_bytes
                 )
-                if place.timestamp_ms != NO_TIMESTAMP:
-                    seconds = max(now_ms - place.timestamp_ms, 0) / 1000
+                if position.timestamp_ms != NO_TIMESTAMP:
+                    seconds = max(now_ms - position.timestamp_ms, 0) / 1000
             used = _retention_used(partition, size_bytes, seconds)
             yield Lag(group, partition, offset, records, size_bytes, seconds, used)
 
@@ -117,7 +119,7 @@ class LagMeter:
     ) -> Iterator[list[tuple[Key, PartitionLog, int]]]:
         """As many as a round may look up, beginning behind those of the round before."""
         if len(wanted) > LOOKUPS_PER_MEASURE:
-            wanted.sort(key=lambda each: each[0])
+            wanted.sort(key=lambda entry: entry[0])
             if self._last_key is not None:
                 begin = next((i for i, (key, *_) in enumerate(wanted) if key > self._last_key), 0)
                 wanted = wanted[begin:] + wanted[:begin]
@@ -136,15 +138,17 @@ class LagMeter:
         self, partition: PartitionLog, offset: int
     ) -> tuple[Slice | ArchivedPlace | None, int]:
         """(worker) The group's next batch, and its time."""
-        with contextlib.suppress(LogError, NotCached, OSError):  # who reads it will say so
-            place = partition.place_of(max(offset, partition.log_start_offset))
-            if isinstance(place, ArchivedPlace):
-                return place, place.timestamp_ms
-            if place is not None:
+        with contextlib.suppress(
+            LogError, NotCached, OSError
+        ):  # a consumer that reads it gets the error
+            position = partition.place_of(max(offset, partition.log_start_offset))
+            if isinstance(position, ArchivedPlace):
+                return position, position.timestamp_ms
+            if position is not None:
                 storage = partition.storage
-                headers = segments_on_disk.headers(storage, place.segment, place.position)
+                headers = segments_on_disk.headers(storage, position.segment, position.position)
                 for _, header in headers:
-                    return place, header.max_timestamp
+                    return position, header.max_timestamp
         return None, NO_TIMESTAMP
 
 

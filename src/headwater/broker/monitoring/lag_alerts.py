@@ -1,8 +1,9 @@
-"""Tells that retention is about to pass a group, before it does.
+"""Alerts for groups that retention is about to pass: log lines, metrics and a webhook.
 
 A group that has used `lag_warning_percent` of what retention grants its next record is falling
-behind; one whose next record is gone has lost records. Each change is told once: in the log, in the
-metrics (`headwater status` shows them) and, if `lag_webhook` is set, by one POST of JSON a round:
+behind; one whose next record is deleted has lost records. Each change is reported once: in the log,
+in the metrics (`headwater status` shows them) and, if `lag_webhook` is set, by one POST of JSON a
+round:
 
     {"events": [{"event": "falling_behind" | "lost" | "recovered", "group": …, "topic": …,
                  "partition": …, "lag_records": …, "lag_bytes": …, "lag_seconds": …,
@@ -46,12 +47,13 @@ class LagAlerts:
         self._meter = meter
         self._warn_at = warning_percent / 100
         self._webhook = webhook
-        self.states: dict[tuple[str, str, int], str] = {}  # only of groups that are not well
+        # Only of groups that fall behind or have lost records.
+        self.states: dict[tuple[str, str, int], str] = {}
         self._posts: asyncio.Queue[list[dict[str, Any]]] = asyncio.Queue(MAX_POSTS_WAITING)
         self.posts_failed = 0
 
     async def look(self) -> None:
-        """One round: measures, and tells what has changed."""
+        """One round: measures, and reports what has changed."""
         await self._meter.measure()
         states: dict[tuple[str, str, int], str] = {}
         events: list[dict[str, Any]] = []
@@ -70,7 +72,7 @@ class LagAlerts:
         if len(events) > LOGGED_PER_ROUND:
             log.warning("%d more groups and partitions like these", len(events) - LOGGED_PER_ROUND)
         if events and self._webhook is not None:
-            if self._posts.full():  # the newest news counts
+            if self._posts.full():  # the newest events count
                 self._posts.get_nowait()
                 self.posts_failed += 1
             self._posts.put_nowait(events)
@@ -83,7 +85,7 @@ class LagAlerts:
         return RECOVERED
 
     async def post(self) -> None:
-        """Sends what there is to tell, for ever."""
+        """Posts queued events to the webhook, until it is cancelled."""
         while True:
             events = await self._posts.get()
             body = orjson.dumps(

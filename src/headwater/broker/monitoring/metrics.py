@@ -1,4 +1,4 @@
-"""What the broker counts. Plain numbers on the hot path; made into Prometheus' text when asked."""
+"""The broker's counters: plain numbers on the hot path, rendered for Prometheus at each scrape."""
 
 from collections import defaultdict, deque
 from dataclasses import dataclass, field

@@ -2,18 +2,18 @@
 
 Order: requests are begun in the order they came and answered in that order. The next one begins
 when the one before is answered, except behind a pipelined API (Produce), whose effect on the log
-is fixed before its answer is known.
+is fixed before its answer is complete.
 
 Backpressure: reading stops while a request waits for its turn, while too many bytes are in work
 (here, or in the whole server), and while the client does not take its responses; then no further
 request begins either. Records of a fetch are read from the file piece by piece as the client takes
-them. So a client that floods or sleeps costs a few hundred KiB and slows nobody else.
+them. So a client that floods or sleeps costs a few hundred KiB and slows no other client.
 
 Throttling: a client that has used up its quota gets its answer, and nothing more is read from it
-for as long as the answer says (KIP-219). A producer that a topic's overload policy holds back is
-not answered until its consumers have caught up.
+for the throttle time of the answer (KIP-219). A producer that a topic's overload policy holds back
+is not answered until its consumers have caught up.
 
-What a request holds is counted until it is answered, also when its client is gone by then.
+What a request holds is counted until it is answered, also when its client has disconnected by then.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from headwater.broker.api.registry import APIS, Api, Held, RequestContext
 from headwater.broker.network.envelope import RequestReader, response_frame
 from headwater.broker.network.receiver import Receiver
 from headwater.broker.network.sender import Sender
-from headwater.broker.security.authentication import STRANGERS_MAX_REQUEST_BYTES
+from headwater.broker.security.authentication import UNAUTHENTICATED_MAX_REQUEST_BYTES
 from headwater.errors import AuthenticationFailed, HeadwaterError, MalformedMessage
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.api_versions import ApiVersionsRequest
@@ -53,14 +53,14 @@ HELD_LOOK_S = 1.0
 
 
 class _Slot:
-    """The place of one response in the order. `out` is None until it is known."""
+    """The slot of one response in the order. `out` is None until it is complete."""
 
     __slots__ = ("is_awaited", "out", "size_bytes")
 
     def __init__(self, size_bytes: int) -> None:
         self.out: Out | None = None
         self.size_bytes = size_bytes  # of the request, which stays in memory until the answer
-        self.is_awaited = False  # then `size_bytes` is let go when the answer comes, not before
+        self.is_awaited = False  # then `size_bytes` is released when the answer comes, not before
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -71,7 +71,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, server: "Server") -> None:
         self._server = server
         self.id = next(self._ids)
-        self.session = server.broker.authentication.session(self._known)
+        self.session = server.broker.authentication.session(self._authenticated)
         self._when_lost: list[Callable[[], None]] = []
         self._transport: Any = None
         self.client_host = ""
@@ -80,7 +80,7 @@ class Connection(asyncio.BufferedProtocol):
         self.receiver = Receiver(server.scratch)
         self.is_admitted = False  # the server has set aside room for all of the frame
         self.stands_in_line = False  # for that room, or in it; see `Server`
-        self.bytes_as_stranger = 0  # held before it has authenticated
+        self.unauthenticated_bytes = 0  # held before it has authenticated
         self._inbox: deque[bytearray] = deque()
         # Answering.
         self._slots: deque[_Slot] = deque()
@@ -111,13 +111,13 @@ class Connection(asyncio.BufferedProtocol):
         self._server.opened(self)
 
     def secured(self, subject: str) -> None:
-        """TLS stands; `subject` is that of the client's certificate, or empty."""
+        """The TLS handshake is done; `subject` is that of the client's certificate, or empty."""
         self.session.secured(subject)
         if subject:
             self._server.broker.audit.authentication(f"User:{subject}", self.client_host, "TLS")
 
-    def _known(self) -> None:
-        self._server.known(self)
+    def _authenticated(self) -> None:
+        self._server.authenticated(self)
 
     def authentication_failed(self, reason: str) -> None:
         """The answer that is being made is the last one."""
@@ -126,7 +126,7 @@ class Connection(asyncio.BufferedProtocol):
         self._server.refused(self, reason)
 
     def certificate_refused(self, reason: str) -> None:
-        """TLS does not come to stand, for the client's certificate does not count."""
+        """The TLS handshake fails because the client's certificate is not accepted."""
         self._server.broker.metrics.logins_failed += 1
         self._server.broker.audit.authentication("", self.client_host, "TLS", error=reason)
 
@@ -203,20 +203,20 @@ class Connection(asyncio.BufferedProtocol):
         self._pump_on()
 
     def close(self, reason: str) -> None:
-        """Ends the connection, saying why in the log."""
+        """Ends the connection and logs the reason."""
         if not self._ending and self._transport is not None:
             self._server.refused(self, reason)
             self.drop()
 
     def drop(self) -> None:
-        """Ends the connection without blame: the server stops, or nothing came for long."""
+        """Ends the connection without a log line: the server stops, or the client was idle."""
         if not self._closed and self._transport is not None:
             self._ending = True
             self._sender.end()
             self._transport.abort()
 
     def _refuse(self, error: BaseException) -> None:
-        """Ends the connection for what its client sent, or for a mistake of ours."""
+        """Ends the connection for what its client sent, or for an internal error."""
         if isinstance(error, HeadwaterError):
             self.close(str(error))
         else:
@@ -234,7 +234,9 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def _max_request_bytes(self) -> int:
         most = self._server.max_request_bytes
-        return most if self.session.is_known else min(most, STRANGERS_MAX_REQUEST_BYTES)
+        return (
+            most if self.session.is_authenticated else min(most, UNAUTHENTICATED_MAX_REQUEST_BYTES)
+        )
 
     def admit(self) -> None:
         """There is room for the frame that has begun: it is read on."""
@@ -362,7 +364,9 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._pending_check = None
         broker.metrics.requests[key] += 1
-        if broker.quotas.is_any and self.session.is_known:  # a stranger uses up nobody's
+        if (
+            broker.quotas.is_any and self.session.is_authenticated
+        ):  # an unauthenticated client has no quota
             broker.quotas.charge_time(context, broker.clock.monotonic_s() - began_s)
             if context.throttle_ms:  # at once: pipelined requests come before the answer
                 self._mute(context.throttle_ms)
@@ -394,7 +398,7 @@ class Connection(asyncio.BufferedProtocol):
         held.until.add_done_callback(again)
 
     def _has_hung_up(self) -> bool:
-        """Whether the client has closed its end; while nothing is read, nobody tells us."""
+        """Whether the client has closed its end; without reading, the transport does not see it."""
         poll = select.poll()
         poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
         return bool(poll.poll(0))
@@ -416,7 +420,7 @@ class Connection(asyncio.BufferedProtocol):
     def _refuse_version(self, slot: _Slot, api: Api, context: RequestContext) -> None:
         if api.key != ApiVersionsRequest.api_key:
             raise MalformedMessage(f"{api.name} version {context.api_version} is not served")
-        # A client that is newer than we are asks again with what this says (KIP-511).
+        # A client that is newer than the broker asks again with a version of this answer (KIP-511).
         response = self._server.broker.api_versions()
         response.error_code = ErrorCode.UNSUPPORTED_VERSION
         context.api_version = 0
@@ -461,7 +465,7 @@ class Connection(asyncio.BufferedProtocol):
             else response_frame(response, context.api_version, context.correlation_id)
         )
         if self._closed:
-            self._sender.send(out)  # which lets it go
+            self._sender.send(out)  # which releases it
             return
         slot.out = out
         self._in_work_bytes -= slot.size_bytes

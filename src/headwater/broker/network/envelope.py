@@ -1,4 +1,4 @@
-"""What stands around the bodies of requests and responses, and bounds what a body may hold.
+"""Headers of requests and responses, and bounds of what a request body may hold.
 
 request   int16 API key, int16 version, int32 correlation id, string client id,
 tagged fields (flexible versions), body
@@ -40,7 +40,7 @@ def response_frame(response: Message, api_version: int, correlation_id: int) -> 
     """All of a response as it is sent; its size counts what is spliced in from files."""
     out = Out()
     out += _SIZE_AND_CORRELATION_ID.pack(0, correlation_id)
-    # ApiVersions has the old header for ever: it is asked before versions are known.
+    # ApiVersions always has the old header: it is sent before versions are negotiated.
     if api_version >= response.flexible and not isinstance(response, ApiVersionsResponse):
         out.append(0)
     response.write(out, api_version)

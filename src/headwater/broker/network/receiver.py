@@ -1,4 +1,4 @@
-"""The bytes of one client as they come in, cut into frames: int32 size, then that many bytes.
+"""The receiver of one client's bytes, cut into frames: int32 size, then that many bytes.
 
 Frames that came whole are cut out of the server's one receive buffer. A frame that did not gets a
 buffer of its own, which grows with what has arrived, never by what a client merely announces.

@@ -1,8 +1,8 @@
-"""Responses on their way to one client: in order, and no faster than it takes them.
+"""The sender of responses to one client: in order, and no faster than it takes them.
 
 A response is bytes with splices in between, the slices of segment files that a fetch found. They
 are read piece by piece: from the page cache at once, from the disk in a thread, so that a slow
-disk or a slow client holds one piece in memory and nobody up.
+disk or a slow client holds one piece in memory and delays no other client.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ CHUNK_BYTES = 256 << 10
 class Sender:
     """Writes responses to `transport`, which is set once there is one.
 
-    `read` fills a buffer with a splice's bytes from a place on, in a thread. `fail` is called with
-    the reason when a response cannot be sent to its end, `went_on` when a wait for the disk is
+    `read` fills a buffer with a splice's bytes from a position on, in a thread. `fail` is called
+    with the reason when a response cannot be sent to its end, `went_on` when a wait for the disk is
     over.
     """
 
@@ -63,7 +63,7 @@ class Sender:
         self.flush()
 
     def end(self) -> None:
-        """Nothing is sent any more; what waits is let go."""
+        """Nothing is sent any more; what waits is released."""
         self._ended = True
         if self._reading is not None:
             self._reading.cancel()
@@ -125,7 +125,7 @@ class Sender:
         self._went_on()
 
     def _write(self, out: Out, chunk: memoryview) -> None:
-        """Sends a piece of the splice in turn; behind the last one it is let go."""
+        """Sends a piece of the splice in turn; after the last one it is released."""
         position, splice = out.splices[self._number]
         self._done_bytes += len(chunk)
         if self._done_bytes == splice.size_bytes:
@@ -135,7 +135,7 @@ class Sender:
         self.transport.write(chunk)
 
     def _give_up(self, reason: str) -> None:
-        """The client was told a length that cannot be kept: only the end is left."""
+        """The length that was announced to the client cannot be sent: only closing is left."""
         self._fail(reason)
         self.end()
 

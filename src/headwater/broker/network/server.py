@@ -1,4 +1,4 @@
-"""The listening side of the broker: connections, their number, and what they may hold together.
+"""The server: accepts connections, and bounds their number and what they hold together.
 
 A request that does not come in one piece gets room for all of it set aside before it is read on;
 if there is none it waits for its turn. So a hundred producers that begin a large request at the
@@ -6,8 +6,8 @@ same time cannot block each other with halves of them. Bulky ones stand in a lin
 small ones pass beside both: a quarter of the room is theirs. Whoever was given room and does not
 use it loses it to those who wait.
 
-Those who have not authenticated have a small room apart, in which nobody waits: when it is full,
-the one who holds the most makes way. So strangers take nothing from those who are known.
+Connections that have not authenticated have a small budget apart, in which none waits: when it is
+full, the one that holds the most is closed. So they take nothing from authenticated ones.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from headwater.broker.network.connection import Connection
 from headwater.broker.security.authentication import (
-    STRANGERS_MAX_REQUEST_BYTES,
-    STRANGERS_TIMEOUT_S,
+    UNAUTHENTICATED_MAX_REQUEST_BYTES,
+    UNAUTHENTICATED_TIMEOUT_S,
 )
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ FRAME_TIMEOUT_S = 30.0  # half a request and then silence
 SWEEP_S = 5.0
 REASONS_LOGGED_PER_SWEEP = 20
 BULKY_BYTES = 4 << 20
-STRANGERS_SHARE = 16  # their room is this part of everybody's
+UNAUTHENTICATED_SHARE = 16  # their budget is this part of the whole
 
 
 class _Line:
@@ -73,11 +73,11 @@ class Server:
         # One buffer for all: a read fills it and is taken apart before the next read begins.
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.connections: set[Connection] = set()
-        self.strangers: dict[Connection, float] = {}  # and since when, the oldest first
+        self.unauthenticated: dict[Connection, float] = {}  # and since when, the oldest first
         self.max_unauthenticated = max_unauthenticated
-        self.strangers_bytes = 0
-        self._strangers_max_bytes = max(
-            max_buffered_bytes // STRANGERS_SHARE, 2 * STRANGERS_MAX_REQUEST_BYTES
+        self.unauthenticated_bytes = 0
+        self._max_unauthenticated_bytes = max(
+            max_buffered_bytes // UNAUTHENTICATED_SHARE, 2 * UNAUTHENTICATED_MAX_REQUEST_BYTES
         )
         self.tls: TlsContext | None = None  # set before `listen`
         self.buffered_bytes = 0
@@ -140,30 +140,30 @@ class Server:
         self.broker.metrics.connections_opened += 1
         if len(self.connections) > self.max_connections:
             connection.close(f"more than {self.max_connections} connections")
-        elif not connection.session.is_known:
-            self.strangers[connection] = self.broker.clock.monotonic_s()
-            if len(self.strangers) > self.max_unauthenticated:
+        elif not connection.session.is_authenticated:
+            self.unauthenticated[connection] = self.broker.clock.monotonic_s()
+            if len(self.unauthenticated) > self.max_unauthenticated:
                 # The newest is as likely an honest one; the oldest has had its time.
-                oldest = next(iter(self.strangers))
-                self._end_stranger(
+                oldest = next(iter(self.unauthenticated))
+                self._end_unauthenticated(
                     oldest, f"more than {self.max_unauthenticated} have not authenticated"
                 )
 
-    def _end_stranger(self, connection: Connection, reason: str) -> None:
-        self.strangers.pop(connection, None)
+    def _end_unauthenticated(self, connection: Connection, reason: str) -> None:
+        self.unauthenticated.pop(connection, None)
         connection.close(reason)
         connection.drop()  # also one that does not take its last answer
 
-    def known(self, connection: Connection) -> None:
+    def authenticated(self, connection: Connection) -> None:
         """It has proved who it is."""
-        self.strangers.pop(connection, None)
-        self.strangers_bytes -= connection.bytes_as_stranger
-        self.buffered_bytes += connection.bytes_as_stranger
-        connection.bytes_as_stranger = 0
+        self.unauthenticated.pop(connection, None)
+        self.unauthenticated_bytes -= connection.unauthenticated_bytes
+        self.buffered_bytes += connection.unauthenticated_bytes
+        connection.unauthenticated_bytes = 0
 
     def lost(self, connection: Connection) -> None:
         self.connections.discard(connection)
-        self.strangers.pop(connection, None)
+        self.unauthenticated.pop(connection, None)
 
     def refused(self, connection: Connection, reason: str) -> None:
         """A connection is ended for a reason; a flood of them must not fill the log."""
@@ -174,29 +174,33 @@ class Server:
             log.warning("connection ended: %s: %s", connection.peer, repr(reason)[1:-1][:500])
 
     def took(self, connection: Connection, size_bytes: int) -> None:
-        if connection.session.is_known:
+        if connection.session.is_authenticated:
             self.buffered_bytes += size_bytes
             return
-        connection.bytes_as_stranger += size_bytes
-        self.strangers_bytes += size_bytes
-        if self.strangers_bytes > self._strangers_max_bytes:
-            # Its bytes are let go a moment later, by `connection_lost`.
+        connection.unauthenticated_bytes += size_bytes
+        self.unauthenticated_bytes += size_bytes
+        if self.unauthenticated_bytes > self._max_unauthenticated_bytes:
+            # Its bytes are released a moment later, by `connection_lost`.
             greediest = max(
-                self.strangers, key=lambda each: each.bytes_as_stranger, default=connection
+                self.unauthenticated,
+                key=lambda connection: connection.unauthenticated_bytes,
+                default=connection,
             )
-            self._end_stranger(greediest, "strangers hold too much together, and it the most")
+            self._end_unauthenticated(
+                greediest, "unauthenticated connections hold too much together, and it the most"
+            )
 
     def released(self, connection: Connection, size_bytes: int) -> None:
-        if connection.session.is_known:
+        if connection.session.is_authenticated:
             self.buffered_bytes -= size_bytes
         else:
-            connection.bytes_as_stranger -= size_bytes
-            self.strangers_bytes -= size_bytes
+            connection.unauthenticated_bytes -= size_bytes
+            self.unauthenticated_bytes -= size_bytes
         self._let_in()
 
     def wait_for_room(self, connection: Connection) -> None:
         """`connection.admit` is called, now or later, when there is room for its frame."""
-        if not connection.session.is_known:
+        if not connection.session.is_authenticated:
             self.took(connection, connection.receiver.frame_bytes)
             connection.admit()
             return
@@ -242,8 +246,8 @@ class Server:
         return is_alone and self.buffered_bytes < self.max_buffered_bytes // 4
 
     def end_former_users(self, asker: "ClientConnection") -> None:
-        """Ends the connections of users who could no longer log in. Not the asker's: it is told
-        what came of its request, and may have more to remove.
+        """Ends the connections of users who could no longer log in. Not that of the request itself:
+        it gets its answer, and may have more to remove.
         """
         users = self.broker.users
         for connection in tuple(self.connections):
@@ -269,10 +273,12 @@ class Server:
 
     def _end_silent(self) -> None:
         now_s = self.broker.clock.monotonic_s()
-        for connection, since_s in tuple(self.strangers.items()):
-            if now_s - since_s < STRANGERS_TIMEOUT_S:
+        for connection, since_s in tuple(self.unauthenticated.items()):
+            if now_s - since_s < UNAUTHENTICATED_TIMEOUT_S:
                 break
-            self._end_stranger(connection, f"not authenticated after {now_s - since_s:.0f} s")
+            self._end_unauthenticated(
+                connection, f"not authenticated after {now_s - since_s:.0f} s"
+            )
         for connection in tuple(self.connections):
             silent_s = now_s - connection.active_at_s
             if connection.is_in_frame and silent_s > FRAME_TIMEOUT_S:
@@ -284,16 +290,20 @@ class Server:
         """Ends unfinished requests of which nothing comes while others wait for their room."""
         if self._ordinary.waiting or self._bulky.waiting or self.starved:
             unfinished = [
-                each for each in self.connections if each.is_admitted and each.waits_for_client
+                connection
+                for connection in self.connections
+                if connection.is_admitted and connection.waits_for_client
             ]
             now_s = self.broker.clock.monotonic_s()
-            ended = [each for each in unfinished if now_s - each.active_at_s >= SWEEP_S]
+            ended = [
+                connection for connection in unfinished if now_s - connection.active_at_s >= SWEEP_S
+            ]
             if not ended and not self._has_let_in:  # they trickle
-                ended = sorted(unfinished, key=lambda each: each.receiver.frame_bytes)[-1:]
-            for each in ended:
-                each.close(
-                    f"others wait for the room of its request of {each.receiver.frame_bytes} bytes"
-                )
+                by_size = sorted(unfinished, key=lambda other: other.receiver.frame_bytes)
+                ended = by_size[-1:]
+            for connection in ended:
+                size_bytes = connection.receiver.frame_bytes
+                connection.close(f"others wait for the room of its request of {size_bytes} bytes")
         self._has_let_in = False
 
 

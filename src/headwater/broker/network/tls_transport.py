@@ -1,8 +1,8 @@
 """TLS between a socket and a `Connection`, which sees a transport like any other.
 
 Not asyncio's own, because this counts a connection from its first byte on (a handshake that stalls
-is a stranger like any other), says in the log why a handshake failed, takes the certificate of the
-day, and shares its buffer among all connections: an idle one costs what OpenSSL needs.
+is unauthenticated like any other), says in the log why a handshake failed, takes the certificate of
+the day, and shares its buffer among all connections: an idle one costs what OpenSSL needs.
 
     socket ─▶ shared buffer ─▶ incoming BIO ─▶ decrypted straight into the connection's buffer
     socket ◀─ outgoing BIO ◀─ what the connection writes
@@ -103,14 +103,14 @@ class TlsTransport(asyncio.BufferedProtocol):
         """
         filled_bytes = 0
         read: Any = self._tls.read
-        # A view of our own, let go at the end: the connection's buffer could not grow otherwise.
+        # A separate view, released at the end: the connection's buffer could not grow otherwise.
         with self._connection.get_buffer(-1)[:] as buffer:
             size_bytes = len(buffer)
             try:
                 while filled_bytes < size_bytes:
                     rest = size_bytes - filled_bytes
                     received_bytes = read(rest, buffer[filled_bytes:])
-                    if received_bytes == 0:  # the client has said goodbye
+                    if received_bytes == 0:  # the client has closed its side
                         self._transport.close()
                         break
                     filled_bytes += received_bytes
@@ -146,7 +146,7 @@ class TlsTransport(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         if self._has_failed:
-            self._transport.close()  # when the alert is sent that tells the client why
+            self._transport.close()  # when the alert with the reason is sent
         else:
             self._transport.abort()
 

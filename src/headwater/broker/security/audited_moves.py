@@ -1,4 +1,4 @@
-"""Groups that are moved by somebody who is no member of them: what the audit log says of it.
+"""Audit lines of groups whose offsets are moved by a client that is not a member.
 
 That is how a group is set back or ahead (`headwater group seek`, `kafka-consumer-groups.sh
 --reset-offsets`), and how consumers that need no group protocol commit. See `AuditLog.moved`.
@@ -19,14 +19,14 @@ Offsets = list[tuple[OffsetKey, CommittedOffset]]
 def offsets_before(
     broker: "Broker", group_id: str, offsets: Offsets, *, member_id: str, generation_or_epoch: int
 ) -> dict[OffsetKey, int]:
-    """Where the group stands (-1: nowhere yet); of a member that is nothing to note."""
+    """Where the group stands (-1: nowhere yet); a member's own commits are not audited."""
     if member_id or generation_or_epoch >= 0:
         return {}
     found = {key: broker.groups.offsets.committed(group_id, *key) for key, _ in offsets}
-    return {key: -1 if each is None else each.offset for key, each in found.items()}
+    return {key: -1 if committed is None else committed.offset for key, committed in found.items()}
 
 
-def note_moves(
+def audit_moves(
     broker: "Broker",
     context: "RequestContext",
     group_id: str,

@@ -5,7 +5,7 @@
     client final   c=HEADER,r=NONCE+OURS,p=PROOF
     server final   v=SIGNATURE
 
-A server keeps a salted hash of the password, with which it can check a proof and cannot make one.
+A server stores a salted hash of the password, with which it can check a proof and cannot make one.
 There is no channel binding, as in Kafka. The text of a password is taken as UTF-8 as it stands:
 neither Kafka nor the clients normalise it (SASLprep).
 """
@@ -94,7 +94,7 @@ class ClientFirst:
         if not _NONCE.fullmatch(nonce):
             raise AuthenticationFailed("a SCRAM nonce of unknown form")
         if authzid and (not authzid.startswith("a=") or _name(authzid[2:]) != name):
-            raise AuthenticationFailed("the client asks to act as somebody else")
+            raise AuthenticationFailed("the client asks to act as another user")
         header = text[: len(text) - len(bare)]
         return cls(header.encode(), bare.encode(), name, nonce)
 
@@ -173,7 +173,9 @@ class ClientExchange:
         """The server knows the password too, or AuthenticationFailed is raised."""
         expected = b"v=" + base64.b64encode(self._server_signature)
         if not hmac.compare_digest(server_final, expected):
-            raise AuthenticationFailed("the server does not know the password: is it an impostor?")
+            raise AuthenticationFailed(
+                "the server cannot prove that it has the password: is it an impostor?"
+            )
 
 
 def _hmac(mechanism: str, key: bytes, message: bytes) -> bytes:

@@ -50,7 +50,7 @@ class ClassicGroup(Rebalance, Group):
         if not self._accepts_another(request.member_id):
             self.roster.forget_pending(request.member_id)
             raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED)
-        protocols = [(each.name, bytes(each.metadata)) for each in request.protocols]
+        protocols = [(protocol.name, bytes(protocol.metadata)) for protocol in request.protocols]
         self._verify_protocols(request.protocol_type, protocols)
 
         if not request.member_id:
@@ -171,8 +171,8 @@ class ClassicGroup(Rebalance, Group):
             self._rebalance_or_complete(f"static member {request.group_instance_id} restarted")
             return join
 
-        # Nothing changes for the others, so there is no rebalance. But the log must know the new
-        # id before anyone is told of it, or after a crash the old one would count again.
+        # Nothing changes for the others, so there is no rebalance. But the new id must be in
+        # the log before any client sees it, or after a crash the old one would count again.
         waiting: asyncio.Future[JoinGroupResponse] = asyncio.get_running_loop().create_future()
         old_id, generation, old_leader = holder.member_id, self.generation, self.roster.leader
 
@@ -197,7 +197,8 @@ class ClassicGroup(Rebalance, Group):
                 # (KIP-814).
                 response.skip_assignment = self.roster.leader == new_id
             else:
-                # Were it told that it leads, it would assign anew and nobody would listen.
+                # A response that names it leader would make it assign again, and no member would
+                # ask.
                 response.leader, response.members = old_leader or "", []
             _resolve(waiting, response)
 
@@ -207,7 +208,7 @@ class ClassicGroup(Rebalance, Group):
 
         record = self._record({member.member_id: member.assignment for member in self.roster})
         assert isinstance(record.value, GroupMetadataValue)
-        stored = next(each for each in record.value.members if each.member_id == old_id)
+        stored = next(member for member in record.value.members if member.member_id == old_id)
         stored.member_id = new_id
         stored.session_timeout = request.session_timeout_ms
         stored.rebalance_timeout = request.rebalance_timeout_ms
@@ -252,7 +253,12 @@ class ClassicGroup(Rebalance, Group):
         member.answer_sync(SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
         member.sync = asyncio.get_running_loop().create_future()
         if member.member_id == self.roster.leader:
-            self._store({each.member_id: bytes(each.assignment) for each in request.assignments})
+            self._store(
+                {
+                    assignment.member_id: bytes(assignment.assignment)
+                    for assignment in request.assignments
+                }
+            )
         return member.sync
 
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int) -> None:
@@ -266,13 +272,13 @@ class ClassicGroup(Rebalance, Group):
     ) -> tuple[list[ErrorCode], Awaitable[None] | None]:
         """Takes the (member id, instance id) out, with one rebalance for all of them.
 
-        Returns an error code for each and, if nobody is left, what to wait for until that is in
+        Returns an error code for each and, if no member is left, what to wait for until that is in
         the log.
         """
         self._refuse_if_dead()
         self._emptied = None
         errors = []
-        somebody_left = False
+        any_left = False
         for member_id, instance_id in leaving:
             if self.roster.forget_pending(member_id):
                 errors.append(ErrorCode.NONE)
@@ -283,8 +289,8 @@ class ClassicGroup(Rebalance, Group):
                 errors.append(error.code)
             else:
                 errors.append(ErrorCode.NONE)
-                somebody_left = True
-        if somebody_left and self.state in (State.STABLE, State.COMPLETING_REBALANCE):
+                any_left = True
+        if any_left and self.state in (State.STABLE, State.COMPLETING_REBALANCE):
             self._prepare_rebalance("members left")
         else:
             self._complete_join_if_all_joined()
@@ -335,7 +341,7 @@ class ClassicGroup(Rebalance, Group):
         """All clients may fetch: OffsetFetch has no generation of classic groups."""
 
     def verify_offset_delete(self) -> None:
-        """Topics can be told apart only in a "consumer" group; any other must be empty."""
+        """Topics can be distinguished only in a "consumer" group; any other must be empty."""
         self._refuse_if_dead()
         if self.state is not State.EMPTY and self.protocol_type != CONSUMER_PROTOCOL_TYPE:
             raise ApiError(ErrorCode.NON_EMPTY_GROUP)
@@ -386,17 +392,17 @@ class ClassicGroup(Rebalance, Group):
         self.state = State.EMPTY
 
     def close(self) -> None:
-        """Ends all timers and answers whoever waits: the broker stops."""
+        """Cancels all timers and answers pending requests: the broker stops."""
         self.state = State.DEAD
         self._join_deadline.cancel()
         self._sync_deadline.cancel()
         for member_id in list(self.roster.pending):
             self.roster.forget_pending(member_id)
-        gone = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        closing = ErrorCode.COORDINATOR_NOT_AVAILABLE
         for member in self.roster:
             member.session.cancel()
-            self.roster.answer_join(member, JoinGroupResponse(error_code=gone))
-            member.answer_sync(SyncGroupResponse(error_code=gone))
+            self.roster.answer_join(member, JoinGroupResponse(error_code=closing))
+            member.answer_sync(SyncGroupResponse(error_code=closing))
 
     def restore(self, value: GroupMetadataValue) -> None:
         """The group as the log has it; its members get a new session to come back in."""
@@ -423,7 +429,7 @@ class ClassicGroup(Rebalance, Group):
         self.state = State.STABLE if len(self.roster) else State.EMPTY
         since_ms = value.current_state_timestamp
         self.since_ms = None if since_ms < 0 else since_ms
-        self._note_subscribed_topics()
+        self._update_subscribed_topics()
 
     def tombstones(self) -> list[Record]:
         return [Record(GroupMetadataKey(group=self.group_id), None)]

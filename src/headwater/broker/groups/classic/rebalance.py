@@ -1,20 +1,20 @@
-"""How a classic group rebalances: its members agree on a leader, and the leader assigns.
+"""The rebalance of a classic group: members agree on a leader, and the leader assigns.
 
           first join                     all have joined,             leader's SyncGroup
                                          or the time is up            is in the log
     Empty ─────────▶ PreparingRebalance ───────────────▶ CompletingRebalance ─────────▶ Stable
       ▲                │    ▲    ▲                             │                          │
       └────────────────┘    │    └─────────────────────────────┘                          │
-        nobody is left      └─────────────────────────────────────────────────────────────┘
+        no member is left   └─────────────────────────────────────────────────────────────┘
                                  a member comes, goes, times out or changes its metadata
 
-    Dead: being deleted. Whoever asks is told to ask again.
+    Dead: being deleted. Every request is answered with a retriable error.
 
 A rebalance, step by step:
 1. A member joins; all others learn it from their heartbeat (REBALANCE_IN_PROGRESS) and join too.
    JoinGroup requests are parked in their members.
 2. When all have joined, or the longest rebalance timeout is over, the next generation begins:
-   members that did not come are gone, a protocol that all speak is chosen by vote, every parked
+   members that did not come are removed, a protocol that all speak is chosen by vote, every parked
    JoinGroup is answered, the leader's with the metadata of all.
 3. SyncGroup requests are parked until the leader's brings the assignments. They are written to
    the log, and when they are durable every member gets its own.
@@ -79,7 +79,7 @@ class Rebalance:
         self.roster = Roster()
         # When it came into its state; None for a group of an old Kafka that did not store it.
         self.since_ms: int | None = clock.now_ms()
-        # The topics of a "consumer" group's members; None while they are not known.
+        # The topics of a "consumer" group's members; None while they are not decoded.
         self.subscribed_topics: frozenset[str] | None = None
         self._clock = clock
         self._settings = settings
@@ -142,14 +142,14 @@ class Rebalance:
             self._begin_generation()
 
     def _begin_generation(self) -> None:
-        """Step 2: whoever has joined is the next generation."""
+        """Step 2: the members that have joined are the next generation."""
         self._join_deadline.cancel()
         # A static member may be restarting; its session decides how long it is missed.
         for member in [m for m in self.roster if m.join is None and m.instance_id is None]:
             logger.info("group %s: %s did not rejoin in time", self.group_id, member.member_id)
             self.roster.remove(member)
         if len(self.roster) and not self.roster.elect_joined_leader():
-            # Nobody is there to lead: wait until sessions end or someone comes.
+            # No member can lead: wait until sessions end or a member joins.
             self._join_deadline.push(self.roster.rebalance_timeout_ms())
             return
         self.generation += 1
@@ -157,7 +157,7 @@ class Rebalance:
             self._become_empty()
             return
         self.protocol_name = self.roster.select_protocol()
-        self._note_subscribed_topics()
+        self._update_subscribed_topics()
         self._enter(State.COMPLETING_REBALANCE)
         logger.info(
             "group %s: generation %d, members: %d",
@@ -174,7 +174,7 @@ class Rebalance:
 
     def _become_empty(self) -> None:
         self.protocol_name = None
-        self._note_subscribed_topics()
+        self._update_subscribed_topics()
         self._enter(State.EMPTY)
         logger.info("group %s: generation %d is empty", self.group_id, self.generation)
         # If this write fails and the broker stops before another one, the members of the last
@@ -182,7 +182,7 @@ class Rebalance:
         self._emptied = self._journal.write(self.group_id, [self._record({})], lambda: None)
 
     def _sync_time_is_up(self) -> None:
-        """Members that got the generation and did not ask for their assignment are gone."""
+        """Removes members that got the generation and did not ask for their assignment."""
         late = [m for m in self.roster if m.member_id in self._pending_sync]
         for member in late:
             self._drop(member)
@@ -199,18 +199,18 @@ class Rebalance:
             member_id=member.member_id,
             members=[
                 JoinGroupResponseMember(
-                    member_id=each.member_id,
-                    group_instance_id=each.instance_id,
-                    metadata=each.metadata(self.protocol_name),
+                    member_id=member.member_id,
+                    group_instance_id=member.instance_id,
+                    metadata=member.metadata(self.protocol_name),
                 )
-                for each in (self.roster if leads else ())
+                for member in (self.roster if leads else ())
             ],
         )
 
     # Step 3: sync
 
     def _store(self, assignments: Mapping[str, bytes]) -> None:
-        """Step 3: the assignments are told when the log has them."""
+        """Step 3: members get the assignments when the log has them."""
         generation = self.generation
 
         def is_current() -> bool:
@@ -323,7 +323,7 @@ class Rebalance:
         self._previous, self.state = self.state, state
         self.since_ms = self._clock.now_ms()
 
-    def _note_subscribed_topics(self) -> None:
+    def _update_subscribed_topics(self) -> None:
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
             self.subscribed_topics = None
         elif not len(self.roster):

@@ -37,15 +37,19 @@ class ConsumerGroup(ConsumerProtocolGroup):
         # Assigned, or being given up: no partition is ever in here twice.
         self._owners: dict[TopicPartition, str] = {}
         # By pattern, what the member may see that last reported of those who subscribe by it.
-        # As in Kafka they share it. Not kept: until one reports after a restart, all topics.
+        # As in Kafka they share it. Not stored: until one reports after a restart, all topics.
         self.sees: dict[str, Sees] = {}
 
     def reported(self, pattern: str, sees: Sees) -> bool:
-        """Notes what a subscriber by `pattern` may see; whether that was not known before."""
+        """Records what a subscriber by `pattern` may see; True if nothing was recorded before."""
         is_new = pattern not in self.sees
         if is_new:
-            used = {each.subscription.topic_regex for each in self.members.values()}
-            self.sees = {each: known for each, known in self.sees.items() if each in used}
+            used = {member.subscription.topic_regex for member in self.members.values()}
+            self.sees = {
+                subscribed: visible
+                for subscribed, visible in self.sees.items()
+                if subscribed in used
+            }
         self.sees[pattern] = sees
         return is_new
 
@@ -57,7 +61,7 @@ class ConsumerGroup(ConsumerProtocolGroup):
             return State.EMPTY
         if self.epoch > self.target_epoch:
             return State.ASSIGNING
-        if all(each.current.is_at(self.target_epoch) for each in self.members.values()):
+        if all(member.current.is_at(self.target_epoch) for member in self.members.values()):
             return State.STABLE
         return State.RECONCILING
 
@@ -71,9 +75,9 @@ class ConsumerGroup(ConsumerProtocolGroup):
     def preferred_assignor(self, members: Iterable[Member] | None = None) -> str:
         """The one that most members ask for."""
         votes = Counter(
-            each.subscription.assignor
-            for each in (self.members.values() if members is None else members)
-            if each.subscription.assignor
+            member.subscription.assignor
+            for member in (self.members.values() if members is None else members)
+            if member.subscription.assignor
         )
         # Ties go by name, so that the choice does not depend on the order of members.
         return min(votes, key=lambda name: (-votes[name], name), default=DEFAULT_ASSIGNOR)
@@ -117,9 +121,9 @@ class ConsumerGroup(ConsumerProtocolGroup):
 
     def is_subscribed_to(self, topic: str, matches: MatchesPattern) -> bool:
         return any(
-            topic in each.subscription.topic_names
-            or (each.subscription.topic_regex and matches(each.subscription.topic_regex, topic))
-            for each in self.members.values()
+            topic in member.subscription.topic_names
+            or (member.subscription.topic_regex and matches(member.subscription.topic_regex, topic))
+            for member in self.members.values()
         )
 
     def offsets_age_from(self) -> Callable[[CommittedOffset], int]:

@@ -1,4 +1,4 @@
-"""KIP-848 at work: heartbeats become changes, changes become durable, members that fall silent go.
+"""Heartbeats of KIP-848 groups: they become durable changes; members that fall silent are removed.
 
 A heartbeat that changes nothing takes no lock and is answered at once.
 """
@@ -87,7 +87,7 @@ class ConsumerGroupHeartbeats(ConsumerProtocol[ConsumerGroup, Change]):
             if pattern is None and member is not None:
                 pattern = member.subscription.topic_regex
             if pattern and group.reported(pattern, sees):
-                group.seen_topics_version = -1  # its topics are looked at anew
+                group.seen_topics_version = -1  # its topics are resolved again
 
         def plan() -> Change:
             self._refuse_if_full(group, request)

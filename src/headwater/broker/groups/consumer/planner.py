@@ -1,4 +1,4 @@
-"""What a heartbeat changes in a KIP-848 group: records and an answer, computed from the state.
+"""The planner of KIP-848 changes: from a heartbeat and the state to records and an answer.
 
 Nothing here changes the group; `heartbeats` stores the records and replays them. A
 heartbeat that brings nothing new costs O(1) and has no records.
@@ -44,7 +44,7 @@ class ChangePlanner:
         topics_may_have_changed: bool,
         now_ms: int,
     ) -> Change:
-        """A member joins, or tells what it owns and wants.
+        """A member joins, or reports what it owns and wants.
 
         1. Its subscription is updated; a change of what the group reads is a new group epoch.
         2. A new group epoch has a new target assignment.
@@ -113,7 +113,7 @@ class ChangePlanner:
 
     def removal(self, group: ConsumerGroup, member: Member) -> Change:
         """A member leaves for good, or is fenced: the others share what it had."""
-        remaining = [each for each in group.members.values() if each is not member]
+        remaining = [other for other in group.members.values() if other is not member]
         return Change(
             member.member_id,
             member.current,
@@ -128,7 +128,7 @@ class ChangePlanner:
 
     @staticmethod
     def leave_for_a_while(group: ConsumerGroup, member: Member) -> Change:
-        """A static member stops and keeps its partitions until its session is over (KIP-848)."""
+        """A static member stops and retains its partitions until its session is over (KIP-848)."""
         away = replace(member.current, epoch=LEAVING_FOR_A_WHILE_EPOCH, revoking=NOTHING)
         return Change(
             member.member_id,
@@ -137,15 +137,19 @@ class ChangePlanner:
         )
 
     def _topics_hash(self, group: ConsumerGroup, members: Iterable[Member]) -> int:
-        resolved = self._subscriptions.resolve((each.subscription for each in members), group.sees)
+        resolved = self._subscriptions.resolve(
+            (member.subscription for member in members), group.sees
+        )
         return topics_hash(topic for topics in resolved for topic in topics)
 
     def _assign(
         self, group: ConsumerGroup, members: list[Member], replaced_id: str | None
     ) -> dict[str, Assignment]:
-        resolved = self._subscriptions.resolve((each.subscription for each in members), group.sees)
+        resolved = self._subscriptions.resolve(
+            (member.subscription for member in members), group.sees
+        )
         distinct: set[Topic] = {topic for topics in resolved for topic in topics}
-        partition_counts = {each.topic_id: each.partition_count for each in sorted(distinct)}
+        partition_counts = {topic.topic_id: topic.partition_count for topic in sorted(distinct)}
         replaced_target = group.targets.get(replaced_id or "", NOTHING)
         subscribers = {
             member.member_id: Subscriber(
@@ -162,9 +166,9 @@ def _reported(request: ConsumerGroupHeartbeatRequest) -> Assignment | None:
     if request.topic_partitions is None:
         return None
     return frozenset(
-        TopicPartition(each.topic_id, partition)
-        for each in request.topic_partitions
-        for partition in each.partitions
+        TopicPartition(topic_partition.topic_id, partition)
+        for topic_partition in request.topic_partitions
+        for partition in topic_partition.partitions
     )
 
 
@@ -184,8 +188,8 @@ def _find(
                     ErrorCode.UNRELEASED_INSTANCE_ID,
                     f"instance id {request.instance_id} is owned by member {holder.member_id}",
                 )
-            anew = replace(holder.current, epoch=JOINING_EPOCH, previous_epoch=JOINING_EPOCH)
-            return replace(holder, member_id=request.member_id, current=anew), holder.member_id
+            rejoined = replace(holder.current, epoch=JOINING_EPOCH, previous_epoch=JOINING_EPOCH)
+            return replace(holder, member_id=request.member_id, current=rejoined), holder.member_id
         member = holder
     if member is None:
         if not is_joining:
@@ -253,7 +257,7 @@ def _with(group: ConsumerGroup, updated: Member, replaced_id: str | None) -> lis
 
 
 def _is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
-    """A member that is not sure what the broker knows sends everything."""
+    """A member that is not sure of the broker's state sends all fields."""
     return (
         request.rebalance_timeout_ms >= 0
         and (

@@ -1,4 +1,4 @@
-"""How a member of a KIP-848 group gets from what it owns to what it should own.
+"""The reconciliation of a KIP-848 member: from the partitions it owns to its target assignment.
 
                      ┌──────── nothing to give up, all it should get is free ────────┐
                      │                                                               ▼
@@ -29,8 +29,8 @@ def reconcile(
 ) -> CurrentAssignment:
     """The member's next step towards the target; equal to `current` when there is none now.
 
-    `reported` is what the member says it owns, None when the heartbeat did not say.
-    `is_taken` tells whether another member owns or is still giving up a partition.
+    `reported` is what the member reports to own, None when the heartbeat has no such field.
+    `is_taken`: whether another member owns or is still giving up a partition.
     """
     if current.is_at(target_epoch):
         return current
@@ -40,25 +40,25 @@ def reconcile(
             return current
         # Everything is given up: it has reached the epoch that asked for it.
         epoch += 1
-    keeps = current.assigned & target
-    gives_up = current.assigned - keeps
-    if gives_up and _still_owns(gives_up, reported):
+    retained = current.assigned & target
+    revoked = current.assigned - retained
+    if revoked and _still_owns(revoked, reported):
         return replace(
             current.at_epoch(epoch),
             state=MemberState.UNREVOKED_PARTITIONS,
-            assigned=keeps,
-            revoking=gives_up,
+            assigned=retained,
+            revoking=revoked,
         )
-    wanted = target - keeps
-    gets = frozenset(partition for partition in wanted if not is_taken(partition))
+    wanted = target - retained
+    granted = frozenset(partition for partition in wanted if not is_taken(partition))
     return replace(
         current.at_epoch(target_epoch),
-        state=MemberState.STABLE if gets == wanted else MemberState.UNRELEASED_PARTITIONS,
-        assigned=keeps | gets,
+        state=MemberState.STABLE if granted == wanted else MemberState.UNRELEASED_PARTITIONS,
+        assigned=retained | granted,
         revoking=NOTHING,
     )
 
 
 def _still_owns(partitions: Assignment, reported: Assignment | None) -> bool:
-    # A heartbeat without partitions says "as before": no acknowledgement.
+    # A heartbeat without partitions means "as before": no acknowledgement.
     return reported is None or bool(partitions & reported)

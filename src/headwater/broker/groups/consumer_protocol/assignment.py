@@ -34,7 +34,7 @@ def read_assignment(
     ],
 ) -> Assignment:
     return frozenset(
-        TopicPartition(each.topic_id, partition)
-        for each in topic_partitions
-        for partition in each.partitions
+        TopicPartition(topic_partition.topic_id, partition)
+        for topic_partition in topic_partitions
+        for partition in topic_partition.partitions
     )

@@ -1,7 +1,7 @@
-"""Who should read which partition: the server-side assignors of KIP-848, and that of KIP-932.
+"""Assignors: who should read which partition (KIP-848: uniform, range; KIP-932: simple).
 
 An assignor is a function of the members and the partition counts alone, and it is deterministic.
-Every partition of a topic that somebody subscribes to goes to exactly one of its subscribers; in a
+Every partition of a topic with subscribers goes to exactly one of its subscribers; in a
 share group, to at least one.
 """
 
@@ -45,11 +45,11 @@ def range_(
     ordered = _in_order(members)
     assigned: dict[str, list[TopicPartition]] = {member_id: [] for member_id in members}
     for topic_id, partition_count in partition_counts.items():
-        readers = [each for each in ordered if topic_id in members[each].topic_ids]
+        readers = [member_id for member_id in ordered if topic_id in members[member_id].topic_ids]
         start = 0
         for index, member_id in enumerate(readers):
-            each, rest = divmod(partition_count, len(readers))
-            end = start + each + (index < rest)
+            share, rest = divmod(partition_count, len(readers))
+            end = start + share + (index < rest)
             assigned[member_id] += [TopicPartition(topic_id, p) for p in range(start, end)]
             start = end
     return {member_id: frozenset(partitions) for member_id, partitions in assigned.items()}
@@ -59,28 +59,28 @@ def uniform(
     members: Mapping[str, Subscriber], partition_counts: Mapping[UUID, int]
 ) -> dict[str, Assignment]:
     """As many partitions for each as for the others, and as few of them moved as that allows."""
-    kept: dict[str, list[TopicPartition]] = {}
+    retained: dict[str, list[TopicPartition]] = {}
     taken: set[TopicPartition] = set()
     for member_id, member in members.items():
         mine = [
-            each
-            for each in sorted(member.target - taken)
-            if each.topic_id in member.topic_ids
-            and each.partition < partition_counts.get(each.topic_id, 0)
+            partition
+            for partition in sorted(member.target - taken)
+            if partition.topic_id in member.topic_ids
+            and partition.partition < partition_counts.get(partition.topic_id, 0)
         ]
         taken.update(mine)
-        kept[member_id] = mine
+        retained[member_id] = mine
     free = [
-        each
+        candidate
         for topic_id, partition_count in partition_counts.items()
         for p in range(partition_count)
-        if (each := TopicPartition(topic_id, p)) not in taken
+        if (candidate := TopicPartition(topic_id, p)) not in taken
     ]
     if len({member.topic_ids for member in members.values()}) <= 1:
-        _level_alike(kept, free)
+        _level_alike(retained, free)
     else:
-        _level_different(members, kept, free)
-    return {member_id: frozenset(partitions) for member_id, partitions in kept.items()}
+        _level_different(members, retained, free)
+    return {member_id: frozenset(partitions) for member_id, partitions in retained.items()}
 
 
 def simple(
@@ -114,20 +114,23 @@ def _share(
         for p in range(count)
     ]
     if len(partitions) >= len(readers):
-        kept: dict[str, list[TopicPartition]] = {}
+        retained: dict[str, list[TopicPartition]] = {}
         free = set(partitions)
         for member_id in sorted(readers):
-            kept[member_id] = sorted(readers[member_id].target & free)
-            free.difference_update(kept[member_id])
-        _level_alike(kept, sorted(free))
-        for member_id, mine in kept.items():
+            retained[member_id] = sorted(readers[member_id].target & free)
+            free.difference_update(retained[member_id])
+        _level_alike(retained, sorted(free))
+        for member_id, mine in retained.items():
             assigned[member_id] += mine
     elif partitions:
         # The other way round: to each partition some readers.
-        shared: dict[TopicPartition, list[str]] = {each: [] for each in partitions}
+        shared: dict[TopicPartition, list[str]] = {partition: [] for partition in partitions}
         idle: list[str] = []
         for member_id in sorted(readers):
-            had = min((each for each in readers[member_id].target if each in shared), default=None)
+            had = min(
+                (partition for partition in readers[member_id].target if partition in shared),
+                default=None,
+            )
             (idle if had is None else shared[had]).append(member_id)
         _level_alike(shared, idle)
         for partition, member_ids in shared.items():
@@ -139,16 +142,18 @@ K = TypeVar("K", str, TopicPartition)
 V = TypeVar("V", str, TopicPartition)
 
 
-def _level_alike(kept: dict[K, list[V]], free: list[V]) -> None:
-    """All subscribe to the same topics: everyone has a quota. O(partitions + members·log)."""
-    if not kept:
+def _level_alike(retained: dict[K, list[V]], free: list[V]) -> None:
+    """All subscribe to the same topics: every member has a quota. O(partitions + members·log)."""
+    if not retained:
         return
-    total = len(free) + sum(map(len, kept.values()))
-    quota, extra = divmod(total, len(kept))
+    total = len(free) + sum(map(len, retained.values()))
+    quota, extra = divmod(total, len(retained))
     # Those who have most get what cannot be divided, so that fewest partitions move.
     room: list[tuple[list[V], int]] = []
-    for rank, member_id in enumerate(sorted(kept, key=lambda each: (-len(kept[each]), each))):
-        mine = kept[member_id]
+    for rank, member_id in enumerate(
+        sorted(retained, key=lambda candidate: (-len(retained[candidate]), candidate))
+    ):
+        mine = retained[member_id]
         limit = quota + (rank < extra)
         free += mine[limit:]
         del mine[limit:]
@@ -160,7 +165,7 @@ def _level_alike(kept: dict[K, list[V]], free: list[V]) -> None:
 
 def _level_different(
     members: Mapping[str, Subscriber],
-    kept: dict[str, list[TopicPartition]],
+    retained: dict[str, list[TopicPartition]],
     free: list[TopicPartition],
 ) -> None:
     """Subscriptions differ: fill from the emptiest, then move while that makes it more even."""
@@ -170,23 +175,25 @@ def _level_different(
             readers[topic_id].append(member_id)
 
     def load(member_id: str) -> int:
-        return len(kept[member_id])
+        return len(retained[member_id])
 
     # Topics with few readers first: they have the least choice.
-    for partition in sorted(free, key=lambda each: (len(readers[each.topic_id]), each)):
+    for partition in sorted(
+        free, key=lambda candidate: (len(readers[candidate.topic_id]), candidate)
+    ):
         if readers[partition.topic_id]:
-            kept[min(readers[partition.topic_id], key=load)].append(partition)
+            retained[min(readers[partition.topic_id], key=load)].append(partition)
 
     # Each move makes the sum of the squared loads smaller, so this ends.
     moved = True
     while moved:
         moved = False
         for member_id in sorted(members, key=load, reverse=True):
-            for partition in list(kept[member_id]):
+            for partition in list(retained[member_id]):
                 emptiest = min(readers[partition.topic_id], key=load)
                 if load(emptiest) + 1 < load(member_id):
-                    kept[member_id].remove(partition)
-                    kept[emptiest].append(partition)
+                    retained[member_id].remove(partition)
+                    retained[emptiest].append(partition)
                     moved = True
 
 

@@ -1,4 +1,4 @@
-"""How KIP-848 groups and share groups change: planned, stored and replayed under the group's lock.
+"""Changes of KIP-848 and share groups: planned, stored and replayed under the group's lock.
 
 Each change runs in a task of its own: a connection that closes in the middle stops none of it.
 Members that fall silent are fenced.

@@ -1,4 +1,4 @@
-"""What KIP-848 groups and share groups have in common: members, epochs, a target assignment.
+"""The state that KIP-848 and share groups have in common: members, epochs, a target assignment.
 
 A group changes only by `replay`: an operation computes records, the journal stores them, and then
 they are replayed, exactly as they are when the broker starts. So what is in memory is what a
@@ -43,7 +43,7 @@ class State(enum.Enum):
 
 @dataclass(slots=True)
 class Change:
-    """What is to be stored, and what the member is told once it is."""
+    """What is to be stored, and what the member is answered once it is."""
 
     member_id: str
     current: CurrentAssignment

@@ -9,7 +9,7 @@ from headwater.broker.groups.consumer_protocol.assignment import NOTHING, Assign
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a member tells about itself: ConsumerGroupMemberMetadata in the log."""
+    """What a member reports about itself: ConsumerGroupMemberMetadata in the log."""
 
     instance_id: str | None = None
     rack_id: str | None = None
@@ -34,7 +34,7 @@ class MemberState(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class CurrentAssignment:
-    """Where a member is on its way to the target: what ConsumerGroupCurrentMemberAssignment has."""
+    """What a member owns on the way to its target: ConsumerGroupCurrentMemberAssignment."""
 
     epoch: int = 0
     previous_epoch: int = 0
@@ -56,7 +56,7 @@ UNASSIGNED: Final = CurrentAssignment()
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member: what it wants, and how far it has come with what it should have."""
+    """A member: what it subscribes to, and what it has of its target assignment."""
 
     member_id: str
     subscription: Subscription = NO_SUBSCRIPTION

@@ -1,4 +1,4 @@
-"""From what members subscribe to, to the topics that there are."""
+"""Subscriptions: names and patterns of members, resolved to the topics that exist."""
 
 import hashlib
 import logging
@@ -15,7 +15,7 @@ from headwater.errors import ApiError
 
 log = logging.getLogger(__name__)
 
-# Whether somebody may see a topic, by its name.
+# Whether a client may see a topic, by its name.
 Sees = Callable[[str], bool]
 
 
@@ -33,7 +33,7 @@ NO_LIMITS: Mapping[str, Sees] = MappingProxyType({})
 class Subscriptions:
     """Resolves names and patterns against the topics of this moment.
 
-    A pattern never matches an internal topic (`__…`): whoever wants one names it.
+    A pattern never matches an internal topic (`__…`): a member that wants one names it.
     """
 
     def __init__(self, topics: Topics) -> None:
@@ -95,10 +95,10 @@ class Subscriptions:
             return by_pattern[pattern]
 
         resolved = []
-        for each in subscriptions:
-            names = set(each.topic_names)
-            if each.topic_regex:
-                names.update(matching(each.topic_regex))
+        for subscription in subscriptions:
+            names = set(subscription.topic_names)
+            if subscription.topic_regex:
+                names.update(matching(subscription.topic_regex))
             resolved.append([found for name in sorted(names) if (found := topic(name))])
         return resolved
 

@@ -48,7 +48,7 @@ def _invalid(why: str) -> ApiError:
 
 
 def compile_topic_regex(pattern: str) -> Callable[[str], bool]:
-    """A function that tells whether a whole topic name matches.
+    """A function that returns whether a whole topic name matches.
 
     Raises ApiError (INVALID_REGULAR_EXPRESSION) for what is no pattern, cannot be matched in
     linear time or exceeds a limit; so does the function for a name that takes too many states.
@@ -109,7 +109,7 @@ class _States:
             _, branches = argument
             return self._add(
                 None,
-                tuple(self.sequence(each, then, ignore_case=ignore_case) for each in branches),
+                tuple(self.sequence(branch, then, ignore_case=ignore_case) for branch in branches),
             )
         if code is op.SUBPATTERN:
             _, add_flags, del_flags, items = argument
@@ -158,11 +158,13 @@ def _characters(code: Any, argument: Any, *, ignore_case: bool) -> frozenset[str
         elif kind is op.LITERAL:
             chosen.add(chr(value))
         elif kind is op.RANGE:
-            chosen.update(each for each in _ALPHABET if value[0] <= ord(each) <= value[1])
+            chosen.update(
+                character for character in _ALPHABET if value[0] <= ord(character) <= value[1]
+            )
         else:
             chosen |= _CATEGORIES[value]
     if ignore_case:
-        chosen |= {each.swapcase() for each in chosen}
+        chosen |= {character.swapcase() for character in chosen}
     return _ALPHABET - chosen if negated else _ALPHABET & chosen
 
 

@@ -1,4 +1,4 @@
-"""Offsets committed in transactions that have not ended: durable, but neither seen nor dropped."""
+"""Pending offsets: committed in transactions that have not ended; durable, but not visible."""
 
 from collections.abc import Mapping
 from typing import NamedTuple

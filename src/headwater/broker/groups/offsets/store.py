@@ -1,4 +1,4 @@
-"""How far each group has come: the committed offsets, as far as they are durable."""
+"""The store of committed offsets: the durable ones of all groups, in memory."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -11,7 +11,7 @@ from headwater.protocol.primitives import NIL_UUID
 
 
 class CommittedOffset(NamedTuple):
-    """Where a group goes on reading a partition, and what it noted beside that."""
+    """Where a group continues to read a partition, and the metadata of its commit."""
 
     offset: int
     leader_epoch: int = -1
@@ -88,7 +88,7 @@ class OffsetStore:
     """The durable offsets of all groups, and which ones are on their way into the log.
 
     A commit is `under_way` from when it is appended until it is durable. Until then the
-    store shows the offset before it; but whoever deletes a group must also delete what is on its
+    store shows the offset before it; but a deletion of the group must also delete what is on its
     way, or it would come back (`keys` has both).
     """
 
@@ -99,14 +99,14 @@ class OffsetStore:
         self.when_put: Callable[[str, OffsetKey], None] | None = None
 
     def put(self, group_id: str, key: OffsetKey, committed: CommittedOffset) -> None:
-        """Takes the commit in, unless one that lies behind it in the log is known."""
+        """Takes the commit in, unless one with a later position in the log is stored."""
         topics = self._by_group.setdefault(group_id, {})
         partitions = topics.get(key.topic)
         if partitions is None:
             partitions = topics[key.topic] = {}
             self._groups_by_topic.setdefault(key.topic, set()).add(group_id)
-        known = partitions.get(key.partition)
-        if known is None or known.log_offset <= committed.log_offset:
+        existing = partitions.get(key.partition)
+        if existing is None or existing.log_offset <= committed.log_offset:
             partitions[key.partition] = committed
         if self.when_put is not None:
             self.when_put(group_id, key)
@@ -127,7 +127,7 @@ class OffsetStore:
         return self._by_group.get(group_id, {}).get(topic, {}).get(partition)
 
     def of_group(self, group_id: str) -> Iterator[tuple[OffsetKey, CommittedOffset]]:
-        """May be gone through while others commit."""
+        """May be iterated while others commit."""
         for topic, partitions in tuple(self._by_group.get(group_id, {}).items()):
             for partition, committed in tuple(partitions.items()):
                 yield OffsetKey(topic, partition), committed
@@ -167,9 +167,9 @@ class OffsetStore:
         base_ms: Callable[[CommittedOffset], int],
         in_use: Callable[[str], bool],
     ) -> list[OffsetKey]:
-        """The keys that nobody has needed for the retention, counted from `base_ms`.
+        """The keys that were not used for the retention time, counted from `base_ms`.
 
-        A topic that is in use (the group subscribes to it) keeps its offsets however old.
+        A topic that is in use (the group subscribes to it) retains its offsets however old.
         """
         return [
             key

@@ -1,6 +1,6 @@
 """The state of a share group (KIP-932), as its records make it (see `consumer_protocol`).
 
-A member has what the target assigns to it at once: nobody has to give up a partition first,
+A member has what the target assigns to it at once: no other has to give up a partition first,
 because several may read one. Before a partition is assigned it has queue state: where the group
 begins to read it is durable, and `state_topics` says so.
 """
@@ -39,7 +39,7 @@ class ShareGroup(ConsumerProtocolGroup):
     def __init__(self, group_id: str) -> None:
         super().__init__(group_id)
         self.state_topics: Mapping[UUID, StateTopic] = {}
-        # When the last member left, if there is none; 0 if the log does not tell.
+        # When the last member left, if there is none; 0 if the log does not have it.
         self.assigned_at_ms = 0
 
     @property
@@ -87,11 +87,11 @@ class ShareGroup(ConsumerProtocolGroup):
         """
         missing: dict[tuple[UUID, int], int] = {}
         for topic in topics:
-            known = self.state_topics.get(topic.topic_id)
+            existing = self.state_topics.get(topic.topic_id)
             for partition in range(topic.partition_count):
-                if known is None or partition not in known.partitions:
+                if existing is None or partition not in existing.partitions:
                     missing[topic.topic_id, partition] = (
-                        BY_SETTING if known is None else FROM_THE_BEGINNING
+                        BY_SETTING if existing is None else FROM_THE_BEGINNING
                     )
         return missing
 
@@ -104,8 +104,8 @@ class ShareGroup(ConsumerProtocolGroup):
             added[topic_id].append(partition)
         topics = dict(self.state_topics)
         for topic_id, some in added.items():
-            known = topics.get(topic_id, StateTopic(names[topic_id], frozenset()))
-            topics[topic_id] = StateTopic(known.name, known.partitions.union(some))
+            existing = topics.get(topic_id, StateTopic(names[topic_id], frozenset()))
+            topics[topic_id] = StateTopic(existing.name, existing.partitions.union(some))
         return topics
 
     # Records

@@ -1,4 +1,4 @@
-"""KIP-932 at work: members of share groups come, report and go; queue state follows them.
+"""Heartbeats of share groups (KIP-932): members join, report and leave; queue state follows.
 
 A heartbeat that changes nothing takes no lock and is answered at once.
 """
@@ -146,7 +146,7 @@ class ShareGroupHeartbeats(ConsumerProtocol[ShareGroup, ShareChange]):
         def plan() -> ShareChange:
             if not is_used:
                 _refuse_if_not_empty(group)
-            left = {k: each for k, each in group.state_topics.items() if k not in topic_ids}
+            left = {k: topic for k, topic in group.state_topics.items() if k not in topic_ids}
             change = _change_of_state(group, left)
             change.forget = topic_ids
             return change
@@ -189,7 +189,7 @@ class ShareGroupHeartbeats(ConsumerProtocol[ShareGroup, ShareChange]):
             change.initialize = group.without_state(topics)
             if change.initialize:
                 state_topics = group.with_state(
-                    change.initialize, {each.topic_id: each.name for each in topics}
+                    change.initialize, {topic.topic_id: topic.name for topic in topics}
                 )
                 change.records.append(stored.state_record(group.group_id, state_topics))
 
@@ -219,7 +219,7 @@ class ShareGroupHeartbeats(ConsumerProtocol[ShareGroup, ShareChange]):
 
     def _removal(self, group: ShareGroup, member: Member) -> ShareChange:
         """A member leaves, or is fenced: the next heartbeat shares out what it had."""
-        remaining = [each for each in group.members.values() if each is not member]
+        remaining = [other for other in group.members.values() if other is not member]
         epoch = group.epoch + 1
         change = ShareChange(member.member_id, member.current, removed_id=member.member_id)
         change.records = [
@@ -227,7 +227,8 @@ class ShareGroupHeartbeats(ConsumerProtocol[ShareGroup, ShareChange]):
             stored.epoch_record(group.group_id, epoch, topics_hash(self._topics(remaining))),
         ]
         if not remaining:
-            # Nobody has anything: also an assignment, and it says since when the group is empty.
+            # No member has a partition: this is an assignment too, and dates since when the group
+            # is empty.
             now_ms = self._clock.now_ms()
             change.records.append(stored.target_epoch_record(group.group_id, epoch, now_ms))
         return change
@@ -256,11 +257,11 @@ class ShareGroupHeartbeats(ConsumerProtocol[ShareGroup, ShareChange]):
 
     def _topics(self, members: Iterable[Member]) -> list[Topic]:
         """What the members subscribe to, as far as it exists."""
-        resolved = self._subscriptions.resolve(each.subscription for each in members)
+        resolved = self._subscriptions.resolve(member.subscription for member in members)
         return sorted({topic for topics in resolved for topic in topics})
 
     def _assign(self, group: ShareGroup, members: list[Member]) -> dict[str, Assignment]:
-        resolved = self._subscriptions.resolve(each.subscription for each in members)
+        resolved = self._subscriptions.resolve(member.subscription for member in members)
         distinct = {topic for topics in resolved for topic in topics}
         return simple(
             {
@@ -271,7 +272,7 @@ class ShareGroupHeartbeats(ConsumerProtocol[ShareGroup, ShareChange]):
                 )
                 for member, topics in zip(members, resolved, strict=True)
             },
-            {each.topic_id: each.partition_count for each in sorted(distinct)},
+            {topic.topic_id: topic.partition_count for topic in sorted(distinct)},
         )
 
     def _refuse_if_full(self, group: ShareGroup, member_id: str) -> None:

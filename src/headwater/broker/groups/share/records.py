@@ -104,8 +104,10 @@ def state_record(group_id: str, topics: StateTopics) -> Record:
 
 def read_state_topics(value: m.ShareGroupStatePartitionMetadataValue) -> dict[UUID, StateTopic]:
     return {
-        each.topic_id: StateTopic(each.topic_name, frozenset(each.partitions))
-        for each in value.initialized_topics
+        initialized_topic.topic_id: StateTopic(
+            initialized_topic.topic_name, frozenset(initialized_topic.partitions)
+        )
+        for initialized_topic in value.initialized_topics
     }
 
 
