@@ -160,7 +160,7 @@ class Broker:
         self._background.start(self._every(1.0, self.store.probe))
         self._background.start(self._every(1.0, self.transactions.abort_timed_out))
         self._background.start(self._every(ID_EXPIRY_S, self.transactions.expire_ids))
-        self._background.start(self._every(MEASURE_S, self.lag_alerts.look))
+        self._background.start(self._every(MEASURE_S, self.lag_alerts.run_round))
         self._background.start(self.lag_alerts.post())
 
     async def close(self) -> None:

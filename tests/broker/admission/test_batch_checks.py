@@ -291,16 +291,16 @@ def slow_decompression(monkeypatch):
     gate.is_open.set()
 
 
-def looks(monkeypatch) -> list[int]:
-    """Grows with every look at a request."""
+def checks(monkeypatch) -> list[int]:
+    """Grows with every check of a request."""
     seen: list[int] = []
-    look = batch_checks.BatchChecks.look
+    check = batch_checks.BatchChecks.check
 
     def counted(self, request, context):
         seen.append(context.correlation_id)
-        return look(self, request, context)
+        return check(self, request, context)
 
-    monkeypatch.setattr(batch_checks.BatchChecks, "look", counted)
+    monkeypatch.setattr(batch_checks.BatchChecks, "check", counted)
     return seen
 
 
@@ -314,7 +314,7 @@ def until(condition) -> None:
 def test_a_request_that_looks_again_starts_no_further_scan(
     client, topic, slow_decompression, monkeypatch
 ):
-    seen = looks(monkeypatch)
+    seen = checks(monkeypatch)
     keys = [b"key %d" % number for number in range(5000)]
     client.send(produce_request(topic, batch_of_keys(*keys, codec=compression.LZ4)), 9)
     until(lambda: len(seen) > 10)
@@ -325,7 +325,7 @@ def test_a_request_that_looks_again_starts_no_further_scan(
 
 def test_an_outcome_counts_for_its_own_request_only(client, topic, slow_decompression, monkeypatch):
     """The second request has its batch at the same index, and none of its records has a key."""
-    seen = looks(monkeypatch)
+    seen = checks(monkeypatch)
     keys = [b"key %d" % number for number in range(5000)]
     client.send(produce_request(topic, batch_of_keys(*keys, codec=compression.LZ4)), 9)
     client.send(produce_request(topic, batch_of_keys(*[None] * 5000, codec=compression.LZ4)), 9)

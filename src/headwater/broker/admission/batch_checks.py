@@ -1,10 +1,10 @@
 """Checks that batches hold the records that their headers claim, without blocking the loop.
 
 Checked are compressed batches, whose size does not bound how many records they can hold, and
-batches for compacted topics, whose records need keys. (Kafka's LogValidator does the same.) Of an
-uncompressed batch for another topic its size is enough: see `produce.py`.
+batches for compacted topics, whose records need keys. (Kafka's LogValidator does the same.) For an
+uncompressed batch of another topic its size is enough: see `produce.py`.
 
-A request that is quick to look into is looked into at once. Another one is held (`Held`): a reading
+A request that is quick to check is checked at once. Another one is held (`Held`): a reading
 thread decompresses one batch after the other, the loop walks over some records at a time, and then
 the request begins again and finds its outcome. Requests of one connection do not overtake each
 other, so the batches of a producer stay in order.
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from headwater.broker.broker import Broker
 
 SLICE_RECORDS = 5000
-KEY_COST = 5  # a record whose key is looked at counts as so many others
+KEY_COST = 5  # a record whose key is checked counts as so many others
 QUICK_RECORDS = 5000
 QUICK_BYTES = 256 << 10  # decompressed
 QUICK_BLOCKS = 256
@@ -92,11 +92,11 @@ class BatchChecks:
     def __init__(self, broker: "Broker", max_bytes: int) -> None:
         self._broker = broker
         self._room = _Room(max_bytes)
-        # For what is looked into at once: fresh pages would take longer than to decompress it.
+        # For what is checked at once: fresh pages would take longer than to decompress it.
         self._scratch = memoryview(bytearray(QUICK_BYTES + 1))
-        self._background = Background("looking into a batch")
+        self._background = Background("the check of a batch")
 
-    def look(self, request: ProduceRequest, context: RequestContext) -> Outcomes:
+    def check(self, request: ProduceRequest, context: RequestContext) -> Outcomes:
         """The outcomes of the batches that need a check. Raises Held until they are complete."""
         batches = dict(self._to_check(request, context))
         check = context.pending_check
@@ -106,11 +106,11 @@ class BatchChecks:
         if not batches:
             return {}
         if check is None:
-            outcomes = _look_quickly(batches, self._scratch)
+            outcomes = _check_at_once(batches, self._scratch)
             if outcomes is not None:
                 return outcomes
             check = context.pending_check = BatchCheck(context.connection, batches)
-            check.done = self._background.start(self._look_slowly(check))
+            check.done = self._background.start(self._check_in_background(check))
         assert check.done is not None
         if not check.done.done():
             raise Held(check.done)
@@ -145,16 +145,16 @@ class BatchChecks:
                 ):
                     yield (topic_at, at), _Batch(batch, needs_keys)
 
-    async def _look_slowly(self, check: BatchCheck) -> None:
+    async def _check_in_background(self, check: BatchCheck) -> None:
         for index, batch in check.batches.items():
             if check.is_abandoned:
                 return
             try:
-                check.outcomes[index] = await self._look_into(check, batch)
+                check.outcomes[index] = await self._check_batch(check, batch)
             except MalformedMessage as error:
                 check.outcomes[index] = error
 
-    async def _look_into(self, check: BatchCheck, batch: _Batch) -> Sequence[int]:
+    async def _check_batch(self, check: BatchCheck, batch: _Batch) -> Sequence[int]:
         header = records.read_header(batch.data)
         size_bytes = COPIES * await self._bound(header, batch.data)
         await self._room.take(size_bytes)
@@ -208,7 +208,7 @@ class _Room:
         return not self._taken_bytes or self._taken_bytes + size_bytes <= self._limit_bytes
 
 
-def _look_quickly(batches: dict[BatchIndex, _Batch], scratch: memoryview) -> Outcomes | None:
+def _check_at_once(batches: dict[BatchIndex, _Batch], scratch: memoryview) -> Outcomes | None:
     """None: it would take too long."""
     headers = {index: records.read_header(batch.data) for index, batch in batches.items()}
     cost = sum(

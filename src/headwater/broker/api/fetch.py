@@ -296,7 +296,7 @@ async def _wait(work: _Fetch) -> None:
         partitions.append(partition)
         _waiters(work, partition).add(wake)
         if _readable_end(work, partition) > fetched.wanted.fetch_offset and key not in work.found:
-            wake(1)  # it came since we looked; how much of it does not matter
+            wake(1)  # it came since the last look; how much of it does not matter
     _let_go(work)
     timer = loop.call_later(work.request.max_wait_ms / 1000, wake, work.request.min_bytes)
     try:

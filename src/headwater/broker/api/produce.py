@@ -82,7 +82,7 @@ def produce(
 ) -> "asyncio.Future[Answer]":
     if broker.overload.is_any:
         _hold_back(broker, request, context)
-    outcomes = broker.batch_checks.look(request, context)
+    outcomes = broker.batch_checks.check(request, context)
     if broker.quotas.is_any:
         broker.quotas.charge_bytes(context, PRODUCER_BYTES, _size_bytes(request))
     response = ProduceResponse()

@@ -29,7 +29,7 @@ from headwater.log.settings import (
 from headwater.log.store import LogStore
 from headwater.protocol.records import INT64_MAX
 
-DOCUMENTS: Final = "group"  # the kind of our documents in the catalog
+DOCUMENTS: Final = "group"  # the kind of these documents in the catalog
 _DAY_MS: Final = 86_400_000
 # ISO 8601 as Java's Duration reads it; the sign is left out because none may be negative.
 _DURATION: Final = re.compile(

@@ -52,7 +52,7 @@ class LagAlerts:
         self._posts: asyncio.Queue[list[dict[str, Any]]] = asyncio.Queue(MAX_POSTS_WAITING)
         self.posts_failed = 0
 
-    async def look(self) -> None:
+    async def run_round(self) -> None:
         """One round: measures, and reports what has changed."""
         await self._meter.measure()
         states: dict[tuple[str, str, int], str] = {}

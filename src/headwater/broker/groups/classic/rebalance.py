@@ -276,7 +276,7 @@ class Rebalance:
 
     def _session_expired(self, member: Member) -> None:
         if not member.is_new and (member.join is not None or member.sync is not None):
-            return  # it waits for us, not we for it; the answer begins a new session
+            return  # it waits for the coordinator; the answer begins a new session
         logger.info("group %s: session of %s is over", self.group_id, member.member_id)
         self._drop(member)
         if self.state is State.PREPARING_REBALANCE:
