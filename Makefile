@@ -15,7 +15,7 @@ run: $(VENV)/.run $(VENV)/.classes $(VENDOR)/htmx.min.js  ## the demo
 
 # In two processes: most tests wait for a disk, a client or a child more than they compute.
 # What holds the broker to a time under load comes afterwards, by itself.
-TIMED := tests/broker/test_backpressure.py
+TIMED := tests/broker/network/test_backpressure.py
 
 test: system $(VENV)/.dev $(VENDOR)/htmx.min.js lint  ## everything
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(TIMED:%=--ignore=%)

@@ -1,4 +1,4 @@
-"""Archived records over the wire: an ordinary consumer notices nothing, or is told to try again."""
+"""Archived records over the wire: a consumer notices nothing, or gets a retriable error."""
 
 import asyncio
 import time
@@ -181,7 +181,7 @@ def test_aborted_transactions_are_told_from_the_archive(broker, wire):
 
     def aborted() -> dict[int, set[int]]:
         """First offsets of aborted transactions, by the offset asked for."""
-        told: dict[int, set[int]] = {}
+        reported: dict[int, set[int]] = {}
         offset = 0
         while offset < 80:
             answer = wire.fetch(
@@ -192,13 +192,13 @@ def test_aborted_transactions_are_told_from_the_archive(broker, wire):
             if answer.records:
                 read = records_in(answer.records)
                 upto = read[-1].offset
-                told[offset] = {
-                    each.first_offset
-                    for each in answer.aborted_transactions or ()
-                    if each.first_offset <= upto
+                reported[offset] = {
+                    transaction.first_offset
+                    for transaction in answer.aborted_transactions or ()
+                    if transaction.first_offset <= upto
                 }
                 offset = upto + 1
-        return told
+        return reported
 
     before = set().union(*aborted().values())
     assert before == {2 * number for number in range(0, 40, 4)}
@@ -241,7 +241,7 @@ def test_log_dirs_tell_of_both_places(broker, wire, tmp_path):
     partition = partition_of(broker, "t")
     assert topic.partitions[0].partition_size == sum(e.size_bytes for e in partition.archived)
     assert topic.partitions[0].offset_lag == RECORDS - partition.local_start_offset
-    here = {each.name: each.partitions[0].partition_size for each in local.topics}
+    here = {topic.name: topic.partitions[0].partition_size for topic in local.topics}
     assert here["t"] == partition.size_bytes
 
 
@@ -256,7 +256,8 @@ def test_the_metrics_are_documented(broker, wire):
     read_all(wire, "t", max_wait_ms=500)
     with urlopen(f"http://{broker.metrics_address}/metrics") as response:
         families = {
-            each.name: each for each in text_string_to_metric_families(response.read().decode())
+            family.name: family
+            for family in text_string_to_metric_families(response.read().decode())
         }
     page = OPERATIONS.read_text()
     for family in families.values():

@@ -1,4 +1,4 @@
-"""Background: what is started is waited for, or stopped; failures are told."""
+"""Background: what is started is waited for, or stopped; failures are logged."""
 
 import asyncio
 
@@ -52,11 +52,11 @@ def test_stop_cancels_and_waits_for_the_end():
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "logged"),
     [(ValueError("odd"), ["counting failed"]), (ApiError(ErrorCode.NOT_CONTROLLER), [])],
 )
 def test_a_failure_is_logged_unless_it_is_an_answer(
-    error: Exception, told: list[str], caplog: pytest.LogCaptureFixture
+    error: Exception, logged: list[str], caplog: pytest.LogCaptureFixture
 ):
     async def scenario() -> None:
         async def fail() -> None:
@@ -68,4 +68,4 @@ def test_a_failure_is_logged_unless_it_is_an_answer(
         await asyncio.sleep(0)
 
     asyncio.run(scenario())
-    assert [each.getMessage() for each in caplog.records] == told
+    assert [record.getMessage() for record in caplog.records] == logged

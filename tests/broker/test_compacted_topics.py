@@ -57,9 +57,9 @@ def consume(broker: InProcessBroker, topic: str) -> list[tuple[int, bytes, bytes
     """Everything from the start to the end, as (offset, key, value)."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "reader"})
     try:
-        place = TopicPartition(topic, 0, 0)
-        consumer.assign([place])
-        _, end = consumer.get_watermark_offsets(place, timeout=20)
+        partition = TopicPartition(topic, 0, 0)
+        consumer.assign([partition])
+        _, end = consumer.get_watermark_offsets(partition, timeout=20)
         found: list[tuple[int, bytes, bytes]] = []
         deadline = time.monotonic() + PATIENCE_S
         while not found or found[-1][0] < end - 1:
@@ -109,7 +109,7 @@ def test_clients_go_on_while_segments_are_replaced(broker: InProcessBroker) -> N
     assert numbers.failures == 0
     found = consume(broker, "table")
     assert {key: value for _, key, value in found} == state
-    assert found[0][0] > 0  # what was in front is gone
+    assert found[0][0] > 0  # what was in front is deleted
     broker.restart(crash=True)
     assert consume(broker, "table") == found
 
@@ -117,15 +117,15 @@ def test_clients_go_on_while_segments_are_replaced(broker: InProcessBroker) -> N
 def test_committed_offsets_survive_compaction(broker: InProcessBroker) -> None:
     assert broker.running is not None
     create_topic(broker, "t")
-    place = TopicPartition("t", 0)
+    partition = TopicPartition("t", 0)
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
     try:
         for number in range(300):
-            place.offset = number
+            partition.offset = number
             deadline = time.monotonic() + PATIENCE_S
             while True:  # the coordinator may still be loading
                 try:
-                    consumer.commit(offsets=[place], asynchronous=False)
+                    consumer.commit(offsets=[partition], asynchronous=False)
                     break
                 except Exception:
                     if time.monotonic() > deadline:

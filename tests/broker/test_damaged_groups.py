@@ -1,4 +1,4 @@
-"""Damage in `__consumer_offsets` costs what it hit, and is told; nothing else."""
+"""Damage in `__consumer_offsets` costs what it hit, and is reported; nothing else."""
 
 import asyncio
 import os
@@ -7,8 +7,8 @@ import pytest
 
 from headwater.broker.api import load_all
 from headwater.broker.broker import OFFSETS_PARTITIONS, OFFSETS_TOPIC, Broker, BrokerOptions
-from headwater.broker.groups.offsets import CommittedOffset, OffsetKey
-from headwater.broker.groups.records import partition_for
+from headwater.broker.groups.offsets.store import CommittedOffset, OffsetKey
+from headwater.broker.internal_topics.records import partition_for
 from headwater.clock import SystemClock
 from headwater.log.data_directory import CLEAN_SHUTDOWN
 from headwater.log.store import LogStore
@@ -26,7 +26,7 @@ async def opened(path: str) -> Broker:
     async with asyncio.timeout(20):
         while True:
             try:
-                broker.groups.verify_ready()
+                broker.groups.registry.verify_ready()
             except ApiError:
                 await asyncio.sleep(0.005)
             else:
@@ -34,7 +34,7 @@ async def opened(path: str) -> Broker:
 
 
 async def commit(broker: Broker, group_id: str, offset: int) -> None:
-    await broker.groups.commit(
+    await broker.groups.offsets.commit(
         group_id,
         [(KEY, CommittedOffset(offset, committed_at_ms=broker.clock.now_ms()))],
         member_id="",
@@ -64,7 +64,9 @@ def test_groups_load_beside_a_damaged_batch(tmp_path, caplog, at: int):
 
     async def look() -> list[int]:
         broker = await opened(path)
-        found = [broker.groups.committed(each, *KEY).offset for each in (damaged, other)]
+        found = [
+            broker.groups.offsets.committed(group_id, *KEY).offset for group_id in (damaged, other)
+        ]
         await commit(broker, damaged, 40)
         await broker.close()
         return found

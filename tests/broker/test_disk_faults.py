@@ -72,7 +72,9 @@ class Faulty:
                 if offset == answer.high_watermark:
                     return found
                 records = wire.records_in(answer.records)
-                found += [(each.offset, each.value) for each in records if each.offset >= offset]
+                found += [
+                    (record.offset, record.value) for record in records if record.offset >= offset
+                ]
 
 
 @pytest.fixture
@@ -154,10 +156,12 @@ def test_producers_wait_readers_go_on_and_nothing_is_lost(faulty, fault):
             FAULTS[fault](faulty.files)
             wait_until(lambda: not faulty.is_ready())
             assert faulty.metric("headwater_storage_failed_partitions") == 1
-            # A producer is told; a reader has all that was acknowledged.
+            # A producer gets the error; a reader has all that was acknowledged.
             answer = client.produce("events", batch_of(bytes(10_000)))
             assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-            acknowledged = {k: v for each in writers for k, v in dict(each.acknowledged).items()}
+            acknowledged = {
+                k: v for writer in writers for k, v in dict(writer.acknowledged).items()
+            }
             stored = dict(faulty.stored("events"))
             assert acknowledged.items() <= stored.items()
 
@@ -173,13 +177,13 @@ def test_producers_wait_readers_go_on_and_nothing_is_lost(faulty, fault):
             assert writer.errors == []
             assert len(writer.acknowledged) == writer.sent
 
-    # Each exactly once, in order, at the offsets that were told; also after the power fails.
-    told = {k: v for each in writers for k, v in each.acknowledged.items()}
-    assert dict(faulty.stored("events")) == told
+    # Each exactly once, in order, at the offsets of the answers; also after the power fails.
+    acknowledged_records = {k: v for writer in writers for k, v in writer.acknowledged.items()}
+    assert dict(faulty.stored("events")) == acknowledged_records
     faulty.broker.crash()
     faulty.files.power_cut(random.Random(1))
     faulty.broker.start()
-    assert dict(faulty.stored("events")) == told
+    assert dict(faulty.stored("events")) == acknowledged_records
     for writer in writers:
         in_order = [value for _, value in sorted(writer.acknowledged.items())]
         assert in_order == [b"%d" % number + bytes(200) for number in range(writer.sent)]
@@ -198,7 +202,7 @@ def test_the_first_batch_of_a_producer_fails_and_the_second_does_not_overtake(fa
         assert client.produce("events", batches[0]).error_code == ErrorCode.KAFKA_STORAGE_ERROR
         refused = client.produce("events", batches[1])
         assert refused.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-        assert [client.produce("events", each).base_offset for each in batches] == [1, 2]
+        assert [client.produce("events", batch).base_offset for batch in batches] == [1, 2]
     assert [value for _, value in faulty.stored("events")] == [b"-", b"0", b"1"]
 
 
@@ -212,7 +216,7 @@ def test_ready_again_without_a_producer(faulty):
     wait_until(lambda: not faulty.is_ready())
     before = faulty.metric("headwater_disk_free_bytes")
     wait_until(lambda: faulty.metric("headwater_disk_free_bytes") <= 5000 or before <= 5000)
-    assert not faulty.is_ready()  # nobody writes, and still there is no room
+    assert not faulty.is_ready()  # no producer writes, and still there is no room
     faulty.files.repair()
     wait_until(faulty.is_ready)
     assert [value for _, value in faulty.stored("events")] == [b"before"]
@@ -285,13 +289,13 @@ def test_clients_delete_on_a_full_disk(tmp_path):
         faulty.files.room_bytes = 0
         admin = AdminClient({"bootstrap.servers": faulty.address})
         deleted = admin.delete_records([TopicPartition("cut", 0, 1)])
-        assert [each.result(60).low_watermark for each in deleted.values()] == [1]
+        assert [deletion.result(60).low_watermark for deletion in deleted.values()] == [1]
         changes = [ConfigEntry("retention.ms", "1000", incremental_operation=AlterConfigOpType.SET)]
         resource = ConfigResource(ResourceType.TOPIC, "shorter", incremental_configs=changes)
-        for each in admin.incremental_alter_configs([resource]).values():
-            each.result(60)
-        for each in admin.delete_topics(["gone"]).values():
-            each.result(60)
+        for config in admin.incremental_alter_configs([resource]).values():
+            config.result(60)
+        for delete_topic in admin.delete_topics(["gone"]).values():
+            delete_topic.result(60)
         assert "gone" not in admin.list_topics(timeout=60).topics
         faulty.files.room_bytes += 3 * ballast.SIZE_BYTES
         wait_until(lambda: held_back.is_there)

@@ -84,7 +84,7 @@ def test_what_all_of_them_remember_is_bounded(sessions, monkeypatch):
     # One more is served, but not remembered.
     third = _of_many(sessions, 10, session_epoch=0)
     assert (third.id, len(third.partitions)) == (0, 10)
-    # One that grows beyond it has to begin anew.
+    # One that grows beyond it has to begin a new session.
     with pytest.raises(ApiError) as refused:
         _of_many(sessions, half + 1, session_id=second.id, session_epoch=1)
     assert refused.value.code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND

@@ -30,7 +30,7 @@ def create_topic(address: str, partitions: int = 1, **configs: Any) -> str:
 
 
 def dotted(config: dict[str, Any]) -> dict[str, Any]:
-    """librdkafka's names of settings; callbacks keep theirs."""
+    """librdkafka's names of settings; callbacks have the same names."""
     return {k if k.endswith("_cb") else k.replace("_", "."): v for k, v in config.items()}
 
 

@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def collected() -> Iterator[None]:
-    """What clients have left is found here, and not in the middle of somebody else's test."""
+    """What clients have left is found here, and not in the middle of another test."""
     yield
     gc.collect()
     gc.collect()  # what the first round has closed

@@ -121,16 +121,19 @@ def test_null_key_value_and_timestamps(run: Run) -> None:
         stamped = await open_.create_topic(message_timestamp_type="LogAppendTime")
         producer = await open_.producer()
         before_ms = int(time.time() * 1000)
-        for each in (topic, stamped):
-            await producer.send_and_wait(each, None, key=b"k", timestamp_ms=AN_HOUR_AGO_MS)
-            await producer.send_and_wait(each, b"", key=None, timestamp_ms=AN_HOUR_AGO_MS + 1)
+        for name in (topic, stamped):
+            await producer.send_and_wait(name, None, key=b"k", timestamp_ms=AN_HOUR_AGO_MS)
+            await producer.send_and_wait(name, b"", key=None, timestamp_ms=AN_HOUR_AGO_MS + 1)
         found = await take(await assigned(await open_.consumer(), topic), 2)
-        assert [(each.key, each.value, each.timestamp, each.timestamp_type) for each in found] == [
+        assert [
+            (message.key, message.value, message.timestamp, message.timestamp_type)
+            for message in found
+        ] == [
             (b"k", None, AN_HOUR_AGO_MS, 0),
             (None, b"", AN_HOUR_AGO_MS + 1, 0),
         ]
         found = await take(await assigned(await open_.consumer(), stamped), 2)
-        assert [each.timestamp_type for each in found] == [1, 1]
+        assert [message.timestamp_type for message in found] == [1, 1]
         assert before_ms <= found[0].timestamp <= int(time.time() * 1000)
 
     run(scenario)
@@ -237,7 +240,7 @@ async def until(condition: Callable[[], bool]) -> None:
 @pytest.mark.parametrize(
     "assignor",
     [RangePartitionAssignor, RoundRobinPartitionAssignor, StickyPartitionAssignor],
-    ids=lambda each: each.name,
+    ids=lambda entry: entry.name,
 )
 def test_members_come_and_go(run: Run, assignor: Any) -> None:
     async def scenario(open_: Clients) -> None:
@@ -246,7 +249,7 @@ def test_members_come_and_go(run: Run, assignor: Any) -> None:
         members = [await open_.consumer(topic, **config)]
 
         def is_shared(*counts: int) -> bool:
-            shares = [[part.partition for part in each.assignment()] for each in members]
+            shares = [[part.partition for part in member.assignment()] for member in members]
             owned = sorted(partition for share in shares for partition in share)
             return owned == list(range(6)) and sorted(map(len, shares)) == sorted(counts)
 
@@ -340,7 +343,7 @@ def test_administration(run: Run) -> None:
 
         reader = await open_.consumer(topic, group_id=group, client_id="the-reader", **FAST)
         await until(lambda: len(reader.assignment()) == 5)
-        assert group in {each[0] for each in await admin.list_consumer_groups()}
+        assert group in {consumer_group[0] for consumer_group in await admin.list_consumer_groups()}
         [response] = await admin.describe_consumer_groups([group])
         described = response.groups[0]
         assert (described[0], described[1], described[2]) == (0, group, "Stable")

@@ -117,7 +117,7 @@ def test_a_deleted_topic_is_deleted_in_s3(tmp_path, settings, s3):
         assert answer.responses[0].error_code == 0
         wait_until(lambda: not broker.running.store.archive.deletions.pending)
         assert not [
-            each for each in s3.bucket_path.glob(f"logs/*/{topic_id}/**/*") if each.is_file()
+            path for path in s3.bucket_path.glob(f"logs/*/{topic_id}/**/*") if path.is_file()
         ]
 
 

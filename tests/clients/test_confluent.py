@@ -62,12 +62,15 @@ def test_compressed_batches_are_not_stored_unpacked(
     broker_address: str, topic: str, codec: str
 ) -> None:
     # 2 MB that compress well fit into a batch only if librdkafka really compresses (KAFKA-18659)
-    # and the broker really keeps what it was sent.
+    # and the broker really stores what it was sent.
     records = [{"value": b"a" * 1000} for _ in range(2000)]
     produce(broker_address, topic, records, compression_type=codec, linger_ms=200)
     seen: list[int] = []
-    told = {"statistics.interval.ms": 20, "stats_cb": lambda text: seen.append(_rxbytes(text))}
-    with consumer(broker_address, **told) as reader:
+    statistics = {
+        "statistics.interval.ms": 20,
+        "stats_cb": lambda text: seen.append(_rxbytes(text)),
+    }
+    with consumer(broker_address, **statistics) as reader:
         reader.assign([TopicPartition(topic, 0, 0)])
         take(reader, 2000)
         end_s = time.monotonic() + 5
@@ -77,7 +80,7 @@ def test_compressed_batches_are_not_stored_unpacked(
 
 
 def _rxbytes(text: str) -> int:
-    return sum(each["rxbytes"] for each in json.loads(text)["brokers"].values())
+    return sum(load["rxbytes"] for load in json.loads(text)["brokers"].values())
 
 
 def test_headers_null_key_and_null_value(broker_address: str, topic: str) -> None:
@@ -89,7 +92,7 @@ def test_headers_null_key_and_null_value(broker_address: str, topic: str) -> Non
     ]
     produce(broker_address, topic, records)
     found = read(broker_address, topic, 3)
-    assert [(each.key(), each.value()) for each in found] == [
+    assert [(message.key(), message.value()) for message in found] == [
         (None, None),
         (b"", b""),
         (b"k", None),
@@ -215,7 +218,7 @@ def test_from_start_end_offset_and_the_middle_of_a_batch(broker_address: str, to
     assert values(read(broker_address, topic, 1, OFFSET_BEGINNING)) == [b"v0"]
     for start in (1, 42, 99):
         found = read(broker_address, topic, 100 - start, start)
-        assert [each.offset() for each in found] == list(range(start, 100))
+        assert [message.offset() for message in found] == list(range(start, 100))
     with consumer(broker_address, enable_partition_eof=True) as reader:
         reader.assign([TopicPartition(topic, 0, OFFSET_END)])
         assert reader.poll(WAIT_S).error().code() == KafkaError._PARTITION_EOF
@@ -247,13 +250,13 @@ def test_seek_pause_and_resume(
         reader.seek(TopicPartition(topic, 0, 10))
         reader.seek(TopicPartition(topic, 1, 45))
         found = take(reader, 5)
-        assert [(each.partition(), each.offset()) for each in found] == [
+        assert [(message.partition(), message.offset()) for message in found] == [
             (1, n) for n in range(45, 50)
         ]
         assert reader.poll(0.2) is None
         reader.resume([parts[0]])
         found = take(reader, 40)
-        assert [(each.partition(), each.offset()) for each in found] == [
+        assert [(message.partition(), message.offset()) for message in found] == [
             (0, n) for n in range(10, 50)
         ]
 
@@ -276,7 +279,7 @@ def test_from_a_time(broker_address: str, topic: str) -> None:
 def test_a_fetch_limit_below_the_size_of_a_batch(broker_address: str, topic: str) -> None:
     produce(broker_address, topic, [{"value": bytes(1000)} for _ in range(500)], linger_ms=200)
     found = read(broker_address, topic, 500, max_partition_fetch_bytes=500)
-    assert [each.offset() for each in found] == list(range(500))
+    assert [message.offset() for message in found] == list(range(500))
 
 
 def test_fetch_limits_over_many_partitions_starve_none(broker_address: str) -> None:
@@ -325,7 +328,7 @@ def test_a_fetch_waits_for_its_least_bytes(broker_address: str, topic: str) -> N
         assert reader.poll(0.5) is None
         producer.produce(topic, bytes(12_000))
         producer.flush(WAIT_S)
-        assert [len(each.value()) for each in take(reader, 2)] == [2_000, 12_000]
+        assert [len(message.value()) for message in take(reader, 2)] == [2_000, 12_000]
 
 
 def test_offset_out_of_range_resets_or_tells(broker_address: str, topic: str) -> None:

@@ -177,7 +177,7 @@ def reader(
     request: pytest.FixtureRequest, broker_address: str, topic: str, group: str
 ) -> Iterator[Any]:
     """A member that has read ten records and committed."""
-    produce(broker_address, topic, [{**each, "partition": 0} for each in numbered(10)])
+    produce(broker_address, topic, [{**number, "partition": 0} for number in numbered(10)])
     with consumer(
         broker_address, group_id=group, group_protocol=request.param, client_id="the-reader"
     ) as member:
@@ -193,10 +193,10 @@ def test_groups(
     kind = ConsumerGroupType[request.node.callspec.params["reader"].upper()]
     listed = admin.list_consumer_groups().result(WAIT_S)
     assert listed.errors == []
-    [found] = [each for each in listed.valid if each.group_id == group]
+    [found] = [entry for entry in listed.valid if entry.group_id == group]
     assert (found.state, found.type) == (ConsumerGroupState.STABLE, kind)
     by_type = admin.list_consumer_groups(types={kind}, states={ConsumerGroupState.STABLE})
-    assert group in {each.group_id for each in by_type.result(WAIT_S).valid}
+    assert group in {entry.group_id for entry in by_type.result(WAIT_S).valid}
 
     described = done(admin.describe_consumer_groups([group]))
     assert (described.state, described.type) == (ConsumerGroupState.STABLE, kind)
@@ -223,5 +223,5 @@ def test_offsets_of_groups(admin: AdminClient, topic: str, group: str, reader: A
     assert offsets()[0] == 4
     done(admin.delete_consumer_groups([group]))
     listed = admin.list_consumer_groups().result(WAIT_S).valid
-    assert group not in {each.group_id for each in listed}
+    assert group not in {entry.group_id for entry in listed}
     assert code_of(admin.delete_consumer_groups([group])) == KafkaError.GROUP_ID_NOT_FOUND

@@ -17,8 +17,8 @@ CLASSIC: dict[str, Any] = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 
 ASSIGNORS = ["range", "roundrobin", "cooperative-sticky"]
 PROTOCOLS = [
     *(
-        pytest.param({"partition_assignment_strategy": each, **CLASSIC}, id=each)
-        for each in ASSIGNORS
+        pytest.param({"partition_assignment_strategy": assignor, **CLASSIC}, id=assignor)
+        for assignor in ASSIGNORS
     ),
     pytest.param({"group_protocol": "consumer"}, id="kip-848"),
 ]
@@ -35,7 +35,7 @@ def group() -> str:
 
 
 class Members:
-    """Consumers of one group, polled in turn; what they read is kept."""
+    """Consumers of one group, polled in turn; what they read is stored."""
 
     def __init__(self, address: str, group: str, topic: str, **config: Any) -> None:
         self._open = ExitStack()
@@ -73,7 +73,7 @@ class Members:
                     self.read.append(message)
 
     def shares(self) -> list[list[int]]:
-        return [sorted(part.partition for part in each.assignment()) for each in self.all]
+        return [sorted(part.partition for part in consumer.assignment()) for consumer in self.all]
 
     def is_shared(self, *counts: int) -> bool:
         """Every partition has exactly one owner, and each member has so many."""
@@ -128,7 +128,7 @@ def test_a_cooperative_rebalance_leaves_the_rest_in_place(
         members.poll_until(lambda: members.is_shared(6))
         members.join()
         members.poll_until(lambda: members.is_shared(3, 3))
-        assert [len(each) for each in taken] == [3]
+        assert [len(message) for message in taken] == [3]
 
 
 @pytest.mark.parametrize(
@@ -158,12 +158,12 @@ def test_a_second_member_of_the_same_instance_fences_the_first(
         consumer(broker_address, group_id=group, group_instance_id="i", **CLASSIC) as old,
         consumer(broker_address, group_id=group, group_instance_id="i", **CLASSIC) as new,
     ):
-        for each in (old, new):
-            each.subscribe([topic])
+        for reader in (old, new):
+            reader.subscribe([topic])
             end_s = time.monotonic() + WAIT_S
-            while not each.assignment():
+            while not reader.assignment():
                 assert time.monotonic() < end_s
-                each.poll(0.05)
+                reader.poll(0.05)
         with pytest.raises(KafkaException) as raised:
             end_s = time.monotonic() + WAIT_S
             while time.monotonic() < end_s:
@@ -241,8 +241,8 @@ def test_a_member_that_dies_is_replaced_when_its_session_ends(
 
 @pytest.fixture
 def reader(broker_address: str, topic: str, group: str) -> Iterator[Consumer]:
-    with consumer(broker_address, group_id=group) as each:
-        yield each
+    with consumer(broker_address, group_id=group) as reader:
+        yield reader
 
 
 def test_commits_carry_metadata_and_outlive_the_consumer(
@@ -257,7 +257,7 @@ def test_commits_carry_metadata_and_outlive_the_consumer(
     parts = [TopicPartition(topic, partition) for partition in range(4)]
     with consumer(broker_address, group_id=group) as later:
         found = later.committed(parts, WAIT_S)
-    assert [(each.offset, each.metadata) for each in found] == [
+    assert [(message.offset, message.metadata) for message in found] == [
         (42, "up to here: ü→"),
         (0, None),
         (2**40, None),
@@ -276,14 +276,14 @@ def test_auto_commit_and_stored_offsets(broker_address: str, topic: str, group: 
     produce(broker_address, topic, [{"value": b"x", "partition": 0}] * 10)
     with consumer(
         broker_address, group_id=group, enable_auto_commit=True, enable_auto_offset_store=False
-    ) as each:
-        each.subscribe([topic])
-        each.store_offsets(message=take(each, 10)[3])
-    with consumer(broker_address, group_id=group) as each:
-        [found] = each.committed([TopicPartition(topic, 0)], WAIT_S)
+    ) as reader:
+        reader.subscribe([topic])
+        reader.store_offsets(message=take(reader, 10)[3])
+    with consumer(broker_address, group_id=group) as reader:
+        [found] = reader.committed([TopicPartition(topic, 0)], WAIT_S)
         assert found.offset == 4
-        each.subscribe([topic])
-        assert [message.offset() for message in take(each, 6)] == list(range(4, 10))
+        reader.subscribe([topic])
+        assert [message.offset() for message in take(reader, 6)] == list(range(4, 10))
 
 
 def test_a_commit_from_outside_an_active_group_is_refused(

@@ -74,21 +74,21 @@ def take(consumer: Any, count: int) -> list[Any]:
     deadline_s = time.monotonic() + TIMEOUT_S
     while len(taken) < count:
         assert time.monotonic() < deadline_s, f"only {len(taken)} of {count} records came"
-        taken += [each for each in consumer.poll(0.5) if each.error() is None]
+        taken += [message for message in consumer.poll(0.5) if message.error() is None]
     return taken
 
 
 def test_accept_and_release(broker_address: str) -> None:
     name = queue_with(broker_address, 10)
     with member(broker_address, name) as consumer:
-        for each in take(consumer, 10):
-            kind = AcknowledgeType.ACCEPT if each.offset() < 7 else AcknowledgeType.RELEASE
-            consumer.acknowledge(each, kind)
+        for message in take(consumer, 10):
+            kind = AcknowledgeType.ACCEPT if message.offset() < 7 else AcknowledgeType.RELEASE
+            consumer.acknowledge(message, kind)
         consumer.commit_sync()
         again = take(consumer, 3)
-        assert [each.offset() for each in again] == [7, 8, 9]
-        for each in again:
-            consumer.acknowledge(each, AcknowledgeType.ACCEPT)
+        assert [message.offset() for message in again] == [7, 8, 9]
+        for message in again:
+            consumer.acknowledge(message, AcknowledgeType.ACCEPT)
         consumer.commit_sync()
 
 
@@ -108,9 +108,9 @@ def test_what_a_killed_consumer_held_goes_to_another(broker_address: str) -> Non
     with member(broker_address, name) as consumer:
         again = take(consumer, 10)
         assert time.monotonic() - began_s < 15
-        assert [each.offset() for each in again] == list(range(10))
-        for each in again:
-            consumer.acknowledge(each, AcknowledgeType.ACCEPT)
+        assert [message.offset() for message in again] == list(range(10))
+        for message in again:
+            consumer.acknowledge(message, AcknowledgeType.ACCEPT)
         consumer.commit_sync()
 
 
@@ -118,14 +118,14 @@ def test_a_share_group_goes_on_beside_a_slow_record(broker_address: str) -> None
     """What a queue is for; the next test shows a classic group."""
     name = queue_with(broker_address, 20)
     with member(broker_address, name, **{"max.poll.records": 1}) as slow:
-        held = {each.offset() for each in take(slow, 1)}
+        held = {message.offset() for message in take(slow, 1)}
         assert 0 in held  # and it works on that for a long time
         with member(broker_address, name, **{"max.poll.records": 1}) as fast:
             done: list[int] = []
             while len(done) < 20 - len(held):
-                for each in take(fast, 1):
-                    fast.acknowledge(each, AcknowledgeType.ACCEPT)
-                    done.append(each.offset())
+                for message in take(fast, 1):
+                    fast.acknowledge(message, AcknowledgeType.ACCEPT)
+                    done.append(message.offset())
                 fast.commit_sync()
             assert sorted(done) == sorted(set(range(20)) - held)
 

@@ -135,8 +135,8 @@ def transactional(tmp_path_factory: pytest.TempPathFactory) -> Path:
             [producer.commit_transaction, producer.abort_transaction, lambda _: None]
         ):
             producer.begin_transaction()
-            for each in range(10):
-                producer.produce("dump-transactions", f"value {number} {each}")
+            for count in range(10):
+                producer.produce("dump-transactions", f"value {number} {count}")
             assert producer.flush(30) == 0
             end(30)
         directory = broker.log_dir

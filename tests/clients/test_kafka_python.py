@@ -1,4 +1,4 @@
-"""kafka-python: the newest versions of most APIs, idempotent unless told otherwise."""
+"""kafka-python: the newest versions of most APIs, idempotent by default."""
 
 import threading
 import time
@@ -29,7 +29,7 @@ with warnings.catch_warnings():  # importing it reads files in a deprecated way
 WAIT_S = 20
 # Retention counts from a record's own time, so an old one would be deleted soon.
 AN_HOUR_AGO_MS = int(time.time() * 1000) - 3_600_000
-# A poll that ends amid a rebalance may leave kafka-python without heartbeats for ever.
+# A poll that ends amid a rebalance may leave kafka-python without heartbeats indefinitely.
 POLL_MS = 1000
 FAST: dict[str, Any] = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 200}
 ASSIGNORS = [
@@ -274,8 +274,8 @@ class Members(list[Member]):
         """Every partition has exactly one owner, and each member has so many."""
         wait_for(
             lambda: (
-                sorted(part for each in self for part in each.owned) == list(range(6))
-                and sorted(len(each.owned) for each in self) == [*counts]
+                sorted(part for member in self for part in member.owned) == list(range(6))
+                and sorted(len(member.owned) for member in self) == [*counts]
             )
         )
 
@@ -307,7 +307,7 @@ def group() -> str:
     return f"group-{uuid4().hex[:12]}"
 
 
-@pytest.mark.parametrize("assignor", ASSIGNORS, ids=lambda each: each.name)
+@pytest.mark.parametrize("assignor", ASSIGNORS, ids=lambda entry: entry.name)
 def test_members_come_and_go(
     admin: KafkaAdminClient,
     producer: KafkaProducer,
@@ -327,7 +327,7 @@ def test_members_come_and_go(
     for partition in range(6):
         send(producer, topic, 10, partition=partition)
     wanted = {(partition, offset) for partition in range(6) for offset in range(10)}
-    wait_for(lambda: {(r.partition, r.offset) for each in members for r in each.read} == wanted)
+    wait_for(lambda: {(r.partition, r.offset) for member in members for r in member.read} == wanted)
     members.leave(members[0])
     members.wait_until_shared(3, 3)
 
@@ -339,19 +339,19 @@ def test_a_static_member_returns_without_a_rebalance(
 
     def ids() -> dict[str, str]:
         [described] = admin.describe_groups([group]).values()
-        return {each["group_instance_id"]: each["member_id"] for each in described["members"]}
+        return {member["group_instance_id"]: member["member_id"] for member in described["members"]}
 
     for name in "ab":
         members.append(Member(consumer(group_id=group, group_instance_id=name, **FAST), topic))
     members.wait_until_shared(3, 3)
-    owned, before = [each.owned for each in members], ids()
+    owned, before = [member.owned for member in members], ids()
     members.leave(members[1])
     members.append(Member(consumer(group_id=group, group_instance_id="b", **FAST), topic))
     members.wait_until_shared(3, 3)
     after = ids()
-    assert [each.owned for each in members] == owned
+    assert [member.owned for member in members] == owned
     assert after["a"] == before["a"]
-    assert after["b"] != before["b"]  # the returning one has a new id, and took the old one's place
+    assert after["b"] != before["b"]  # the returning one has a new id, and replaced the old one
     assert len(after) == 2
 
 
@@ -389,7 +389,7 @@ def test_topics(admin: KafkaAdminClient) -> None:
         admin.create_topics([NewTopic(name, 1, 1)])
     [described] = admin.describe_topics([name])
     assert described["error_code"] == 0
-    assert [each["partition_index"] for each in described["partitions"]] == [0, 1]
+    assert [partition["partition_index"] for partition in described["partitions"]] == [0, 1]
     admin.create_partitions({name: NewPartitions(5)})
     wait_for(lambda: len(admin.describe_topics([name])[0]["partitions"]) == 5)
     assert name in admin.list_topics()
@@ -402,7 +402,7 @@ def test_topics(admin: KafkaAdminClient) -> None:
 def test_configs(admin: KafkaAdminClient, topic: str) -> None:
     def changed() -> dict[str, str]:
         found = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
-        return {name: each["value"] for name, each in found["topic"][topic].items()}
+        return {name: entry["value"] for name, entry in found["topic"][topic].items()}
 
     wanted = {"retention.ms": "1234567", "max.message.bytes": "2000000"}
     admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, wanted)])
@@ -421,15 +421,15 @@ def test_groups(
     reader.commit()
     [described] = admin.describe_groups([group]).values()
     assert described["group_state"] == "Stable"
-    assert [each["client_id"] for each in described["members"]] == ["the-reader"]
-    assert group in {each["group_id"] for each in admin.list_groups(states_filter=["Stable"])}
+    assert [member["client_id"] for member in described["members"]] == ["the-reader"]
+    assert group in {listed["group_id"] for listed in admin.list_groups(states_filter=["Stable"])}
     assert admin.delete_groups([group])[group] == "NonEmptyGroupError"
     reader.close()
     assert admin.list_group_offsets({group: [part]})[group][part].offset == 3
     admin.alter_group_offsets(group, {part: OffsetAndMetadata(1, "", -1)})
     assert admin.list_group_offsets({group: [part]})[group][part].offset == 1
     assert admin.delete_groups([group])[group] == "OK"
-    assert group not in {each["group_id"] for each in admin.list_groups()}
+    assert group not in {listed["group_id"] for listed in admin.list_groups()}
 
 
 def test_offsets_log_dirs_and_the_cluster(
@@ -445,9 +445,9 @@ def test_offsets_log_dirs_and_the_cluster(
     [dirs] = admin.describe_log_dirs()
     assert dirs["broker"] == broker["broker_id"]
     sizes = {
-        (each["name"], partition["partition_index"]): partition["partition_size"]
+        (topic["name"], partition["partition_index"]): partition["partition_size"]
         for log_dir in dirs["log_dirs"]
-        for each in log_dir["topics"]
-        for partition in each["partitions"]
+        for topic in log_dir["topics"]
+        for partition in topic["partitions"]
     }
     assert sizes[topic, 0] > 7

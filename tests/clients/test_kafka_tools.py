@@ -258,7 +258,7 @@ def test_verifiable_producer_and_consumer(broker_address: str, topic: str) -> No
     assert events[-1]["name"] == "tool_data"
     assert events[-1]["acked"] == 1000
 
-    # It ends when it is told to, and says by then what it has consumed and committed.
+    # It ends on a signal, and has printed by then what it has consumed and committed.
     args = [*where, "--group-id", topic, "--reset-policy", "earliest", "--verbose"]
     command = ["java", *kafka.TOOL_JVM, "-cp", kafka.classpath(), f"{TOOLS}.VerifiableConsumer"]
     with subprocess.Popen([*command, *args], stdout=subprocess.PIPE, text=True) as consumer:
@@ -321,13 +321,13 @@ def test_transactions(tool: Tool, topic: str, broker_address: str) -> None:
     assert described["TopicPartitions"] == f"{topic}-1"
     assert described["ProducerId"] == listed["ProducerId"]
 
-    place = ["--topic", topic, "--partition", "1"]
-    open_at = tool(command, "describe-producers", *place).out
+    partition_options = ["--topic", topic, "--partition", "1"]
+    open_at = tool(command, "describe-producers", *partition_options).out
     assert _row(open_at, listed["ProducerId"])["CurrentTransactionStartOffset"] == "0"
-    tool(command, "abort", *place, "--start-offset", "0")
-    open_at = tool(command, "describe-producers", *place).out
+    tool(command, "abort", *partition_options, "--start-offset", "0")
+    open_at = tool(command, "describe-producers", *partition_options).out
     assert _row(open_at, listed["ProducerId"])["CurrentTransactionStartOffset"] == "None"
-    assert tool(command, "abort", *place, "--start-offset", "0", fails=True)
+    assert tool(command, "abort", *partition_options, "--start-offset", "0", fails=True)
 
     producer.abort_transaction(20)
     assert _row(tool(command, "list").out, topic)["TransactionState"] == "CompleteAbort"
@@ -337,5 +337,5 @@ def test_transactions(tool: Tool, topic: str, broker_address: str) -> None:
 def _row(table: str, beginning: str) -> dict[str, str]:
     """The row that begins with that value, by column."""
     header, *rows = [line.split() for line in table.splitlines() if line.strip()]
-    (row,) = [each for each in rows if beginning in each]
+    (row,) = [row for row in rows if beginning in row]
     return dict(zip(header, row, strict=False))

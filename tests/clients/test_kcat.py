@@ -48,7 +48,9 @@ def test_metadata(kcat: Kcat, topic: str) -> None:
     assert len(listed["brokers"]) == 1
     [described] = listed["topics"]
     assert described["topic"] == topic
-    assert [each["leader"] for each in described["partitions"]] == [listed["brokers"][0]["id"]]
+    assert [partition["leader"] for partition in described["partitions"]] == [
+        listed["brokers"][0]["id"]
+    ]
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
@@ -62,7 +64,10 @@ def test_keys_headers_and_nulls(kcat: Kcat, topic: str) -> None:
     kcat("-P", "-t", topic, "-K:", "-Z", "-H", "a=1", "-H", "b=2", stdin="k1:v1\nk2:\n")
     said = kcat("-C", "-t", topic, "-e", "-q", "-o", "beginning", "-J")
     found: list[dict[str, Any]] = [json.loads(line) for line in said.splitlines()]
-    assert [(each["key"], each["payload"]) for each in found] == [("k1", "v1"), ("k2", None)]
+    assert [(message["key"], message["payload"]) for message in found] == [
+        ("k1", "v1"),
+        ("k2", None),
+    ]
     assert found[0]["headers"] == ["a", "1", "b", "2"]
 
 

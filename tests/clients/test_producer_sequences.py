@@ -75,9 +75,9 @@ class Session:
         wanted = DescribeProducersRequestTopicRequest(name=self.topic, partition_indexes=[0])
         answer = self.wire.ask(DescribeProducersRequest(topics=[wanted]), 0)
         (found,) = [
-            each
-            for each in answer.topics[0].partitions[0].active_producers
-            if each.producer_id == pid
+            active_producer
+            for active_producer in answer.topics[0].partitions[0].active_producers
+            if active_producer.producer_id == pid
         ]
         return (
             found.producer_epoch,
@@ -98,7 +98,7 @@ def test_sequences(session: Session) -> None:
     pid, _ = session.producer()
     assert session.send(pid, 0, 5) == 0  # unknown: it may begin anywhere
     assert [session.send(pid, 0, sequence) for sequence in range(6, 13)] == list(range(1, 8))
-    assert session.send(pid, 0, 12) == 7  # the last five are known again
+    assert session.send(pid, 0, 12) == 7  # the last five are remembered again
     assert session.send(pid, 0, 8) == 3
     assert session.send(pid, 0, 7) == GAP  # one more is not
     assert session.send(pid, 0, 15) == GAP

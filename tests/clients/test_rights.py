@@ -43,7 +43,7 @@ def consumer(guarded: GuardedBroker, user: str, group: str, **properties: Any) -
 
 
 def first_record(reader: Consumer, topic: str) -> bytes:
-    """The value of the first record, committed. Raises what the consumer is told."""
+    """The value of the first record, committed. Raises the consumer's error."""
     reader.subscribe([topic])
     try:
         message = reader.poll(TIMEOUT_S)

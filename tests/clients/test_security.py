@@ -145,7 +145,7 @@ def refused_reason(conf) -> str:
     with pytest.raises(KafkaException):
         admin.list_topics(timeout=2)
     admin.poll(0.5)
-    return " ".join(f"{each.name()} {each.str()}" for each in said)
+    return " ".join(f"{record.name()} {record.str()}" for record in said)
 
 
 @pytest.mark.parametrize("mechanism", PASSWORD_MECHANISMS)
@@ -219,7 +219,7 @@ def test_confluent_makes_and_deletes_users(secured, topic):
     )
     assert created[name].result(WAIT_S) is None
     described = admin.describe_user_scram_credentials([name])[name].result(WAIT_S)
-    assert [each.iterations for each in described.scram_credential_infos] == [8192]
+    assert [info.iterations for info in described.scram_credential_infos] == [8192]
     for mechanism in ("SCRAM-SHA-256", "PLAIN"):
         as_user = secured.confluent(mechanism, "its password", **{"sasl.username": name})
         assert AdminClient(as_user).list_topics(timeout=WAIT_S).brokers
@@ -283,7 +283,7 @@ def test_kafka_python(secured, topic, mechanism):
     deadline_s = time.monotonic() + WAIT_S
     found = []
     while not found and time.monotonic() < deadline_s:
-        found = [each.value for batch in consumer.poll(500).values() for each in batch]
+        found = [record.value for batch in consumer.poll(500).values() for record in batch]
     consumer.close()
     assert found == [b"hello"]
 

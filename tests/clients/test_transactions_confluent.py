@@ -44,12 +44,12 @@ def write(producer: Producer, topic: str, *written: bytes, partition: int = 0) -
 def committed(address: str, topic: str, partition: int = 0) -> list[bytes | None]:
     """All that a read_committed consumer finds up to the last stable offset."""
     with consumer(address, isolation_level="read_committed") as reader:
-        place = TopicPartition(topic, partition, 0)
-        reader.assign([place])
+        partition_from_start = TopicPartition(topic, partition, 0)
+        reader.assign([partition_from_start])
         found: list[bytes | None] = []
-        _, end = reader.get_watermark_offsets(place, WAIT_S)
+        _, end = reader.get_watermark_offsets(partition_from_start, WAIT_S)
         deadline_s = time.monotonic() + WAIT_S
-        while reader.position([place])[0].offset < end and end > 0:
+        while reader.position([partition_from_start])[0].offset < end and end > 0:
             assert time.monotonic() < deadline_s, f"{found} up to {end}"
             found += [
                 message.value() for message in reader.consume(100, 0.1) if message.error() is None

@@ -56,13 +56,13 @@ def sees(address: str, topic: str, expected: list[bytes], partition: int = 0) ->
             auto_offset_reset="earliest",
         )
     ) as consumer:
-        place = TopicPartition(topic, partition)
-        consumer.assign([place])
+        topic_partition = TopicPartition(topic, partition)
+        consumer.assign([topic_partition])
         found: list[bytes] = []
         end_s = time.monotonic() + WAIT_S
         while len(found) < len(expected) and time.monotonic() < end_s:
             for records in consumer.poll(200).values():
-                found += [each.value for each in records]
+                found += [record.value for record in records]
         assert found == expected
         assert not consumer.poll(300)
 
@@ -114,19 +114,19 @@ def test_a_hanging_transaction_is_aborted(broker_address: str, topic: str) -> No
 
 @pytest.mark.parametrize("commits", [True, False])
 def test_offsets_go_with_the_transaction(broker_address: str, topic: str, commits: bool) -> None:
-    group, place = f"g-{uuid4().hex[:8]}", TopicPartition(topic, 0)
+    group, topic_partition = f"g-{uuid4().hex[:8]}", TopicPartition(topic, 0)
     with (
         transactional(broker_address) as producer,
         closing(KafkaConsumer(bootstrap_servers=broker_address, group_id=group)) as consumer,
     ):
         producer.begin_transaction()
         write(producer, topic, b"x")
-        producer.send_offsets_to_transaction({place: OffsetAndMetadata(7, "", -1)}, group)
+        producer.send_offsets_to_transaction({topic_partition: OffsetAndMetadata(7, "", -1)}, group)
         if commits:
             producer.commit_transaction()
         else:
             producer.abort_transaction()
         end_s = time.monotonic() + WAIT_S
-        while consumer.committed(place) != (7 if commits else None):
+        while consumer.committed(topic_partition) != (7 if commits else None):
             assert time.monotonic() < end_s
     sees(broker_address, topic, [b"x"] if commits else [])

@@ -12,7 +12,7 @@ from random import Random
 import pytest
 from queue_harness import ACCEPT, REJECT, RELEASE, QueueBroker, acquired
 from steady_client import AGAIN
-from txn_harness import Cluster, Producer
+from txn_harness import Producer, TransactionCluster
 from wire import Wire
 
 from headwater.broker.transactions import State
@@ -23,7 +23,7 @@ POSITION = {("source", 0): 7}
 FILLER = bytes(900)  # the next batch begins a segment
 
 
-class MortalCluster(Cluster):
+class MortalCluster(TransactionCluster):
     """Who is dead does not answer, also if it got that far."""
 
     def ask(self, request, version):
@@ -38,7 +38,7 @@ class Transactions:
 
     def __init__(self, path, *, modern: bool) -> None:
         self.cluster = MortalCluster(path)
-        self.producer = producer = Producer(self.cluster, "payments", modern=modern)
+        self.producer = producer = Producer(self.cluster, "payments", has_kip_890=modern)
         self.steps = [
             lambda: producer.send("t", b"a", FILLER),
             lambda: producer.send("u", b"c"),

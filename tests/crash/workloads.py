@@ -94,7 +94,7 @@ class TransactionalWorker(Worker):
 
     def come_back(self) -> None:
         """As a new process, which knows nothing of the old one."""
-        self.producer = KeyedProducer(self.client, self.name, modern=self.modern)
+        self.producer = KeyedProducer(self.client, self.name, has_kip_890=self.modern)
         done(self.producer.init)
 
     def dies(self) -> bool:

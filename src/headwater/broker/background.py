@@ -1,4 +1,4 @@
-"""Work that goes on beside the requests: nobody need wait for it, but whoever closes does."""
+"""Background tasks beside the requests: no request waits for them, but their owner's close does."""
 
 import asyncio
 import logging
@@ -13,9 +13,10 @@ T = TypeVar("T")
 
 
 class Background:
-    """The tasks of one owner, held until they end: the event loop alone would let them go.
+    """The tasks of one owner, held until they end: the event loop has only weak references to
+    tasks.
 
-    A failure is logged with `what` failed; not an ApiError, which is an answer to somebody.
+    A failure is logged with `what` failed; not an ApiError, which is an answer to a client.
     """
 
     def __init__(self, what: str) -> None:

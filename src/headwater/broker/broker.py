@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from uuid import UUID
 
+from headwater.broker.admission.batch_checks import BatchChecks
+from headwater.broker.admission.overload import Overload
+from headwater.broker.admission.quotas import Quotas
 from headwater.broker.api.registry import APIS, ClientConnection
 from headwater.broker.background import Background
-from headwater.broker.batch_checks import BatchChecks
-from headwater.broker.falling_behind import FallingBehind
 from headwater.broker.fetch_sessions import FetchSessions
-from headwater.broker.group_configs import GroupConfigs
 from headwater.broker.groups import GroupCoordinator, GroupSettings
-from headwater.broker.internal_log import InternalLog
-from headwater.broker.lag import MEASURE_S, LagMeter
-from headwater.broker.metrics import Metrics
-from headwater.broker.overload import Overload
+from headwater.broker.groups.configs import GroupConfigs
+from headwater.broker.internal_topics.log import InternalLog
+from headwater.broker.monitoring.lag import MEASURE_S, LagMeter
+from headwater.broker.monitoring.lag_alerts import LagAlerts
+from headwater.broker.monitoring.metrics import Metrics
 from headwater.broker.queues import STATE_TOPIC, Queues
-from headwater.broker.quotas import Quotas
 from headwater.broker.security.audit import AuditLog
 from headwater.broker.security.authentication import Authentication
 from headwater.broker.security.authorizer import Authorizer, unknown_topic_id
@@ -60,7 +60,7 @@ RETENTION_PARTITIONS = 500  # looked at, and deleted from, at a time
 
 @dataclass(frozen=True, slots=True)
 class BrokerOptions:
-    """What a broker is told about itself."""
+    """The settings of one broker."""
 
     node_id: int = 1
     auto_create_topics: bool = True
@@ -103,7 +103,7 @@ class Broker:
         self.users = Users(store)
         # After passwords were removed, at the request of a client: who used them is no user now.
         self.when_users_removed: Callable[[ClientConnection], None] = lambda _: None
-        self.authentication = Authentication(clock, self.users)  # nobody is asked
+        self.authentication = Authentication(clock, self.users)  # clients need not authenticate
         self.fetch_sessions = FetchSessions(clock)
         self.group_configs = GroupConfigs(store, options.group_defaults)
         self.queues = Queues(self)
@@ -116,7 +116,7 @@ class Broker:
             options.groups,
         )
         self.authorizer.when_changed = self.groups.rights_changed
-        self.markers = Markers(store, clock, OFFSETS_TOPIC, self.groups)
+        self.markers = Markers(store, clock, OFFSETS_TOPIC, self.groups.offsets)
         self.transactions = TransactionCoordinator(
             InternalLog(store, TRANSACTIONS_TOPIC, TRANSACTIONS_PARTITIONS),
             store,
@@ -129,9 +129,9 @@ class Broker:
         self.quotas = Quotas(store, clock)
         self.batch_checks = BatchChecks(self, options.max_decompressed_bytes)
         self.overload = Overload(self)
-        self.groups.when_committed(self.overload.committed)
+        self.groups.offsets.when_committed(self.overload.committed)
         self.lag = LagMeter(self)
-        self.falling_behind = FallingBehind(
+        self.lag_alerts = LagAlerts(
             self,
             self.lag,
             warning_percent=options.lag_warning_percent,
@@ -159,8 +159,8 @@ class Broker:
         self._background.start(self._every(1.0, self.store.probe))
         self._background.start(self._every(1.0, self.transactions.abort_timed_out))
         self._background.start(self._every(ID_EXPIRY_S, self.transactions.expire_ids))
-        self._background.start(self._every(MEASURE_S, self.falling_behind.look))
-        self._background.start(self.falling_behind.post())
+        self._background.start(self._every(MEASURE_S, self.lag_alerts.run_round))
+        self._background.start(self.lag_alerts.post())
 
     async def close(self) -> None:
         """Commits what was taken in and closes the log."""
@@ -207,7 +207,7 @@ class Broker:
 
     def read_upto(self, group_id: str, partition: PartitionLog) -> int:
         """The offset at which a group goes on; where the log begins if it has not begun."""
-        committed = self.groups.committed(group_id, partition.topic, partition.index)
+        committed = self.groups.offsets.committed(group_id, partition.topic, partition.index)
         offset = None if committed is None else committed.offset
         topic = self.topic(partition.topic)
         if offset is None and topic is not None:  # a queue, perhaps
@@ -217,7 +217,7 @@ class Broker:
     def _needed_from(self, partition: PartitionLog) -> int:
         """Where what the topic's retention has to wait for begins."""
         groups = partition.config.retention_waits_for
-        return min((self.read_upto(each, partition) for each in groups), default=INT64_MAX)
+        return min((self.read_upto(group, partition) for group in groups), default=INT64_MAX)
 
     async def to_the_end(self, change: Coroutine[Any, Any, T]) -> T:
         """What `change` returns. It runs alone, and goes on if the caller is cancelled.
@@ -265,7 +265,7 @@ class Broker:
                 ApiVersionsResponseApiVersion(
                     key=api.key, min_version=api.advertised_from, max_version=api.last
                 )
-                for api in sorted(APIS.values(), key=lambda each: each.key)
+                for api in sorted(APIS.values(), key=lambda api: api.key)
             ]
         )
 
@@ -273,12 +273,14 @@ class Broker:
         try:
             await self.groups.load()
         except Exception:
-            log.exception("the groups could not be loaded; nobody can join one or commit offsets")
+            log.exception(
+                "the groups could not be loaded; no client can join one or commit offsets"
+            )
         try:
             has_topic = self.store.has_topic(TRANSACTIONS_TOPIC)
             await self.transactions.load(has_topic=has_topic)
         except Exception:
-            log.exception("the transactions could not be loaded; nobody can begin one")
+            log.exception("the transactions could not be loaded; no producer can begin one")
 
     async def _create_transactions_topic(self) -> None:
         """When the first transactional producer comes: few brokers ever see one."""
@@ -306,7 +308,7 @@ class Broker:
     # ── beside the APIs ───────────────────────────────────────────────────────────────────────
 
     async def retain(self) -> None:
-        """Deletes what no topic need keep, and forgets producers that are gone."""
+        """Deletes what retention releases, and removes expired producers."""
         expired_ms = self.clock.now_ms() - self.options.producer_id_expiration_ms
         partitions = list(self.store.partitions.values())
         waited_for = {partition.topic for partition in self.store.retention_waits}

@@ -1,4 +1,4 @@
-"""<data_dir>/control: a socket for commands on this machine, by whom the directory belongs to.
+"""The control socket (<data_dir>/control) for commands of the data directory's owner.
 
 One request and one answer per connection, a line of JSON each:
 
@@ -71,8 +71,8 @@ class Control:
             self._server.close()
             with suppress(FileNotFoundError):
                 os.unlink(f"{self._store.path}/{NAME}")
-        for each in self._serving:
-            each.cancel()
+        for task in self._serving:
+            task.cancel()
         await asyncio.gather(*self._serving, return_exceptions=True)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -89,7 +89,7 @@ class Control:
                 raise ValueError("the only request is stage")
             staged = await self._store.stage()
             await _answer(writer, {"staged": staged})
-            await reader.read()  # until the other side has what it wants, or is gone
+            await reader.read()  # until the other side has what it wants, or has closed
         except (OSError, ValueError, TimeoutError) as error:
             with suppress(OSError):
                 await _answer(writer, {"error": str(error)})

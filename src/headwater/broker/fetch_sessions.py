@@ -1,7 +1,8 @@
-"""Incremental fetch sessions (KIP-227): the broker remembers what a consumer is reading.
+"""Incremental fetch sessions (KIP-227): the broker stores what a consumer is reading.
 
 A consumer of a thousand partitions then sends and receives only what changed since its last fetch.
-A session's epoch counts its requests; a request out of turn is refused, and the client begins anew.
+A session's epoch counts its requests; a request out of turn is refused, and the client begins a new
+one.
 """
 
 import itertools
@@ -27,12 +28,12 @@ TopicKey = str | UUID  # ids from version 13 on
 
 @dataclass(slots=True)
 class FetchedPartition:
-    """What a consumer wants of one partition, and what it was last told of it."""
+    """What a consumer wants of one partition, and what the last answer reported of it."""
 
     topic: TopicKey
     wanted: FetchRequestFetchPartition
-    told_high_watermark: int = -1
-    told_log_start_offset: int = -1
+    sent_high_watermark: int = -1
+    sent_log_start_offset: int = -1
 
 
 @dataclass(slots=True)
@@ -76,26 +77,26 @@ class FetchSessions:
     ) -> FetchSession:
         """The session with what the request wants now. A request without one gets one of id 0.
 
-        Somebody else's session is as one that there is not: it tells what they read.
+        A session of another client is treated as missing: it would show what that client reads.
         """
-        known = self._sessions.get(request.session_id)
-        if known is not None and known.owner != owner:
-            known = None
+        existing = self._sessions.get(request.session_id)
+        if existing is not None and existing.owner != owner:
+            existing = None
         if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
-            if known is not None:
-                self._end(known.id)
+            if existing is not None:
+                self._end(existing.id)
             session = FetchSession(NO_SESSION, owner, by_id)
             if request.session_epoch == INITIAL_EPOCH:
                 session = self._begin(owner, by_id=by_id)
         else:
-            session = self._go_on(known, request.session_epoch, by_id=by_id)
+            session = self._go_on(existing, request.session_epoch, by_id=by_id)
         held_before = len(session.partitions)
         _update(session, request, by_id=by_id)
         if session.id != NO_SESSION:
             self._partitions_held += len(session.partitions) - held_before
             if self._partitions_held > MAX_PARTITIONS:
                 self._end(session.id)
-                if session.is_incremental:  # the client begins anew, and gets none then
+                if session.is_incremental:  # the client begins a new session, and gets none then
                     raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
                 session.id = NO_SESSION
         return session
@@ -136,12 +137,12 @@ def _update(session: FetchSession, request: FetchRequest, *, by_id: bool) -> Non
     for topic in request.topics:
         name: TopicKey = topic.topic_id if by_id else topic.topic
         for wanted in topic.partitions:
-            known = session.partitions.get((name, wanted.partition))
-            if known is None:
+            existing = session.partitions.get((name, wanted.partition))
+            if existing is None:
                 session.partitions[name, wanted.partition] = FetchedPartition(name, wanted)
             else:
-                known.wanted = wanted
-    for gone in request.forgotten_topics_data:
-        name = gone.topic_id if by_id else gone.topic
-        for index in gone.partitions:
+                existing.wanted = wanted
+    for forgotten in request.forgotten_topics_data:
+        name = forgotten.topic_id if by_id else forgotten.topic
+        for index in forgotten.partitions:
             session.partitions.pop((name, index), None)

@@ -1,4 +1,4 @@
-"""Leader epochs as clients use them: a client with another epoch has old (or newer) metadata."""
+"""Leader epochs: a client that sends another one has old (or newer) metadata."""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def check_epoch(broker: "Broker", epoch: int) -> None:
-    """Raises the error code for an epoch that is not ours; -1 is no epoch."""
+    """Raises the error code for an epoch that is not the broker's; -1 is no epoch."""
     if epoch < 0 or epoch == broker.store.leader_epoch:
         return
     if epoch < broker.store.leader_epoch:

@@ -1,4 +1,4 @@
-"""A broker as a process: opens the log, listens, says that it is ready, and stops in order."""
+"""The broker process: opens the log, listens, reports that it is ready, and stops in order."""
 
 import asyncio
 import logging
@@ -10,11 +10,11 @@ from headwater.broker.api import load_all
 from headwater.broker.broker import Broker, BrokerOptions
 from headwater.broker.control import Control
 from headwater.broker.groups import GroupSettings
-from headwater.broker.http import HttpEndpoint
+from headwater.broker.monitoring.http import HttpEndpoint
+from headwater.broker.network.server import Server, raise_open_files_limit
 from headwater.broker.security import rules
 from headwater.broker.security.audit import AuditLog
 from headwater.broker.security.authentication import Authentication
-from headwater.broker.server import Server, raise_open_files_limit
 from headwater.broker.transactions import TransactionSettings
 from headwater.clock import Clock, SystemClock
 from headwater.log.archive.options import ArchiveOptions
@@ -93,7 +93,7 @@ class RunningBroker:
         self.store.open()
         try:
             await self._listen()
-        except BaseException:  # an address in use, say: the log was open for nothing
+        except BaseException:  # for example an address in use: the log has to be closed
             await self.stop()
             raise
 

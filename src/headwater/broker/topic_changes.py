@@ -1,4 +1,4 @@
-"""What the APIs that change topics share: checks, and the error code of a refusal."""
+"""Checks and error codes that the APIs which change topics have in common."""
 
 from headwater.broker.broker import Broker
 from headwater.errors import ConfigError, HeadwaterError
@@ -34,7 +34,7 @@ CHANGE_ERRORS = (HeadwaterError, OSError)
 
 
 def refusal(error: HeadwaterError | OSError) -> tuple[ErrorCode, str]:
-    """The code and the message that tell a client why a change was refused."""
+    """The code and the message of the answer to a refused change."""
     message = str(error)[:_MESSAGE_CHARS]
     match error:
         case ApiError():

@@ -86,7 +86,7 @@ SETTINGS: Final[dict[str, Setting]] = {
 
 @dataclass(frozen=True, slots=True)
 class OverloadPolicy:
-    """What happens to producers when a group is too far behind (broker/overload.py)."""
+    """What happens to producers when a group is too far behind (broker/admission/overload.py)."""
 
     policy: str  # backpressure or drop
     group: str

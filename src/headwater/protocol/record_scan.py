@@ -123,19 +123,18 @@ def _long_size(body: bytes | memoryview, size_bytes: int, at: int) -> tuple[int,
     raise MalformedMessage("a record's length is no number")
 
 
-_REMEMBERED = 16_384
-_DELTAS: list[bytes] = []
-
-
-def _deltas(first: int, end: int) -> list[bytes]:
-    """Offset deltas as they are written; the first thousands are made only once."""
-    if end > _REMEMBERED:
-        return [_varlong(number) for number in range(first, end)]
-    _DELTAS.extend(map(_varlong, range(len(_DELTAS), end)))
-    return _DELTAS[first:end]
-
-
 def _varlong(number: int) -> bytes:
     out = bytearray()
     write_varlong(out, number)
     return bytes(out)
+
+
+# A constant: a scan keeps no state outside of itself.
+_FIRST_DELTAS = tuple(map(_varlong, range(16_384)))
+
+
+def _deltas(first: int, end: int) -> Sequence[bytes]:
+    """The offset deltas first..end as they are encoded; the first thousands are precomputed."""
+    if end > len(_FIRST_DELTAS):
+        return [_varlong(number) for number in range(first, end)]
+    return _FIRST_DELTAS[first:end]

@@ -85,7 +85,7 @@ class ClientFirst:
         flag, comma, rest = text.partition(",")
         authzid, second_comma, bare = rest.partition(",")
         if not comma or not second_comma or flag not in ("n", "y"):
-            # "p=…" asks for channel binding, which we do not offer.
+            # "p=…" asks for channel binding, which is not offered.
             raise AuthenticationFailed("no SCRAM client-first message without channel binding")
         fields = bare.split(",")
         if len(fields) < 2 or not fields[0].startswith("n=") or not fields[1].startswith("r="):

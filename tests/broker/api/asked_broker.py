@@ -92,7 +92,7 @@ class AskedBroker:
         """Several requests as from several connections, in work at the same time."""
 
         async def all_of_them():
-            return await asyncio.gather(*(self.call(each, version) for each in requests))
+            return await asyncio.gather(*(self.call(request, version) for request in requests))
 
         return self.runner.run(all_of_them())
 

@@ -1,7 +1,7 @@
 """What each API needs, by Kafka's documentation: a request, its refusal, and what suffices.
 
 A served API that has no row here fails a test. A row is named after its API; an API with several
-kinds of questions has several, told apart by what stands behind the name. A row says how to ask
+kinds of questions has several, distinguished by what follows the name. A row says how to ask
 (`request`, for one resource of each type and one topic), which error code a client without any
 right gets (`refusal`; None: no error, the resources are left out), and which ACLs suffice
 (`needs`: each element is enough alone).
@@ -131,7 +131,7 @@ def on_transaction(operation: Op) -> Right:
 
 
 def by_id_since(version: int) -> Callable[[int], ErrorCode]:
-    """Who names a topic by its id and may not see it is told that there is no such id."""
+    """A client that names a topic by id and may not see it gets the answer of an unknown id."""
     return lambda asked: NO_SUCH_ID if asked >= version else NO_TOPIC
 
 
@@ -447,7 +447,7 @@ def _find_coordinator(kind: int, key: str) -> Callable[[Asked], Message]:
 
 
 # Asked before, or in order, to know who the client is.
-FOR_STRANGERS = {"ApiVersions", "SaslHandshake", "SaslAuthenticate"}
+BEFORE_AUTHENTICATION = {"ApiVersions", "SaslHandshake", "SaslAuthenticate"}
 
 ROWS: dict[str, Row] = {
     "Produce": Row(_produce, by_id_since(13), ((on_topic(Op.WRITE),),), (12,)),

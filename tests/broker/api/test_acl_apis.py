@@ -35,7 +35,7 @@ def creation(name="orders", operation=Operation.READ, **others) -> CreateAclsReq
 
 def create(broker, *creations, version=3, principal=ADMIN) -> list[int]:
     answer = broker.ask(CreateAclsRequest(creations=list(creations)), version, principal)
-    return [each.error_code for each in answer.results]
+    return [result.error_code for result in answer.results]
 
 
 def describe(broker, version=3, principal=ADMIN, **wanted):
@@ -105,8 +105,8 @@ def test_what_is_deleted_is_told_and_no_longer_in_force(guarded, version):
         guarded, delete_filter(resource_name_filter="orders", pattern_type_filter=2),
         version=version,
     )  # fmt: skip
-    told = {(acl.resource_name, acl.pattern_type) for acl in result.matching_acls}
-    assert told == {("orders", LITERAL), ("ord", PREFIXED)}
+    reported = {(acl.resource_name, acl.pattern_type) for acl in result.matching_acls}
+    assert reported == {("orders", LITERAL), ("ord", PREFIXED)}
     assert not may_read(guarded)
     assert {name for _, name, *_ in described(guarded)} == {"payments"}
 
@@ -176,13 +176,13 @@ def test_a_filter_that_means_nothing_is_refused_and_does_not_hold_up_the_others(
 def test_an_acl_that_two_filters_mean_is_told_twice(guarded):
     create(guarded, creation())
     results = delete(guarded, delete_filter(), delete_filter(principal_filter="User:alice"))
-    assert [len(each.matching_acls) for each in results] == [1, 1]
+    assert [len(result.matching_acls) for result in results] == [1, 1]
 
 
 def test_only_who_may_alter_the_cluster_changes_acls(guarded):
     refused = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     assert create(guarded, creation(), creation(), principal=ALICE) == [refused, refused]
-    assert [each.error_code for each in delete(guarded, delete_filter(), principal=ALICE)] == [
+    assert [result.error_code for result in delete(guarded, delete_filter(), principal=ALICE)] == [
         refused
     ]
     assert describe(guarded, principal=ALICE).error_code == refused
@@ -204,7 +204,7 @@ def test_a_disk_that_refuses_leaves_all_as_it_was(guarded):
     create(guarded, creation())
     guarded.files.is_full = True
     assert create(guarded, creation("x")) == [ErrorCode.KAFKA_STORAGE_ERROR]
-    assert [each.error_code for each in delete(guarded, delete_filter())] == [
+    assert [result.error_code for result in delete(guarded, delete_filter())] == [
         ErrorCode.KAFKA_STORAGE_ERROR
     ]
     guarded.files.is_full = False
@@ -224,6 +224,6 @@ def test_there_are_at_most_so_many(guarded, monkeypatch):
 def test_without_authentication_there_are_no_acls(asked):
     disabled = ErrorCode.SECURITY_DISABLED
     assert create(asked, creation(), creation()) == [disabled, disabled]
-    assert [each.error_code for each in delete(asked, delete_filter())] == [disabled]
+    assert [result.error_code for result in delete(asked, delete_filter())] == [disabled]
     assert describe(asked).error_code == disabled
     assert may_read(asked)

@@ -126,7 +126,7 @@ def test_kafka_python_topics_and_settings(python_admin):
     def own_settings():
         resource = ConfigResource(ConfigResourceType.TOPIC, "orders")
         described = admin.describe_configs([resource], config_filter="modified")
-        return {name: each["value"] for name, each in described["topic"]["orders"].items()}
+        return {name: entry["value"] for name, entry in described["topic"]["orders"].items()}
 
     def changed(value):
         return [ConfigResource(ConfigResourceType.TOPIC, "orders", {"segment.ms": value})]

@@ -76,7 +76,9 @@ def test_what_stands_twice(asked):
     twice = resource("orders", ("retention.ms", "1"), ("retention.ms", "2"))
     assert alter(asked, twice)[0].error_code == ErrorCode.INVALID_REQUEST
     one = resource("orders", ("retention.ms", "1"))
-    assert [each.error_code for each in alter(asked, one, one)] == [ErrorCode.INVALID_REQUEST] * 2
+    assert [result.error_code for result in alter(asked, one, one)] == [
+        ErrorCode.INVALID_REQUEST
+    ] * 2
     assert asked.broker.topic("orders").configs == {}
 
 

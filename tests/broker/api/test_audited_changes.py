@@ -93,7 +93,7 @@ def audited(guarded, tmp_path):
 )
 def test_a_change_has_its_line(audited, name, resource_type, resource, operation):
     topic = "new" if name == "CreateTopics" else "orders"
-    served = APIS[next(key for key, each in APIS.items() if each.name == name)]
+    served = APIS[next(key for key, api in APIS.items() if api.name == name)]
     request = ROWS[name].request(Asked(topic, NIL_UUID, served.first))
     audited.ask(request, served.first, ADMIN)
     (line,) = audited.lines()
@@ -111,9 +111,9 @@ def test_deleted_acls_are_named_one_by_one(audited):
                       ("CreateAcls", "DeleteAcls"))  # fmt: skip
     audited.ask(create, 1, ADMIN)
     audited.ask(delete, 1, ADMIN)
-    made, gone = audited.lines()
-    assert gone["operation"] == "DELETE"
-    assert gone["resource"] == made["resource"]
+    made, deleted = audited.lines()
+    assert deleted["operation"] == "DELETE"
+    assert deleted["resource"] == made["resource"]
 
 
 def test_a_new_password_leaves_no_trace_of_itself(audited):
@@ -179,17 +179,17 @@ def test_a_group_that_is_moved_by_who_is_no_member_has_a_line(audited):
     for offset in (50, 51, 52, 7, 7, 3):  # three of a consumer by itself, then seeks
         audited.ask(committing(offset), 9, ADMIN)
     lines = audited.lines()
-    assert {(each["resource_type"], each["resource"], each["operation"]) for each in lines} == {
+    assert {(line["resource_type"], line["resource"], line["operation"]) for line in lines} == {
         ("GROUP", GROUP, "ALTER")
     }
-    assert {each["principal"] for each in lines} == {str(ADMIN)}
-    details = [each["detail"] for each in lines if "repeated" not in each]
-    assert [each.split(": ", 1)[1] for each in details][1:] == ["0: 52 → 7", "0: 7 → 3"]
+    assert {line["principal"] for line in lines} == {str(ADMIN)}
+    details = [line["detail"] for line in lines if "repeated" not in line]
+    assert [detail.split(": ", 1)[1] for detail in details][1:] == ["0: 52 → 7", "0: 7 → 3"]
     assert details[0].startswith("offsets in orders: 0: ")
-    assert [each["repeated"] for each in lines if "repeated" in each] == [3]
+    assert [line["repeated"] for line in lines if "repeated" in line] == [3]
 
 
 def test_a_move_that_is_refused_has_no_line_of_a_change(audited):
     audited.ask(committing(5, generation_id_or_member_epoch=4, member_id="nobody"), 9, ADMIN)
     audited.ask(committing(5), 9, ALICE)
-    assert [each["event"] for each in audited.lines()] == ["denied"]
+    assert [line["event"] for line in audited.lines()] == ["denied"]

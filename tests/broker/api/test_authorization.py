@@ -1,4 +1,4 @@
-"""Every API, asked by somebody who may not, and by somebody who may do just enough.
+"""Every API, asked by a user without the right, and by one who has just enough rights.
 
 The rows of authorization_table.py are checked one by one; a served API without a row is a failure.
 """
@@ -9,7 +9,15 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from authorization_table import FOR_STRANGERS, QUEUE, ROWS, Asked, Right, Row, share_heartbeat
+from authorization_table import (
+    BEFORE_AUTHENTICATION,
+    QUEUE,
+    ROWS,
+    Asked,
+    Right,
+    Row,
+    share_heartbeat,
+)
 from authorization_table import GROUP as BILLING
 from wire import produce_request
 
@@ -90,7 +98,7 @@ def rows_about_topics() -> list[tuple[str, int]]:
 
 
 def test_every_api_has_a_row():
-    unknown = set(BY_NAME) - {name.split(" ")[0] for name in ROWS} - FOR_STRANGERS
+    unknown = set(BY_NAME) - {name.split(" ")[0] for name in ROWS} - BEFORE_AUTHENTICATION
     assert not unknown, "say in authorization_table.py which rights they need"
 
 
@@ -122,15 +130,15 @@ def allow(broker, operation, kind, name, *, pattern=PatternType.LITERAL, permiss
 
 
 def asked(broker, version: int, topic: str = EXISTING) -> Asked:
-    known = broker.broker.topic(topic)
-    return Asked(topic, NO_SUCH_ID if known is None else known.id, version)
+    existing = broker.broker.topic(topic)
+    return Asked(topic, NO_SUCH_ID if existing is None else existing.id, version)
 
 
 def codes(value: object) -> Iterator[int]:
     """All error codes of a response."""
     if isinstance(value, list):
-        for each in value:
-            yield from codes(each)
+        for part in value:
+            yield from codes(part)
     elif isinstance(value, msgspec.Struct):
         for name in value.__struct_fields__:
             field = getattr(value, name)
@@ -198,7 +206,7 @@ def test_nobody_learns_whether_a_topic_exists(closed_broker, name, version):
 
 @pytest.mark.parametrize(
     ("name", "version"),
-    [each for each in rows_about_topics() if len(ROWS[each[0]].needs[0]) > 1],
+    [about_topic for about_topic in rows_about_topics() if len(ROWS[about_topic[0]].needs[0]) > 1],
 )
 def test_nor_does_who_lacks_but_the_right_to_the_topic(broker, name, version):
     for right in ROWS[name].needs[0]:
@@ -228,8 +236,8 @@ class TestMetadata:
         wanted = [MetadataRequestTopic(name=name) for name in names] if names else None
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=create)
         return {
-            each.name: ErrorCode(each.error_code)
-            for each in broker.ask(request, version, ALICE).topics
+            topic.name: ErrorCode(topic.error_code)
+            for topic in broker.ask(request, version, ALICE).topics
         }
 
     def test_of_all_topics_those_unseen_are_left_out(self, broker):
@@ -296,11 +304,11 @@ def test_describe_topic_partitions_puts_what_is_refused_behind_the_rest(broker):
     broker.topic("z")
     allow(broker, Operation.READ, TOPIC, "z")
     answer = broker.ask(request(), 0, ALICE)
-    assert [(each.name, each.error_code) for each in answer.topics] == [("z", 0)]
+    assert [(topic.name, topic.error_code) for topic in answer.topics] == [("z", 0)]
     named = ROWS["DescribeTopicPartitions"].request(asked(broker, 0, "a")).topics
     named += ROWS["DescribeTopicPartitions"].request(asked(broker, 0, "z")).topics
     answer = broker.ask(request(topics=named), 0, ALICE)
-    assert [(each.name, each.error_code) for each in answer.topics] == [
+    assert [(topic.name, topic.error_code) for topic in answer.topics] == [
         ("z", 0),
         ("a", ErrorCode.TOPIC_AUTHORIZATION_FAILED),
     ]
@@ -308,9 +316,11 @@ def test_describe_topic_partitions_puts_what_is_refused_behind_the_rest(broker):
 
 class TestDeleteTopics:
     def delete(self, broker, *wanted):
-        states = [DeleteTopicsRequestDeleteTopicState(**each) for each in wanted]
+        states = [DeleteTopicsRequestDeleteTopicState(**state) for state in wanted]
         answer = broker.ask(DeleteTopicsRequest(topics=states), 6, ALICE)
-        return {(each.name, ErrorCode(each.error_code).name) for each in answer.responses}
+        return {
+            (response.name, ErrorCode(response.error_code).name) for response in answer.responses
+        }
 
     def test_who_sees_a_topic_is_told_why_not(self, broker):
         allow(broker, Operation.DESCRIBE, TOPIC, "*")
@@ -356,7 +366,7 @@ class TestGroups:
         self.commit(broker, "b")
 
         def listed():
-            return {each.group_id for each in broker.ask(ListGroupsRequest(), 5, ALICE).groups}
+            return {group.group_id for group in broker.ask(ListGroupsRequest(), 5, ALICE).groups}
 
         assert listed() == set()
         allow(broker, Operation.DESCRIBE, GROUP, "a")
@@ -372,7 +382,7 @@ class TestGroups:
         def topics():
             answer = broker.ask(OffsetFetchRequest(groups=[group]), 9, ALICE).groups[0]
             assert answer.error_code == 0
-            return [each.name for each in answer.topics]
+            return [topic.name for topic in answer.topics]
 
         assert topics() == []
         allow(broker, Operation.DESCRIBE, TOPIC, EXISTING)
@@ -400,7 +410,10 @@ class TestGroups:
 
         def names(answer):
             by_id = broker.broker.store.catalog.by_id
-            return {by_id[each.topic_id].name for each in answer.assignment.topic_partitions}
+            return {
+                by_id[topic_partition.topic_id].name
+                for topic_partition in answer.assignment.topic_partitions
+            }
 
         joined = heartbeat(
             rebalance_timeout_ms=1000, subscribed_topic_regex="there-.*", topic_partitions=[]
@@ -520,7 +533,7 @@ def test_of_a_transaction_topics_unseen_are_left_out(broker):
         request = DescribeTransactionsRequest(transactional_ids=["pay"])
         (state,) = broker.ask(request, 0, ALICE).transaction_states
         assert state.error_code == 0
-        return [each.topic for each in state.topics]
+        return [topic.topic for topic in state.topics]
 
     allow(broker, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, "pay")
     assert topics() == []

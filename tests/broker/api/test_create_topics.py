@@ -51,10 +51,13 @@ def test_a_topic_is_there_when_the_answer_comes(asked, version):
     assert len([key for key in asked.store.partitions if key[0] == "orders"]) == 4
     if version >= 5:
         assert (result.num_partitions, result.replication_factor) == (4, 1)
-        told = {config.name: config for config in result.configs}
-        assert (told["retention.ms"].value, told["retention.ms"].config_source) == ("5000", 1)
-        assert (told["cleanup.policy"].value, told["cleanup.policy"].config_source) == ("delete", 5)
-        assert list(told) == sorted(told)
+        configs = {config.name: config for config in result.configs}
+        assert (configs["retention.ms"].value, configs["retention.ms"].config_source) == ("5000", 1)
+        assert (configs["cleanup.policy"].value, configs["cleanup.policy"].config_source) == (
+            "delete",
+            5,
+        )
+        assert list(configs) == sorted(configs)
     assert result.topic_id == (topic.id if version >= 7 else NIL_UUID)
 
 

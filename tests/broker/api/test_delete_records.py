@@ -17,8 +17,13 @@ def delete(asked, topic, *offsets, version=2):
     topics = [DeleteRecordsRequestDeleteRecordsTopic(name=topic, partitions=partitions)]
     (result,) = asked.ask(DeleteRecordsRequest(topics=topics), version).topics
     assert result.name == topic
-    assert [each.partition_index for each in result.partitions] == [each[0] for each in offsets]
-    return [(each.low_watermark, ErrorCode(each.error_code)) for each in result.partitions]
+    assert [partition.partition_index for partition in result.partitions] == [
+        offset[0] for offset in offsets
+    ]
+    return [
+        (partition.low_watermark, ErrorCode(partition.error_code))
+        for partition in result.partitions
+    ]
 
 
 @pytest.mark.parametrize("version", range(3))

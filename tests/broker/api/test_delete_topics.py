@@ -33,10 +33,10 @@ def test_by_name(asked, version):
     asked.append("orders", 3)
     topic_id = asked.broker.topic("orders").id
 
-    gone, unknown = delete(asked, "orders", "nothing", version=version)
+    deleted, unknown = delete(asked, "orders", "nothing", version=version)
 
-    assert (gone.name, gone.error_code, gone.error_message) == ("orders", 0, None)
-    assert gone.topic_id == (topic_id if version >= 6 else NIL_UUID)
+    assert (deleted.name, deleted.error_code, deleted.error_message) == ("orders", 0, None)
+    assert deleted.topic_id == (topic_id if version >= 6 else NIL_UUID)
     assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert asked.broker.topic("orders") is None
     assert not [key for key in asked.store.partitions if key[0] == "orders"]
@@ -45,8 +45,8 @@ def test_by_name(asked, version):
 def test_by_id(asked):
     asked.topic("orders")
     topic_id = asked.broker.topic("orders").id
-    gone, unknown = delete_states(asked, (None, topic_id), (None, UUID(int=7)))
-    assert (gone.name, gone.topic_id, gone.error_code) == ("orders", topic_id, 0)
+    deleted, unknown = delete_states(asked, (None, topic_id), (None, UUID(int=7)))
+    assert (deleted.name, deleted.topic_id, deleted.error_code) == ("orders", topic_id, 0)
     assert (unknown.name, unknown.error_code) == (None, ErrorCode.UNKNOWN_TOPIC_ID)
     assert asked.broker.topic("orders") is None
 

@@ -38,54 +38,63 @@ def synonyms_of(config):
 @pytest.mark.parametrize("version", range(1, 5))
 def test_a_topic(asked, version):
     asked.topic("orders", retention_ms="5000")
-    told = configs(asked, TOPIC, "orders", version=version)
-    assert set(told) == set(SETTINGS)
-    retention = told["retention.ms"]
+    described = configs(asked, TOPIC, "orders", version=version)
+    assert set(described) == set(SETTINGS)
+    retention = described["retention.ms"]
     assert (retention.value, retention.config_source) == ("5000", 1)
     assert not retention.read_only
     assert not retention.is_sensitive
-    assert (told["cleanup.policy"].value, told["cleanup.policy"].config_source) == ("delete", 5)
-    assert told["retention.ms"].synonyms == []
+    assert (described["cleanup.policy"].value, described["cleanup.policy"].config_source) == (
+        "delete",
+        5,
+    )
+    assert described["retention.ms"].synonyms == []
     if version >= 3:
-        kinds = {name: told[name].config_type for name in ("retention.ms", "cleanup.policy")}
+        kinds = {name: described[name].config_type for name in ("retention.ms", "cleanup.policy")}
         assert kinds == {"retention.ms": 5, "cleanup.policy": 7}
-        assert told["retention.ms"].documentation is None
+        assert described["retention.ms"].documentation is None
 
 
 def test_synonyms_carry_kafkas_names_in_order_of_precedence(asked):
     asked.topic("orders", retention_ms="5000", segment_ms="9000")
-    told = configs(asked, TOPIC, "orders", synonyms=True)
+    described = configs(asked, TOPIC, "orders", synonyms=True)
     week = "604800000"
     own = [("retention.ms", "5000", 1), ("log.retention.ms", week, 5)]
-    assert synonyms_of(told["retention.ms"]) == own
-    assert synonyms_of(told["segment.ms"]) == [("segment.ms", "9000", 1), ("log.roll.ms", week, 5)]
-    assert synonyms_of(told["max.message.bytes"]) == [("message.max.bytes", "1048588", 5)]
-    assert synonyms_of(told["min.insync.replicas"]) == [("min.insync.replicas", "1", 5)]
-    assert synonyms_of(told["leader.replication.throttled.replicas"]) == []
+    assert synonyms_of(described["retention.ms"]) == own
+    assert synonyms_of(described["segment.ms"]) == [
+        ("segment.ms", "9000", 1),
+        ("log.roll.ms", week, 5),
+    ]
+    assert synonyms_of(described["max.message.bytes"]) == [("message.max.bytes", "1048588", 5)]
+    assert synonyms_of(described["min.insync.replicas"]) == [("min.insync.replicas", "1", 5)]
+    assert synonyms_of(described["leader.replication.throttled.replicas"]) == []
 
 
 def test_defaults_from_the_configuration_file(asked_with_defaults):
     asked = asked_with_defaults
     asked.topic("orders", cleanup_policy="delete")
-    told = configs(asked, TOPIC, "orders", synonyms=True)
-    assert (told["retention.ms"].value, told["retention.ms"].config_source) == ("1000", 4)
-    assert (told["cleanup.policy"].value, told["cleanup.policy"].config_source) == ("delete", 1)
-    assert synonyms_of(told["cleanup.policy"]) == [
+    described = configs(asked, TOPIC, "orders", synonyms=True)
+    assert (described["retention.ms"].value, described["retention.ms"].config_source) == ("1000", 4)
+    assert (described["cleanup.policy"].value, described["cleanup.policy"].config_source) == (
+        "delete",
+        1,
+    )
+    assert synonyms_of(described["cleanup.policy"]) == [
         ("cleanup.policy", "delete", 1),
         ("log.cleanup.policy", "compact", 4),
         ("log.cleanup.policy", "delete", 5),
     ]
-    told = configs(asked, BROKER, "1")
-    retention = told["log.retention.ms"]
+    described = configs(asked, BROKER, "1")
+    retention = described["log.retention.ms"]
     assert (retention.value, retention.config_source, retention.read_only) == ("1000", 4, True)
 
 
 def test_documentation_when_asked_for(asked):
     asked.topic("orders")
-    told = configs(asked, TOPIC, "orders", documentation=True)
-    assert all(config.documentation for config in told.values())
-    told = configs(asked, BROKER, "1", documentation=True)
-    assert all(config.documentation for config in told.values())
+    described = configs(asked, TOPIC, "orders", documentation=True)
+    assert all(config.documentation for config in described.values())
+    described = configs(asked, BROKER, "1", documentation=True)
+    assert all(config.documentation for config in described.values())
 
 
 def test_only_the_named_settings(asked):
@@ -96,8 +105,8 @@ def test_only_the_named_settings(asked):
 
 
 def test_this_broker(asked):
-    told = configs(asked, BROKER, "1", synonyms=True)
-    values = {name: config.value for name, config in told.items()}
+    described = configs(asked, BROKER, "1", synonyms=True)
+    values = {name: config.value for name, config in described.items()}
     assert values["node.id"] == "1"
     assert values["log.dirs"] == asked.store.path
     assert values["num.partitions"] == "3"
@@ -106,12 +115,12 @@ def test_this_broker(asked):
     assert values["message.max.bytes"] == "1048588"
     assert values["offsets.topic.num.partitions"] == "50"
     assert values["group.min.session.timeout.ms"] == "6000"
-    assert all(config.read_only for config in told.values())
-    sources = {name: told[name].config_source for name in ("num.partitions", "node.id")}
+    assert all(config.read_only for config in described.values())
+    sources = {name: described[name].config_source for name in ("num.partitions", "node.id")}
     assert sources == {"num.partitions": 4, "node.id": 4}
-    assert told["auto.create.topics.enable"].config_source == 5
-    assert all(config.synonyms[0].value == config.value for config in told.values())
-    assert len(told) == len(describe(asked, BROKER, "1").configs)
+    assert described["auto.create.topics.enable"].config_source == 5
+    assert all(config.synonyms[0].value == config.value for config in described.values())
+    assert len(described) == len(describe(asked, BROKER, "1").configs)
 
 
 def test_all_brokers_have_nothing_set_at_run_time(asked):
@@ -119,9 +128,9 @@ def test_all_brokers_have_nothing_set_at_run_time(asked):
 
 
 def test_groups_and_client_metrics(asked):
-    told = configs(asked, GROUP, "billing")
-    assert told["consumer.session.timeout.ms"].value == "45000"
-    assert not told["consumer.session.timeout.ms"].read_only
+    described = configs(asked, GROUP, "billing")
+    assert described["consumer.session.timeout.ms"].value == "45000"
+    assert not described["consumer.session.timeout.ms"].read_only
     assert configs(asked, METRICS, "subscription") == {}
 
 

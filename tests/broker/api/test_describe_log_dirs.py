@@ -37,12 +37,14 @@ def test_sizes_of_all_partitions_and_of_the_disk(asked, version):
     result = describe(asked, None, version)
     assert (result.error_code, result.log_dir) == (0, asked.store.path)
     log_file = os.path.join(asked.store.path, "orders-0", "00000000000000000000.log")
-    told = sizes(result)
-    assert told["orders", 0] == os.path.getsize(log_file) > 0
-    assert told["orders", 1] == 0
-    assert len([key for key in told if key[0] == "__consumer_offsets"]) == 50
-    partitions = [each for topic in result.topics for each in topic.partitions]
-    assert {(each.offset_lag, each.is_future_key) for each in partitions} == {(0, False)}
+    reported = sizes(result)
+    assert reported["orders", 0] == os.path.getsize(log_file) > 0
+    assert reported["orders", 1] == 0
+    assert len([key for key in reported if key[0] == "__consumer_offsets"]) == 50
+    partitions = [partition for topic in result.topics for partition in topic.partitions]
+    assert {(partition.offset_lag, partition.is_future_key) for partition in partitions} == {
+        (0, False)
+    }
     if version >= 4:
         assert 0 < result.usable_bytes <= result.total_bytes
     assert not result.is_cordoned

@@ -19,7 +19,7 @@ from headwater.testing import FakeClock, InProcessBroker
 def describe(asked, topic: str, *indexes: int, **options):
     wanted = DescribeProducersRequestTopicRequest(name=topic, partition_indexes=list(indexes))
     answer = asked.ask(DescribeProducersRequest(topics=[wanted]), 0, **options)
-    assert [each.name for each in answer.topics] == [topic]
+    assert [topic.name for topic in answer.topics] == [topic]
     return answer.topics[0].partitions
 
 

@@ -18,7 +18,7 @@ def describe(asked, *names, limit=2000, cursor=None):
     return asked.ask(request, 0)
 
 
-def told(response):
+def described(response):
     return [
         (topic.name, [partition.partition_index for partition in topic.partitions])
         for topic in response.topics
@@ -50,8 +50,8 @@ def test_sorted_by_name_and_each_once(asked):
     for name in ("b", "a", "c"):
         asked.topic(name)
     response = describe(asked, "c", "a", "a", "b")
-    assert [name for name, _ in told(response)] == ["a", "b", "c"]
-    every = [name for name, _ in told(describe(asked))]
+    assert [name for name, _ in described(response)] == ["a", "b", "c"]
+    every = [name for name, _ in described(describe(asked))]
     assert every == ["__consumer_offsets", "a", "b", "c"]
     assert describe(asked).topics[0].is_internal
 
@@ -62,11 +62,11 @@ def test_page_by_page(asked):
     asked.topic("c", 1)
     names = ["a", "b", "c"]
     first = describe(asked, *names, limit=2)
-    assert (told(first), next_of(first)) == ([("a", [0, 1])], ("a", 2))
+    assert (described(first), next_of(first)) == ([("a", [0, 1])], ("a", 2))
     second = describe(asked, *names, limit=3, cursor=next_of(first))
-    assert (told(second), next_of(second)) == ([("a", [2]), ("b", [0, 1])], ("c", 0))
+    assert (described(second), next_of(second)) == ([("a", [2]), ("b", [0, 1])], ("c", 0))
     third = describe(asked, *names, limit=3, cursor=next_of(second))
-    assert (told(third), next_of(third)) == ([("c", [0])], None)
+    assert (described(third), next_of(third)) == ([("c", [0])], None)
 
 
 def test_pages_of_all_topics_hold_every_partition_once(asked):
@@ -75,7 +75,7 @@ def test_pages_of_all_topics_hold_every_partition_once(asked):
     seen, cursor = [], None
     while True:
         response = describe(asked, limit=5, cursor=cursor)
-        seen += [(name, index) for name, indexes in told(response) for index in indexes]
+        seen += [(name, index) for name, indexes in described(response) for index in indexes]
         cursor = next_of(response)
         if cursor is None:
             break
@@ -108,10 +108,10 @@ def test_a_cursor_that_cannot_be(asked, cursor):
 
 def test_a_cursor_on_a_topic_that_is_gone_goes_on_behind_it(asked):
     asked.topic("c")
-    assert told(describe(asked, cursor=("b", 4))) == [("c", [0])]
+    assert described(describe(asked, cursor=("b", 4))) == [("c", [0])]
 
 
 def test_a_cursor_behind_the_last_partition(asked):
     asked.topic("a", 2)
     response = describe(asked, "a", cursor=("a", 2**31 - 1))
-    assert (told(response), next_of(response)) == ([("a", [])], None)
+    assert (described(response), next_of(response)) == ([("a", [])], None)

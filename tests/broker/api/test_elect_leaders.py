@@ -16,12 +16,12 @@ def test_no_election_is_needed(asked, version):
     ]
     response = asked.ask(ElectLeadersRequest(topic_partitions=topics), version)
     assert response.error_code == 0
-    told = {
-        (topic.topic, each.partition_id): each.error_code
+    reported = {
+        (topic.topic, partition.partition_id): partition.error_code
         for topic in response.replica_election_results
-        for each in topic.partition_result
+        for partition in topic.partition_result
     }
-    assert told == {
+    assert reported == {
         ("orders", 0): ErrorCode.ELECTION_NOT_NEEDED,
         ("orders", 2): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ("nothing", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

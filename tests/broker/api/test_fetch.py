@@ -46,7 +46,7 @@ def topic(client, request) -> str:
 
 def _values(answer) -> list[bytes]:
     assert answer.error_code == 0
-    return [each.value for each in records_in(answer.records)]
+    return [record.value for record in records_in(answer.records)]
 
 
 def _of_partitions(topic: str, *indexes: int, offset=0, partition_max_bytes=1 << 20, **fields):
@@ -65,7 +65,11 @@ def _of_partitions(topic: str, *indexes: int, offset=0, partition_max_bytes=1 <<
 
 def _by_partition(answer) -> dict[int, object]:
     assert answer.error_code == 0
-    return {each.partition_index: each for topic in answer.responses for each in topic.partitions}
+    return {
+        partition.partition_index: partition
+        for topic in answer.responses
+        for partition in topic.partitions
+    }
 
 
 # ── what ──────────────────────────────────────────────────────────────────────────────────────
@@ -185,7 +189,7 @@ def test_max_bytes_over_all_partitions(client, topic, limit, count):
     size_bytes = _fill(client, topic, 0, 1)
     limit_bytes = limit if isinstance(limit, int) else int(limit * size_bytes)
     answer = client.ask(_of_partitions(topic, 0, 1, max_bytes=limit_bytes), 12)
-    assert sum(len(_values(each)) for each in _by_partition(answer).values()) == count
+    assert sum(len(_values(partition)) for partition in _by_partition(answer).values()) == count
 
 
 def test_a_batch_beyond_the_limits_is_sent_only_first(client, topic):
@@ -205,7 +209,7 @@ def test_all_of_a_long_log_comes_in_pieces(client, topic):
     while offset < 300:
         found = records_in(client.fetch(topic, offset, partition_max_bytes=20_000).records)
         assert found[0].offset == offset
-        assert [each.offset for each in found] == list(range(offset, offset + len(found)))
+        assert [message.offset for message in found] == list(range(offset, offset + len(found)))
         offset, pieces = offset + len(found), pieces + 1
     assert pieces == 300 // (20_000 // (1000 + 61 + 8)) + 1
 
@@ -319,7 +323,7 @@ def test_a_session_tells_only_news(client, topic):
     answer = client.ask(again, 12)
     assert answer.session_id == session
     assert {k: _values(v) for k, v in _by_partition(answer).items()} == {1: [b"new"]}
-    # What it forgets is not told any more.
+    # What it forgets is no longer in the answer.
     client.produce(topic, batch_of(b"new"), partition=2)
     forgotten = [FetchRequestForgottenTopic(topic=topic, partitions=[1, 2])]
     request = FetchRequest(session_id=session, session_epoch=3, forgotten_topics_data=forgotten)
@@ -344,8 +348,8 @@ def test_a_session_is_closed(client, topic):
     session = client.ask(_of_partitions(topic, 0, session_epoch=0), 12).session_id
     closing = client.ask(_of_partitions(topic, 0, session_id=session, session_epoch=-1), 12)
     assert (closing.error_code, closing.session_id) == (0, 0)
-    gone = client.ask(FetchRequest(session_id=session, session_epoch=1), 12)
-    assert gone.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    ended = client.ask(FetchRequest(session_id=session, session_epoch=1), 12)
+    assert ended.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 def test_a_session_by_id_is_not_one_by_name(client, topic):

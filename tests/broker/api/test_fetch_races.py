@@ -5,8 +5,8 @@ import asyncio
 from wire import LoneConnection
 
 from headwater.broker.api.registry import APIS, RequestContext
-from headwater.broker.connection import Connection
-from headwater.broker.server import Server
+from headwater.broker.network.connection import Connection
+from headwater.broker.network.server import Server
 from headwater.protocol import records
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.fetch import (

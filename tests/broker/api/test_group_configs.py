@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwater.broker.group_configs import SETTINGS, OffsetReset
+from headwater.broker.groups.configs import SETTINGS, OffsetReset
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.alter_configs import (
     AlterConfigsRequest,
@@ -78,12 +78,12 @@ def described(asked, name="jobs"):
         ),
         4,
     ).results
-    return {each.name: each for each in result.configs}
+    return {config.name: config for config in result.configs}
 
 
 def listed(asked):
     answer = asked.ask(ListConfigResourcesRequest(resource_types=[GROUP]), 1)
-    return [each.resource_name for each in answer.config_resources]
+    return [resource.resource_name for resource in answer.config_resources]
 
 
 def test_a_change_is_in_force_told_and_survives(asked):
@@ -93,15 +93,15 @@ def test_a_change_is_in_force_told_and_survives(asked):
         settings = asked.broker.group_configs.share("jobs")
         assert (settings.record_lock_duration_ms, settings.order) == (1500, "key")
         assert asked.broker.group_configs.share("other").record_lock_duration_ms == 30_000
-        told = described(asked)
-        assert set(told) == set(SETTINGS)
-        assert told["share.record.lock.duration.ms"].config_source == OF_THE_GROUP
-        synonyms = told["share.record.lock.duration.ms"].synonyms
-        assert [(each.name, each.value) for each in synonyms] == [
+        configs = described(asked)
+        assert set(configs) == set(SETTINGS)
+        assert configs["share.record.lock.duration.ms"].config_source == OF_THE_GROUP
+        synonyms = configs["share.record.lock.duration.ms"].synonyms
+        assert [(synonym.name, synonym.value) for synonym in synonyms] == [
             ("share.record.lock.duration.ms", "1500"),
             ("group.share.record.lock.duration.ms", "30000"),
         ]
-        assert told["share.session.timeout.ms"].config_source == DEFAULT
+        assert configs["share.session.timeout.ms"].config_source == DEFAULT
         assert listed(asked) == ["jobs"]
         asked.reopen()
 

@@ -114,7 +114,7 @@ def test_what_stands_twice(asked):
     assert twice.error_code == ErrorCode.INVALID_REQUEST
     one = resource("orders", (SET, "retention.ms", "1"))
     responses = asked.ask(IncrementalAlterConfigsRequest(resources=[one, one]), 1).responses
-    assert [each.error_code for each in responses] == [ErrorCode.INVALID_REQUEST] * 2
+    assert [response.error_code for response in responses] == [ErrorCode.INVALID_REQUEST] * 2
 
 
 def test_what_cannot_be_changed(asked):

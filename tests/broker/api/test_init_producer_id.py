@@ -1,4 +1,4 @@
-"""InitProducerId: an id that nobody had before."""
+"""InitProducerId: an id that no producer had before."""
 
 import pytest
 from wire import Wire, wait_until

@@ -7,7 +7,9 @@ TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
 def listed(asked, *kinds, version=1):
     response = asked.ask(ListConfigResourcesRequest(resource_types=list(kinds)), version)
     assert response.error_code == 0
-    return {(each.resource_type, each.resource_name) for each in response.config_resources}
+    return {
+        (resource.resource_type, resource.resource_name) for resource in response.config_resources
+    }
 
 
 def test_version_0_lists_client_metrics_of_which_there_are_none(asked):

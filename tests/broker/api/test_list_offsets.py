@@ -26,7 +26,7 @@ def client(tmp_path_factory):
         client.create_topic("timed")
         times = [1000, 2000, 3000, 4000, 9500, 5000, 7000, 8000, 9000]
         for start, codec in ((0, compression.NONE), (3, compression.ZSTD), (6, compression.LZ4)):
-            some = [Record(0, each, b"k", b"v") for each in times[start : start + 3]]
+            some = [Record(0, time, b"k", b"v") for time in times[start : start + 3]]
             client.produce("timed", records.build_batch(some, codec=codec))
         client.create_topic("empty")
         yield client

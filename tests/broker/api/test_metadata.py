@@ -26,7 +26,7 @@ def client(broker):
 
 
 def _of(*names: str, **fields) -> MetadataRequest:
-    return MetadataRequest(topics=[MetadataRequestTopic(name=each) for each in names], **fields)
+    return MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names], **fields)
 
 
 @pytest.mark.parametrize("version", range(14))
@@ -34,16 +34,16 @@ def test_every_version(broker, client, version):
     name = f"by-version-{version}"
     answer = client.ask(_of(name), version)
     host, port = broker.bootstrap.split(":")
-    assert [(each.node_id, each.host, each.port) for each in answer.brokers] == [
+    assert [(broker.node_id, broker.host, broker.port) for broker in answer.brokers] == [
         (5, host, int(port))
     ]
     (topic,) = answer.topics
     assert (topic.error_code, topic.name) == (0, name)  # created by the question
-    assert [each.partition_index for each in topic.partitions] == [0, 1, 2]
-    for each in topic.partitions:
-        assert (each.error_code, each.leader_id) == (0, 5)
-        assert (each.replica_nodes, each.isr_nodes) == ([5], [5])
-        assert each.leader_epoch >= 0 if version >= 7 else each.leader_epoch == -1
+    assert [partition.partition_index for partition in topic.partitions] == [0, 1, 2]
+    for partition in topic.partitions:
+        assert (partition.error_code, partition.leader_id) == (0, 5)
+        assert (partition.replica_nodes, partition.isr_nodes) == ([5], [5])
+        assert partition.leader_epoch >= 0 if version >= 7 else partition.leader_epoch == -1
     if version >= 1:
         assert answer.controller_id == 5
     if version >= 2:
@@ -56,7 +56,7 @@ def test_all_topics(client):
     client.create_topic("one-of-all")
     for version, everything in ((0, []), (1, None), (12, None)):
         answer = client.ask(MetadataRequest(topics=everything), version)
-        names = {each.name: each.is_internal for each in answer.topics}
+        names = {topic.name: topic.is_internal for topic in answer.topics}
         assert "one-of-all" in names
         if version:
             assert names["__consumer_offsets"] is True
@@ -90,7 +90,7 @@ def test_no_creation_if_the_broker_does_not_do_it(tmp_path):
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "\u00e4", "x" * 250, "../../etc"])
 def test_a_name_that_cannot_be_one(broker, client, name, tmp_path):
     answer = client.ask(_of(name, "beside"), 12)
-    codes = [each.error_code for each in answer.topics]
+    codes = [topic.error_code for topic in answer.topics]
     assert codes == [ErrorCode.INVALID_TOPIC_EXCEPTION, 0]
 
 
@@ -100,8 +100,8 @@ def test_by_id(client):
         MetadataRequestTopic(topic_id=topic_id, name=None),
         MetadataRequestTopic(topic_id=UUID(int=9), name=None),
     ]
-    known, unknown = client.ask(MetadataRequest(topics=wanted), 12).topics
-    assert (known.error_code, known.name) == (0, "by-id")
+    existing, unknown = client.ask(MetadataRequest(topics=wanted), 12).topics
+    assert (existing.error_code, existing.name) == (0, "by-id")
     assert (unknown.error_code, unknown.topic_id) == (ErrorCode.UNKNOWN_TOPIC_ID, UUID(int=9))
 
 
@@ -118,5 +118,5 @@ def test_the_same_new_topic_from_many_at_once(broker):
         for _ in range(10):
             first.send(_of("raced"), 12)
             second.send(_of("raced"), 12)
-        ids = {each.receive().topics[0].topic_id for each in (first, second) for _ in range(10)}
+        ids = {client.receive().topics[0].topic_id for client in (first, second) for _ in range(10)}
     assert len(ids) == 1

@@ -130,7 +130,7 @@ def test_a_batch_that_cannot_be_taken(client, topic, kind):
     assert answer.error_message
     # Nothing of it is there, and the connection goes on.
     assert client.produce(topic, batch_of(b"good")).base_offset == 0
-    assert [each.value for each in wire.records_in(client.fetch(topic, 0).records)] == [b"good"]
+    assert [record.value for record in wire.records_in(client.fetch(topic, 0).records)] == [b"good"]
 
 
 def test_more_records_than_can_be_in_its_bytes(client, topic):
@@ -172,7 +172,7 @@ def test_acks(client, topic):
 
 
 def test_acks_0_with_an_error_ends_the_connection(broker, topic, caplog):
-    """There is no other way to tell the client; it looks at its metadata then (as with Kafka)."""
+    """There is no other way to notify the client; it looks at its metadata then (as with Kafka)."""
     with Wire(broker.bootstrap) as client:
         request = produce_request("no-such-topic", batch_of(b"x"), acks=0)
         client.send(request, 9, is_answered=False)
@@ -185,7 +185,7 @@ def test_one_bad_partition_does_not_hold_up_the_others(client, topic):
     request = produce_request(topic, bad)
     request.topic_data += produce_request(topic, good).topic_data
     answers = client.ask(request, 9).responses
-    assert [each.partition_responses[0].error_code for each in answers] == [2, 0]
+    assert [answer.partition_responses[0].error_code for answer in answers] == [2, 0]
 
 
 def test_a_request_without_topics(client):
@@ -207,7 +207,7 @@ def _sequenced(*values: bytes, sequence: int, epoch: int = 0) -> bytearray:
 def test_a_repeated_batch_is_stored_once(client, topic):
     for sequence in range(5):
         assert client.produce(topic, _sequenced(b"x", sequence=sequence)).base_offset == sequence
-    for sequence in range(5):  # the last five are known
+    for sequence in range(5):  # the last five are remembered
         answer = client.produce(topic, _sequenced(b"x", sequence=sequence))
         assert (answer.error_code, answer.base_offset) == (0, sequence)
     assert client.fetch(topic, 0).high_watermark == 5
@@ -254,10 +254,10 @@ def test_log_append_time(tmp_path):
         answer = client.produce("stamped", batch_of(b"x", b"y", timestamp_ms=1000))
         assert before_ms <= answer.log_append_time_ms <= before_ms + 60_000
         stored = client.fetch("stamped", 0).records
-        assert {each.timestamp_ms for each in wire.records_in(stored)} == {
+        assert {record.timestamp_ms for record in wire.records_in(stored)} == {
             answer.log_append_time_ms
         }
-        records.check_stored(bytes(stored))  # the CRC was made anew
+        records.check_stored(bytes(stored))  # the CRC was computed again
 
 
 def test_a_topic_by_auto_creation_takes_batches_at_once(client):

@@ -97,7 +97,7 @@ def log(broker, client, request) -> Transactions:
 def values_for_the_application(answer) -> list[bytes]:
     """What a client makes of an answer."""
     assert answer.error_code == 0
-    aborted = sorted(answer.aborted_transactions, key=lambda each: each.first_offset)
+    aborted = sorted(answer.aborted_transactions, key=lambda transaction: transaction.first_offset)
     ignored, values, at = set(), [], 0
     data = bytes(answer.records or b"")
     while at < len(data):
@@ -110,7 +110,7 @@ def values_for_the_application(answer) -> list[bytes]:
             if not records.read_marker(batch).commit:
                 ignored.discard(header.producer_id)
         elif not (header.attributes & TRANSACTIONAL and header.producer_id in ignored):
-            values += [each.value for each in records.records_of(batch)]
+            values += [record.value for record in records.records_of(batch)]
     return values
 
 

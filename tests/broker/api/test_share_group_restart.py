@@ -36,9 +36,9 @@ def offsets(asked, group="jobs"):
     (described,) = asked.ask(DescribeShareGroupOffsetsRequest(groups=groups), 1).groups
     assert described.error_code == 0
     return {
-        each.partition_index: each.start_offset
+        partition.partition_index: partition.start_offset
         for topic in described.topics
-        for each in topic.partitions
+        for partition in topic.partitions
     }
 
 
@@ -67,7 +67,7 @@ def wait_for_groups(asked):
     async def loaded() -> None:
         while True:
             try:
-                asked.broker.groups.verify_ready()
+                asked.broker.groups.registry.verify_ready()
             except Exception:
                 await asyncio.sleep(0.01)
             else:
@@ -117,7 +117,7 @@ def test_a_deleted_group_is_gone_with_its_queues(jobs, again):
     wait_for_groups(jobs)
     assert described(jobs).error_code == ErrorCode.GROUP_ID_NOT_FOUND
     assert heartbeat(jobs).error_code == 0
-    assert offsets(jobs) == {0: -1, 1: -1}  # it begins anew
+    assert offsets(jobs) == {0: -1, 1: -1}  # it begins again
 
 
 def test_a_full_disk_gives_nobody_anything(jobs):
@@ -131,10 +131,10 @@ def test_a_deleted_topic(jobs):
     jobs.runner.run(jobs.broker.delete_topic("orders"))
 
     async def forgotten() -> None:
-        while jobs.broker.groups.share_group("jobs").state_topics:
+        while jobs.broker.groups.membership.share_group("jobs").state_topics:
             await asyncio.sleep(0.01)
 
     jobs.runner.run(forgotten())
     assert offsets(jobs) == {}
-    told = heartbeat(jobs, 1)
-    assert (told.error_code, told.assignment.topic_partitions) == (0, [])
+    answer = heartbeat(jobs, 1)
+    assert (answer.error_code, answer.assignment.topic_partitions) == (0, [])

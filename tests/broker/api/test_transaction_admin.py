@@ -41,7 +41,9 @@ class TestList:
     def _ids(self, asked, version=2, **filters):
         answer = asked.ask(ListTransactionsRequest(**filters), version)
         assert answer.error_code == 0
-        return {each.transactional_id: each.transaction_state for each in answer.transaction_states}
+        return {
+            state.transactional_id: state.transaction_state for state in answer.transaction_states
+        }
 
     def test_all(self, asked):
         assert self._ids(asked, 0) == {
@@ -68,7 +70,7 @@ class TestList:
     def test_what_is_no_state_and_what_is_no_pattern(self, asked):
         answer = asked.ask(ListTransactionsRequest(state_filters=["Odd", "Ongoing"]), 1)
         assert answer.unknown_state_filters == ["Odd"]
-        assert [each.transactional_id for each in answer.transaction_states] == ["orders-1"]
+        assert [state.transactional_id for state in answer.transaction_states] == ["orders-1"]
         answer = asked.ask(ListTransactionsRequest(state_filters=["Odd"]), 1)
         assert answer.transaction_states == []
         for pattern in ("((", "(?:){30000000}", "(?:){2000000000}", "x" * 5000):
@@ -89,7 +91,7 @@ def test_describe(asked):
     assert found.error_code == 0
     assert (found.producer_id, found.producer_epoch, found.transaction_state) == (7, 3, "Ongoing")
     assert (found.transaction_timeout_ms, found.transaction_start_time_ms) == (60_000, 123)
-    assert {each.topic: each.partitions for each in found.topics} == {"t": [0, 2], "u": [1]}
+    assert {topic.topic: topic.partitions for topic in found.topics} == {"t": [0, 2], "u": [1]}
     assert unknown.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     assert empty.error_code == ErrorCode.INVALID_REQUEST
 
@@ -113,7 +115,7 @@ def test_a_marker_written_by_hand(asked, version):
         ]
     )
     answer = asked.ask(request, version)
-    codes = [each.error_code for each in answer.markers[0].topics[0].partitions]
+    codes = [partition.error_code for partition in answer.markers[0].topics[0].partitions]
     assert codes == [0, 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert asked.store.partitions["t", 1].high_watermark == 1
     request.markers[0].producer_epoch = 0  # a zombie's

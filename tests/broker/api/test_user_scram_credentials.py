@@ -35,12 +35,12 @@ def deletion(name="alice", mechanism=1):
 def alter(asked, *changes):
     """Error codes by user."""
     request = AlterUserScramCredentialsRequest(
-        deletions=[each for each in changes if not hasattr(each, "salt")],
-        upsertions=[each for each in changes if hasattr(each, "salt")],
+        deletions=[change for change in changes if not hasattr(change, "salt")],
+        upsertions=[change for change in changes if hasattr(change, "salt")],
     )
     results = asked.ask(request, 0).results
-    assert all(bool(each.error_message) == bool(each.error_code) for each in results)
-    return {each.user: ErrorCode(each.error_code).name for each in results}
+    assert all(bool(result.error_message) == bool(result.error_code) for result in results)
+    return {result.user: ErrorCode(result.error_code).name for result in results}
 
 
 def describe(asked, *names):
@@ -49,10 +49,10 @@ def describe(asked, *names):
     answer = asked.ask(DescribeUserScramCredentialsRequest(users=users or None), 0)
     assert answer.error_code == 0
     return {
-        each.user: ErrorCode(each.error_code).name
-        if each.error_code
-        else [(info.mechanism, info.iterations) for info in each.credential_infos]
-        for each in answer.results
+        result.user: ErrorCode(result.error_code).name
+        if result.error_code
+        else [(info.mechanism, info.iterations) for info in result.credential_infos]
+        for result in answer.results
     }
 
 
@@ -142,11 +142,11 @@ def test_the_password_of_a_super_user_is_changed_by_super_users_only(guarded):
 
     def alter_as(principal, *changes) -> dict[str, str]:
         request = AlterUserScramCredentialsRequest(
-            deletions=[each for each in changes if not hasattr(each, "salt")],
-            upsertions=[each for each in changes if hasattr(each, "salt")],
+            deletions=[change for change in changes if not hasattr(change, "salt")],
+            upsertions=[change for change in changes if hasattr(change, "salt")],
         )
         results = guarded.ask(request, 0, principal=principal).results
-        return {each.user: ErrorCode(each.error_code).name for each in results}
+        return {result.user: ErrorCode(result.error_code).name for result in results}
 
     refused = "CLUSTER_AUTHORIZATION_FAILED"
     assert alter_as(alice, upsertion("admin"), upsertion("bob")) == {

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 from dataclasses import dataclass, field
 
-from group_harness import Cluster, settle
+from group_harness import GroupCluster, settle
 
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages import internal
@@ -38,7 +38,7 @@ def subscription(*topics):
 class Consumer:
     """A client of the classic protocol, one request at a time."""
 
-    cluster: Cluster
+    cluster: GroupCluster
     group: str = "g"
     instance_id: str | None = None
     protocols: tuple = ("range",)
@@ -169,18 +169,18 @@ async def stabilise(*consumers):
                     await settle()
             synced.pop(number, None)
 
-    clients = [asyncio.ensure_future(live(*each)) for each in enumerate(consumers)]
+    clients = [asyncio.ensure_future(live(*numbered)) for numbered in enumerate(consumers)]
     for _ in range(1_000):
         await settle()
         if len(synced) == len(consumers) and len(set(synced.values())) == 1:
             break
-        failed = [each for each in clients if each.done()]
+        failed = [other for other in clients if other.done()]
         if failed:
             failed[0].result()
     else:
         raise AssertionError("the group does not become stable")
-    for each in clients:
-        each.cancel()
+    for other in clients:
+        other.cancel()
     await asyncio.gather(*clients, return_exceptions=True)
 
 
@@ -188,10 +188,10 @@ _ids = itertools.count()
 
 
 @dataclass
-class ModernConsumer:
-    """A client of KIP-848: owns what it is told, gives up at once what it is no longer told."""
+class Kip848Consumer:
+    """A client of KIP-848: owns its assignment, gives up at once what is no longer in it."""
 
-    cluster: Cluster
+    cluster: GroupCluster
     group: str = "g"
     topics: tuple | None = ("t",)
     regex: str | None = None
@@ -225,9 +225,9 @@ class ModernConsumer:
             self.epoch = response.member_epoch
             if response.assignment is not None:
                 self.owned = frozenset(
-                    (each.topic_id, p)
-                    for each in response.assignment.topic_partitions
-                    for p in each.partitions
+                    (topic_partition.topic_id, p)
+                    for topic_partition in response.assignment.topic_partitions
+                    for p in topic_partition.partitions
                 )
         elif response.error_code in (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID):
             self.epoch, self.owned = 0, frozenset()
@@ -251,21 +251,21 @@ class ModernConsumer:
 async def converge(*consumers, rounds=10):
     """Heartbeats until nothing moves any more; no partition may be owned twice on the way."""
     for _ in range(rounds):
-        before = [(each.epoch, each.owned) for each in consumers]
-        for each in consumers:
-            await each.heartbeat()
+        before = [(consumer.epoch, consumer.owned) for consumer in consumers]
+        for consumer in consumers:
+            await consumer.heartbeat()
             owned = [partition for c in consumers for partition in c.owned]
             assert len(owned) == len(set(owned)), "a partition with two owners"
-        if before == [(each.epoch, each.owned) for each in consumers]:
+        if before == [(consumer.epoch, consumer.owned) for consumer in consumers]:
             return
     raise AssertionError("the group does not converge")
 
 
 @dataclass
 class ShareConsumer:
-    """A client of KIP-932: has what it is told."""
+    """A client of KIP-932: has what it is assigned."""
 
-    cluster: Cluster
+    cluster: GroupCluster
     group: str = "s"
     topics: tuple = ("t",)
     rack_id: str | None = None
@@ -289,9 +289,9 @@ class ShareConsumer:
             self.epoch = response.member_epoch
             if response.assignment is not None:
                 self.assigned = frozenset(
-                    (each.topic_id, p)
-                    for each in response.assignment.topic_partitions
-                    for p in each.partitions
+                    (topic_partition.topic_id, p)
+                    for topic_partition in response.assignment.topic_partitions
+                    for p in topic_partition.partitions
                 )
         return response
 
@@ -307,8 +307,8 @@ class ShareConsumer:
 
 
 async def share(*consumers):
-    """Two rounds: in the first all are known, in the second all have their part."""
+    """Two rounds: in the first all join, in the second all have their part."""
     for _ in range(2):
-        for each in consumers:
-            response = await each.heartbeat()
+        for consumer in consumers:
+            response = await consumer.heartbeat()
             assert response.error_code == ErrorCode.NONE, ErrorCode(response.error_code)

@@ -12,8 +12,9 @@ from wire import LoneConnection
 
 from headwater.broker import api
 from headwater.broker.api.registry import APIS, RequestContext
-from headwater.broker.group_configs import GroupConfigs
-from headwater.broker.groups import GroupCoordinator, GroupSettings, StoredRecord
+from headwater.broker.groups import GroupCoordinator, GroupSettings
+from headwater.broker.groups.configs import GroupConfigs
+from headwater.broker.internal_topics.coordinator_log import StoredRecord
 from headwater.broker.security.audit import AuditLog
 from headwater.broker.security.authorizer import Authorizer
 from headwater.errors import StorageFailed
@@ -113,7 +114,7 @@ class FakeTopics:
         return self._topics.get(name, (None, None))[0]
 
     def name_of(self, topic_id):
-        return next((n for n, (each, _) in self._topics.items() if each == topic_id), None)
+        return next((n for n, (other_id, _) in self._topics.items() if other_id == topic_id), None)
 
     def names(self):
         return list(self._topics)
@@ -126,8 +127,8 @@ class FakeStore:
         self.catalog = SimpleNamespace(documents={})
 
     async def put_documents(self, kind, changes):
-        kept = {**self.catalog.documents.get(kind, {}), **changes}
-        self.catalog.documents[kind] = {k: v for k, v in kept.items() if v is not None}
+        documents = {**self.catalog.documents.get(kind, {}), **changes}
+        self.catalog.documents[kind] = {k: v for k, v in documents.items() if v is not None}
 
 
 class FakeQueues:
@@ -150,10 +151,10 @@ class FakeQueues:
 
     async def delete(self, group_id, topic_ids):
         await self._write()
-        gone = [
+        deleted = [
             k for k in self.offsets if k[0] == group_id and (topic_ids is None or k[1] in topic_ids)
         ]
-        for key in gone:
+        for key in deleted:
             del self.offsets[key]
 
     def member_left(self, group_id, member_id):
@@ -181,7 +182,7 @@ class FakeQueues:
             raise self.refuses
 
 
-class Cluster:
+class GroupCluster:
     """One broker as far as groups can see it."""
 
     def __init__(self, settings=None, **partition_counts):

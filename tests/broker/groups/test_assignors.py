@@ -5,11 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.broker.groups.assignors import (
+from headwater.broker.groups.consumer_protocol.assignment import NOTHING, TopicPartition
+from headwater.broker.groups.consumer_protocol.assignors import (
     ASSIGNORS,
-    NOTHING,
     Subscriber,
-    TopicPartition,
     range_,
     simple,
     uniform,
@@ -26,7 +25,7 @@ def subscribers(subscriptions, previous=None):
 
 
 def verify(subscriptions, counts, assigned):
-    """Everything that somebody reads has exactly one owner, and it is one of its readers."""
+    """Every partition with a reader has exactly one owner, and it is one of its readers."""
     assert assigned.keys() == subscriptions.keys()
     owners = [(partition, member) for member, mine in assigned.items() for partition in mine]
     assert all(partition.topic_id in subscriptions[member] for partition, member in owners)
@@ -132,10 +131,10 @@ def test_simple_leaves_no_partition_and_no_reader_without(before, after):
         assigned = simple(subscribers(subscriptions, assigned), counts)
         assert assigned.keys() == subscriptions.keys()
         for member, mine in assigned.items():
-            assert {each.topic_id for each in mine} <= subscriptions[member]
+            assert {partition.topic_id for partition in mine} <= subscriptions[member]
             assert bool(mine) == bool(subscriptions[member])
         everything = {TopicPartition(topic, p) for topic, n in counts.items() for p in range(n)}
-        assert {each for mine in assigned.values() for each in mine} == everything
+        assert {partition for mine in assigned.values() for partition in mine} == everything
 
 
 @given(counts=COUNTS, before=st.integers(1, 12), after=st.integers(1, 12))
@@ -147,7 +146,7 @@ def test_simple_is_even_among_members_and_among_partitions(counts, before, after
         assigned = simple(subscribers(subscriptions, assigned), counts)
         loads = [len(mine) for mine in assigned.values()]
         assert max(loads) - min(loads) <= 1
-        readers = Counter(each for mine in assigned.values() for each in mine)
+        readers = Counter(partition for mine in assigned.values() for partition in mine)
         assert max(readers.values()) - min(readers.values()) <= 1
         assert sum(loads) == max(number, len(readers))
     again = simple(subscribers(subscriptions, assigned), counts)

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 from group_clients import Consumer, stabilise
-from group_harness import Cluster, settle
+from group_harness import GroupCluster, settle
 
 from headwater.broker.groups import GroupSettings
 from headwater.protocol.error_codes import ErrorCode
@@ -30,15 +30,15 @@ async def rebalance_with(newcomer, *others):
     """The newcomer joins, the others learn it from their heartbeat and follow."""
     joining = newcomer.joining()
     await settle()
-    for each in others:
-        assert await each.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
-    await asyncio.gather(joining, *(each.join() for each in others))
-    await asyncio.gather(*(each.sync_as_told() for each in (newcomer, *others)))
+    for other in others:
+        assert await other.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
+    await asyncio.gather(joining, *(other.join() for other in others))
+    await asyncio.gather(*(member.sync_as_told() for member in (newcomer, *others)))
 
 
 @pytest.mark.parametrize("version", range(10))
 async def test_one_member_joins_and_gets_what_its_leader_gives_in_every_version(version):
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     consumer = Consumer(cluster, version=version)
     await stabilise(consumer)
     assert consumer.leads
@@ -51,7 +51,7 @@ async def test_one_member_joins_and_gets_what_its_leader_gives_in_every_version(
 
 
 async def test_from_version_4_on_a_new_member_must_come_back_with_its_id():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     old, new = Consumer(cluster, group="old", version=3), Consumer(cluster, group="new", version=4)
     assert (await old.join_once()).error_code == ErrorCode.NONE
     response = await new.join_once()
@@ -61,21 +61,21 @@ async def test_from_version_4_on_a_new_member_must_come_back_with_its_id():
 
 
 async def test_a_newcomer_has_everyone_rebalance_into_one_generation():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     first, second, third = (Consumer(cluster) for _ in range(3))
     await stabilise(first)
     await rebalance_with(second, first)
     await rebalance_with(third, first, second)
-    assert {each.generation for each in (first, second, third)} == {3}
-    for each in (first, second, third):
-        assert each.assignment == each.member_id.encode()
-        assert await each.heartbeat() == ErrorCode.NONE
-    assert [each.leads for each in (first, second, third)] == [True, False, False]
+    assert {member.generation for member in (first, second, third)} == {3}
+    for member in (first, second, third):
+        assert member.assignment == member.member_id.encode()
+        assert await member.heartbeat() == ErrorCode.NONE
+    assert [member.leads for member in (first, second, third)] == [True, False, False]
     assert second.joined.members == []
 
 
 async def test_a_follower_waits_for_the_leaders_assignment_to_be_durable():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     leader, follower = await a_leader_and_a_follower(cluster)
     cluster.log.is_held = True
     await asyncio.gather(leader.join(), follower.join_once_when_told())
@@ -93,14 +93,14 @@ async def test_a_follower_waits_for_the_leaders_assignment_to_be_durable():
 
 
 async def test_the_protocol_is_the_one_that_most_prefer_among_those_that_all_speak():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     members = [
         Consumer(cluster, protocols=("sticky", "range", "roundrobin")),
         Consumer(cluster, protocols=("roundrobin", "range")),
         Consumer(cluster, protocols=("range", "roundrobin")),
     ]
     await stabilise(*members)
-    assert {each.joined.protocol_name for each in members} == {"range"}
+    assert {member.joined.protocol_name for member in members} == {"range"}
 
 
 @pytest.mark.parametrize(
@@ -113,28 +113,28 @@ async def test_the_protocol_is_the_one_that_most_prefer_among_those_that_all_spe
     ],
 )
 async def test_a_member_that_has_nothing_in_common_is_refused(stranger):
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     await stabilise(Consumer(cluster))
     response = await Consumer(cluster, **stranger).join()
     assert response.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
 async def test_a_group_that_refused_its_first_member_is_not_there():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     refused = await Consumer(cluster, protocols=()).join()
     assert refused.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    assert cluster.groups.group("g") is None
+    assert cluster.groups.registry.get("g") is None
 
 
 @pytest.mark.parametrize("timeout_ms", [0, 5_999, 1_800_001])
 async def test_session_timeouts_have_limits(timeout_ms):
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     response = await Consumer(cluster, session_timeout_ms=timeout_ms).join()
     assert response.error_code == ErrorCode.INVALID_SESSION_TIMEOUT
 
 
 async def test_a_group_needs_a_name_and_a_named_member_needs_a_group():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     assert (await Consumer(cluster, group="").join()).error_code == ErrorCode.INVALID_GROUP_ID
     stranger = Consumer(cluster, member_id="who")
     assert (await stranger.join()).error_code == ErrorCode.UNKNOWN_MEMBER_ID
@@ -142,7 +142,7 @@ async def test_a_group_needs_a_name_and_a_named_member_needs_a_group():
 
 
 async def test_a_silent_member_is_missed_after_its_session():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     alive, silent = Consumer(cluster), Consumer(cluster)
     await stabilise(alive, silent)
     await cluster.advance(6)
@@ -155,7 +155,7 @@ async def test_a_silent_member_is_missed_after_its_session():
 
 
 async def test_heartbeats_and_commits_keep_a_member_alive():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     beating, committing = Consumer(cluster), Consumer(cluster)
     await stabilise(beating, committing)
     for number in range(20):
@@ -165,7 +165,7 @@ async def test_heartbeats_and_commits_keep_a_member_alive():
 
 
 async def test_who_does_not_rejoin_in_time_is_out():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     present, absent, newcomer = Consumer(cluster), Consumer(cluster), Consumer(cluster)
     await stabilise(present, absent)
     newcomers_join = newcomer.joining()
@@ -174,7 +174,7 @@ async def test_who_does_not_rejoin_in_time_is_out():
     for _ in range(6):
         await cluster.advance(9)
         assert not joining.done()
-        # It is alive, but does not do what it is told.
+        # It is alive, but does not rejoin.
         assert await absent.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
     await cluster.advance(9)
     await joining
@@ -183,7 +183,7 @@ async def test_who_does_not_rejoin_in_time_is_out():
 
 
 async def test_who_joins_and_never_syncs_is_out():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     good, lazy = Consumer(cluster), Consumer(cluster)
     await stabilise(good)
     joining = lazy.joining()
@@ -199,10 +199,10 @@ async def test_who_joins_and_never_syncs_is_out():
 
 
 async def test_a_member_that_never_came_back_with_its_id_holds_nobody_up():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     good, other, ghost = Consumer(cluster), Consumer(cluster), Consumer(cluster)
     await stabilise(good)
-    await ghost.join_once()  # told its id
+    await ghost.join_once()  # it gets its id
     others_join = other.joining()
     await settle()
     joining = asyncio.gather(others_join, good.join())
@@ -214,7 +214,7 @@ async def test_a_member_that_never_came_back_with_its_id_holds_nobody_up():
 
 
 async def test_an_old_generation_is_fenced():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     member, other = Consumer(cluster), Consumer(cluster)
     await stabilise(member)
     await rebalance_with(other, member)
@@ -225,7 +225,7 @@ async def test_an_old_generation_is_fenced():
 
 
 async def test_sync_during_the_next_rebalance_is_sent_back():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     member, other = Consumer(cluster), Consumer(cluster)
     await stabilise(member)
     joining = other.joining()
@@ -241,7 +241,7 @@ async def test_sync_during_the_next_rebalance_is_sent_back():
 
 
 async def test_a_sync_for_another_protocol_is_refused():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     member = Consumer(cluster)
     await member.join()
     member.joined.protocol_name = "sticky"
@@ -249,7 +249,7 @@ async def test_a_sync_for_another_protocol_is_refused():
 
 
 async def test_a_stable_group_rebalances_for_its_leader_or_for_new_metadata_only():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     leader, follower = await a_leader_and_a_follower(cluster)
     generation = leader.generation
     assert (await follower.join()).generation_id == generation
@@ -271,7 +271,7 @@ async def test_a_stable_group_rebalances_for_its_leader_or_for_new_metadata_only
 
 
 async def test_who_joins_again_before_the_sync_gets_the_same_answer():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     member = Consumer(cluster)
     first = await member.join()
     second = await member.join()
@@ -279,7 +279,7 @@ async def test_who_joins_again_before_the_sync_gets_the_same_answer():
 
 
 async def test_leaving_is_noticed_at_once_and_the_last_one_leaves_an_empty_group():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     stays, goes = Consumer(cluster), Consumer(cluster)
     await stabilise(stays, goes)
     assert await goes.leave() == ErrorCode.NONE
@@ -291,7 +291,7 @@ async def test_leaving_is_noticed_at_once_and_the_last_one_leaves_an_empty_group
 
 
 async def test_several_leave_with_one_request_and_one_rebalance():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     members = [Consumer(cluster) for _ in range(4)]
     await stabilise(*members)
     generation = members[0].generation
@@ -305,7 +305,7 @@ async def test_several_leave_with_one_request_and_one_rebalance():
 
 @pytest.mark.parametrize("version", range(3))
 async def test_leaving_in_old_versions_has_one_error_for_the_one_member(version):
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     member = Consumer(cluster)
     await stabilise(member)
     leave = LeaveGroupRequest(group_id="g", member_id=member.member_id)
@@ -316,7 +316,7 @@ async def test_leaving_in_old_versions_has_one_error_for_the_one_member(version)
 
 
 async def test_a_member_that_leaves_while_others_wait_for_it_lets_them_go_on():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     first, second, third = (Consumer(cluster) for _ in range(3))
     await stabilise(first, second)
     thirds_join = third.joining()
@@ -330,7 +330,7 @@ async def test_a_member_that_leaves_while_others_wait_for_it_lets_them_go_on():
 
 
 async def test_a_full_group_takes_nobody_else():
-    cluster = await Cluster.start(GroupSettings(max_size=2))
+    cluster = await GroupCluster.start(GroupSettings(max_size=2))
     members = [Consumer(cluster) for _ in range(2)]
     await stabilise(*members)
     assert (await Consumer(cluster).join()).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -343,21 +343,21 @@ async def test_a_full_group_takes_nobody_else():
 
 
 async def test_a_new_group_can_wait_for_more_members():
-    cluster = await Cluster.start(GroupSettings(initial_rebalance_delay_ms=3_000))
+    cluster = await GroupCluster.start(GroupSettings(initial_rebalance_delay_ms=3_000))
     members = [Consumer(cluster) for _ in range(3)]
     joining = []
-    for each in members:
-        joining.append(each.joining())
+    for member in members:
+        joining.append(member.joining())
         await settle()
         await cluster.advance(2)
-    assert not any(each.done() for each in joining)
+    assert not any(member.done() for member in joining)
     await cluster.advance(3)
     await asyncio.gather(*joining)
-    assert {each.generation for each in members} == {1}
+    assert {member.generation for member in members} == {1}
 
 
 async def test_a_failed_write_of_the_assignment_sends_everyone_back_to_join():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     leader, follower = await a_leader_and_a_follower(cluster)
     await asyncio.gather(leader.join(), follower.join_once_when_told())
     cluster.log.fail_next = 1
@@ -368,7 +368,7 @@ async def test_a_failed_write_of_the_assignment_sends_everyone_back_to_join():
 
 
 async def test_a_leader_whose_connection_closes_during_the_write_still_makes_the_group_stable():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     leader = Consumer(cluster)
     await leader.join()
     cluster.log.is_held = True
@@ -382,7 +382,7 @@ async def test_a_leader_whose_connection_closes_during_the_write_still_makes_the
 
 
 async def test_members_survive_a_restart_and_go_on_in_their_generation():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     first, second = Consumer(cluster), Consumer(cluster)
     await stabilise(first, second)
     before = await cluster.call(DescribeGroupsRequest(groups=["g"]))
@@ -397,7 +397,7 @@ async def test_members_survive_a_restart_and_go_on_in_their_generation():
 
 
 async def test_a_generation_that_was_not_answered_may_be_forgotten_but_an_older_one_is_not():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     member, newcomer = Consumer(cluster), Consumer(cluster)
     await stabilise(member)
     joining = newcomer.joining()
@@ -408,7 +408,7 @@ async def test_a_generation_that_was_not_answered_may_be_forgotten_but_an_older_
 
 
 async def test_an_empty_group_stays_empty_after_a_restart_and_its_generation_goes_on():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     member = Consumer(cluster)
     await stabilise(member)
     await member.leave()
@@ -421,7 +421,7 @@ async def test_an_empty_group_stays_empty_after_a_restart_and_its_generation_goe
 
 
 async def test_until_the_groups_are_loaded_clients_are_told_to_wait():
-    cluster = Cluster()
+    cluster = GroupCluster()
     member = Consumer(cluster)
     loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert (await member.join()).error_code == loading
@@ -433,7 +433,7 @@ async def test_until_the_groups_are_loaded_clients_are_told_to_wait():
 
 
 async def test_closing_answers_whoever_waits():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     first, second = Consumer(cluster), Consumer(cluster)
     await stabilise(first)
     joining = second.joining()
@@ -445,15 +445,17 @@ async def test_closing_answers_whoever_waits():
 
 
 async def test_five_hundred_members_form_one_generation():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     members = [Consumer(cluster) for _ in range(500)]
     await stabilise(*members)
-    assert {each.assignment for each in members} == {each.member_id.encode() for each in members}
+    assert {member.assignment for member in members} == {
+        member.member_id.encode() for member in members
+    }
 
 
 async def test_what_is_kept_of_a_request_does_not_alias_its_buffer():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     await stabilise(Consumer(cluster))
-    (kept,) = cluster.groups.group("g").roster
-    assert all(type(metadata) is bytes for _, metadata in kept.protocols)
-    assert type(kept.assignment) is bytes
+    (member,) = cluster.groups.registry.get("g").roster
+    assert all(type(metadata) is bytes for _, metadata in member.protocols)
+    assert type(member.assignment) is bytes

@@ -4,8 +4,8 @@ import asyncio
 import random
 
 import pytest
-from group_clients import Consumer, ModernConsumer, converge, stabilise
-from group_harness import Cluster, settle
+from group_clients import Consumer, Kip848Consumer, converge, stabilise
+from group_harness import GroupCluster, settle
 
 from headwater.broker.groups import GroupSettings
 from headwater.protocol.error_codes import ErrorCode
@@ -27,18 +27,18 @@ def everything(cluster, *topics):
 
 
 def owned_by_all(*consumers):
-    return sorted(partition for each in consumers for partition in each.owned)
+    return sorted(partition for consumer in consumers for partition in consumer.owned)
 
 
 async def test_the_first_member_gets_everything_with_its_first_heartbeat():
-    cluster = await Cluster.start(t=3, u=2)
-    member = ModernConsumer(cluster, topics=("t", "u", "missing"))
+    cluster = await GroupCluster.start(t=3, u=2)
+    member = Kip848Consumer(cluster, topics=("t", "u", "missing"))
     response = await member.heartbeat()
     assert response.error_code == ErrorCode.NONE
     assert response.heartbeat_interval_ms == 5_000
     assert member.epoch == 1
     assert member.owned == everything(cluster, "t", "u")
-    # Nothing new, so nothing is told.
+    # Nothing new, so the answer has no assignment.
     assert (await member.heartbeat(acknowledges=False)).assignment is None
     assert (await member.heartbeat(full=True)).assignment is not None
     group = await describe(cluster)
@@ -56,8 +56,8 @@ async def test_the_first_member_gets_everything_with_its_first_heartbeat():
 
 
 async def test_a_newcomer_gets_a_partition_only_when_the_owner_has_given_it_up():
-    cluster = await Cluster.start(t=4)
-    first, second = ModernConsumer(cluster), ModernConsumer(cluster)
+    cluster = await GroupCluster.start(t=4)
+    first, second = Kip848Consumer(cluster), Kip848Consumer(cluster)
     await first.heartbeat()
     await second.heartbeat()
     assert (second.epoch, second.owned) == (2, frozenset())
@@ -69,12 +69,12 @@ async def test_a_newcomer_gets_a_partition_only_when_the_owner_has_given_it_up()
     assert len(first.owned) == 2
     await second.heartbeat()
     assert second.owned == frozenset()
-    kept, first.owned = first.owned, still_owned  # it is slow, and says so
+    retained, first.owned = first.owned, still_owned  # it is slow, and reports so
     await first.heartbeat()
     await second.heartbeat()
     assert second.owned == frozenset()
 
-    first.owned = kept
+    first.owned = retained
     await first.heartbeat()
     assert first.epoch == 2
     await second.heartbeat()
@@ -83,27 +83,27 @@ async def test_a_newcomer_gets_a_partition_only_when_the_owner_has_given_it_up()
 
 
 async def test_members_share_evenly_and_take_over_when_one_leaves():
-    cluster = await Cluster.start(t=7)
-    members = [ModernConsumer(cluster) for _ in range(3)]
+    cluster = await GroupCluster.start(t=7)
+    members = [Kip848Consumer(cluster) for _ in range(3)]
     await converge(*members)
-    assert sorted(len(each.owned) for each in members) == [2, 2, 3]
-    gone = members.pop()
-    response = await gone.leave()
+    assert sorted(len(member.owned) for member in members) == [2, 2, 3]
+    leaving = members.pop()
+    response = await leaving.leave()
     assert (response.error_code, response.member_epoch) == (ErrorCode.NONE, -1)
     assert (await describe(cluster)).group_state == "Assigning"
     await converge(*members)
     assert owned_by_all(*members) == sorted(everything(cluster, "t"))
-    for each in members:
-        await each.leave()
+    for member in members:
+        await member.leave()
     assert (await describe(cluster)).group_state == "Empty"
 
 
 async def test_the_range_assignor_gives_the_same_numbers_of_all_topics():
-    cluster = await Cluster.start(t=4, u=4)
-    members = [ModernConsumer(cluster, topics=("t", "u"), assignor="range") for _ in range(2)]
+    cluster = await GroupCluster.start(t=4, u=4)
+    members = [Kip848Consumer(cluster, topics=("t", "u"), assignor="range") for _ in range(2)]
     await converge(*members)
-    for each in members:
-        numbers = [{p for topic_id, p in each.owned if topic_id == i} for i in topic_ids(cluster)]
+    for member in members:
+        numbers = [{p for topic_id, p in member.owned if topic_id == i} for i in topic_ids(cluster)]
         assert numbers[0] == numbers[1]
         assert numbers[0] in ({0, 1}, {2, 3})
     assert (await describe(cluster)).assignor_name == "range"
@@ -114,8 +114,8 @@ def topic_ids(cluster):
 
 
 async def test_a_silent_member_is_fenced_after_its_session():
-    cluster = await Cluster.start(t=4)
-    alive, silent = ModernConsumer(cluster), ModernConsumer(cluster)
+    cluster = await GroupCluster.start(t=4)
+    alive, silent = Kip848Consumer(cluster), Kip848Consumer(cluster)
     await converge(alive, silent)
     for _ in range(5):
         await cluster.advance(10)
@@ -128,20 +128,20 @@ async def test_a_silent_member_is_fenced_after_its_session():
 
 
 async def test_a_group_may_have_times_of_its_own():
-    cluster = await Cluster.start(t=4)
+    cluster = await GroupCluster.start(t=4)
     await cluster.configs.set(
         "g", {"consumer.session.timeout.ms": "1000", "consumer.heartbeat.interval.ms": "200"}
     )
-    member = ModernConsumer(cluster)
+    member = Kip848Consumer(cluster)
     assert (await member.heartbeat()).heartbeat_interval_ms == 200
     await cluster.advance(1.1)
     assert (await member.heartbeat()).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 async def test_a_member_that_does_not_give_up_in_time_is_fenced():
-    cluster = await Cluster.start(t=4)
-    stubborn = ModernConsumer(cluster, rebalance_timeout_ms=20_000)
-    newcomer = ModernConsumer(cluster)
+    cluster = await GroupCluster.start(t=4)
+    stubborn = Kip848Consumer(cluster, rebalance_timeout_ms=20_000)
+    newcomer = Kip848Consumer(cluster)
     await stubborn.heartbeat()
     await newcomer.heartbeat()
     for _ in range(3):
@@ -154,8 +154,8 @@ async def test_a_member_that_does_not_give_up_in_time_is_fenced():
 
 
 async def test_epochs_that_are_not_the_members_are_fenced():
-    cluster = await Cluster.start()
-    member, other = ModernConsumer(cluster), ModernConsumer(cluster)
+    cluster = await GroupCluster.start()
+    member, other = Kip848Consumer(cluster), Kip848Consumer(cluster)
     await member.heartbeat()
     ahead = await member.heartbeat(member_epoch=9)
     assert ahead.error_code == ErrorCode.FENCED_MEMBER_EPOCH
@@ -163,15 +163,15 @@ async def test_epochs_that_are_not_the_members_are_fenced():
     # It was taken in again with epoch 0.
     assert member.epoch == 2
     assert len(member.owned) == 2
-    strangers = await ModernConsumer(cluster, epoch=3).heartbeat()
-    assert strangers.error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    nowhere = await ModernConsumer(cluster, group="none", epoch=3).heartbeat()
+    answer = await Kip848Consumer(cluster, epoch=3).heartbeat()
+    assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    nowhere = await Kip848Consumer(cluster, group="none", epoch=3).heartbeat()
     assert nowhere.error_code == ErrorCode.GROUP_ID_NOT_FOUND
 
 
 async def test_a_lost_answer_with_a_new_epoch_does_no_harm():
-    cluster = await Cluster.start(t=2)
-    member = ModernConsumer(cluster)
+    cluster = await GroupCluster.start(t=2)
+    member = Kip848Consumer(cluster)
     await member.heartbeat()
     cluster.topics.grow("t", 4)
     cluster.groups.topics_changed()
@@ -187,8 +187,8 @@ async def test_a_lost_answer_with_a_new_epoch_does_no_harm():
 
 
 async def test_new_topics_more_partitions_and_deleted_topics_reach_the_members():
-    cluster = await Cluster.start(t=2)
-    member = ModernConsumer(cluster, topics=("t", "u"))
+    cluster = await GroupCluster.start(t=2)
+    member = Kip848Consumer(cluster, topics=("t", "u"))
     await converge(member)
     appends = cluster.log.appends
 
@@ -214,8 +214,8 @@ async def test_new_topics_more_partitions_and_deleted_topics_reach_the_members()
 
 
 async def test_a_change_of_the_topics_while_the_broker_was_down_is_noticed():
-    cluster = await Cluster.start(t=2)
-    member = ModernConsumer(cluster)
+    cluster = await GroupCluster.start(t=2)
+    member = Kip848Consumer(cluster)
     await converge(member)
     cluster.topics.grow("t", 3)
     await cluster.crash_and_restart()
@@ -224,9 +224,9 @@ async def test_a_change_of_the_topics_while_the_broker_was_down_is_noticed():
 
 
 async def test_subscriptions_by_pattern_follow_the_topics():
-    cluster = await Cluster.start(orders_eu=1, orders_us=1, payments=1)
+    cluster = await GroupCluster.start(orders_eu=1, orders_us=1, payments=1)
     cluster.topics.create("__consumer_offsets", 3)
-    member = ModernConsumer(cluster, topics=None, regex="orders_.*|.*offsets")
+    member = Kip848Consumer(cluster, topics=None, regex="orders_.*|.*offsets")
     await converge(member)
     assert member.owned == everything(cluster, "orders_eu", "orders_us")
     cluster.topics.create("orders_asia", 2)
@@ -242,28 +242,28 @@ async def test_subscriptions_by_pattern_follow_the_topics():
 @pytest.mark.parametrize("pattern", ["(", "[z-a]", r"(a)\1", "(?=a)a", "a{9999}", "(?P<n>a)(?P=n)",
      "(?:){30000000}", "x" * 5000])  # fmt: skip
 async def test_a_pattern_that_cannot_be_matched_is_refused(pattern):
-    cluster = await Cluster.start()
-    response = await ModernConsumer(cluster, topics=None, regex=pattern).heartbeat()
+    cluster = await GroupCluster.start()
+    response = await Kip848Consumer(cluster, topics=None, regex=pattern).heartbeat()
     assert response.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
     assert response.error_message
 
 
 async def test_a_pattern_that_is_slow_with_the_topics_of_this_broker_is_refused():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     for seed in range(300):
         cluster.topics.create("".join(random.Random(seed).choices("abc-", k=249)), 1)
-    response = await ModernConsumer(cluster, topics=None, regex=".*a.{900}").heartbeat()
+    response = await Kip848Consumer(cluster, topics=None, regex=".*a.{900}").heartbeat()
     assert response.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
-    member = ModernConsumer(cluster, topics=None, regex="[a-c-]{249}")
+    member = Kip848Consumer(cluster, topics=None, regex="[a-c-]{249}")
     await converge(member)
     assert len(member.owned) == 300
 
 
 async def test_a_pattern_that_became_slow_matches_nothing_new_and_fails_nobody():
     """It was accepted when there were few topics."""
-    cluster = await Cluster.start(t=2)
-    slow = ModernConsumer(cluster, topics=None, regex=".*a.{900}|t")
-    other = ModernConsumer(cluster, topics=["t"])
+    cluster = await GroupCluster.start(t=2)
+    slow = Kip848Consumer(cluster, topics=None, regex=".*a.{900}|t")
+    other = Kip848Consumer(cluster, topics=["t"])
     await converge(slow, other)
     for seed in range(300):
         cluster.topics.create("".join(random.Random(seed).choices("abc-", k=249)), 1)
@@ -288,15 +288,15 @@ async def test_a_pattern_that_became_slow_matches_nothing_new_and_fails_nobody()
     ],
 )
 async def test_nonsense_is_refused_with_a_reason(nonsense, error):
-    cluster = await Cluster.start()
-    response = await ModernConsumer(cluster).heartbeat(**nonsense)
+    cluster = await GroupCluster.start()
+    response = await Kip848Consumer(cluster).heartbeat(**nonsense)
     assert response.error_code == error
     assert response.error_message
     assert cluster.log.appends == 0
 
 
 async def test_in_version_0_the_broker_chooses_the_member_id():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     response = await cluster.call(
         ConsumerGroupHeartbeatRequest(
             group_id="g",
@@ -311,26 +311,26 @@ async def test_in_version_0_the_broker_chooses_the_member_id():
 
 
 async def test_a_full_group_takes_nobody_else():
-    cluster = await Cluster.start(GroupSettings(consumer_max_size=1))
-    member = ModernConsumer(cluster)
+    cluster = await GroupCluster.start(GroupSettings(consumer_max_size=1))
+    member = Kip848Consumer(cluster)
     await member.heartbeat()
-    refused = await ModernConsumer(cluster).heartbeat()
+    refused = await Kip848Consumer(cluster).heartbeat()
     assert refused.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
     assert (await member.heartbeat()).error_code == ErrorCode.NONE
 
 
 async def test_a_static_member_comes_back_to_its_partitions():
-    cluster = await Cluster.start(t=4)
-    first = ModernConsumer(cluster, instance_id="a")
-    other = ModernConsumer(cluster, instance_id="b")
+    cluster = await GroupCluster.start(t=4)
+    first = Kip848Consumer(cluster, instance_id="a")
+    other = Kip848Consumer(cluster, instance_id="b")
     await converge(first, other)
     mine, group_epoch = first.owned, (await describe(cluster)).group_epoch
 
-    impostor = await ModernConsumer(cluster, instance_id="a").heartbeat()
+    impostor = await Kip848Consumer(cluster, instance_id="a").heartbeat()
     assert impostor.error_code == ErrorCode.UNRELEASED_INSTANCE_ID
     assert (await first.leave(epoch=-2)).member_epoch == -2
 
-    again = ModernConsumer(cluster, instance_id="a")
+    again = Kip848Consumer(cluster, instance_id="a")
     await again.heartbeat()
     assert again.owned == mine
     assert (await describe(cluster)).group_epoch == group_epoch
@@ -340,9 +340,9 @@ async def test_a_static_member_comes_back_to_its_partitions():
 
 
 async def test_a_static_member_that_stays_away_loses_its_partitions():
-    cluster = await Cluster.start(t=4)
-    first = ModernConsumer(cluster, instance_id="a")
-    other = ModernConsumer(cluster)
+    cluster = await GroupCluster.start(t=4)
+    first = Kip848Consumer(cluster, instance_id="a")
+    other = Kip848Consumer(cluster)
     await converge(first, other)
     await first.leave(epoch=-2)
     for _ in range(5):
@@ -352,14 +352,14 @@ async def test_a_static_member_that_stays_away_loses_its_partitions():
 
 
 async def test_everything_survives_a_restart():
-    cluster = await Cluster.start(t=5, u=3)
+    cluster = await GroupCluster.start(t=5, u=3)
     members = [
-        ModernConsumer(cluster, topics=("t",), instance_id="a"),
-        ModernConsumer(cluster, topics=("t", "u")),
-        ModernConsumer(cluster, topics=None, regex="u.*"),
+        Kip848Consumer(cluster, topics=("t",), instance_id="a"),
+        Kip848Consumer(cluster, topics=("t", "u")),
+        Kip848Consumer(cluster, topics=None, regex="u.*"),
     ]
-    for each in members:  # in the middle of the reconciliation
-        await each.heartbeat()
+    for member in members:  # in the middle of the reconciliation
+        await member.heartbeat()
     before = await describe(cluster)
     await cluster.crash_and_restart()
     assert await describe(cluster) == before
@@ -373,8 +373,8 @@ async def test_everything_survives_a_restart():
 
 
 async def test_an_answer_waits_for_the_log_and_a_failed_write_changes_nothing():
-    cluster = await Cluster.start(t=4)
-    first, second = ModernConsumer(cluster), ModernConsumer(cluster)
+    cluster = await GroupCluster.start(t=4)
+    first, second = Kip848Consumer(cluster), Kip848Consumer(cluster)
     await first.heartbeat()
     before = await describe(cluster)
     cluster.log.fail_next = 1
@@ -393,29 +393,29 @@ async def test_an_answer_waits_for_the_log_and_a_failed_write_changes_nothing():
 
 
 async def test_a_group_whose_first_write_failed_is_not_there():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     cluster.log.fail_next = 1
-    failed = await ModernConsumer(cluster).heartbeat()
+    failed = await Kip848Consumer(cluster).heartbeat()
     assert failed.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert (await describe(cluster)).error_code == ErrorCode.GROUP_ID_NOT_FOUND
-    await converge(ModernConsumer(cluster), ModernConsumer(cluster))
+    await converge(Kip848Consumer(cluster), Kip848Consumer(cluster))
 
 
 async def test_many_found_a_group_at_once():
-    cluster = await Cluster.start(t=10)
-    members = [ModernConsumer(cluster) for _ in range(10)]
+    cluster = await GroupCluster.start(t=10)
+    members = [Kip848Consumer(cluster) for _ in range(10)]
     cluster.log.is_held = True
-    joining = [asyncio.ensure_future(each.heartbeat()) for each in members]
+    joining = [asyncio.ensure_future(member.heartbeat()) for member in members]
     await settle()
     cluster.log.release()
-    assert {(await each).error_code for each in joining} == {ErrorCode.NONE}
+    assert {(await member).error_code for member in joining} == {ErrorCode.NONE}
     await converge(*members, rounds=30)
-    assert {len(each.owned) for each in members} == {1}
+    assert {len(member.owned) for member in members} == {1}
 
 
 async def test_a_connection_that_closes_during_a_write_leaves_the_member_in_the_group():
-    cluster = await Cluster.start()
-    member = ModernConsumer(cluster)
+    cluster = await GroupCluster.start()
+    member = Kip848Consumer(cluster)
     cluster.log.is_held = True
     joining = asyncio.ensure_future(member.heartbeat())
     await settle()
@@ -428,8 +428,8 @@ async def test_a_connection_that_closes_during_a_write_leaves_the_member_in_the_
 
 
 async def test_a_fence_that_could_not_be_written_is_tried_again():
-    cluster = await Cluster.start()
-    await ModernConsumer(cluster).heartbeat()
+    cluster = await GroupCluster.start()
+    await Kip848Consumer(cluster).heartbeat()
     cluster.log.fail_next = 1
     await cluster.advance(46)
     assert len((await describe(cluster)).members) == 1
@@ -441,8 +441,8 @@ async def test_a_fence_that_could_not_be_written_is_tried_again():
 
 
 async def test_members_commit_and_fetch_with_their_epoch():
-    cluster = await Cluster.start()
-    member = ModernConsumer(cluster)
+    cluster = await GroupCluster.start()
+    member = Kip848Consumer(cluster)
     await converge(member)
     me = {"member_id": member.member_id}
     key = ("t", 0)
@@ -466,8 +466,8 @@ async def test_members_commit_and_fetch_with_their_epoch():
 
 
 async def test_an_empty_classic_group_goes_on_with_the_new_protocol_and_back():
-    cluster = await Cluster.start()
-    classic, modern = Consumer(cluster), ModernConsumer(cluster)
+    cluster = await GroupCluster.start()
+    classic, modern = Consumer(cluster), Kip848Consumer(cluster)
     await stabilise(classic)
     await classic.commit(5)
     assert (await modern.heartbeat()).error_code == ErrorCode.GROUP_ID_NOT_FOUND
@@ -492,8 +492,8 @@ async def test_an_empty_classic_group_goes_on_with_the_new_protocol_and_back():
 
 
 async def test_a_failed_change_of_protocol_leaves_the_group_as_it_was():
-    cluster = await Cluster.start()
-    classic, modern = Consumer(cluster), ModernConsumer(cluster)
+    cluster = await GroupCluster.start()
+    classic, modern = Consumer(cluster), Kip848Consumer(cluster)
     await stabilise(classic)
     await classic.leave()
     cluster.log.fail_next = 1

@@ -1,8 +1,8 @@
 import asyncio
 
 import pytest
-from group_clients import Consumer, ModernConsumer, converge, stabilise
-from group_harness import Cluster, settle
+from group_clients import Consumer, Kip848Consumer, converge, stabilise
+from group_harness import GroupCluster, settle
 
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
@@ -13,14 +13,14 @@ from headwater.protocol.messages.list_groups import ListGroupsRequest
 
 
 async def some_groups():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     await cluster.commit("simple", {("t", 0): 1})
     await stabilise(Consumer(cluster, group="classic"))
     emptied = Consumer(cluster, group="emptied")
     await stabilise(emptied)
     await emptied.commit(4)
     await emptied.leave()
-    await converge(ModernConsumer(cluster, group="modern"))
+    await converge(Kip848Consumer(cluster, group="modern"))
     return cluster
 
 
@@ -97,14 +97,14 @@ async def test_what_is_no_consumer_group_is_not_found():
 
 async def delete(cluster, *names):
     response = await cluster.call(DeleteGroupsRequest(groups_names=list(names)))
-    return {each.group_id: ErrorCode(each.error_code) for each in response.results}
+    return {result.group_id: ErrorCode(result.error_code) for result in response.results}
 
 
 async def test_empty_groups_are_deleted_with_their_offsets_for_good():
     cluster = await some_groups()
-    gone = ModernConsumer(cluster, group="left")
-    await converge(gone)
-    await gone.leave()
+    left = Kip848Consumer(cluster, group="left")
+    await converge(left)
+    await left.leave()
     assert await delete(cluster, "simple", "emptied", "left", "classic", "modern", "nobody") == {
         "simple": ErrorCode.NONE,
         "emptied": ErrorCode.NONE,
@@ -128,7 +128,7 @@ async def test_a_group_that_is_being_deleted_refuses_everyone_and_comes_back_if_
     refused = ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert (await Consumer(cluster, group="emptied").join()).error_code == refused
     assert await cluster.commit("emptied", {("t", 0): 9}) == {("t", 0): refused}
-    assert (await ModernConsumer(cluster, group="emptied").heartbeat()).error_code == refused
+    assert (await Kip848Consumer(cluster, group="emptied").heartbeat()).error_code == refused
     assert await delete(cluster, "emptied") == {"emptied": ErrorCode.GROUP_ID_NOT_FOUND}
     cluster.log.release()
     assert await deleting == {"emptied": refused}
@@ -137,7 +137,7 @@ async def test_a_group_that_is_being_deleted_refuses_everyone_and_comes_back_if_
 
 
 async def test_a_commit_on_its_way_does_not_outlive_the_group():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     await cluster.commit("g", {("t", 0): 1})
     cluster.log.is_held = True
     committing = asyncio.ensure_future(cluster.commit("g", {("t", 1): 2}))
@@ -167,7 +167,7 @@ async def test_counts_for_metrics():
 @pytest.mark.parametrize("key_type", [0, 1], ids=["group", "transactional id"])
 @pytest.mark.parametrize("version", range(7))
 async def test_the_coordinator_is_this_node(version, key_type):
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     key_type = key_type if version else 0
     request = FindCoordinatorRequest(key="g", coordinator_keys=["g", "h"], key_type=key_type)
     response = await cluster.call(request, version)
@@ -182,7 +182,7 @@ async def test_the_coordinator_is_this_node(version, key_type):
 async def test_coordinators_of_other_things_are_refused_with_an_error_that_ends_the_search(
     key_type,
 ):
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     request = FindCoordinatorRequest(key="x", coordinator_keys=["x"], key_type=key_type)
     (found,) = (await cluster.call(request, 4)).coordinators
     assert found.error_code == ErrorCode.INVALID_REQUEST

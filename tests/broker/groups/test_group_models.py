@@ -2,8 +2,8 @@
 
 import asyncio
 
-from group_clients import Consumer, ModernConsumer, converge
-from group_harness import Cluster, settle
+from group_clients import Consumer, Kip848Consumer, converge
+from group_harness import GroupCluster, settle
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -45,7 +45,7 @@ class AcknowledgedOffsets(Machine):
 
     @initialize()
     def start(self):
-        self.cluster = self.run(Cluster.start(t=3))
+        self.cluster = self.run(GroupCluster.start(t=3))
         self.acknowledged = {}
         self.members = {}
 
@@ -140,7 +140,7 @@ class Reconciliation(Machine):
 
     @initialize(counts=st.lists(st.integers(1, 6), min_size=2, max_size=2))
     def start(self, counts):
-        self.cluster = self.run(Cluster.start(t=counts[0], u=counts[1]))
+        self.cluster = self.run(GroupCluster.start(t=counts[0], u=counts[1]))
         self.members = []
 
     @rule(
@@ -149,7 +149,7 @@ class Reconciliation(Machine):
     )
     def join(self, topics, assignor):
         if len(self.members) < 5:
-            member = ModernConsumer(self.cluster, topics=topics, assignor=assignor)
+            member = Kip848Consumer(self.cluster, topics=topics, assignor=assignor)
             self.members.append(member)
             assert self.run(member.heartbeat()).error_code == ErrorCode.NONE
 
@@ -158,7 +158,7 @@ class Reconciliation(Machine):
         if number < len(self.members):
             member = self.members[number]
             # To leave the partitions out is to say that nothing changed, so an owner may do so
-            # only if it has not been told anything new.
+            # only if it has not been assigned anything new.
             self.run(member.heartbeat(acknowledges=acknowledges or member.epoch == 0))
 
     @rule(number=st.integers(0, 4))
@@ -175,8 +175,8 @@ class Reconciliation(Machine):
         async def time_passes():
             for _ in range(6):
                 await self.cluster.advance(9)
-                for each in self.members:
-                    await each.heartbeat()
+                for member in self.members:
+                    await member.heartbeat()
 
         self.run(time_passes())
 
@@ -225,14 +225,14 @@ class Reconciliation(Machine):
         topics = self.cluster.topics
         expected = {
             (topics.topic_id(name), p)
-            for name in {name for each in self.members for name in each.topics}
+            for name in {name for member in self.members for name in member.topics}
             for p in range(topics.partition_count(name) or 0)
         }
-        assert {partition for each in self.members for partition in each.owned} == expected
+        assert {partition for member in self.members for partition in member.owned} == expected
 
     @invariant()
     def no_partition_has_two_owners(self):
-        owned = [partition for each in getattr(self, "members", ()) for partition in each.owned]
+        owned = [partition for member in getattr(self, "members", ()) for partition in member.owned]
         assert len(owned) == len(set(owned))
 
 
@@ -249,7 +249,7 @@ TestReconciliation.settings = _SETTINGS
 
 
 async def test_a_group_that_is_loaded_twice_is_described_the_same():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     member = Consumer(cluster)
     await member.join()
     await member.sync_as_told()

@@ -1,11 +1,11 @@
 import asyncio
 
 import pytest
-from group_clients import Consumer, ModernConsumer, converge, stabilise
-from group_harness import Cluster, settle
+from group_clients import Consumer, Kip848Consumer, converge, stabilise
+from group_harness import GroupCluster, settle
 
 from headwater.broker.groups import GroupSettings
-from headwater.broker.groups.offsets import CommittedOffset, OffsetKey, OffsetStore
+from headwater.broker.groups.offsets.store import CommittedOffset, OffsetKey, OffsetStore
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.list_groups import ListGroupsRequest
 from headwater.protocol.messages.offset_commit import (
@@ -35,7 +35,7 @@ async def group_ids(cluster):
 
 @pytest.mark.parametrize("version", range(2, 11))
 async def test_a_commit_can_be_fetched_in_every_version(version):
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     errors = await cluster.commit("g", {("t", 0): 7, ("t", 3): 0}, version=version)
     assert set(errors.values()) == {ErrorCode.NONE}
     assert await cluster.fetch("g") == {("t", 0): 7, ("t", 3): 0}
@@ -43,7 +43,7 @@ async def test_a_commit_can_be_fetched_in_every_version(version):
 
 @pytest.mark.parametrize("version", range(1, 8))
 async def test_fetching_in_versions_with_one_group(version):
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     await cluster.commit("g", {("t", 1): 5}, metadata="noted")
     response = await cluster.call(
         OffsetFetchRequest(
@@ -60,7 +60,7 @@ async def test_fetching_in_versions_with_one_group(version):
 
 
 async def test_fetching_by_topic_id():
-    cluster = await Cluster.start(t=2, u=1)
+    cluster = await GroupCluster.start(t=2, u=1)
     await cluster.commit("g", {("t", 1): 5, ("u", 0): 6}, version=10)
     unknown = type(cluster.topics.topic_id("t"))(int=77)
     asked = [
@@ -84,7 +84,7 @@ async def test_fetching_by_topic_id():
 
 
 async def test_leader_epoch_and_metadata_come_back():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     await cluster.call(
         OffsetCommitRequest(
             group_id="g",
@@ -113,7 +113,7 @@ async def test_leader_epoch_and_metadata_come_back():
 
 
 async def test_what_cannot_be_committed_is_refused_partition_by_partition():
-    cluster = await Cluster.start(t=2)
+    cluster = await GroupCluster.start(t=2)
     errors = await cluster.commit("g", {("t", 0): 1, ("t", 2): 1, ("t", -1): 1, ("nope", 0): 1})
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert errors == {
@@ -128,7 +128,7 @@ async def test_what_cannot_be_committed_is_refused_partition_by_partition():
 
 
 async def test_metadata_has_a_limit():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     too_large = await cluster.commit("g", {("t", 0): 1}, metadata="x" * 4097)
     assert too_large == {("t", 0): ErrorCode.OFFSET_METADATA_TOO_LARGE}
     assert await cluster.fetch("g") == {}
@@ -137,7 +137,7 @@ async def test_metadata_has_a_limit():
 
 
 async def test_a_simple_consumer_commits_to_an_empty_group_only():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     assert await cluster.commit("g", {("t", 0): 1}) == {("t", 0): ErrorCode.NONE}
     member = Consumer(cluster)
     await stabilise(member)
@@ -152,13 +152,13 @@ async def test_a_simple_consumer_commits_to_an_empty_group_only():
     ("version", "error"), [(8, ErrorCode.ILLEGAL_GENERATION), (9, ErrorCode.GROUP_ID_NOT_FOUND)]
 )
 async def test_a_member_of_no_group_cannot_commit(version, error):
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     stranger = Consumer(cluster, member_id="who", generation=3)
     assert await stranger.commit(1, version=version) == error
 
 
 async def test_members_commit_while_stable_or_about_to_rebalance_but_not_in_between():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     member, other = Consumer(cluster), Consumer(cluster)
     await stabilise(member)
     assert await member.commit(1) == ErrorCode.NONE
@@ -171,7 +171,7 @@ async def test_members_commit_while_stable_or_about_to_rebalance_but_not_in_betw
 
 
 async def test_an_offset_is_neither_answered_nor_shown_before_it_is_durable():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     await cluster.commit("g", {("t", 0): 1})
     cluster.log.is_held = True
     committing = asyncio.ensure_future(cluster.commit("g", {("t", 0): 2}))
@@ -184,7 +184,7 @@ async def test_an_offset_is_neither_answered_nor_shown_before_it_is_durable():
 
 
 async def test_commits_of_one_partition_take_effect_in_the_order_of_the_log():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     cluster.log.is_held = True
     commits = [asyncio.ensure_future(cluster.commit("g", {("t", 0): n})) for n in range(20)]
     await settle()
@@ -196,7 +196,7 @@ async def test_commits_of_one_partition_take_effect_in_the_order_of_the_log():
 
 
 async def test_a_failed_write_leaves_the_offset_as_it_was():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     await cluster.commit("g", {("t", 0): 1})
     cluster.log.fail_next = 1
     failed = await cluster.commit("g", {("t", 0): 2, ("t", 1): 2})
@@ -209,7 +209,7 @@ async def test_a_failed_write_leaves_the_offset_as_it_was():
 
 
 async def test_a_commit_whose_connection_closes_takes_effect_as_in_the_log():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     cluster.log.is_held = True
     committing = asyncio.ensure_future(cluster.commit("g", {("t", 0): 5}))
     await settle()
@@ -221,7 +221,7 @@ async def test_a_commit_whose_connection_closes_takes_effect_as_in_the_log():
 
 
 async def test_a_thousand_partitions_in_one_commit():
-    cluster = await Cluster.start(t=1000)
+    cluster = await GroupCluster.start(t=1000)
     offsets = {("t", n): n for n in range(1000)}
     assert set((await cluster.commit("g", offsets)).values()) == {ErrorCode.NONE}
     assert await cluster.fetch("g") == offsets
@@ -229,7 +229,7 @@ async def test_a_thousand_partitions_in_one_commit():
 
 
 async def test_a_commit_without_partitions_writes_nothing():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     assert await cluster.commit("g", {}) == {}
     assert cluster.log.appends == 0
 
@@ -257,7 +257,7 @@ async def delete(cluster, group, topic, *partitions):
 
 
 async def test_offsets_are_deleted_for_good():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     await cluster.commit("g", {("t", 0): 1, ("t", 1): 2})
     assert await delete(cluster, "g", "t", 0, 3) == [ErrorCode.NONE, ErrorCode.NONE]
     assert await cluster.fetch("g") == {("t", 1): 2}
@@ -266,7 +266,7 @@ async def test_offsets_are_deleted_for_good():
 
 
 async def test_deleting_offsets_that_nobody_has_or_that_somebody_needs():
-    cluster = await Cluster.start(t=1, other=1)
+    cluster = await GroupCluster.start(t=1, other=1)
     assert await delete(cluster, "none", "t", 0) == ErrorCode.GROUP_ID_NOT_FOUND
     member = Consumer(cluster)
     await stabilise(member)
@@ -277,14 +277,14 @@ async def test_deleting_offsets_that_nobody_has_or_that_somebody_needs():
     worker = Consumer(cluster, group="connect", protocol_type="connect")
     await stabilise(worker)
     assert await delete(cluster, "connect", "t", 0) == ErrorCode.NON_EMPTY_GROUP
-    modern = ModernConsumer(cluster, group="modern", regex="t|u", topics=None)
+    modern = Kip848Consumer(cluster, group="modern", regex="t|u", topics=None)
     await converge(modern)
     assert await delete(cluster, "modern", "t", 0) == [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC]
     assert await delete(cluster, "modern", "other", 0) == [ErrorCode.NONE]
 
 
 async def test_a_failed_deletion_leaves_the_offsets():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     await cluster.commit("g", {("t", 0): 1})
     cluster.log.fail_next = 1
     assert await delete(cluster, "g", "t", 0) == ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -297,7 +297,7 @@ CHECK_S = GroupSettings().offsets_retention_check_ms / 1000
 
 
 async def test_offsets_of_a_simple_consumer_expire_seven_days_after_the_commit():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     await cluster.commit("g", {("t", 0): 1})
     await cluster.advance(6 * DAY_S)
     await cluster.commit("g", {("t", 1): 1})
@@ -311,7 +311,7 @@ async def test_offsets_of_a_simple_consumer_expire_seven_days_after_the_commit()
 
 
 async def test_offsets_of_a_group_expire_seven_days_after_it_became_empty():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     member = Consumer(cluster, session_timeout_ms=1_800_000)
     await stabilise(member)
     await member.commit(1)
@@ -331,9 +331,9 @@ async def test_offsets_of_a_group_expire_seven_days_after_it_became_empty():
 
 async def test_a_live_group_loses_the_old_offsets_of_topics_it_no_longer_reads():
     settings = GroupSettings(offsets_retention_ms=60_000, offsets_retention_check_ms=10_000)
-    cluster = await Cluster.start(settings, t=1, old=1)
+    cluster = await GroupCluster.start(settings, t=1, old=1)
     member = Consumer(cluster, session_timeout_ms=1_800_000)
-    modern = ModernConsumer(cluster, group="m")
+    modern = Kip848Consumer(cluster, group="m")
     for group in ("g", "m"):
         await cluster.commit(group, {("t", 0): 1, ("old", 0): 1})
     await stabilise(member)
@@ -347,7 +347,7 @@ async def test_a_live_group_loses_the_old_offsets_of_topics_it_no_longer_reads()
 
 
 async def test_a_retention_of_its_own_is_kept_to():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     request = OffsetCommitRequest(
         group_id="g",
         retention_time_ms=60_000,
@@ -366,7 +366,7 @@ async def test_a_retention_of_its_own_is_kept_to():
 
 
 async def test_a_failed_expiry_is_tried_again():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     await cluster.commit("g", {("t", 0): 1})
     await cluster.advance(7 * DAY_S - 1)
     cluster.log.fail_next = 1
@@ -378,7 +378,7 @@ async def test_a_failed_expiry_is_tried_again():
 
 
 async def test_offsets_of_deleted_topics_are_forgotten_also_if_the_topic_comes_back():
-    cluster = await Cluster.start(t=1, u=1)
+    cluster = await GroupCluster.start(t=1, u=1)
     await cluster.commit("g", {("t", 0): 1, ("u", 0): 2})
     cluster.topics.delete("t")
     cluster.groups.topics_changed()
@@ -393,10 +393,10 @@ async def test_offsets_of_deleted_topics_are_forgotten_also_if_the_topic_comes_b
 
 
 async def test_lag_can_be_computed_from_all_offsets():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     await cluster.commit("a", {("t", 0): 1})
     await cluster.commit("b", {("t", 0): 2, ("t", 1): 3})
-    rows = {(group, *key, c.offset) for group, key, c in cluster.groups.committed_offsets()}
+    rows = {(group, *key, c.offset) for group, key, c in cluster.groups.offsets.all_committed()}
     assert rows == {("a", "t", 0, 1), ("b", "t", 0, 2), ("b", "t", 1, 3)}
 
 

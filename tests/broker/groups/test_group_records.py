@@ -4,10 +4,9 @@ from uuid import UUID
 
 import pytest
 from group_clients import Consumer, stabilise
-from group_harness import Cluster
+from group_harness import GroupCluster
 
-from headwater.broker.groups import partition_for
-from headwater.broker.groups.records import Record, decode, encode
+from headwater.broker.internal_topics.records import Record, decode, encode, partition_for
 from headwater.protocol.messages import internal as m
 
 
@@ -92,7 +91,7 @@ def test_the_one_hash_code_without_an_absolute_value_is_0():
 
 
 async def test_unreadable_and_foreign_records_do_not_keep_the_groups_from_loading(caplog):
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     await stabilise(Consumer(cluster))
     for key, value in [
         (b"\x00\x01\x00\x05g", b"\x00\x03"),  # cut off
@@ -102,5 +101,5 @@ async def test_unreadable_and_foreign_records_do_not_keep_the_groups_from_loadin
     ]:
         await cluster.log.append(0, [(key, value)])
     await cluster.crash_and_restart()
-    assert [group.group_id for group in cluster.groups.groups()] == ["g"]
+    assert [group.group_id for group in cluster.groups.registry] == ["g"]
     assert "unreadable" in caplog.text

@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-from group_clients import Consumer, ModernConsumer, ShareConsumer, converge, share, stabilise
-from group_harness import Cluster, settle
+from group_clients import Consumer, Kip848Consumer, ShareConsumer, converge, share, stabilise
+from group_harness import GroupCluster, settle
 
 from headwater.broker.groups import GroupSettings
 from headwater.errors import StorageFailed
@@ -54,9 +54,12 @@ async def offsets(cluster, *topics, group="s", version=1):
     if described.error_code:
         return ErrorCode(described.error_code)
     return {
-        (topic.topic_name, each.partition_index): (each.start_offset, ErrorCode(each.error_code))
+        (topic.topic_name, partition.partition_index): (
+            partition.start_offset,
+            ErrorCode(partition.error_code),
+        )
         for topic in described.topics
-        for each in topic.partitions
+        for partition in topic.partitions
     }
 
 
@@ -100,14 +103,14 @@ async def delete_group(cluster, group="s"):
 
 async def types(cluster, **filters):
     response = await cluster.call(ListGroupsRequest(**filters))
-    return {each.group_id: (each.group_type, each.group_state) for each in response.groups}
+    return {group.group_id: (group.group_type, group.group_state) for group in response.groups}
 
 
 # Membership
 
 
 async def test_a_lone_member_reads_everything():
-    cluster = await Cluster.start(t=3)
+    cluster = await GroupCluster.start(t=3)
     member = ShareConsumer(cluster)
     response = await member.heartbeat()
     assert (response.member_id, response.member_epoch) == (member.member_id, 1)
@@ -118,7 +121,7 @@ async def test_a_lone_member_reads_everything():
 
 
 async def test_partitions_are_shared_out_evenly_and_stay_where_they_are():
-    cluster = await Cluster.start(t=4)
+    cluster = await GroupCluster.start(t=4)
     first, second = ShareConsumer(cluster), ShareConsumer(cluster)
     await share(first, second)
     assert sorted(first.partitions + second.partitions) == [0, 1, 2, 3]
@@ -127,31 +130,34 @@ async def test_partitions_are_shared_out_evenly_and_stay_where_they_are():
     third, fourth = ShareConsumer(cluster), ShareConsumer(cluster)
     await share(first, second, third, fourth)
     assert set(first.partitions) < set(had)
-    everything = [p for each in (first, second, third, fourth) for p in each.partitions]
+    everything = [p for member in (first, second, third, fourth) for p in member.partitions]
     assert sorted(everything) == [0, 1, 2, 3]
 
 
 async def test_more_members_than_partitions_share_them():
-    cluster = await Cluster.start(t=2)
+    cluster = await GroupCluster.start(t=2)
     members = [ShareConsumer(cluster) for _ in range(5)]
     await share(*members)
-    assert all(len(each.partitions) == 1 for each in members)
-    readers = sorted(sum(each.partitions == [p] for each in members) for p in (0, 1))
+    assert all(len(member.partitions) == 1 for member in members)
+    readers = sorted(sum(member.partitions == [p] for member in members) for p in (0, 1))
     assert readers == [2, 3]
 
 
 async def test_who_reads_different_topics_shares_only_what_both_read():
-    cluster = await Cluster.start(t=2, u=1)
+    cluster = await GroupCluster.start(t=2, u=1)
     both, one = ShareConsumer(cluster, topics=("t", "u")), ShareConsumer(cluster)
     await share(both, one)
     t, u = cluster.topics.topic_id("t"), cluster.topics.topic_id("u")
     assert (u, 0) in both.assigned
-    assert {each for each in both.assigned | one.assigned if each[0] == t} == {(t, 0), (t, 1)}
+    assert {partition for partition in both.assigned | one.assigned if partition[0] == t} == {
+        (t, 0),
+        (t, 1),
+    }
     assert len(one.assigned) == 1
 
 
 async def test_a_member_leaves_and_its_part_goes_to_the_others():
-    cluster = await Cluster.start(t=2)
+    cluster = await GroupCluster.start(t=2)
     stays, goes = ShareConsumer(cluster), ShareConsumer(cluster)
     await share(stays, goes)
     response = await goes.leave()
@@ -163,7 +169,7 @@ async def test_a_member_leaves_and_its_part_goes_to_the_others():
 
 
 async def test_a_silent_member_is_fenced_after_the_groups_own_session():
-    cluster = await Cluster.start(t=2)
+    cluster = await GroupCluster.start(t=2)
     await cluster.configs.set(
         "s", {"share.session.timeout.ms": "2000", "share.heartbeat.interval.ms": "500"}
     )
@@ -178,7 +184,7 @@ async def test_a_silent_member_is_fenced_after_the_groups_own_session():
 
 
 async def test_a_lost_answer_is_told_again_and_any_other_epoch_is_fenced():
-    cluster = await Cluster.start(t=2)
+    cluster = await GroupCluster.start(t=2)
     first = ShareConsumer(cluster)
     await first.heartbeat()
     second = ShareConsumer(cluster)
@@ -208,21 +214,21 @@ async def test_a_lost_answer_is_told_again_and_any_other_epoch_is_fenced():
     ],
 )
 async def test_nonsense_is_refused(changes):
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     response = await ShareConsumer(cluster).heartbeat(**changes)
     assert response.error_code == ErrorCode.INVALID_REQUEST
     assert await types(cluster) == {}
 
 
 async def test_a_group_that_there_is_not_can_only_be_joined():
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     for epoch in (-1, 1):
         response = await ShareConsumer(cluster).heartbeat(member_epoch=epoch)
         assert response.error_code == ErrorCode.GROUP_ID_NOT_FOUND
 
 
 async def test_a_full_group_takes_nobody_new():
-    cluster = await Cluster.start(GroupSettings(share_max_size=1))
+    cluster = await GroupCluster.start(GroupSettings(share_max_size=1))
     member = ShareConsumer(cluster)
     await share(member)
     assert (await ShareConsumer(cluster).heartbeat()).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -230,15 +236,15 @@ async def test_a_full_group_takes_nobody_new():
 
 
 async def test_several_found_a_group_at_once():
-    cluster = await Cluster.start(t=3)
+    cluster = await GroupCluster.start(t=3)
     members = [ShareConsumer(cluster) for _ in range(3)]
-    await asyncio.gather(*(each.heartbeat() for each in members))
+    await asyncio.gather(*(member.heartbeat() for member in members))
     await share(*members)
-    assert sorted(p for each in members for p in each.partitions) == [0, 1, 2]
+    assert sorted(p for member in members for p in member.partitions) == [0, 1, 2]
 
 
 async def test_a_new_subscription():
-    cluster = await Cluster.start(t=1, u=1)
+    cluster = await GroupCluster.start(t=1, u=1)
     member = ShareConsumer(cluster)
     await member.heartbeat()
     response = await member.heartbeat(subscribed_topic_names=["u"])
@@ -250,7 +256,7 @@ async def test_a_new_subscription():
 
 
 async def test_queue_state_comes_before_the_assignment():
-    cluster = await Cluster.start(t=2)
+    cluster = await GroupCluster.start(t=2)
     cluster.queues.refuses = StorageFailed("full")
     member = ShareConsumer(cluster)
     assert (await member.heartbeat()).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -262,7 +268,7 @@ async def test_queue_state_comes_before_the_assignment():
 
 
 async def test_new_partitions_of_a_known_topic_are_read_from_their_beginning():
-    cluster = await Cluster.start(t=1)
+    cluster = await GroupCluster.start(t=1)
     member = ShareConsumer(cluster)
     await member.heartbeat()
     cluster.topics.grow("t", 2)
@@ -276,7 +282,7 @@ async def test_new_partitions_of_a_known_topic_are_read_from_their_beginning():
 
 
 async def test_a_topic_that_comes_later():
-    cluster = await Cluster.start(t=1)
+    cluster = await GroupCluster.start(t=1)
     member = ShareConsumer(cluster, topics=("later",))
     assert (await member.heartbeat()).assignment.topic_partitions == []
     cluster.topics.create("later", 1)
@@ -286,7 +292,7 @@ async def test_a_topic_that_comes_later():
 
 
 async def test_a_deleted_topic_takes_its_queue_state_along():
-    cluster = await Cluster.start(t=1, u=1)
+    cluster = await GroupCluster.start(t=1, u=1)
     member = ShareConsumer(cluster, topics=("t", "u"))
     await member.heartbeat()
     cluster.topics.delete("t")
@@ -300,7 +306,7 @@ async def test_a_deleted_topic_takes_its_queue_state_along():
 
 
 async def test_a_topic_that_was_deleted_while_the_broker_was_down():
-    cluster = await Cluster.start(t=1)
+    cluster = await GroupCluster.start(t=1)
     await share(ShareConsumer(cluster))
     cluster.topics.delete("t")
     await cluster.crash_and_restart()
@@ -312,22 +318,22 @@ async def test_a_topic_that_was_deleted_while_the_broker_was_down():
 
 
 async def test_a_restart_brings_everything_back():
-    cluster = await Cluster.start(t=3)
+    cluster = await GroupCluster.start(t=3)
     first, second = ShareConsumer(cluster, rack_id="r1"), ShareConsumer(cluster)
     await share(first, second)
     before = await describe(cluster)
     await cluster.crash_and_restart()
     assert await describe(cluster) == before
     assert await offsets(cluster) == {("t", p): (-1, ErrorCode.NONE) for p in range(3)}
-    for each in (first, second):
-        response = await each.heartbeat()
+    for client in (first, second):
+        response = await client.heartbeat()
         assert (response.error_code, response.assignment) == (0, None)
     await cluster.advance(46)
     assert (await describe(cluster)).members == []
 
 
 async def test_a_failing_log_changes_nothing():
-    cluster = await Cluster.start(t=1)
+    cluster = await GroupCluster.start(t=1)
     cluster.log.fail_next = 1
     member = ShareConsumer(cluster)
     assert (await member.heartbeat()).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -339,18 +345,22 @@ async def test_a_failing_log_changes_nothing():
 
 
 async def test_described():
-    cluster = await Cluster.start(t=1)
+    cluster = await GroupCluster.start(t=1)
     member = ShareConsumer(cluster, rack_id="r1")
     await member.heartbeat()
     group = await describe(cluster)
     assert (group.group_state, group.assignor_name) == ("Stable", "simple")
     assert (group.group_epoch, group.assignment_epoch) == (1, 1)
     assert group.authorized_operations > 0
-    (told,) = group.members
-    assert (told.member_id, told.rack_id, told.member_epoch) == (member.member_id, "r1", 1)
-    assert (told.client_id, told.client_host) == ("client", "/10.0.0.1")
-    assert told.subscribed_topic_names == ["t"]
-    (topic,) = told.assignment.topic_partitions
+    (described,) = group.members
+    assert (described.member_id, described.rack_id, described.member_epoch) == (
+        member.member_id,
+        "r1",
+        1,
+    )
+    assert (described.client_id, described.client_host) == ("client", "/10.0.0.1")
+    assert described.subscribed_topic_names == ["t"]
+    (topic,) = described.assignment.topic_partitions
     assert (topic.topic_name, topic.partitions) == ("t", [0])
     await member.leave()
     assert (await describe(cluster)).group_state == "Empty"
@@ -358,12 +368,12 @@ async def test_described():
 
 
 async def test_listed_by_type_and_state():
-    cluster = await Cluster.start(t=1)
+    cluster = await GroupCluster.start(t=1)
     await share(ShareConsumer(cluster))
-    gone = ShareConsumer(cluster, group="gone")
-    await share(gone)
-    await gone.leave()
-    await converge(ModernConsumer(cluster))
+    left = ShareConsumer(cluster, group="gone")
+    await share(left)
+    await left.leave()
+    await converge(Kip848Consumer(cluster))
     assert await types(cluster) == {
         "s": ("share", "Stable"),
         "gone": ("share", "Empty"),
@@ -375,13 +385,13 @@ async def test_listed_by_type_and_state():
 
 
 async def test_other_protocols_do_not_touch_a_share_group():
-    cluster = await Cluster.start(t=1)
+    cluster = await GroupCluster.start(t=1)
     member = ShareConsumer(cluster)
     await member.heartbeat()
     await member.leave()  # not even when it is empty
     joined = await Consumer(cluster, group="s").join()
     assert joined.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    modern = await ModernConsumer(cluster, group="s").heartbeat()
+    modern = await Kip848Consumer(cluster, group="s").heartbeat()
     assert modern.error_code == ErrorCode.GROUP_ID_NOT_FOUND
     committed = await cluster.commit("s", {("t", 0): 1})
     assert committed == {("t", 0): ErrorCode.GROUP_ID_NOT_FOUND}
@@ -393,9 +403,9 @@ async def test_other_protocols_do_not_touch_a_share_group():
 
 
 async def test_groups_of_other_types_cannot_be_shared():
-    cluster = await Cluster.start(t=1)
+    cluster = await GroupCluster.start(t=1)
     await stabilise(Consumer(cluster, group="classic"))
-    await converge(ModernConsumer(cluster, group="modern"))
+    await converge(Kip848Consumer(cluster, group="modern"))
     await cluster.commit("simple", {("t", 0): 1})
     for group in ("classic", "modern", "simple"):
         response = await ShareConsumer(cluster, group=group).heartbeat()
@@ -407,16 +417,16 @@ async def test_groups_of_other_types_cannot_be_shared():
 
 
 async def test_only_one_protocol_founds_a_group():
-    cluster = await Cluster.start(t=1)
+    cluster = await GroupCluster.start(t=1)
     cluster.log.is_held = True
     shared = asyncio.ensure_future(ShareConsumer(cluster, group="x").heartbeat())
     await settle()
-    modern = await ModernConsumer(cluster, group="x").heartbeat()
+    modern = await Kip848Consumer(cluster, group="x").heartbeat()
     assert modern.error_code == ErrorCode.GROUP_ID_NOT_FOUND
     cluster.log.release()
     assert (await shared).error_code == 0
     cluster.log.is_held = True
-    modern = asyncio.ensure_future(ModernConsumer(cluster, group="y").heartbeat())
+    modern = asyncio.ensure_future(Kip848Consumer(cluster, group="y").heartbeat())
     await settle()
     shared = await ShareConsumer(cluster, group="y").heartbeat()
     assert shared.error_code == ErrorCode.GROUP_ID_NOT_FOUND
@@ -428,7 +438,7 @@ async def test_only_one_protocol_founds_a_group():
     "failure", [StorageFailed("full"), ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)]
 )
 async def test_only_an_empty_group_is_deleted_and_its_queue_state_with_it(failure):
-    cluster = await Cluster.start(t=1)
+    cluster = await GroupCluster.start(t=1)
     member = ShareConsumer(cluster)
     await member.heartbeat()
     assert await delete_group(cluster) is ErrorCode.NON_EMPTY_GROUP
@@ -445,7 +455,7 @@ async def test_only_an_empty_group_is_deleted_and_its_queue_state_with_it(failur
 
 
 async def test_offsets_of_an_empty_group_are_altered():
-    cluster = await Cluster.start(t=2, u=1)
+    cluster = await GroupCluster.start(t=2, u=1)
     member = ShareConsumer(cluster)
     await member.heartbeat()
     assert await alter(cluster, "t", 0, 7) is ErrorCode.NON_EMPTY_GROUP
@@ -457,13 +467,13 @@ async def test_offsets_of_an_empty_group_are_altered():
     assert await alter(cluster, "t", 0, -7) is ErrorCode.INVALID_REQUEST
     expected = {("t", 0): 7, ("t", 1): -1, ("u", 0): 3}
     for _ in range(2):
-        told = await offsets(cluster)
-        assert {key: start for key, (start, _) in told.items()} == expected
+        described = await offsets(cluster)
+        assert {key: start for key, (start, _) in described.items()} == expected
         await cluster.crash_and_restart()
 
 
 async def test_offsets_can_be_set_before_the_first_member_comes():
-    cluster = await Cluster.start(t=2)
+    cluster = await GroupCluster.start(t=2)
     assert await alter(cluster, "none", 0, 1) is ErrorCode.GROUP_ID_NOT_FOUND
     cluster.log.fail_next = 1
     assert await alter(cluster, "t", 1, 3) is ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -481,22 +491,22 @@ async def test_offsets_can_be_set_before_the_first_member_comes():
 
 
 async def test_offsets_are_described():
-    cluster = await Cluster.start(t=1)
+    cluster = await GroupCluster.start(t=1)
     await share(ShareConsumer(cluster))
     for version in (0, 1):
-        told = await offsets(cluster, ("t", [0, 5]), ("none", [0]), version=version)
-        assert told == {
+        described = await offsets(cluster, ("t", [0, 5]), ("none", [0]), version=version)
+        assert described == {
             ("t", 0): (-1, ErrorCode.NONE),
             ("t", 5): (-1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
             ("none", 0): (-1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         }
     assert await offsets(cluster, group="none") == {}
-    told = await offsets(cluster, ("t", [0]), group="none")
-    assert told == {("t", 0): (-1, ErrorCode.NONE)}
+    described = await offsets(cluster, ("t", [0]), group="none")
+    assert described == {("t", 0): (-1, ErrorCode.NONE)}
 
 
 async def test_offsets_of_a_topic_are_deleted():
-    cluster = await Cluster.start(t=1, u=1)
+    cluster = await GroupCluster.start(t=1, u=1)
     member = ShareConsumer(cluster, topics=("t", "u"))
     await member.heartbeat()
     assert await delete_offsets(cluster, "t") is ErrorCode.NON_EMPTY_GROUP
@@ -511,14 +521,14 @@ async def test_offsets_of_a_topic_are_deleted():
 
 
 async def test_an_abandoned_group_expires_with_all_it_has():
-    cluster = await Cluster.start(t=1)
+    cluster = await GroupCluster.start(t=1)
     await cluster.configs.set("short", {"headwater.share.expire.ms": "3600000"})
     members = [ShareConsumer(cluster, group=group) for group in ("s", "short")]
     await share(*members)
-    for each in members:
-        await each.leave()
+    for member in members:
+        await member.leave()
     await cluster.advance(1_800)
-    await cluster.crash_and_restart()  # does not begin to count anew
+    await cluster.crash_and_restart()  # does not begin to count again
     await cluster.advance(1_801)
     assert set(await types(cluster)) == {"s"}
     assert {key[0] for key in cluster.queues.offsets} == {"s"}
@@ -527,7 +537,7 @@ async def test_an_abandoned_group_expires_with_all_it_has():
 
 
 async def test_a_group_with_members_does_not_expire():
-    cluster = await Cluster.start(t=1)
+    cluster = await GroupCluster.start(t=1)
     await cluster.configs.set("s", {"headwater.share.expire.ms": "1000"})
     member = ShareConsumer(cluster)
     await member.heartbeat()
@@ -546,7 +556,7 @@ async def test_a_group_with_members_does_not_expire():
     ],
 )
 async def test_the_coordinator_of_a_share_partition_is_this_node(key, error):
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     request = FindCoordinatorRequest(coordinator_keys=[key], key_type=2)
     (found,) = (await cluster.call(request, 6)).coordinators
     assert found.error_code == error

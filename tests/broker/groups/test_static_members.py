@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from group_clients import Consumer, stabilise
-from group_harness import Cluster, settle
+from group_harness import GroupCluster, settle
 
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.leave_group import (
@@ -14,7 +14,7 @@ from headwater.protocol.messages.leave_group import (
 
 
 async def a_stable_group(**arguments):
-    cluster = await Cluster.start()
+    cluster = await GroupCluster.start()
     leader = Consumer(cluster, instance_id="i-0", **arguments)
     follower = Consumer(cluster, instance_id="i-1", **arguments)
     await stabilise(leader)
@@ -65,7 +65,7 @@ async def test_a_restarted_leader_does_not_assign_again(version, skips):
     response = await again.join_once()
     assert response.skip_assignment is skips
     if skips:
-        # It leads and knows whom, but is told that all is assigned (KIP-814).
+        # It leads and gets the members, but has to skip the assignment (KIP-814).
         assert response.leader == again.member_id
         assert {m.member_id for m in response.members} == {again.member_id, follower.member_id}
     else:

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.broker.groups import topic_regex
-from headwater.broker.groups.topic_regex import compile_topic_regex
+from headwater.broker.groups.consumer_protocol import topic_regex
+from headwater.broker.groups.consumer_protocol.topic_regex import compile_topic_regex
 from headwater.protocol.error_codes import ApiError, ErrorCode
 
 NAMES = st.text(alphabet="ab.-_A0", max_size=8)
@@ -22,7 +22,7 @@ def _grow(inner):
         st.tuples(inner, st.sampled_from(["*", "+", "?", "{2}", "{1,3}", "*?", "{0,}"])).map(
             lambda pair: f"(?:{pair[0]}){pair[1]}"
         ),
-        inner.map(lambda each: f"({each})"),
+        inner.map(lambda pattern: f"({pattern})"),
     )
 
 

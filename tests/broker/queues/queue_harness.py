@@ -108,8 +108,10 @@ class Consumer:
         ]
 
     def forget(self, *partitions: int):
-        gone = ShareFetchRequestForgottenTopic(topic_id=self.topic_id, partitions=list(partitions))
-        return self.fetch(forgotten_topics_data=[gone])
+        forgotten = ShareFetchRequestForgottenTopic(
+            topic_id=self.topic_id, partitions=list(partitions)
+        )
+        return self.fetch(forgotten_topics_data=[forgotten])
 
     def acknowledge(self, *acknowledgements, epoch=None, is_renew_ack=False) -> int:
         """(first, last, kinds) of partition 0; the error code, of the request or the partition."""
@@ -150,10 +152,10 @@ def acquired(answer) -> list[int]:
 
 def acquired_spans(answer) -> list[tuple[int, int, int]]:
     return [
-        (each.first_offset, each.last_offset, each.delivery_count)
+        (record.first_offset, record.last_offset, record.delivery_count)
         for topic in answer.responses
         for part in topic.partitions
-        for each in part.acquired_records
+        for record in part.acquired_records
     ]
 
 
@@ -172,8 +174,8 @@ class QueueBroker:
         self.broker.stop()
 
     def disconnect(self) -> None:
-        for each in (self.wire, *self.consumers):
-            each.close()
+        for client in (self.wire, *self.consumers):
+            client.close()
         self.consumers.clear()
 
     def restart(self, *, crash: bool) -> None:

@@ -238,7 +238,7 @@ def claim(broker, count: int) -> None:
 def wait_until_archived(broker) -> None:
     def settled() -> bool:
         queues = broker.broker.running.broker.queues
-        return [each.archiving for each in queues.describe("workers")] == [0]
+        return [status.archiving for status in queues.describe("workers")] == [0]
 
     wait_until(settled)
 
@@ -287,7 +287,7 @@ def test_a_claim_that_was_not_archived_before_a_crash_has_one_letter(broker, mon
             wait_until(broker.letters)
         broker.restart(crash=True)
     wait_until_archived(broker)
-    assert [about(each)["last_offset"] for each in broker.letters()] == [b"%d" % (2**31 - 2)]
+    assert [about(letter)["last_offset"] for letter in broker.letters()] == [b"%d" % (2**31 - 2)]
 
 
 def test_a_producers_own_header_does_not_stop_the_letters_after_a_crash(broker, monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 
 from headwater.broker.queues.delivering import Wanted, choose, take
 from headwater.broker.queues.ordering import KeyOrder, Keys
-from headwater.broker.queues.read_ahead import AHEAD_BATCHES, PlacedBatch, ReadAhead
+from headwater.broker.queues.read_ahead import AHEAD_BATCHES, LocatedBatch, ReadAhead
 from headwater.broker.queues.window import ACKNOWLEDGED, Span, Window
 
 WANTED = Wanted("m", 500, 1 << 20, 500, False, 30.0, 2000)
@@ -19,7 +19,7 @@ def share_of(window: Window, order=None):
 
 def ahead_of(from_offset: int, *spans: tuple[int, int]) -> ReadAhead:
     segment = SimpleNamespace(doomed=False, size_bytes=100_000)
-    batches = [PlacedBatch(a, b, 100 * at, 100, False) for at, (a, b) in enumerate(spans)]
+    batches = [LocatedBatch(a, b, 100 * at, 100, False) for at, (a, b) in enumerate(spans)]
     return ReadAhead(segment, from_offset, False, batches, [b for _, b in spans])
 
 

@@ -55,7 +55,7 @@ def test_committed_records_come_with_the_commit_and_aborted_ones_never(broker, p
     consumer.take()
     [status] = broker.broker.running.broker.queues.describe(GROUP)
     log = broker.broker.running.broker.store.partitions["jobs", 0]
-    assert status.start_offset == log.high_watermark == 7  # markers are nobody's work
+    assert status.start_offset == log.high_watermark == 7  # markers are delivered to no consumer
 
 
 def test_an_aborted_record_at_the_end_of_a_segment_never_comes(broker, producer):

@@ -84,8 +84,8 @@ def test_the_window_of_a_group_in_order_is_bounded(broker):
 )
 def test_no_two_of_a_key_and_none_before_its_turn(keys, choices):
     window, order = Window(0), KeyOrder(0)
-    known = {at: key for at, key in enumerate(keys) if key is not None}
-    order.learn(Keys(0, len(keys), known, []))
+    keys_by_offset = {at: key for at, key in enumerate(keys) if key is not None}
+    order.learn(Keys(0, len(keys), keys_by_offset, []))
     held: list[int] = []
     settled: dict[object, list[int]] = defaultdict(list)
     while window.start_offset < len(keys):

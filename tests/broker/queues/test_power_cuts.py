@@ -1,4 +1,4 @@
-"""The disk dies at any point and the power goes: nobody was told anything that is not so."""
+"""The disk fails at any point and the power is cut: every answer to a client still holds."""
 
 import contextlib
 from random import Random
@@ -13,7 +13,7 @@ RECORDS, ROUNDS = 60, 4
 
 
 def work(consumer, rng: Random, accepted: set[int], unsure: set[int]) -> None:
-    """Takes and settles records until the disk is gone."""
+    """Takes and settles records until the disk fails."""
     for _ in range(12):
         answer = consumer.fetch(max_records=7, share_acquire_mode=1)
         taken = acquired(answer) if answer.error_code == 0 else []
@@ -57,10 +57,10 @@ def test_power_cuts(tmp_path, seed):
             accepted |= set(taken)
         queues = broker.broker.running.broker.queues
         wait_until(lambda: queues.describe(GROUP)[0].start_offset == RECORDS)
-        letters = [int(dict(each.headers)["headwater.dlq.offset"]) for each in broker.letters()]
+        letters = [int(dict(letter.headers)["headwater.dlq.offset"]) for letter in broker.letters()]
         assert len(letters) == len(set(letters)), "a dead letter is there twice"
         assert not accepted & set(letters)
-        # Every record is done with; if nobody was told how, it was told to the broker.
+        # Every record is done with; if the client got no answer, the broker had got the request.
         assert set(range(RECORDS)) - accepted - set(letters) <= unsure
     finally:
         files.repair()

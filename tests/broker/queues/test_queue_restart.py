@@ -7,7 +7,7 @@ import pytest
 from queue_harness import ACCEPT, GROUP, REJECT, RELEASE, acquired, acquired_spans, queue_broker
 from wire import wait_until
 
-from headwater.broker.groups.records import partition_for
+from headwater.broker.internal_topics.records import partition_for
 from headwater.broker.queues import dead_letters, state_log
 from headwater.broker.queues.queues import Queues
 from headwater.broker.queues.share_partition import SharePartition
@@ -84,7 +84,7 @@ def test_a_dead_letter_is_written_once_wherever_a_crash_comes(broker, monkeypatc
     monkeypatch.undo()
     broker.restart(crash=True)
     queues = broker.broker.running.broker.queues
-    wait_until(lambda: [each.start_offset for each in queues.describe(GROUP)] == [2])
+    wait_until(lambda: [status.start_offset for status in queues.describe(GROUP)] == [2])
     assert [letter.value for letter in broker.letters()] == [b"a", b"b"]
     assert broker.consumer(jobs).take() == []
 
@@ -143,8 +143,8 @@ def test_a_snapshot_counts_the_deliveries_that_have_ended():
     share.window = window
     stored = state_log.snapshot_of(share, 0, 0).value
     assert [
-        (each.first_offset, each.delivery_state, each.delivery_count)
-        for each in stored.state_batches
+        (batch.first_offset, batch.delivery_state, batch.delivery_count)
+        for batch in stored.state_batches
     ] == [(0, AVAILABLE, 0), (1, AVAILABLE, 1), (2, AVAILABLE, 1), (3, ARCHIVING, 1)]
 
 
@@ -174,7 +174,7 @@ def test_a_group_can_begin_elsewhere_or_be_forgotten(broker):
     broker.restart(crash=True)
     assert queues().groups_with_state() == []
     run(queues().initialize(GROUP, {(jobs, 0): 2}))
-    run(queues().initialize(GROUP, {(jobs, 0): 0}))  # it has a state and keeps it
+    run(queues().initialize(GROUP, {(jobs, 0): 0}))  # it has a state, which does not change
     broker.restart(crash=True)
     wait_until(lambda: queues().groups_with_state() == [GROUP])
     assert broker.consumer(jobs).take() == [2]
@@ -235,7 +235,7 @@ def test_a_record_that_is_rejected_again_has_another_dead_letter(broker, monkeyp
     monkeypatch.setattr(dead_letters, "_copied", counting)
     broker.restart(crash=True)
     queues = broker.broker.running.broker.queues
-    wait_until(lambda: [each.archiving for each in queues.describe(GROUP)] == [0])
+    wait_until(lambda: [status.archiving for status in queues.describe(GROUP)] == [0])
     assert sorted(letter.value for letter in broker.letters()) == [b"a", b"c"]
     assert len(scans) == 1
     work = queues.alter(GROUP, {(jobs, 0): 0})

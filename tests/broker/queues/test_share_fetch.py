@@ -388,7 +388,7 @@ def test_records_that_retention_took_are_passed_over(broker):
 
 
 def test_metrics(broker):
-    from headwater.broker.exposition import exposition
+    from headwater.broker.monitoring.exposition import exposition
 
     jobs = broker.topic()
     broker.produce(b"a", b"b", b"c")
@@ -470,7 +470,7 @@ def test_how_far_a_group_is_behind(broker):
     meter = broker.broker.running.broker.lag
 
     def lag():
-        [lag] = [each for each in meter.lags() if each.group == GROUP]
+        [lag] = [lag for lag in meter.lags() if lag.group == GROUP]
         return lag
 
     wait_until(lambda: lag().seconds)
@@ -505,7 +505,7 @@ def test_a_producer_that_is_held_back_goes_on_when_the_queue_has_been_worked_off
     wait_until(lambda: held["jobs"])
     assert consumer.take() == [0]
     assert consumer.acknowledge((0, 0, ACCEPT)) == 0
-    # The clock stands still: nobody has looked again by himself.
+    # The clock stands still: no fetch has looked again by itself.
     assert broker.wire.receive().responses[0].partition_responses[0].base_offset == 1
 
 

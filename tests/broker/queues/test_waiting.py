@@ -26,7 +26,7 @@ def waiting(broker, jobs, count: int, **fields) -> list:
 
 
 def answered(consumers) -> list:
-    return readable(*(each.wire.socket for each in consumers), timeout_s=0)
+    return readable(*(consumer.wire.socket for consumer in consumers), timeout_s=0)
 
 
 def test_each_of_many_gets_its_record(broker):
@@ -39,7 +39,7 @@ def test_each_of_many_gets_its_record(broker):
     for _ in consumers[1:]:
         broker.produce(b"x")
     wait_until(lambda: len(answered(consumers)) == len(consumers) - 1)
-    taken = [acquired(each.receive_fetch()) for each in consumers[1:]]
+    taken = [acquired(consumer.receive_fetch()) for consumer in consumers[1:]]
     assert sorted(taken) == [[offset] for offset in range(1, len(consumers))]
 
 
@@ -61,7 +61,9 @@ def test_what_one_gives_back_goes_to_one_that_waits(broker):
     for _ in range(3):
         holder.close()
         wait_until(lambda: answered(consumers))
-        [holder] = [each for each in consumers if each.wire.socket in answered(consumers)]
+        [holder] = [
+            consumer for consumer in consumers if consumer.wire.socket in answered(consumers)
+        ]
         assert acquired(holder.receive_fetch()) == [0]
         consumers.remove(holder)
     assert holder.acknowledge((0, 0, ACCEPT)) == 0
@@ -77,7 +79,7 @@ def test_nobody_is_woken_twice_for_the_same_and_none_for_nothing():
     assert woken == list(range(AT_ONCE))
     waiters.discard(wakes[AT_ONCE])
     waiters.pass_on(lambda: True)
-    assert woken[AT_ONCE:] == [AT_ONCE + 1]  # who has gone is passed over
+    assert woken[AT_ONCE:] == [AT_ONCE + 1]  # a fetch that has ended is passed over
     waiters.pass_on(lambda: False)
     waiters.pass_on(lambda: True)
     assert len(woken) == AT_ONCE + 1
@@ -94,5 +96,5 @@ def test_those_who_have_something_wake_the_next(broker):
     consumers = waiting(broker, jobs, count, max_records=1, share_acquire_mode=1)
     holder.close()  # all of them come at once
     wait_until(lambda: len(answered(consumers)) == count)
-    taken = [acquired(each.receive_fetch()) for each in consumers]
+    taken = [acquired(consumer.receive_fetch()) for consumer in consumers]
     assert sorted(taken) == [[offset] for offset in range(count)]

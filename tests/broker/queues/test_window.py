@@ -1,4 +1,4 @@
-"""The state machine against one that keeps every record by itself."""
+"""The state machine against a model that stores every record by itself."""
 
 from dataclasses import dataclass
 
@@ -30,7 +30,7 @@ MEMBERS = ("one", "other")
 
 
 @dataclass
-class Each:
+class ModelRecord:
     """One record of the naive model."""
 
     state: int = AVAILABLE
@@ -45,7 +45,7 @@ class WindowModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.window = Window(100)
-        self.records: dict[int, Each] = {}
+        self.records: dict[int, ModelRecord] = {}
         self.next = 100
         self.now_s = 1000.0
         self.pending: list = []  # changes on their way to the disk, in order
@@ -61,33 +61,33 @@ class WindowModel(RuleBasedStateMachine):
         expected = []
         for offset in range(first, last + 1):
             if offset == self.next and len(expected) < limit:
-                self.records[offset] = Each()
+                self.records[offset] = ModelRecord()
                 self.next += 1
-            each = self.records.get(offset)
+            record = self.records.get(offset)
             if (
-                each is not None
-                and each.state == AVAILABLE
-                and each.until_s <= self.now_s
+                record is not None
+                and record.state == AVAILABLE
+                and record.until_s <= self.now_s
                 and len(expected) < limit
             ):
-                each.state, each.member = ACQUIRED, member
-                each.deliveries += 1
-                each.until_s = self.now_s + LOCK_S
-                expected.append((offset, each.deliveries))
+                record.state, record.member = ACQUIRED, member
+                record.deliveries += 1
+                record.until_s = self.now_s + LOCK_S
+                expected.append((offset, record.deliveries))
         got = self.window.acquire(first, last, member, self.now_s, self.now_s + LOCK_S, limit)
         assert [(at, s.deliveries) for s in got for at in range(s.first, s.last + 1)] == expected
 
     @rule(count=st.integers(1, 5))
     def hole(self, count):
         for offset in range(self.next, self.next + count):
-            self.records[offset] = Each(ARCHIVED)
+            self.records[offset] = ModelRecord(ARCHIVED)
         self.next += count
         self.window.drop(self.window.next_offset, self.next - 1)
 
     @precondition(lambda self: self.records)
     @rule(data=st.data())
     def acknowledge(self, data):
-        held = [at for at, each in self.records.items() if each.state == ACQUIRED]
+        held = [at for at, record in self.records.items() if record.state == ACQUIRED]
         first = data.draw(st.sampled_from(held or [self.next - 1]))
         member = self.records[first].member or MEMBERS[0]
         if data.draw(st.integers(0, 9)) == 0:
@@ -125,24 +125,24 @@ class WindowModel(RuleBasedStateMachine):
             self._said(self.records[offset], kind, change)
         self._submit(change)
 
-    def _said(self, each: Each, kind: int, change) -> None:
-        each.before = each.state
+    def _said(self, record: ModelRecord, kind: int, change) -> None:
+        record.before = record.state
         if kind == RENEW:
-            each.until_s = self.now_s + LOCK_S
+            record.until_s = self.now_s + LOCK_S
             return
         if kind == RELEASE:
-            self._back(each, change)
+            self._back(record, change)
             return
-        each.state = {ACCEPT: ACKNOWLEDGED, GAP: ARCHIVED, REJECT: ARCHIVING}[kind]
-        each.change = change
+        record.state = {ACCEPT: ACKNOWLEDGED, GAP: ARCHIVED, REJECT: ARCHIVING}[kind]
+        record.change = change
 
-    def _back(self, each: Each, change) -> None:
-        each.before = each.state
-        if each.deliveries >= LIMIT:
-            each.state, each.change = ARCHIVING, change
+    def _back(self, record: ModelRecord, change) -> None:
+        record.before = record.state
+        if record.deliveries >= LIMIT:
+            record.state, record.change = ARCHIVING, change
         else:
-            delay_s = min(BACKOFF_S * 2 ** (each.deliveries - 1), 10.0)
-            each.state, each.member, each.until_s = AVAILABLE, "", self.now_s + delay_s
+            delay_s = min(BACKOFF_S * 2 ** (record.deliveries - 1), 10.0)
+            record.state, record.member, record.until_s = AVAILABLE, "", self.now_s + delay_s
 
     @rule(seconds=st.sampled_from([1.0, 4.0, 29.0, 31.0]))
     def time_passes(self, seconds):
@@ -150,21 +150,21 @@ class WindowModel(RuleBasedStateMachine):
         due_s = self.window.next_event_s(self.now_s - seconds)
         change = self.window.expire(self.now_s, RULES)
         expired = [
-            each
-            for each in self.records.values()
-            if each.state == ACQUIRED and each.until_s <= self.now_s
+            record
+            for record in self.records.values()
+            if record.state == ACQUIRED and record.until_s <= self.now_s
         ]
         assert not expired or due_s <= self.now_s  # the timer would have come in time
-        for each in expired:
-            self._back(each, change)
+        for offset in expired:
+            self._back(offset, change)
         self._submit(change)
 
     @rule(member=st.sampled_from(MEMBERS))
     def leave(self, member):
         change = self.window.release(member, self.now_s, RULES)
-        for each in self.records.values():
-            if each.state == ACQUIRED and each.member == member:
-                self._back(each, change)
+        for record in self.records.values():
+            if record.state == ACQUIRED and record.member == member:
+                self._back(record, change)
         self._submit(change)
 
     @precondition(lambda self: len(self.records) > 10)
@@ -174,18 +174,21 @@ class WindowModel(RuleBasedStateMachine):
         offset = self.window.start_offset + count
         self.window.forget_before(offset)
         for at in range(self.next, offset):
-            self.records[at] = Each(ARCHIVED)
+            self.records[at] = ModelRecord(ARCHIVED)
         self.next = max(self.next, offset)
-        for at, each in self.records.items():
-            if at < offset and each.state in (AVAILABLE, ACQUIRED):
-                each.state, each.deliveries = ARCHIVED, 0  # nobody was told: it need not last
+        for at, record in self.records.items():
+            if at < offset and record.state in (AVAILABLE, ACQUIRED):
+                record.state, record.deliveries = (
+                    ARCHIVED,
+                    0,
+                )  # no consumer got an answer: it need not last
 
     @rule()
     def bury(self):
-        for offset, each in list(self.records.items()):
-            if each.state == ARCHIVING and each.change is None:
+        for offset, record in list(self.records.items()):
+            if record.state == ARCHIVING and record.change is None:
                 change = self.window.archived(offset, offset)
-                each.before, each.state, each.change = ARCHIVING, ARCHIVED, change
+                record.before, record.state, record.change = ARCHIVING, ARCHIVED, change
                 self._submit(change)
                 return
 
@@ -206,7 +209,7 @@ class WindowModel(RuleBasedStateMachine):
             change, start_offset, spans = self.pending.pop(0)
             self.stored.restore(start_offset, spans)
             dying = self.window.confirm(change)
-            mine = [at for at, each in self.records.items() if each.change is change]
+            mine = [at for at, record in self.records.items() if record.change is change]
             assert {at for span in dying for at in range(span.first, span.last + 1)} == {
                 at for at in mine if self.records[at].state == ARCHIVING
             }
@@ -220,9 +223,9 @@ class WindowModel(RuleBasedStateMachine):
         """Nothing behind a failed write is written either."""
         for change, _, _ in reversed(self.pending):
             self.window.undo(change)
-            for each in self.records.values():
-                if each.change is change:
-                    each.state, each.change = each.before, None
+            for record in self.records.values():
+                if record.change is change:
+                    record.state, record.change = record.before, None
         self.pending.clear()
 
     @precondition(lambda self: len(self.records) > 20)
@@ -233,17 +236,19 @@ class WindowModel(RuleBasedStateMachine):
         self.window.restore(self.stored.start_offset, list(self.stored.spans()))
         settled = {
             at
-            for at, each in self.records.items()
-            if each.state in (ACKNOWLEDGED, ARCHIVED) and each.change is None and each.deliveries
+            for at, record in self.records.items()
+            if record.state in (ACKNOWLEDGED, ARCHIVED)
+            and record.change is None
+            and record.deliveries
         }
-        kept: dict[int, Each] = {}
+        retained: dict[int, ModelRecord] = {}
         for span in self.window.spans():
             for at in range(span.first, span.last + 1):
-                kept[at] = Each(span.state, span.deliveries)
-        for at in settled:  # what was told to a consumer stays so
-            assert at < self.window.start_offset or kept[at].state in (ACKNOWLEDGED, ARCHIVED)
+                retained[at] = ModelRecord(span.state, span.deliveries)
+        for at in settled:  # what was confirmed to a consumer stays so
+            assert at < self.window.start_offset or retained[at].state in (ACKNOWLEDGED, ARCHIVED)
         self.next = self.window.next_offset
-        self.records = kept
+        self.records = retained
 
     # ── what always holds ─────────────────────────────────────────────────────────────────────
 
@@ -257,22 +262,25 @@ class WindowModel(RuleBasedStateMachine):
             at = span.last + 1
         assert at == window.next_offset == self.next
         for offset in range(100, window.start_offset):
-            each = self.records.get(offset)
-            assert each is None or (each.state in (ACKNOWLEDGED, ARCHIVED) and each.change is None)
+            record = self.records.get(offset)
+            assert record is None or (
+                record.state in (ACKNOWLEDGED, ARCHIVED) and record.change is None
+            )
         counts = [0] * 5
         for span in spans:
             counts[span.state] += span.last - span.first + 1
             for offset in range(span.first, span.last + 1):
-                each = self.records[offset]
-                if each.state in (ACKNOWLEDGED, ARCHIVED):
+                record = self.records[offset]
+                if record.state in (ACKNOWLEDGED, ARCHIVED):
                     assert span.state in (ACKNOWLEDGED, ARCHIVED)
                 else:
-                    assert (span.state, span.deliveries) == (each.state, each.deliveries)
+                    assert (span.state, span.deliveries) == (record.state, record.deliveries)
         assert counts == window.counts
         times = [
-            each.until_s
-            for each in self.records.values()
-            if each.state == ACQUIRED or (each.state == AVAILABLE and each.until_s > self.now_s)
+            record.until_s
+            for record in self.records.values()
+            if record.state == ACQUIRED
+            or (record.state == AVAILABLE and record.until_s > self.now_s)
         ]
         assert window.next_event_s(self.now_s) == min(times, default=None)
         if spans and spans[0].state in (ACKNOWLEDGED, ARCHIVED):

@@ -39,7 +39,9 @@ def secured_broker(data_dir, *, clock=None, **settings):
 
 
 def add_user(broker, name, password, mechanisms=tuple(scram.DIGESTS)):
-    credentials = {each: scram.new_credential(each, password, 4096) for each in mechanisms}
+    credentials = {
+        mechanism: scram.new_credential(mechanism, password, 4096) for mechanism in mechanisms
+    }
     on_loop(broker, broker.running.broker.users.put({name: credentials}))
 
 

@@ -37,8 +37,8 @@ def acl(
 
 def index_of(*acls: Acl) -> AclIndex:
     index = AclIndex()
-    for each in acls:
-        index.add(each)
+    for acl in acls:
+        index.add(acl)
     return index
 
 
@@ -144,28 +144,26 @@ class TestAllowsAny:
 def slow_judge(acls, who, host, operation, kind, name) -> bool:
     """Kafka's rules, word for word, without an index."""
 
-    def applies(each: Acl) -> bool:
+    def applies(acl: Acl) -> bool:
         named = (
-            name.startswith(each.name)
-            if each.pattern_type is PREFIXED
-            else each.name in (name, "*")
+            name.startswith(acl.name) if acl.pattern_type is PREFIXED else acl.name in (name, "*")
         )
         implied = {
             DESCRIBE: {READ, WRITE, Operation.DELETE, Operation.ALTER},
             Operation.DESCRIBE_CONFIGS: {Operation.ALTER_CONFIGS},
         }.get(operation, set())
-        meant = each.operation in (ALL, operation) or (
-            each.permission is ALLOW and each.operation in implied
+        meant = acl.operation in (ALL, operation) or (
+            acl.permission is ALLOW and acl.operation in implied
         )
         return (
-            each.resource_type is kind
+            acl.resource_type is kind
             and named
-            and each.principal in (who, "User:*")
-            and each.host in (host, "*")
+            and acl.principal in (who, "User:*")
+            and acl.host in (host, "*")
             and meant
         )
 
-    found = {each.permission for each in acls if applies(each)}
+    found = {acl.permission for acl in acls if applies(acl)}
     return ALLOW in found and DENY not in found
 
 
@@ -188,9 +186,9 @@ def test_the_index_decides_as_a_slow_judge_does():
             for _ in range(12)
         }
         index = index_of(*acls)
-        for gone in list(acls)[:3]:
-            index.remove(gone)
-            acls.discard(gone)
+        for removed in list(acls)[:3]:
+            index.remove(removed)
+            acls.discard(removed)
         for who in people[:2]:
             for host in ("h1", "h3"):
                 for operation in operations[1:]:
@@ -208,7 +206,7 @@ def test_a_decision_among_ten_thousand_acls_takes_no_walk_over_them(monkeypatch)
     looked_at = []
     speaks_of = Acl.speaks_of
     monkeypatch.setattr(
-        Acl, "speaks_of", lambda each, asked: looked_at.append(each) or speaks_of(each, asked)
+        Acl, "speaks_of", lambda acl, asked: looked_at.append(acl) or speaks_of(acl, asked)
     )
     assert index.allows("User:7", "h", READ, TOPIC, "team-4907-orders")
     assert not index.allows("User:8", "h", READ, TOPIC, "team-4907-orders")
@@ -237,7 +235,7 @@ class TestFilter:
             **wanted,
         }
         found = AclFilter.checked(**fields)
-        return {self.ACLS.index(each) for each in self.ACLS if found.matches(each)}
+        return {self.ACLS.index(acl) for acl in self.ACLS if found.matches(acl)}
 
     def test_without_a_question_all_are_meant(self):
         assert self.names() == {0, 1, 2, 3, 4, 5}
@@ -258,10 +256,10 @@ class TestFilter:
         assert self.names(name="orders", pattern_type=PatternType.MATCH) == {0, 1, 2, 4, 5}
 
     def test_one_without_an_open_question_is_found_at_once(self):
-        for each in self.ACLS:
-            assert AclFilter(*each).exact() == each
-            for field in each._fields:
-                asked = AclFilter(*each)._asdict()
+        for acl in self.ACLS:
+            assert AclFilter(*acl).exact() == acl
+            for field in acl._fields:
+                asked = AclFilter(*acl)._asdict()
                 asked[field] = None if isinstance(asked[field], str) else 1  # ANY
                 assert AclFilter.checked(**asked).exact() is None
 

@@ -149,9 +149,9 @@ def test_the_file_is_rotated_and_only_so_many_are_kept(tmp_path):
     for number in range(100):
         events.change(f"topic-{number}")
         asyncio.run(events.log.close())
-    files = sorted(each.name for each in tmp_path.iterdir())
+    files = sorted(path.name for path in tmp_path.iterdir())
     assert files == ["audit.jsonl", *(f"audit.jsonl.{n}" for n in range(1, audit.OLD_FILES + 1))]
-    assert all(each.stat().st_size <= 1000 for each in tmp_path.iterdir())
+    assert all(path.stat().st_size <= 1000 for path in tmp_path.iterdir())
     assert events.lines()[-1]["resource"] == "topic-99"
     newest_old = (tmp_path / "audit.jsonl.1").read_text().splitlines()
     oldest = (tmp_path / "audit.jsonl.4").read_text().splitlines()

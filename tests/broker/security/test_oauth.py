@@ -86,7 +86,7 @@ def test_a_token_without_a_signature_does_not_count(verifier, issuer):
 
 
 def test_the_public_key_is_no_secret(verifier, issuer):
-    """HMAC with the public key for its secret: whoever has the JWKS could make such a token."""
+    """HMAC with the public key for its secret: any client with the JWKS could make such a token."""
     public = issuer.key.public_key().public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )
@@ -182,7 +182,7 @@ def test_any_bytes_are_a_message_or_refused(data):
         verifier.verify(token)
 
 
-@given(st.recursive(st.none() | st.text() | st.integers(), lambda each: st.lists(each) | st.dictionaries(st.sampled_from(["alg", "kid", "exp", "crit", "b64", "typ"]), each)))  # fmt: skip # noqa: E501
+@given(st.recursive(st.none() | st.text() | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["alg", "kid", "exp", "crit", "b64", "typ"]), inner)))  # fmt: skip # noqa: E501
 def test_any_json_in_a_token_is_refused(parts):
     encoded = base64.urlsafe_b64encode(json.dumps(parts).encode()).rstrip(b"=").decode()
     verifier = TokenVerifier("none", ISSUER, AUDIENCE, "sub")

@@ -1,4 +1,4 @@
-"""Logging in, byte by byte: who is served, who is not, and what a stranger may cost."""
+"""Logging in, byte by byte: who is served, who is not, and what a client may cost before."""
 
 import base64
 import contextlib
@@ -23,12 +23,12 @@ from secured import (
 )
 from wire import Wire, framed, payload, wait_until
 
-from headwater.broker import server as server_module
-from headwater.broker.quotas import CLIENT_ID, REQUEST_PERCENTAGE, entity_of
+from headwater.broker.admission.quotas import CLIENT_ID, REQUEST_PERCENTAGE, entity_of
+from headwater.broker.network import server as server_module
 from headwater.broker.security.authentication import (
     FAILED_DELAY_S,
-    STRANGERS_MAX_REQUEST_BYTES,
-    STRANGERS_TIMEOUT_S,
+    UNAUTHENTICATED_MAX_REQUEST_BYTES,
+    UNAUTHENTICATED_TIMEOUT_S,
 )
 from headwater.protocol import scram
 from headwater.protocol.error_codes import ErrorCode
@@ -51,7 +51,7 @@ def broker(tmp_path, caplog):
 
 
 def principals(broker):
-    return [str(each.session.principal) for each in broker.running.server.connections]
+    return [str(connection.session.principal) for connection in broker.running.server.connections]
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -61,7 +61,7 @@ def test_the_right_password(broker, mechanism):
         assert (answer.error_code, answer.session_lifetime_ms) == (0, 0)
         assert client.is_served()
         assert principals(broker) == [f"User:{USER}"]
-        assert not broker.running.server.strangers
+        assert not broker.running.server.unauthenticated
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -82,14 +82,14 @@ def test_a_wrong_login_is_not_told_what_was_wrong(broker, caplog, mechanism, nam
     wait_until(lambda: not broker.running.server.connections)
 
 
-def test_a_stranger_may_ask_for_versions_and_nothing_else(broker, caplog):
+def test_an_unauthenticated_client_may_ask_for_versions_and_nothing_else(broker, caplog):
     with Login(broker.bootstrap) as client:
         assert client.ask(ApiVersionsRequest(), 0).error_code == 0
         assert not client.is_served()
     assert "a request before authentication; does the client use SASL?: Metadata" in caplog.text
 
 
-def test_a_stranger_between_the_two_messages_is_a_stranger(broker):
+def test_a_client_between_the_two_messages_is_unauthenticated(broker):
     with Login(broker.bootstrap) as client:
         client.begin("SCRAM-SHA-256")
         exchange = scram.ClientExchange("SCRAM-SHA-256", USER, PASSWORD)
@@ -153,9 +153,9 @@ def test_an_unknown_user_looks_like_a_known_one(broker):
             _, salt, iterations = answer.auth_bytes.decode().split(",")
             return salt, iterations
 
-    unknown, known = first_answer("nobody"), first_answer(USER)
-    assert unknown[1] == known[1] == "i=4096"
-    assert len(unknown[0]) == len(known[0])
+    unknown, existing = first_answer("nobody"), first_answer(USER)
+    assert unknown[1] == existing[1] == "i=4096"
+    assert len(unknown[0]) == len(existing[0])
     assert first_answer("nobody") == unknown
     assert first_answer("nobody else") != unknown
     broker.restart()
@@ -289,12 +289,12 @@ def test_a_token_ends_its_session_unless_it_is_renewed(tmp_path):
         ends_s = int(time.time()) + 3600
         lifetime_ms = ends_s * 1000 - clock.now_ms()
         with Login(broker.bootstrap) as client, Login(broker.bootstrap) as forgetful:
-            for each in (client, forgetful):
-                each.begin("OAUTHBEARER")
-                answer = each.say(bearer(issuer.token(0, exp=ends_s)))
+            for wire_client in (client, forgetful):
+                wire_client.begin("OAUTHBEARER")
+                answer = wire_client.say(bearer(issuer.token(0, exp=ends_s)))
                 assert answer.error_code == 0
                 assert answer.session_lifetime_ms == lifetime_ms
-                assert each.is_served()
+                assert wire_client.is_served()
             assert f"User:{USER}" in principals(broker)
             broker.advance(lifetime_ms / 1000 - 1)
             assert client.is_served()
@@ -340,27 +340,28 @@ def test_every_token_that_is_refused_is_one_connection_and_one_line_of_the_audit
     assert all(json.loads(line)["allowed"] is False for line in lines)
 
 
-def test_a_stranger_uses_up_nobodys_quota(tmp_path):
+def test_an_unauthenticated_client_uses_up_no_quota(tmp_path):
     with secured_broker(tmp_path) as broker:
         quotas = broker.running.broker.quotas
-        everyone = entity_of({CLIENT_ID: None})
-        on_loop(broker, quotas.alter({everyone: {REQUEST_PERCENTAGE: 0.000001}}))
+        default_client = entity_of({CLIENT_ID: None})
+        on_loop(broker, quotas.alter({default_client: {REQUEST_PERCENTAGE: 0.000001}}))
         with Wire(broker.bootstrap) as stranger:
             assert stranger.ask(ApiVersionsRequest(), 0).error_code == 0
         assert quotas.throttled_ms[REQUEST_PERCENTAGE] == 0
 
 
-# ── what a stranger may cost ──────────────────────────────────────────────────────────────────
+# ── what an unauthenticated client may cost
+# ──────────────────────────────────────────────────────────────────
 
 
-def test_a_stranger_sends_no_large_request(broker, caplog):
+def test_an_unauthenticated_client_sends_no_large_request(broker, caplog):
     with Login(broker.bootstrap) as client:
-        client.raw(struct.pack(">i", STRANGERS_MAX_REQUEST_BYTES + 1))
+        client.raw(struct.pack(">i", UNAUTHENTICATED_MAX_REQUEST_BYTES + 1))
         assert client.is_ended()
-    assert f"a request of {STRANGERS_MAX_REQUEST_BYTES + 1} bytes" in caplog.text
+    assert f"a request of {UNAUTHENTICATED_MAX_REQUEST_BYTES + 1} bytes" in caplog.text
     with Login(broker.bootstrap) as client:
         client.log_in("PLAIN")
-        client.raw(struct.pack(">i", STRANGERS_MAX_REQUEST_BYTES + 1))
+        client.raw(struct.pack(">i", UNAUTHENTICATED_MAX_REQUEST_BYTES + 1))
         client.socket.settimeout(0.2)
         assert not client.is_ended()
 
@@ -388,48 +389,50 @@ def test_what_follows_a_login_that_succeeds_is_served(broker):
         assert numbers == [9, 10, 11]
 
 
-def test_strangers_are_ended_after_a_while(tmp_path, caplog, monkeypatch):
+def test_unauthenticated_clients_are_ended_after_a_while(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(server_module, "SWEEP_S", 0.05)
     clock = FakeClock()
     with (
         secured_broker(tmp_path / "data", clock=clock) as broker,
-        Login(broker.bootstrap) as known,
+        Login(broker.bootstrap) as existing,
         Login(broker.bootstrap) as idle,
         Login(broker.bootstrap) as half,
     ):
-        known.log_in("SCRAM-SHA-256")
+        existing.log_in("SCRAM-SHA-256")
         half.begin("SCRAM-SHA-256")
-        wait_until(lambda: len(broker.running.server.strangers) == 2)
-        broker.advance(STRANGERS_TIMEOUT_S + 1)
+        wait_until(lambda: len(broker.running.server.unauthenticated) == 2)
+        broker.advance(UNAUTHENTICATED_TIMEOUT_S + 1)
         assert idle.is_ended()
         assert half.is_ended()
-        assert known.is_served()
+        assert existing.is_served()
     assert "not authenticated after 31 s" in caplog.text
 
 
-def test_a_thousand_strangers_do_not_keep_anybody_out(tmp_path):
+def test_a_thousand_unauthenticated_clients_keep_no_other_out(tmp_path):
     """The oldest makes way for the newest."""
     with (
         secured_broker(tmp_path / "data", max_unauthenticated_connections=50) as broker,
-        wire.many(broker.bootstrap, 1000) as strangers,
+        wire.many(broker.bootstrap, 1000) as unauthenticated,
     ):
         server = broker.running.server
-        wait_until(lambda: len(server.strangers) == 50 and len(server.connections) == 50)
+        wait_until(lambda: len(server.unauthenticated) == 50 and len(server.connections) == 50)
         with Login(broker.bootstrap) as client:
             assert client.log_in("SCRAM-SHA-256").error_code == 0
             assert client.is_served()
-        assert strangers[0].is_ended()
-        assert strangers[-1].ask(ApiVersionsRequest(), 0).error_code == 0
+        assert unauthenticated[0].is_ended()
+        assert unauthenticated[-1].ask(ApiVersionsRequest(), 0).error_code == 0
 
 
-def test_strangers_do_not_take_the_room_of_those_who_are_known(tmp_path):
+def test_unauthenticated_clients_do_not_take_the_room_of_others(tmp_path):
     """Each announces a large request, and sends a little of it."""
     with contextlib.ExitStack() as stack:
         broker = stack.enter_context(secured_broker(tmp_path, max_buffered_bytes=16 << 20))
         server = broker.running.server
         for number in range(300):
             stranger = stack.enter_context(Wire(broker.bootstrap))
-            stranger.socket.sendall(struct.pack(">i", STRANGERS_MAX_REQUEST_BYTES) + b"x" * 100)
+            stranger.socket.sendall(
+                struct.pack(">i", UNAUTHENTICATED_MAX_REQUEST_BYTES) + b"x" * 100
+            )
             wait_until(lambda number=number: server.broker.metrics.connections_opened > number)
         with Login(broker.bootstrap) as client:
             assert client.log_in("SCRAM-SHA-256").error_code == 0
@@ -438,11 +441,11 @@ def test_strangers_do_not_take_the_room_of_those_who_are_known(tmp_path):
             wait_until(lambda: server.buffered_bytes >= 1_000_000)
             client.socket.sendall(large[-1:])
             assert client.socket.recv(1)
-        assert 0 < server.strangers_bytes <= 2 << 20
-    assert (server.strangers_bytes, server.buffered_bytes) == (0, 0)
+        assert 0 < server.unauthenticated_bytes <= 2 << 20
+    assert (server.unauthenticated_bytes, server.buffered_bytes) == (0, 0)
 
 
-def test_a_login_moves_what_a_stranger_holds_to_those_who_are_known(broker):
+def test_a_login_moves_what_a_client_holds_to_the_authenticated(broker):
     server = broker.running.server
     with Login(broker.bootstrap) as client:
         client.begin("PLAIN")
@@ -451,12 +454,12 @@ def test_a_login_moves_what_a_stranger_holds_to_those_who_are_known(broker):
             + struct.pack(">i", 100_000)
         )
         wait_until(lambda: server.buffered_bytes >= 100_000)
-        assert server.strangers_bytes == 0
+        assert server.unauthenticated_bytes == 0
     wait_until(lambda: server.buffered_bytes == 0)
-    assert server.strangers_bytes == 0
+    assert server.unauthenticated_bytes == 0
 
 
-def test_a_stranger_who_takes_no_answers_does_not_hold_up_the_end(tmp_path):
+def test_an_unauthenticated_client_that_takes_no_answers_does_not_hold_up_the_end(tmp_path):
     with secured_broker(tmp_path / "data") as broker:
         client = Login(broker.bootstrap, receive_buffer_bytes=4096)
         client.begin("PLAIN")

@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives import serialization
 from secured import MECHANISMS, Login, secured_broker
 from wire import Wire, batch_of, records_in, wait_until
 
-from headwater.broker import server as server_module
-from headwater.broker.security.authentication import STRANGERS_TIMEOUT_S
+from headwater.broker.network import server as server_module
+from headwater.broker.security.authentication import UNAUTHENTICATED_TIMEOUT_S
 from headwater.broker.security.tls import TlsContext, _escaped
 from headwater.errors import ConfigError
 from headwater.testing import FakeClock
@@ -86,7 +86,7 @@ def test_records_go_through_it_whole(tmp_path, authority, certificate):
             answer = client.produce("t", batch_of(value))
             assert (answer.error_code, answer.base_offset) == (0, offset)
         read = client.fetch("t", 0, partition_max_bytes=50 << 20)
-        assert [each.value for each in records_in(read.records)] == values
+        assert [record.value for record in records_in(read.records)] == values
 
 
 def test_many_requests_at_once_and_a_client_that_reads_slowly(tmp_path, authority, certificate):
@@ -169,7 +169,8 @@ def test_a_certificate_does_not_replace_a_login(tmp_path, authority, certificate
             client.log_in("PLAIN")
             assert client.is_served()
             assert "User:alice" in {
-                str(each.session.principal) for each in broker.running.server.connections
+                str(connection.session.principal)
+                for connection in broker.running.server.connections
             }
 
 
@@ -269,8 +270,8 @@ def test_half_a_handshake_is_ended_after_a_while(tmp_path, certificate, caplog, 
     with encrypted(tmp_path, certificate, clock=clock) as broker:
         with Wire(broker.bootstrap) as silent, Wire(broker.bootstrap) as half:
             half.raw(client_hello()[:100])
-            wait_until(lambda: len(broker.running.server.strangers) == 2)
-            broker.advance(STRANGERS_TIMEOUT_S + 1)
+            wait_until(lambda: len(broker.running.server.unauthenticated) == 2)
+            broker.advance(UNAUTHENTICATED_TIMEOUT_S + 1)
             assert silent.is_ended()
             assert half.is_ended()
         assert "not authenticated after 31 s" in caplog.text
@@ -283,8 +284,8 @@ def test_stalled_handshakes_do_not_keep_anybody_out(tmp_path, certificate, autho
         wait_until(lambda: len(broker.running.server.connections) == 20)
         with Login(broker.bootstrap, trusting(authority)) as client:
             assert client.is_served()
-        for each in stalled:
-            each.close()
+        for other in stalled:
+            other.close()
 
 
 def test_who_only_asks_whether_somebody_listens_is_not_logged(tmp_path, certificate, caplog):
@@ -307,7 +308,7 @@ def test_a_new_certificate_is_used_without_a_restart(tmp_path, authority, caplog
     def common_name(broker):
         with Login(broker.bootstrap, trusting(authority)) as client:
             assert client.is_served()
-            return dict(each[0] for each in client.socket.getpeercert()["subject"])["commonName"]
+            return dict(part[0] for part in client.socket.getpeercert()["subject"])["commonName"]
 
     with encrypted(tmp_path, (cert, key)) as broker:
         assert common_name(broker) == "first"

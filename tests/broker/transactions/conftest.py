@@ -1,10 +1,10 @@
 import pytest
-from txn_harness import Cluster, Producer
+from txn_harness import Producer, TransactionCluster
 
 
 @pytest.fixture
 def cluster(tmp_path):
-    cluster = Cluster(tmp_path / "log")
+    cluster = TransactionCluster(tmp_path / "log")
     cluster.topic("t", 3)
     cluster.topic("u", 2)
     yield cluster
@@ -15,6 +15,6 @@ def cluster(tmp_path):
 
 @pytest.fixture(params=[True, False], ids=["v2", "v1"])
 def producer(cluster, request):
-    producer = Producer(cluster, "payments", modern=request.param)
+    producer = Producer(cluster, "payments", has_kip_890=request.param)
     assert producer.init() == 0
     return producer

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from txn_harness import Cluster, Producer
+from txn_harness import Producer, TransactionCluster
 
 from headwater.broker.transactions import State, TransactionSettings
 from headwater.protocol.error_codes import ErrorCode
@@ -62,7 +62,7 @@ def test_no_timeout_once_the_end_is_on_its_way(cluster, producer):
     cluster.files.held = "__transaction_state"
 
     async def end_late():
-        version = 5 if producer.modern else 4
+        version = 5 if producer.has_kip_890 else 4
         ending = asyncio.ensure_future(cluster.call(producer.end_request(commit=True), version))
         await asyncio.sleep(0)
         cluster.clock.advance(62)
@@ -108,7 +108,7 @@ def test_a_transactional_id_that_nobody_uses_is_forgotten(cluster, producer, end
 
 
 def test_an_id_in_use_is_kept(tmp_path):
-    cluster = Cluster(tmp_path / "log", TransactionSettings(max_timeout_ms=2**31 - 1))
+    cluster = TransactionCluster(tmp_path / "log", TransactionSettings(max_timeout_ms=2**31 - 1))
     cluster.topic("t")
     producer = Producer(cluster, "payments")
     producer.init(timeout_ms=2**31 - 1)
@@ -121,7 +121,7 @@ def test_an_id_in_use_is_kept(tmp_path):
 
 
 def test_an_id_that_is_being_forgotten_begins_nothing(cluster, producer):
-    """What it began would be known to nobody after a restart."""
+    """After a restart no record would show what it began."""
     cluster.files.held = "__transaction_state"
 
     async def begin_meanwhile():

@@ -41,12 +41,12 @@ def test_the_state_is_written_before_each_step(cluster, producer):
 
 
 def test_a_transaction_ends_with_a_new_epoch_for_clients_that_know_of_it(cluster):
-    old, new = Producer(cluster, "old", modern=False), Producer(cluster, "new")
-    for each in (old, new):
-        each.init()
-        assert each.epoch == 0
-        each.send("t", b"x")
-        each.commit()
+    old, new = Producer(cluster, "old", has_kip_890=False), Producer(cluster, "new")
+    for producer in (old, new):
+        producer.init()
+        assert producer.epoch == 0
+        producer.send("t", b"x")
+        producer.commit()
     assert (old.epoch, new.epoch) == (0, 1)
     assert [epoch for _, epoch, _ in cluster.markers("t")] == [0, 1]
     late = new.produce_request("t", b"late", sequence=1)
@@ -58,7 +58,7 @@ def test_a_transaction_ends_with_a_new_epoch_for_clients_that_know_of_it(cluster
 
 def test_a_newer_producer_fences_the_older_one(cluster, producer):
     assert producer.send("t", b"zombie") == 0
-    other = Producer(cluster, "payments", modern=producer.modern)
+    other = Producer(cluster, "payments", has_kip_890=producer.has_kip_890)
     assert other.init() == 0
     assert other.producer_id == producer.producer_id
     assert other.epoch > producer.epoch
@@ -86,7 +86,7 @@ def test_a_newer_producer_fences_the_older_one(cluster, producer):
     ],
 )
 def test_older_clients_know_the_fence_by_another_code(cluster, request_of, version, first_new):
-    zombie = Producer(cluster, "payments", modern=False)
+    zombie = Producer(cluster, "payments", has_kip_890=False)
     zombie.init()
     Producer(cluster, "payments").init()
 
@@ -106,7 +106,7 @@ def test_older_clients_know_the_fence_by_another_code(cluster, request_of, versi
 
 
 def test_who_is_unknown(cluster, producer):
-    stranger = Producer(cluster, "nobody", modern=producer.modern)
+    stranger = Producer(cluster, "nobody", has_kip_890=producer.has_kip_890)
     stranger.producer_id, stranger.epoch = producer.producer_id, producer.epoch
     assert stranger.commit() == ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert stranger.add(("t", 0)) == ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -148,9 +148,9 @@ def test_a_transactional_batch_needs_a_transactional_id(cluster, producer):
 def test_all_partitions_are_added_or_none(cluster, producer):
     answer = cluster.ask(producer.add_request(("t", 0), ("t", 9), ("nowhere", 0)), 3)
     found = {
-        (topic.name, each.partition_index): ErrorCode(each.partition_error_code)
+        (topic.name, result.partition_index): ErrorCode(result.partition_error_code)
         for topic in answer.results_by_topic_v3_and_below
-        for each in topic.results_by_partition
+        for result in topic.results_by_partition
     }
     assert found == {
         ("t", 0): ErrorCode.OPERATION_NOT_ATTEMPTED,
@@ -203,43 +203,45 @@ def test_a_producer_that_goes_on_in_the_middle_aborts_what_it_began(cluster, pro
 
 def test_two_producers_that_come_at_once(cluster):
     one, two = Producer(cluster, "payments"), Producer(cluster, "payments")
-    answers = cluster.at_once(*(cluster.call(each.init_request(), 5) for each in (one, two)))
-    codes = sorted(each.error_code for each in answers)
+    answers = cluster.at_once(
+        *(cluster.call(producer.init_request(), 5) for producer in (one, two))
+    )
+    codes = sorted(answer.error_code for answer in answers)
     assert codes == [0, ErrorCode.CONCURRENT_TRANSACTIONS]
-    assert [each.producer_epoch for each in answers if not each.error_code] == [0]
+    assert [answer.producer_epoch for answer in answers if not answer.error_code] == [0]
 
 
 class TestRepeatedEnd:
     @pytest.mark.parametrize("commit", [True, False])
     def test_gets_the_same_answer(self, cluster, producer, commit):
         producer.send("t", b"x")
-        request, version = producer.end_request(commit=commit), 5 if producer.modern else 4
+        request, version = producer.end_request(commit=commit), 5 if producer.has_kip_890 else 4
         first, again = (cluster.ask(request, version) for _ in range(2))
         assert (first.error_code, again.error_code) == (0, 0)
-        if producer.modern:
+        if producer.has_kip_890:
             assert first.producer_epoch == again.producer_epoch == producer.epoch + 1
         assert len(cluster.markers("t")) == 1
 
     @pytest.mark.parametrize("commit", [True, False])
     def test_cannot_turn_into_the_opposite(self, cluster, producer, commit):
         producer.send("t", b"x")
-        version = 5 if producer.modern else 4
+        version = 5 if producer.has_kip_890 else 4
         assert cluster.ask(producer.end_request(commit=commit), version).error_code == 0
         opposite = cluster.ask(producer.end_request(commit=not commit), version)
         assert opposite.error_code == ErrorCode.INVALID_TXN_STATE
 
     def test_while_the_first_is_in_work(self, cluster, producer):
         producer.send("t", b"x")
-        request, version = producer.end_request(commit=True), 5 if producer.modern else 4
+        request, version = producer.end_request(commit=True), 5 if producer.has_kip_890 else 4
         answers = cluster.at_once(*(cluster.call(request, version) for _ in range(3)))
-        codes = sorted(each.error_code for each in answers)
+        codes = sorted(answer.error_code for answer in answers)
         assert codes == [0] + [ErrorCode.CONCURRENT_TRANSACTIONS] * 2
         assert len(cluster.markers("t")) == 1
 
 
 def test_nothing_to_end(cluster, producer):
     assert producer.commit() == ErrorCode.INVALID_TXN_STATE
-    if not producer.modern:
+    if not producer.has_kip_890:
         assert producer.abort() == ErrorCode.INVALID_TXN_STATE
         return
     # KIP-890: late batches of the epoch that is given up must not begin the next transaction.
@@ -257,15 +259,15 @@ def test_nothing_to_end(cluster, producer):
 class TestEpochsUsedUp:
     LAST = 2**15 - 2
 
-    def _at_the_last_epoch(self, cluster, *, modern):
-        producer = Producer(cluster, "payments", modern=modern)
+    def _at_the_last_epoch(self, cluster, *, has_kip_890):
+        producer = Producer(cluster, "payments", has_kip_890=has_kip_890)
         producer.init()
         cluster.broker.transactions.transaction("payments").epoch = self.LAST
         producer.epoch = self.LAST
         return producer
 
     def test_a_new_producer_gets_a_new_id(self, cluster):
-        producer = self._at_the_last_epoch(cluster, modern=False)
+        producer = self._at_the_last_epoch(cluster, has_kip_890=False)
         old_id = producer.producer_id
         asked = producer.init_request(recover=True)
         assert producer.init(recover=True) == 0
@@ -275,7 +277,7 @@ class TestEpochsUsedUp:
         assert (again.producer_id, again.producer_epoch) == (producer.producer_id, 0)
 
     def test_an_open_transaction_is_fenced_with_the_epoch_kept_for_that(self, cluster):
-        producer = self._at_the_last_epoch(cluster, modern=False)
+        producer = self._at_the_last_epoch(cluster, has_kip_890=False)
         old_id = producer.producer_id
         producer.send("t", b"x")
         other = Producer(cluster, "payments")
@@ -285,7 +287,7 @@ class TestEpochsUsedUp:
         assert other.epoch == 0
 
     def test_the_end_of_a_transaction_gives_a_new_id(self, cluster):
-        producer = self._at_the_last_epoch(cluster, modern=True)
+        producer = self._at_the_last_epoch(cluster, has_kip_890=True)
         old_id = producer.producer_id
         producer.send("t", b"x")
         request = producer.end_request(commit=True)
@@ -301,17 +303,17 @@ class TestEpochsUsedUp:
 
 
 def test_many_producers_interleaved(cluster):
-    producers = [Producer(cluster, f"p{n}", modern=n % 2 == 0) for n in range(6)]
-    for each in producers:
-        each.init()
+    producers = [Producer(cluster, f"p{n}", has_kip_890=n % 2 == 0) for n in range(6)]
+    for producer in producers:
+        producer.init()
     expected = []
     for round_ in range(4):
-        for n, each in enumerate(producers):
-            assert each.send("t", f"{n}.{round_}".encode()) == 0
+        for n, producer in enumerate(producers):
+            assert producer.send("t", f"{n}.{round_}".encode()) == 0
         assert cluster.committed("t") == expected
-        for n, each in enumerate(producers):
+        for n, producer in enumerate(producers):
             commits = (n + round_) % 3 != 0
-            assert each.end(commit=commits) == 0
+            assert producer.end(commit=commits) == 0
         expected += [f"{n}.{round_}".encode() for n in range(6) if (n + round_) % 3 != 0]
         assert cluster.committed("t") == expected
 
@@ -333,7 +335,11 @@ def test_partitions_that_join_together_take_one_record(cluster):
         another = producer.produce_request("t", b"%d" % partition, partition=partition)
         request.topic_data[0].partition_data.extend(another.topic_data[0].partition_data)
     answer = cluster.ask(request, 12)
-    assert [each.error_code for each in answer.responses[0].partition_responses] == [0, 0, 0]
+    assert [partition.error_code for partition in answer.responses[0].partition_responses] == [
+        0,
+        0,
+        0,
+    ]
     assert cluster.stored_states("payments") == [State.EMPTY, State.ONGOING]
     assert producer.commit() == 0
     assert [cluster.committed("t", p) for p in range(3)] == [[b"0"], [b"1"], [b"2"]]
@@ -375,7 +381,7 @@ def test_partitions_that_join_while_a_record_is_on_its_way_take_one_more(cluster
             answers.append(asyncio.ensure_future(cluster.call(request, 12)))
             for _ in range(5):
                 await asyncio.sleep(0)
-        assert not any(each.done() for each in answers)
+        assert not any(answer.done() for answer in answers)
         cluster.files.repair()
         return await asyncio.gather(*answers)
 
@@ -391,17 +397,17 @@ def test_partitions_that_join_while_a_record_is_on_its_way_take_one_more(cluster
 def test_the_end_of_a_large_transaction_lets_others_have_their_turn(cluster, monkeypatch):
     monkeypatch.setattr(markers, "PER_TURN", 10)
     cluster.topic("wide", 50)
-    producer = Producer(cluster, "payments", modern=False)
+    producer = Producer(cluster, "payments", has_kip_890=False)
     producer.init()
     assert producer.add(*(("wide", index) for index in range(50))) == 0
     turns, seen = 0, []
     append = cluster.broker.markers.append
 
-    def noted(*args):
+    def recorded(*args):
         seen.append(turns)
         return append(*args)
 
-    monkeypatch.setattr(cluster.broker.markers, "append", noted)
+    monkeypatch.setattr(cluster.broker.markers, "append", recorded)
 
     async def count_turns():
         nonlocal turns
@@ -461,8 +467,8 @@ def test_batches_behind_one_that_was_refused_are_refused_too(cluster):
 
 
 def test_an_older_client_goes_on_where_the_partition_has_forgotten_it(cluster):
-    """Its sequences do not begin anew with a transaction, and what is idle is forgotten."""
-    producer = Producer(cluster, "payments", modern=False)
+    """Its sequences do not begin again with a transaction, and what is idle is forgotten."""
+    producer = Producer(cluster, "payments", has_kip_890=False)
     producer.init()
     producer.send("t", b"a")
     assert producer.commit() == 0

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from txn_harness import Cluster, Producer
+from txn_harness import Producer, TransactionCluster
 from wire import wait_until
 
 from headwater.broker.broker import TRANSACTIONS_TOPIC
@@ -35,7 +35,7 @@ def test_an_open_transaction_goes_on_after_a_restart(cluster, producer, crash):
 @pytest.mark.parametrize("crash", [True, False])
 def test_a_repeated_end_is_known_after_a_restart(cluster, producer, crash):
     producer.send("t", b"a")
-    request, version = producer.end_request(commit=True), 5 if producer.modern else 4
+    request, version = producer.end_request(commit=True), 5 if producer.has_kip_890 else 4
     first = cluster.ask(request, version)
     cluster.restart(crash=crash)
     again = cluster.ask(request, version)
@@ -105,7 +105,7 @@ class TestCrashBetweenDataAndState:
         self._lose_the_record(cluster, producer, "t")
         assert cluster.state("payments") is State.ONGOING  # adopted
         assert not _stable(cluster, "t")
-        assert producer.send("t", b"x") == 0  # known as a repetition
+        assert producer.send("t", b"x") == 0  # recognized as a duplicate
         assert producer.commit() == 0
         assert cluster.committed("t") == [b"x"]
         assert cluster.committed("u") == ([] if is_first else [b"earlier"])
@@ -214,12 +214,12 @@ def test_a_batch_is_not_acknowledged_before_its_partition_has_joined(cluster):
 def test_power_cuts_at_any_point(tmp_path, seed):
     """After each cut: what was acknowledged as committed is there, and nothing is half there."""
     rng = random.Random(seed)
-    cluster = Cluster(tmp_path / "log")
+    cluster = TransactionCluster(tmp_path / "log")
     cluster.topic("t", 2)
     committed: list[bytes] = []
     unsure: list[bytes] = []
     for round_ in range(4):
-        producer = Producer(cluster, "payments", modern=rng.random() < 0.5)
+        producer = Producer(cluster, "payments", has_kip_890=rng.random() < 0.5)
         cluster.files.die(after=rng.randrange(10, 120)) if round_ < 3 else None
         try:
             if producer.init() == 0:

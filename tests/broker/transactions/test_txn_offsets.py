@@ -1,4 +1,4 @@
-"""A group's offsets in a transaction: pending until it ends, then there or gone."""
+"""A group's offsets in a transaction: pending until it ends, then committed or dropped."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ import pytest
 from txn_harness import Producer
 
 from headwater.broker.broker import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from headwater.broker.groups import partition_for
+from headwater.broker.internal_topics.records import partition_for
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.delete_groups import DeleteGroupsRequest
 from headwater.protocol.messages.offset_commit import (
@@ -85,9 +85,9 @@ def test_what_lies_further_back_in_the_log_wins(cluster, producer, crash):
 
 def test_two_transactions_for_one_offset(cluster):
     one, two = Producer(cluster, "one"), Producer(cluster, "two")
-    for number, each in enumerate((one, two)):
-        each.init()
-        each.send_offsets("g", {KEY: number + 1})
+    for number, producer in enumerate((one, two)):
+        producer.init()
+        producer.send_offsets("g", {KEY: number + 1})
     assert two.commit() == 0
     assert offset(cluster) is UNSTABLE
     assert offset(cluster, require_stable=False) == 2
@@ -106,12 +106,12 @@ def test_an_offset_is_pending_from_the_moment_it_is_appended(cluster, producer):
     async def in_the_middle():
         call = asyncio.ensure_future(cluster.call(producer.offsets_request("g", {KEY: 7}), 5))
         await asyncio.sleep(0)
-        is_unstable = cluster.broker.groups.is_unstable("g", *KEY)
+        is_unstable = cluster.broker.groups.offsets.is_unstable("g", *KEY)
         assert not call.done()
         await call
         return is_unstable
 
-    producer.modern = True
+    producer.has_kip_890 = True
     assert cluster.runner.run(in_the_middle())
 
 
@@ -158,7 +158,7 @@ def test_unknown_partitions_and_long_metadata(cluster, producer):
     request = producer.offsets_request("g", {KEY: 1, ("t", 9): 1, ("nowhere", 0): 1})
     request.topics[0].partitions[0].committed_metadata = "x" * 5000
     answer = cluster.ask(request, 5)
-    codes = [each.error_code for topic in answer.topics for each in topic.partitions]
+    codes = [partition.error_code for topic in answer.topics for partition in topic.partitions]
     assert codes == [
         ErrorCode.OFFSET_METADATA_TOO_LARGE,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -210,7 +210,7 @@ def test_what_is_pending_does_not_expire(cluster, producer):
     assert producer.send_offsets("g", {KEY: 7}) == 0
     for _ in range(4):
         cluster.advance(200)
-    cluster.until(lambda: cluster.broker.groups.group("other") is None)
+    cluster.until(lambda: cluster.broker.groups.registry.get("other") is None)
     assert producer.commit() == 0
     assert offset(cluster) == 7
 
@@ -246,7 +246,10 @@ def test_offsets_count_only_when_the_marker_is_durable(cluster, producer):
     assert offset(cluster, require_stable=False) == 3
     cluster.files.repair()
     cluster.until(
-        lambda: cluster.clock.advance(0.5) or cluster.broker.groups.committed("g", *KEY).offset == 7
+        lambda: (
+            cluster.clock.advance(0.5)
+            or cluster.broker.groups.offsets.committed("g", *KEY).offset == 7
+        )
     )
     assert offset(cluster) == 7
 

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 from compaction_harness import cleaning
-from txn_harness import Cluster, Producer
+from txn_harness import Producer, TransactionCluster
 
 from headwater.broker.broker import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headwater.log.compaction.compactor import CompactionLimits, Compactor
@@ -47,13 +47,13 @@ class Model:
         self.deleted_at[group] = offset
 
     def expected(self, group: str, *, require_stable: bool) -> int | ErrorCode:
-        pending = [offset for each in self.open for of, offset in each if of == group]
+        pending = [offset for commits in self.open for of, offset in commits if of == group]
         if require_stable and any(offset > self.deleted_at[group] for offset in pending):
             return ErrorCode.UNSTABLE_OFFSET_COMMIT
         return self.committed.get(group, -1)
 
 
-def commit_plainly(cluster: Cluster, group: str, offset: int) -> None:
+def commit_plainly(cluster: TransactionCluster, group: str, offset: int) -> None:
     wanted = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
     topics = [OffsetCommitRequestTopic(name="t", partitions=[wanted])]
     request = OffsetCommitRequest(
@@ -62,7 +62,7 @@ def commit_plainly(cluster: Cluster, group: str, offset: int) -> None:
     assert cluster.ask(request, 8).topics[0].partitions[0].error_code == 0
 
 
-def compact(cluster: Cluster) -> int:
+def compact(cluster: TransactionCluster) -> int:
     """Both coordinators' topics; returns how many bytes went."""
 
     async def clean(job):
@@ -90,10 +90,12 @@ def compact(cluster: Cluster) -> int:
 @pytest.mark.parametrize("seed", range(4))
 def test_offsets_over_restarts_and_compaction(tmp_path, seed):
     rng, model = Random(seed), Model()
-    cluster = Cluster(tmp_path / "log")
+    cluster = TransactionCluster(tmp_path / "log")
     cluster.topic("t")
-    producers = [Producer(cluster, f"p{n}", modern=n != seed % PRODUCERS) for n in range(PRODUCERS)]
-    assert [each.init() for each in producers] == [0] * PRODUCERS
+    producers = [
+        Producer(cluster, f"p{n}", has_kip_890=n != seed % PRODUCERS) for n in range(PRODUCERS)
+    ]
+    assert [producer.init() for producer in producers] == [0] * PRODUCERS
     compacted_bytes = 0
     for step in range(1, STEPS):
         group, number, chance = rng.choice(GROUPS), rng.randrange(PRODUCERS), rng.random()
@@ -112,13 +114,13 @@ def test_offsets_over_restarts_and_compaction(tmp_path, seed):
             compacted_bytes += compact(cluster)
         elif chance < 0.9:
             cluster.restart(crash=rng.random() < 0.5)
-        elif cluster.broker.groups.group(group) is not None:
-            cluster.runner.run(cluster.broker.groups.delete(group))
+        elif cluster.broker.groups.registry.get(group) is not None:
+            cluster.runner.run(cluster.broker.groups.deletion.delete(group))
             model.delete(group, step)
-        for each in GROUPS:
+        for name in GROUPS:
             for stable in (True, False):
-                found = cluster.offsets(each, KEY, require_stable=stable)[KEY]
-                assert found == model.expected(each, require_stable=stable), (step, each)
+                found = cluster.offsets(name, KEY, require_stable=stable)[KEY]
+                assert found == model.expected(name, require_stable=stable), (step, name)
     assert compacted_bytes > 0
     cluster.stop()
     cluster.runner.close()

@@ -12,7 +12,7 @@ from wire import LoneConnection, records_in
 from headwater.broker import api
 from headwater.broker.api.registry import APIS, RequestContext
 from headwater.broker.broker import TRANSACTIONS_TOPIC, Broker, BrokerOptions
-from headwater.broker.groups import partition_for
+from headwater.broker.internal_topics.records import partition_for
 from headwater.broker.transactions import State, TransactionSettings
 from headwater.broker.transactions.transaction import from_record
 from headwater.log import segment as segments
@@ -71,7 +71,7 @@ class Disk(FaultyFiles):
         super().repair()
 
 
-class Cluster:
+class TransactionCluster:
     """One broker. `crash` lets it go as it is; `start` opens what is on the disk."""
 
     def __init__(self, path, settings: TransactionSettings | None = None) -> None:
@@ -162,7 +162,7 @@ class Cluster:
                 yield header, segments.read_batch(storage, segment, at, header)
 
     def committed(self, topic: str, partition: int = 0) -> list[bytes]:
-        """What may be shown to who reads committed records: told by the markers alone."""
+        """What a read_committed consumer may see, derived from the markers alone."""
         stable = self.store.partitions[topic, partition].last_stable_offset
         found: list[tuple[int, list[bytes]]] = []
         pending: dict[int, list[tuple[int, list[bytes]]]] = {}
@@ -173,7 +173,7 @@ class Cluster:
                 ended = pending.pop(header.producer_id, [])
                 found += ended if _is_commit(batch) else []
                 continue
-            values = (header.base_offset, [each.value for each in records_in(batch)])
+            values = (header.base_offset, [record.value for record in records_in(batch)])
             if header.attributes & TRANSACTIONAL:
                 pending.setdefault(header.producer_id, []).append(values)
             else:
@@ -218,11 +218,13 @@ class Cluster:
         (answer,) = self.ask(request, 9).groups
         assert answer.error_code == 0
         return {
-            (topic.name, each.partition_index): (
-                ErrorCode(each.error_code) if each.error_code else each.committed_offset
+            (topic.name, partition.partition_index): (
+                ErrorCode(partition.error_code)
+                if partition.error_code
+                else partition.committed_offset
             )
             for topic in answer.topics
-            for each in topic.partitions
+            for partition in topic.partitions
         }
 
 
@@ -232,12 +234,14 @@ def _is_commit(batch) -> bool:
 
 
 class Producer:
-    """A transactional producer; `modern`: of KIP-890, with an epoch for each transaction."""
+    """A transactional producer; `has_kip_890`: of that KIP, with an epoch for each transaction."""
 
-    def __init__(self, cluster: Cluster, transactional_id: str, *, modern: bool = True) -> None:
+    def __init__(
+        self, cluster: TransactionCluster, transactional_id: str, *, has_kip_890: bool = True
+    ) -> None:
         self.cluster = cluster
         self.transactional_id = transactional_id
-        self.modern = modern
+        self.has_kip_890 = has_kip_890
         self.producer_id = -1
         self.epoch = -1
         self.sequences = {}
@@ -262,7 +266,7 @@ class Producer:
                 AddPartitionsToTxnRequestAddPartitionsToTxnTopic(
                     name=topic, partitions=[index for _, index in group]
                 )
-                for topic, group in itertools.groupby(sorted(partitions), lambda each: each[0])
+                for topic, group in itertools.groupby(sorted(partitions), lambda entry: entry[0])
             ],
         )
 
@@ -325,15 +329,15 @@ class Producer:
     def add(self, *partitions) -> ErrorCode:
         answer = self.cluster.ask(self.add_request(*partitions), 3)
         (code,) = {
-            each.partition_error_code
+            result.partition_error_code
             for topic in answer.results_by_topic_v3_and_below
-            for each in topic.results_by_partition
+            for result in topic.results_by_partition
         }
         return ErrorCode(code)
 
     def send(self, topic, *values, partition=0) -> ErrorCode:
         key = (topic, partition)
-        if not self.modern and key not in self.added:
+        if not self.has_kip_890 and key not in self.added:
             code = self.add(key)
             if code:
                 return code
@@ -342,7 +346,7 @@ class Producer:
 
     def send_only(self, topic, *values, partition=0, version=None) -> ErrorCode:
         request = self.produce_request(topic, *values, partition=partition)
-        answer = self.cluster.ask(request, version or (12 if self.modern else 11))
+        answer = self.cluster.ask(request, version or (12 if self.has_kip_890 else 11))
         (answer,) = answer.responses[0].partition_responses
         if not answer.error_code:
             key = (topic, partition)
@@ -350,7 +354,7 @@ class Producer:
         return ErrorCode(answer.error_code)
 
     def send_offsets(self, group, offsets, version=None, **member) -> ErrorCode:
-        if not self.modern:
+        if not self.has_kip_890:
             request = AddOffsetsToTxnRequest(
                 transactional_id=self.transactional_id,
                 producer_id=self.producer_id,
@@ -364,9 +368,11 @@ class Producer:
 
     def send_offsets_only(self, group, offsets, version=None, **member) -> ErrorCode:
         if version is None:
-            version = 5 if self.modern else 4
+            version = 5 if self.has_kip_890 else 4
         answer = self.cluster.ask(self.offsets_request(group, offsets, **member), version)
-        (code,) = {each.error_code for topic in answer.topics for each in topic.partitions}
+        (code,) = {
+            partition.error_code for topic in answer.topics for partition in topic.partitions
+        }
         return ErrorCode(code)
 
     def commit(self) -> ErrorCode:
@@ -376,10 +382,10 @@ class Producer:
         return self.end(commit=False)
 
     def end(self, *, commit: bool) -> ErrorCode:
-        answer = self.cluster.ask(self.end_request(commit=commit), 5 if self.modern else 4)
+        answer = self.cluster.ask(self.end_request(commit=commit), 5 if self.has_kip_890 else 4)
         if not answer.error_code:
             self.added.clear()
-            if self.modern:
+            if self.has_kip_890:
                 self._becomes(answer)
         return ErrorCode(answer.error_code)
 

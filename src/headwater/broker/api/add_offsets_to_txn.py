@@ -32,7 +32,7 @@ async def add_offsets_to_txn(
             transactional_id,
             request.producer_id,
             request.producer_epoch,
-            [(OFFSETS_TOPIC, broker.groups.partition_of(group_id))],
+            [(OFFSETS_TOPIC, broker.groups.offsets.partition_of(group_id))],
         )
         if added is not None:
             await asyncio.shield(added)  # others wait for it too

@@ -35,11 +35,14 @@ async def add_partitions_to_txn(
     ):
         failed = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         return _response(request, dict.fromkeys(wanted, failed))
-    errors = {each: _error(broker, *each, context) for each in wanted}
+    errors = {partition: _error(broker, *partition, context) for partition in wanted}
     if any(errors.values()):
         return _response(
             request,
-            {each: code or ErrorCode.OPERATION_NOT_ATTEMPTED for each, code in errors.items()},
+            {
+                partition: code or ErrorCode.OPERATION_NOT_ATTEMPTED
+                for partition, code in errors.items()
+            },
         )
     try:
         added = broker.transactions.add_all(

@@ -1,9 +1,9 @@
 """AlterClientQuotas: sets and removes quotas of users and client ids. Versions 0–1.
 
 `producer_byte_rate` and `consumer_byte_rate` in bytes a second, `request_percentage` of the time of
-the broker's event loop. A client over its quota is slowed down, never refused (quotas.py). What is
-set is durable, and in force, when the answer comes. Each entity is checked on its own; nothing of
-a wrong one is changed. `validate_only` checks and changes nothing.
+the broker's event loop. A client over its quota is slowed down, never refused
+(admission/quotas.py). What is set is durable, and in force, when the answer comes. Each entity is
+checked on its own; nothing of a wrong one is changed. `validate_only` checks and changes nothing.
 
 Needs ALTER_CONFIGS on the cluster.
 
@@ -13,9 +13,7 @@ supported (INVALID_REQUEST says so). `request_percentage` counts one event loop,
 
 import math
 
-from headwater.broker.api.registry import RequestContext, serves
-from headwater.broker.broker import Broker
-from headwater.broker.quotas import (
+from headwater.broker.admission.quotas import (
     CLIENT_ID,
     QUOTAS,
     REQUEST_PERCENTAGE,
@@ -23,6 +21,8 @@ from headwater.broker.quotas import (
     Entity,
     entity_of,
 )
+from headwater.broker.api.registry import RequestContext, serves
+from headwater.broker.broker import Broker
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.broker.topic_changes import CHANGE_ERRORS, refusal
 from headwater.protocol.error_codes import ApiError, ErrorCode
@@ -47,9 +47,9 @@ async def alter_client_quotas(
             error_message=None,
             entity=[
                 AlterClientQuotasResponseEntityData(
-                    entity_type=each.entity_type, entity_name=each.entity_name
+                    entity_type=part.entity_type, entity_name=part.entity_name
                 )
-                for each in entry.entity
+                for part in entry.entity
             ],
         )
         answers.append(answer)
@@ -66,13 +66,14 @@ async def alter_client_quotas(
         try:
             await broker.to_the_end(broker.quotas.alter(changes))
         except CHANGE_ERRORS as error:
-            for answer in (each for each in answers if not each.error_code):
-                answer.error_code, answer.error_message = refusal(error)
+            for answer in answers:
+                if not answer.error_code:
+                    answer.error_code, answer.error_message = refusal(error)
     return AlterClientQuotasResponse(entries=answers)
 
 
 def _entity(entry: AlterClientQuotasRequestEntryData) -> Entity:
-    parts = {each.entity_type: each.entity_name for each in entry.entity}
+    parts = {part.entity_type: part.entity_name for part in entry.entity}
     if not parts or len(parts) < len(entry.entity):
         raise ApiError(ErrorCode.INVALID_REQUEST, "an entity has each of its types once")
     unknown = parts.keys() - {USER, CLIENT_ID}

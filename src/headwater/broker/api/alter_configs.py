@@ -11,10 +11,10 @@ Deviations: the broker's settings stand in headwater.toml (INVALID_REQUEST says 
 group settings are the widest that Kafka's broker settings for them allow.
 """
 
-from headwater.broker import config_changes
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
-from headwater.broker.config_changes import Target, value_of
+from headwater.broker.configs import changes as config_changes
+from headwater.broker.configs.changes import Target, value_of
 from headwater.protocol.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsRequestAlterConfigsResource,

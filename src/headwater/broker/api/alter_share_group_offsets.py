@@ -53,7 +53,7 @@ async def alter_share_group_offsets(
                 answer.partitions.append(result)
                 if topic_id is not None and result.error_code == ErrorCode.NONE:
                     offsets[topic_id, partition.partition_index] = partition.start_offset
-        await broker.groups.alter_share_offsets(request.group_id, offsets, names)
+        await broker.groups.membership.alter_share_offsets(request.group_id, offsets, names)
     except ApiError as error:
         return AlterShareGroupOffsetsResponse(error_code=error.code, error_message=error.what)
     return response

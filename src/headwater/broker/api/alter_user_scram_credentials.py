@@ -11,7 +11,8 @@ UNACCEPTABLE_CREDENTIAL, an unknown mechanism UNSUPPORTED_SASL_MECHANISM; the ot
 request are changed all the same.
 
 Needs ALTER on the cluster; for a user in `super_users` the client has to be one of them, else that
-user is CLUSTER_AUTHORIZATION_FAILED (Kafka lets whoever may ALTER the cluster become anybody).
+user is CLUSTER_AUTHORIZATION_FAILED (in Kafka a client that may ALTER the cluster can become any
+user).
 
 Deviations: names have up to 255 characters, salts up to 256 bytes.
 """

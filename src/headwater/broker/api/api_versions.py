@@ -3,7 +3,7 @@
 An unknown version is answered in version 0 with UNSUPPORTED_VERSION and the list (KIP-511), which
 the connection does itself. Client name and version (3+) must be of Kafka's form, as in Kafka.
 
-The features of `_FEATURES` are told as supported and finalized.
+The features of `_FEATURES` are reported as supported and finalized.
 """
 
 import re

@@ -1,19 +1,18 @@
 """ConsumerGroupDescribe: the state and the members of KIP-848 groups. Versions 0–1.
 
-A group that there is not, or that is classic, is GROUP_ID_NOT_FOUND. Every member is told as one
-of the new protocol (version 1), because a group is never mixed. Needs DESCRIBE on each group and
-on all topics that its members subscribe to or read (else TOPIC_AUTHORIZATION_FAILED, and no
-member is told). Authorized operations are told when asked for.
+A group that there is not, or that is classic, is GROUP_ID_NOT_FOUND. Every member is reported as
+one of the new protocol (version 1), because a group is never mixed. Needs DESCRIBE on each group
+and on all topics that its members subscribe to or read (else TOPIC_AUTHORIZATION_FAILED, and no
+member is reported). Authorized operations are reported on request.
 """
 
 from collections.abc import Iterator
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
-from headwater.broker.groups.assignors import NOTHING, Assignment
-from headwater.broker.groups.consumer import ConsumerGroup
-from headwater.broker.groups.consumer_records import by_topic
-from headwater.broker.groups.modern import Member
+from headwater.broker.groups.consumer.group import ConsumerGroup
+from headwater.broker.groups.consumer_protocol.assignment import NOTHING, Assignment, by_topic
+from headwater.broker.groups.consumer_protocol.member import Member
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.consumer_group_describe import (
@@ -49,12 +48,13 @@ def _describe(
 ) -> ConsumerGroupDescribeResponseDescribedGroup:
     try:
         broker.authorizer.require(context, Operation.DESCRIBE, ResourceType.GROUP, group_id)
-        broker.groups.verify_ready(group_id)
-        group = broker.groups.group(group_id)
-        if not isinstance(group, ConsumerGroup):
+        broker.groups.registry.verify_ready(group_id)
+        group = broker.groups.registry.find(ConsumerGroup, group_id)
+        if group is None:
+            other = broker.groups.registry.get(group_id)
             raise ApiError(
                 ErrorCode.GROUP_ID_NOT_FOUND,
-                f"group {group_id} " + ("not found" if group is None else "is no consumer group"),
+                f"group {group_id} " + ("not found" if other is None else "is no consumer group"),
             )
     except ApiError as error:
         return ConsumerGroupDescribeResponseDescribedGroup(
@@ -83,7 +83,11 @@ def _describe(
 def _topics_of(member: ConsumerGroupDescribeResponseMember) -> Iterator[str]:
     yield from member.subscribed_topic_names
     for assignment in (member.assignment, member.target_assignment):
-        yield from (each.topic_name for each in assignment.topic_partitions if each.topic_name)
+        yield from (
+            topic_partition.topic_name
+            for topic_partition in assignment.topic_partitions
+            if topic_partition.topic_name
+        )
 
 
 def _member(
@@ -94,12 +98,12 @@ def _member(
         member_id=member.member_id,
         instance_id=subscription.instance_id,
         rack_id=subscription.rack_id,
-        member_epoch=member.progress.epoch,
+        member_epoch=member.current.epoch,
         client_id=subscription.client_id,
         client_host=subscription.client_host,
         subscribed_topic_names=sorted(subscription.topic_names),
         subscribed_topic_regex=subscription.topic_regex or None,
-        assignment=_assignment(broker, member.progress.assigned),
+        assignment=_assignment(broker, member.current.assigned),
         target_assignment=_assignment(broker, group.targets.get(member.member_id, NOTHING)),
         member_type=_NEW_PROTOCOL,
     )

@@ -2,7 +2,7 @@
 Versions 0–1.
 
 Joining (epoch 0), leaving (-1, or -2 for a static member that will be back), and all between: the
-member tells what it owns, the broker computes who should own what (assignors `uniform`, the
+member reports what it owns, the broker computes who should own what (assignors `uniform`, the
 default, and `range`), has partitions given up first and hands them out when they are free.
 Sessions last 45 s, heartbeats are due every 5 s. What the answer says is durable.
 
@@ -36,7 +36,7 @@ def consumer_group_heartbeat(
 ) -> ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]:
     try:
         _require(broker, request, context)
-        answer = broker.groups.consumer_heartbeat(
+        answer = broker.groups.membership.consumer_heartbeat(
             request,
             api_version=context.api_version,
             client_id=context.client_id or "",

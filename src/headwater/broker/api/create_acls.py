@@ -2,7 +2,7 @@
 
 Needs ALTER on the cluster. Each ACL is checked on its own; one that cannot be is INVALID_REQUEST
 and does not hold up the others. The rest is durable, and in force, when the answer comes. An ACL
-that there is already is created gladly. Without authentication there are no ACLs:
+that exists already counts as created. Without authentication there are no ACLs:
 SECURITY_DISABLED, as by a Kafka without an authorizer.
 
 Deviations: there are at most 100,000 ACLs (POLICY_VIOLATION), and a name, a principal or a host
@@ -56,13 +56,13 @@ async def create_acls(
 async def _create_all(
     broker: Broker, creations: list[CreateAclsRequestAclCreation]
 ) -> list[Outcome]:
-    checked = [_checked(each) for each in creations]
+    checked = [_checked(creation) for creation in creations]
     created: Outcome = (ErrorCode.NONE, None)
     try:
-        await broker.authorizer.add([each for each in checked if isinstance(each, Acl)])
+        await broker.authorizer.add([result for result in checked if isinstance(result, Acl)])
     except CHANGE_ERRORS as error:
         created = refusal(error)
-    return [created if isinstance(each, Acl) else each for each in checked]
+    return [created if isinstance(result, Acl) else result for result in checked]
 
 
 def _checked(creation: CreateAclsRequestAclCreation) -> Acl | Outcome:

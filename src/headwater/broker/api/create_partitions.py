@@ -66,7 +66,7 @@ def _check(broker: Broker, wanted: CreatePartitionsRequestCreatePartitionsTopic)
     if topic is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no such topic", detail=wanted.name)
     if topic.name in COORDINATORS_TOPICS:
-        raise ApiError(ErrorCode.INVALID_REQUEST, "a coordinator keeps its state in this topic")
+        raise ApiError(ErrorCode.INVALID_REQUEST, "a coordinator stores its state in this topic")
     added = wanted.count - topic.partitions
     if added <= 0:
         raise ApiError(

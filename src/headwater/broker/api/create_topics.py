@@ -13,7 +13,7 @@ on the topic (else `topic_config_error_code` is TOPIC_AUTHORIZATION_FAILED).
 Deviations: the replication factor is 1 (or -1), replicas can only be placed on this broker. One
 request makes at most 100,000 partitions; what goes beyond is refused with INVALID_PARTITIONS.
 Names that differ in `.` and `_` only also collide within one request. `timeout_ms` is not used.
-With `validate_only` no topic id is made up. The topics in which coordinators keep their state are
+With `validate_only` no topic id is made up. The topics in which coordinators store their state are
 INVALID_REQUEST: the broker makes them.
 """
 
@@ -22,7 +22,7 @@ from collections import Counter
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import COORDINATORS_TOPICS, Broker, check_topic_name
-from headwater.broker.config_resources import topic_entries
+from headwater.broker.configs.resources import topic_entries
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.broker.topic_changes import (
     CHANGE_ERRORS,

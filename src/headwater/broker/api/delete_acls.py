@@ -1,8 +1,8 @@
 """DeleteAcls: takes ACLs back (KIP-140). Versions 1–3.
 
 Needs ALTER on the cluster. Each filter means any number of ACLs (see DescribeAcls); the answer
-names those it meant. They are gone, durably, when the answer comes. A filter with UNKNOWN in it is
-INVALID_REQUEST and does not hold up the others. Without authentication there are no ACLs:
+names those it meant. They are deleted, durably, when the answer comes. A filter with UNKNOWN in it
+is INVALID_REQUEST and does not hold up the others. Without authentication there are no ACLs:
 SECURITY_DISABLED, as by a Kafka without an authorizer.
 
 Deviations: Kafka ends the connection for UNKNOWN in a filter. A disk that refuses is
@@ -43,9 +43,9 @@ async def _delete_all(
 ) -> list[DeleteAclsResponseDeleteAclsFilterResult]:
     results: list[DeleteAclsResponseDeleteAclsFilterResult] = []
     doomed: dict[Acl, None] = {}
-    for each in filters:
+    for acl_filter in filters:
         try:
-            found = await broker.authorizer.matching(_checked(each))
+            found = await broker.authorizer.matching(_checked(acl_filter))
         except ApiError as error:
             results.append(_refused(error.code, str(error)))
         else:

@@ -33,7 +33,7 @@ async def _delete(
     result = DeleteGroupsResponseDeletableGroupResult(group_id=group_id)
     try:
         broker.authorizer.require(context, Operation.DELETE, ResourceType.GROUP, group_id)
-        await broker.groups.delete(group_id)
+        await broker.groups.deletion.delete(group_id)
     except ApiError as error:
         result.error_code = error.code
     return result

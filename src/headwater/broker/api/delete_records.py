@@ -1,8 +1,8 @@
 """DeleteRecords: moves the start of a partition on. Versions 0–2.
 
-The records before the offset are gone, durably, when the answer comes; it tells where the
-partition begins now. Offset -1 means the high watermark; an offset beyond it, or another negative
-one, is OFFSET_OUT_OF_RANGE; one before the start changes nothing. As in Kafka, records of
+The records before the offset are deleted, durably, when the answer comes; it has the offset where
+the partition begins now. Offset -1 means the high watermark; an offset beyond it, or another
+negative one, is OFFSET_OUT_OF_RANGE; one before the start changes nothing. As in Kafka, records of
 `__consumer_offsets` are not deleted (INVALID_TOPIC_EXCEPTION), nor those of a topic that is
 compacted only (POLICY_VIOLATION). Needs DELETE on the topics.
 
@@ -74,7 +74,7 @@ def _checked_offset(partition: PartitionLog, offset: int) -> int:
     """Where the partition is to begin. Raises the error code if it may not."""
     if partition.topic in COORDINATORS_TOPICS:
         raise ApiError(
-            ErrorCode.INVALID_TOPIC_EXCEPTION, "a coordinator keeps its state in this topic"
+            ErrorCode.INVALID_TOPIC_EXCEPTION, "a coordinator stores its state in this topic"
         )
     if "delete" not in partition.config.cleanup_policy:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "the topic is compacted, not deleted from")

@@ -33,7 +33,7 @@ async def delete_share_group_offsets(
     topic_ids: set[UUID] = set()
     try:
         broker.authorizer.require(context, Operation.DELETE, ResourceType.GROUP, request.group_id)
-        group = broker.groups.share_group(request.group_id)
+        group = broker.groups.membership.share_group(request.group_id)
         for asked in request.topics:
             answer = DeleteShareGroupOffsetsResponseTopic(topic_name=asked.topic_name)
             response.responses.append(answer)
@@ -46,7 +46,7 @@ async def delete_share_group_offsets(
             else:
                 answer.topic_id = topic_id
                 topic_ids.add(topic_id)
-        await broker.groups.delete_share_offsets(request.group_id, topic_ids)
+        await broker.groups.membership.delete_share_offsets(request.group_id, topic_ids)
     except ApiError as error:
         return DeleteShareGroupOffsetsResponse(error_code=error.code, error_message=error.what)
     return response

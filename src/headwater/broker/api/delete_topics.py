@@ -1,6 +1,6 @@
 """DeleteTopics: deletes topics, by name, or from version 6 on by id. Versions 1–6.
 
-A topic is gone durably when the answer comes; its files go in the background, and a topic of the
+A topic is deleted durably when the answer comes; its files go in the background, and a topic of the
 same name can be made at once. Unknown names are UNKNOWN_TOPIC_OR_PARTITION, unknown ids
 UNKNOWN_TOPIC_ID. A topic that stands twice in a request, or with both its name and an id, is
 refused and stays. Needs DELETE on the cluster, or on each topic; a topic that the client may not
@@ -43,18 +43,18 @@ async def _delete_all(
     broker: Broker, wanted: list[DeleteTopicsRequestDeleteTopicState], context: RequestContext
 ) -> list[DeleteTopicsResponseDeletableTopicResult]:
     deletes_any = broker.authorizer.sees(context, Operation.DELETE, ResourceType.CLUSTER)
-    keys = [_key(broker, each, context, sees_all=deletes_any) for each in wanted]
+    keys = [_key(broker, topic, context, sees_all=deletes_any) for topic in wanted]
     times_meant = Counter(keys)
     results = []
-    for key, each in dict(zip(keys, wanted, strict=True)).items():
-        result = DeleteTopicsResponseDeletableTopicResult(name=each.name, topic_id=each.topic_id)
+    for key, topic in dict(zip(keys, wanted, strict=True)).items():
+        result = DeleteTopicsResponseDeletableTopicResult(name=topic.name, topic_id=topic.topic_id)
         results.append(result)
         try:
             if times_meant[key] > 1:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "the topic is named more than once")
-            name = _named(broker, each)
+            name = _named(broker, topic)
             if not deletes_any:
-                _require(broker, name, each, context)
+                _require(broker, name, topic, context)
             _check_deletable(broker, name)
             result.name, result.topic_id = name, broker.store.catalog.topics[name].id
             await broker.delete_topic(name)
@@ -97,7 +97,7 @@ def _require(
     wanted: DeleteTopicsRequestDeleteTopicState,
     context: RequestContext,
 ) -> None:
-    """Who may see a topic is told that it does not exist; who may not is not told."""
+    """A client that may see a topic learns that it does not exist; any other does not."""
     if (
         wanted.name is not None
         and broker.topic(name) is None
@@ -115,5 +115,5 @@ def _check_deletable(broker: Broker, name: str) -> None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no such topic", detail=name)
     if name in COORDINATORS_TOPICS:
         raise ApiError(
-            ErrorCode.INVALID_REQUEST, "a coordinator keeps its state in this topic", detail=name
+            ErrorCode.INVALID_REQUEST, "a coordinator stores its state in this topic", detail=name
         )

@@ -57,14 +57,14 @@ def _by_resource(acls: list[Acl]) -> list[DescribeAclsResponseDescribeAclsResour
         tuple[ResourceType, str, PatternType], DescribeAclsResponseDescribeAclsResource
     ] = {}
     for acl in acls:
-        place = (acl.resource_type, acl.name, acl.pattern_type)
-        if place not in resources:
-            resources[place] = DescribeAclsResponseDescribeAclsResource(
+        pattern = (acl.resource_type, acl.name, acl.pattern_type)
+        if pattern not in resources:
+            resources[pattern] = DescribeAclsResponseDescribeAclsResource(
                 resource_type=acl.resource_type,
                 resource_name=acl.name,
                 pattern_type=acl.pattern_type,
             )
-        resources[place].acls.append(
+        resources[pattern].acls.append(
             DescribeAclsResponseAclDescription(
                 principal=acl.principal,
                 host=acl.host,

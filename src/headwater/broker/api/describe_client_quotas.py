@@ -1,14 +1,14 @@
 """DescribeClientQuotas: the quotas of users and client ids. Versions 0–1.
 
-A component matches by exact name, as the default, or whichever name there is; an entity is told if
-it has all components of the request, and with `strict` no others.
+A component matches by exact name, as the default, or whichever name there is; an entity is reported
+if it has all components of the request, and with `strict` no others.
 
 Needs DESCRIBE_CONFIGS on the cluster.
 """
 
+from headwater.broker.admission.quotas import CLIENT_ID, USER, parts_of
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
-from headwater.broker.quotas import CLIENT_ID, USER, parts_of
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.describe_client_quotas import (
@@ -29,14 +29,16 @@ def describe_client_quotas(
 ) -> DescribeClientQuotasResponse:
     if not broker.authorizer.allows(context, Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER):
         return _refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "not allowed")
-    wanted = {each.entity_type: each for each in request.components}
+    wanted = {component.entity_type: component for component in request.components}
     if len(wanted) < len(request.components):
         return _refused(ErrorCode.INVALID_REQUEST, "an entity type stands twice")
     unknown = wanted.keys() - {USER, CLIENT_ID}
     if unknown:
         what = f"quotas of {', '.join(sorted(unknown))} are not supported"
         return _refused(ErrorCode.UNSUPPORTED_VERSION, what)
-    if any(each.match_type not in (_EXACT, _DEFAULT, _SPECIFIED) for each in wanted.values()):
+    if any(
+        component.match_type not in (_EXACT, _DEFAULT, _SPECIFIED) for component in wanted.values()
+    ):
         return _refused(ErrorCode.INVALID_REQUEST, "an unknown match type")
     return DescribeClientQuotasResponse(
         error_message=None,

@@ -1,9 +1,9 @@
 """DescribeCluster: the broker and the cluster's id (KIP-700). Versions 0–2.
 
-There is one broker, which is the controller too. From version 1 on a client says whether it asks
-a broker or a controller (KIP-919): this is a broker, so a question to a controller is
-MISMATCHED_ENDPOINT_TYPE, any other UNSUPPORTED_ENDPOINT_TYPE. Authorized operations are told when
-asked for; without DESCRIBE on the cluster there are none.
+There is one broker, which is the controller too. From version 1 on a client says whether it asks a
+broker or a controller (KIP-919): this is a broker, so a question to a controller is
+MISMATCHED_ENDPOINT_TYPE, any other UNSUPPORTED_ENDPOINT_TYPE. Authorized operations are reported
+when asked for; without DESCRIBE on the cluster there are none.
 
 Deviations: no broker is ever fenced.
 """

@@ -4,7 +4,7 @@ Topics: every setting, with its source: the topic itself (DYNAMIC_TOPIC_CONFIG),
 (STATIC_BROKER_CONFIG) or the default (DEFAULT_CONFIG), and on request its synonyms under Kafka's
 names for the broker's defaults, and its meaning. This broker, by its node id: its own settings,
 all read-only. Groups, whether they exist or not: every setting, as for topics
-(DYNAMIC_GROUP_CONFIG). Without a list of names, or with an empty one, all settings are told.
+(DYNAMIC_GROUP_CONFIG). Without a list of names, or with an empty one, all settings are reported.
 
 As in Kafka, the broker "" (all brokers) has what was set for all of them at run time, which here
 is nothing; so have client metrics. Unknown topics are UNKNOWN_TOPIC_OR_PARTITION, another
@@ -12,16 +12,16 @@ broker's id and unknown kinds of resources INVALID_REQUEST. Needs DESCRIBE_CONFI
 and group, and for the others on the cluster.
 
 Deviations: broker loggers are INVALID_REQUEST. A resource that stands twice in a request is
-described once. Values are told as they were set (`CreateTime`, `TRUE`).
+described once. Values are reported as they were set (`CreateTime`, `TRUE`).
 """
 
 import asyncio
 from collections.abc import Iterable
 
-from headwater.broker import config_resources as resources
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker, check_topic_name
-from headwater.broker.config_resources import Entry
+from headwater.broker.configs import resources
+from headwater.broker.configs.resources import Entry
 from headwater.broker.security.authorizer import Operation
 from headwater.broker.topic_changes import refusal
 from headwater.protocol.error_codes import ApiError, ErrorCode
@@ -42,7 +42,9 @@ async def describe_configs(
     broker: Broker, request: DescribeConfigsRequest, context: RequestContext
 ) -> DescribeConfigsResponse:
     response = DescribeConfigsResponse()
-    wanted = {(each.resource_type, each.resource_name): each for each in request.resources}
+    wanted = {
+        (resource.resource_type, resource.resource_name): resource for resource in request.resources
+    }
     for number, resource in enumerate(wanted.values(), 1):
         response.results.append(_describe(broker, resource, request, context))
         if number % RESOURCES_AT_ONCE == 0:

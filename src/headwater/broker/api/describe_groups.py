@@ -3,13 +3,13 @@
 A group that there is not, or that is not classic (ConsumerGroupDescribe and ShareGroupDescribe
 show the others), is Dead; from version 6 on also GROUP_ID_NOT_FOUND with a message. Metadata and
 assignments are shown in a stable group only, as in Kafka. Needs DESCRIBE on each group. Authorized
-operations are told when asked for.
+operations are reported on request.
 """
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
-from headwater.broker.groups.classic import ClassicGroup
-from headwater.broker.groups.rebalance import State
+from headwater.broker.groups.classic.group import ClassicGroup
+from headwater.broker.groups.classic.rebalance import State
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.describe_groups import (
@@ -41,11 +41,11 @@ def _describe(
 ) -> DescribeGroupsResponseDescribedGroup:
     try:
         broker.authorizer.require(context, Operation.DESCRIBE, ResourceType.GROUP, group_id)
-        broker.groups.verify_ready()
+        broker.groups.registry.verify_ready()
     except ApiError as error:
         return DescribeGroupsResponseDescribedGroup(group_id=group_id, error_code=error.code)
-    group = broker.groups.group(group_id)
-    if not isinstance(group, ClassicGroup):
+    group = broker.groups.registry.find(ClassicGroup, group_id)
+    if group is None:
         unknown = DescribeGroupsResponseDescribedGroup(
             group_id=group_id, group_state=State.DEAD.value
         )
@@ -53,7 +53,7 @@ def _describe(
             unknown.error_code = ErrorCode.GROUP_ID_NOT_FOUND
             unknown.error_message = (
                 f"group {group_id} not found"
-                if group is None
+                if broker.groups.registry.get(group_id) is None
                 else f"group {group_id} is not classic"
             )
         return unknown

@@ -1,15 +1,15 @@
 """DescribeLogDirs: how many bytes each partition takes, and how many the disk has. Versions 1–5.
 
-There is one log directory, the broker's data directory. If the broker has an archive that is told
-as a second one, by its URL and without the size of a disk: the bytes of each partition that are in
-it (of topics that are to be archived, also none), and as its lag the records that are not. What is
-in both is counted in both. Null topics means all of them; partitions that do not exist are left
-out. A partition's size is that of its segments. From version 4 on the answer has the size of the
-file system and what is left of it; if it cannot be asked, the directory's error is
+There is one log directory, the broker's data directory. If the broker has an archive that is
+reported as a second one, by its URL and without the size of a disk: the bytes of each partition
+that are in it (of topics that are to be archived, also none), and as its lag the records that are
+not. What is in both is counted in both. Null topics means all of them; partitions that do not exist
+are left out. A partition's size is that of its segments. From version 4 on the answer has the size
+of the file system and what is left of it; if it cannot be asked, the directory's error is
 KAFKA_STORAGE_ERROR. Needs DESCRIBE on the cluster; before version 3 a client without it gets an
 empty answer.
 
-Deviations: the archive (Kafka tells nothing of its own). In the data directory a lag is always 0,
+Deviations: the archive (Kafka does not report its own). In the data directory a lag is always 0,
 for no partition moves between directories.
 """
 
@@ -55,11 +55,11 @@ async def describe_log_dirs(
     for name, indexes in _wanted(broker, request).items():
         partitions = [store.partitions[name, i] for i in indexes if (name, i) in store.partitions]
         if partitions:
-            result.topics.append(_described(name, [_local(each) for each in partitions]))
+            result.topics.append(_described(name, [_local(partition) for partition in partitions]))
         archived = [
-            _archived(each)
-            for each in partitions
-            if each.archived or (store.archive is not None and each.config.remote_storage)
+            _archived(partition)
+            for partition in partitions
+            if partition.archived or (store.archive is not None and partition.config.remote_storage)
         ]
         if archived:
             archive.topics.append(_described(name, archived))
@@ -96,6 +96,6 @@ def _local(partition: PartitionLog) -> DescribeLogDirsResponseDescribeLogDirsPar
 def _archived(partition: PartitionLog) -> DescribeLogDirsResponseDescribeLogDirsPartition:
     return DescribeLogDirsResponseDescribeLogDirsPartition(
         partition_index=partition.index,
-        partition_size=sum(each.size_bytes for each in partition.archived),
+        partition_size=sum(segment.size_bytes for segment in partition.archived),
         offset_lag=max(partition.high_watermark - partition.archived_end, 0),
     )

@@ -5,7 +5,7 @@ it last wrote, the epoch of the coordinator that ended its last transaction (-1:
 where its open transaction begins (-1: none is open). Needs READ on the topics, as in Kafka.
 
 Deviations: the time is the broker's, not that of the producer's last record. What is not durable
-yet is told too.
+yet is reported too.
 """
 
 from headwater.broker.api.registry import RequestContext, serves

@@ -1,10 +1,10 @@
 """DescribeShareGroupOffsets: how far share groups have come (KIP-932). Versions 0–1.
 
 Per partition: the start offset, in front of which everything is settled; -1 if the group has none
-yet, or begins where its settings say once somebody reads. From version 1 on also how many records
-are not settled (KIP-1226); -1 if that is not known. Without topics in the request: all partitions
-that the group has. Two tagged fields of ours, which other clients skip: 10000, how many records
-are with consumers, and 10001, for how many milliseconds the oldest of them has been.
+yet, or begins where its settings say once a member reads. From version 1 on also how many records
+are not settled (KIP-1226); -1 if that is not loaded. Without topics in the request: all partitions
+that the group has. Two tagged fields of Headwater, which other clients skip: 10000, how many
+records are with consumers, and 10001, for how many milliseconds the oldest of them has been.
 
 Describing the group and each topic must be allowed; a topic that is asked for and must not be
 described is TOPIC_AUTHORIZATION_FAILED, one that is not asked for by name is left out. A share
@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
-from headwater.broker.groups.share import ShareGroup
+from headwater.broker.groups.share.group import ShareGroup
 from headwater.broker.queues import PartitionStatus
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.protocol.error_codes import ApiError, ErrorCode
@@ -39,7 +39,7 @@ def describe_share_group_offsets(
     broker: Broker, request: DescribeShareGroupOffsetsRequest, context: RequestContext
 ) -> DescribeShareGroupOffsetsResponse:
     return DescribeShareGroupOffsetsResponse(
-        groups=[_group(broker, each, context) for each in request.groups]
+        groups=[_group(broker, group, context) for group in request.groups]
     )
 
 
@@ -50,11 +50,13 @@ def _group(
     described = DescribeShareGroupOffsetsResponseGroup(group_id=group_id)
     try:
         broker.authorizer.require(context, Operation.DESCRIBE, ResourceType.GROUP, group_id)
-        broker.groups.verify_ready(group_id)
+        broker.groups.registry.verify_ready(group_id)
     except ApiError as error:
         described.error_code, described.error_message = error.code, error.what
         return described
-    statuses = {(each.topic, each.partition): each for each in broker.queues.describe(group_id)}
+    statuses = {
+        (status.topic, status.partition): status for status in broker.queues.describe(group_id)
+    }
     for topic in _all_topics(broker, group_id) if request.topics is None else request.topics:
         may = broker.authorizer.sees if request.topics is None else broker.authorizer.allows
         if may(context, Operation.DESCRIBE, ResourceType.TOPIC, topic.topic_name):
@@ -65,14 +67,14 @@ def _group(
 
 
 def _all_topics(broker: Broker, group_id: str) -> Iterator[DescribeShareGroupOffsetsRequestTopic]:
-    group = broker.groups.group(group_id)
-    if not isinstance(group, ShareGroup):
+    group = broker.groups.registry.find(ShareGroup, group_id)
+    if group is None:
         return
-    for topic_id, known in group.state_topics.items():
+    for topic_id, state_topic in group.state_topics.items():
         name = broker.groups.topics.name_of(topic_id)
         if name is not None:  # else it was deleted a moment ago
             yield DescribeShareGroupOffsetsRequestTopic(
-                topic_name=name, partitions=sorted(known.partitions)
+                topic_name=name, partitions=sorted(state_topic.partitions)
             )
 
 

@@ -1,8 +1,8 @@
-"""DescribeUserScramCredentials: which users there are, and how their passwords are kept
-(KIP-554). Version 0.
+"""DescribeUserScramCredentials: which users there are, and how passwords are stored. Version 0.
 
-Told are mechanism and iterations, never salt or hash. Without names (null or none) all users are
-told. A user who does not exist is RESOURCE_NOT_FOUND, one who is named twice DUPLICATE_RESOURCE.
+KIP-554. Reported are mechanism and iterations, never salt or hash. Without names (null or none) all
+users are reported. A user who does not exist is RESOURCE_NOT_FOUND, one who is named twice
+DUPLICATE_RESOURCE.
 """
 
 from collections import Counter
@@ -58,8 +58,8 @@ def _described(broker: Broker, name: str, times: int) -> _Result:
         error_message=None,
         credential_infos=[
             DescribeUserScramCredentialsResponseCredentialInfo(
-                mechanism=NUMBERS[each.mechanism], iterations=each.iterations
+                mechanism=NUMBERS[credential.mechanism], iterations=credential.iterations
             )
-            for each in credentials.values()
+            for credential in credentials.values()
         ],
     )

@@ -2,7 +2,7 @@
 
 A partition that is named is ELECTION_NOT_NEEDED, or UNKNOWN_TOPIC_OR_PARTITION. Null (all
 partitions) is answered with an empty list: as in Kafka, only partitions that needed an election
-are told then. An unknown kind of election is INVALID_REQUEST. Needs ALTER on the cluster.
+are reported then. An unknown kind of election is INVALID_REQUEST. Needs ALTER on the cluster.
 
 Deviations: none.
 """

@@ -27,11 +27,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from headwater.broker.admission.quotas import CONSUMER_BYTES
 from headwater.broker.api.registry import Answer, RequestContext, serves
 from headwater.broker.broker import Broker
 from headwater.broker.fetch_sessions import FetchedPartition, FetchSession, TopicKey
 from headwater.broker.leadership import check_epoch
-from headwater.broker.quotas import CONSUMER_BYTES
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ArchiveUnavailable, CorruptLog, OffsetOutOfRange
 from headwater.log.archive.descriptor import ChunkOf, NotCached
@@ -72,7 +72,7 @@ class _Fetch:
         return min(self.request.max_bytes, MAX_BYTES) - self.found_bytes
 
 
-class _Place(NamedTuple):
+class _Lookup(NamedTuple):
     """Where to search. The partition itself: its topic may be deleted before a thread is free."""
 
     key: tuple[TopicKey, int]
@@ -104,7 +104,7 @@ def fetch(
     return _fetch(work, to_search)
 
 
-async def _fetch(work: _Fetch, to_search: list[_Place]) -> FetchResponse:
+async def _fetch(work: _Fetch, to_search: list[_Lookup]) -> FetchResponse:
     try:
         if to_search:
             await _search(work, to_search)
@@ -113,20 +113,20 @@ async def _fetch(work: _Fetch, to_search: list[_Place]) -> FetchResponse:
             to_search = _look(work)
             if to_search:
                 await _search(work, to_search)
-    except BaseException:  # the connection is gone: nobody else will release what is pinned
+    except BaseException:  # the connection is closed: nothing else releases what is pinned
         _let_go(work)
         raise
     return _respond(work)
 
 
-def _look(work: _Fetch) -> list[_Place]:
-    """Takes what is at hand without touching the disk; returns what has to be searched for."""
-    to_search: list[_Place] = []
-    for key, each in work.session.partitions.items():
-        wanted = each.wanted
+def _look(work: _Fetch) -> list[_Lookup]:
+    """Takes what is available without touching the disk; returns what has to be searched for."""
+    to_search: list[_Lookup] = []
+    for key, fetched in work.session.partitions.items():
+        wanted = fetched.wanted
         try:
-            _require(work, each)
-            partition = _partition(work, each)
+            _require(work, fetched)
+            partition = _partition(work, fetched)
             check_epoch(work.broker, wanted.current_leader_epoch)
             partition.check_offset(wanted.fetch_offset)
         except ApiError as error:
@@ -147,7 +147,7 @@ def _look(work: _Fetch) -> list[_Place]:
         if part is None:
             stable_end = partition.last_stable_offset if work.committed_only else None
             to_search.append(
-                _Place(key, partition, wanted.fetch_offset, wanted.partition_max_bytes, stable_end)
+                _Lookup(key, partition, wanted.fetch_offset, wanted.partition_max_bytes, stable_end)
             )
         else:
             _take(work, key, partition, part)
@@ -164,19 +164,19 @@ def _is_plain(partition: PartitionLog, offset: int) -> bool:
     return is_stable and not partition.may_hold_aborted(offset)
 
 
-async def _search(work: _Fetch, places: list[_Place]) -> None:
+async def _search(work: _Fetch, lookups: list[_Lookup]) -> None:
     """Looks the rest up in the indexes, in a thread."""
     is_empty = work.found_bytes == 0
-    found = await work.broker.store.in_reader(_find_all, places, work.remaining_bytes, is_empty)
-    for place, (part, aborted) in zip(places, found, strict=True):
+    found = await work.broker.store.in_reader(_find_all, lookups, work.remaining_bytes, is_empty)
+    for lookup, (part, aborted) in zip(lookups, found, strict=True):
         if isinstance(part, Slice):
-            _take(work, place.key, place.partition, part)
+            _take(work, lookup.key, lookup.partition, part)
         elif isinstance(part, ChunkOf):
-            work.found[place.key] = _wanted_from_archive(place.partition, part)
+            work.found[lookup.key] = _wanted_from_archive(lookup.partition, part)
         elif part is not None:
-            work.found[place.key] = part
+            work.found[lookup.key] = part
         if aborted:
-            work.aborted[place.key] = aborted
+            work.aborted[lookup.key] = aborted
 
 
 def _wanted_from_archive(partition: PartitionLog, chunk: ChunkOf) -> ChunkOf | ErrorCode:
@@ -191,16 +191,16 @@ def _wanted_from_archive(partition: PartitionLog, chunk: ChunkOf) -> ChunkOf | E
     return chunk
 
 
-def _find_all(places: list[_Place], remaining_bytes: int, is_empty: bool) -> list[_Found]:
+def _find_all(lookups: list[_Lookup], remaining_bytes: int, is_empty: bool) -> list[_Found]:
     """(worker)"""
     found: list[_Found] = []
-    for place in places:
+    for lookup in lookups:
         if remaining_bytes <= 0 and not is_empty:
             found.append(_Found(None))
             continue
-        limit_bytes = max(min(place.max_bytes, remaining_bytes), 0)
+        limit_bytes = max(min(lookup.max_bytes, remaining_bytes), 0)
         try:
-            part, aborted = _find(place, limit_bytes)
+            part, aborted = _find(lookup, limit_bytes)
         except CorruptLog:
             found.append(_Found(ErrorCode.CORRUPT_MESSAGE))
             continue
@@ -220,9 +220,11 @@ def _find_all(places: list[_Place], remaining_bytes: int, is_empty: bool) -> lis
     return found
 
 
-def _find(place: _Place, limit_bytes: int) -> tuple[Slice | None, list[AbortedTransaction] | None]:
+def _find(
+    lookup: _Lookup, limit_bytes: int
+) -> tuple[Slice | None, list[AbortedTransaction] | None]:
     """(worker)"""
-    _, partition, offset, _, stable_end = place
+    _, partition, offset, _, stable_end = lookup
     if stable_end is None:
         return partition.find(offset, limit_bytes), None
     part = partition.find(offset, limit_bytes, stable_end)
@@ -232,8 +234,8 @@ def _find(place: _Place, limit_bytes: int) -> tuple[Slice | None, list[AbortedTr
     return part, partition.aborted_transactions(offset, end)
 
 
-def _require(work: _Fetch, each: FetchedPartition) -> None:
-    authorizer, topic = work.broker.authorizer, each.topic
+def _require(work: _Fetch, fetched: FetchedPartition) -> None:
+    authorizer, topic = work.broker.authorizer, fetched.topic
     if not authorizer.enabled:
         return
     if isinstance(topic, str):
@@ -243,9 +245,11 @@ def _require(work: _Fetch, each: FetchedPartition) -> None:
         authorizer.require(work.context, Operation.READ, ResourceType.TOPIC, name, topic_id=topic)
 
 
-def _partition(work: _Fetch, each: FetchedPartition) -> PartitionLog:
-    name = each.topic if isinstance(each.topic, str) else work.broker.topic_name(each.topic)
-    return work.broker.partition(name, each.wanted.partition)
+def _partition(work: _Fetch, fetched: FetchedPartition) -> PartitionLog:
+    name = (
+        fetched.topic if isinstance(fetched.topic, str) else work.broker.topic_name(fetched.topic)
+    )
+    return work.broker.partition(name, fetched.wanted.partition)
 
 
 def _take(work: _Fetch, key: tuple[TopicKey, int], partition: PartitionLog, part: Slice) -> None:
@@ -269,7 +273,7 @@ def _let_go(work: _Fetch) -> None:
 def _is_enough(work: _Fetch) -> bool:
     if work.found_bytes >= work.request.min_bytes or not work.session.partitions:
         return True
-    return any(isinstance(each, ErrorCode) for each in work.found.values())
+    return any(isinstance(found, ErrorCode) for found in work.found.values())
 
 
 async def _wait(work: _Fetch) -> None:
@@ -285,15 +289,15 @@ async def _wait(work: _Fetch) -> None:
             future.set_result(None)
 
     partitions: list[PartitionLog] = []
-    for key, each in work.session.partitions.items():
+    for key, fetched in work.session.partitions.items():
         try:
-            partition = _partition(work, each)
+            partition = _partition(work, fetched)
         except ApiError:
             continue
         partitions.append(partition)
         _waiters(work, partition).add(wake)
-        if _readable_end(work, partition) > each.wanted.fetch_offset and key not in work.found:
-            wake(1)  # it came since we looked; how much of it does not matter
+        if _readable_end(work, partition) > fetched.wanted.fetch_offset and key not in work.found:
+            wake(1)  # it came since the last look; how much of it does not matter
     _let_go(work)
     timer = loop.call_later(work.request.max_wait_ms / 1000, wake, work.request.min_bytes)
     try:
@@ -324,19 +328,19 @@ def _respond(work: _Fetch) -> FetchResponse:
     work.broker.quotas.charge_bytes(work.context, CONSUMER_BYTES, work.found_bytes)
     topics: dict[TopicKey, FetchResponseFetchableTopicResponse] = {}
     served: list[tuple[TopicKey, int]] = []
-    for key, each in work.session.partitions.items():
-        data = _partition_data(work, key, each)
+    for key, partition in work.session.partitions.items():
+        data = _partition_data(work, key, partition)
         if data is None:
             continue
         if isinstance(work.found.get(key), Slice):
             served.append(key)
-        answers = topics.get(each.topic)
+        answers = topics.get(partition.topic)
         if answers is None:
-            answers = topics[each.topic] = FetchResponseFetchableTopicResponse()
-            if isinstance(each.topic, str):
-                answers.topic = each.topic
+            answers = topics[partition.topic] = FetchResponseFetchableTopicResponse()
+            if isinstance(partition.topic, str):
+                answers.topic = partition.topic
             else:
-                answers.topic_id = each.topic
+                answers.topic_id = partition.topic
         answers.partitions.append(data)
     for key in served:
         work.session.served_last(key)
@@ -344,19 +348,19 @@ def _respond(work: _Fetch) -> FetchResponse:
 
 
 def _partition_data(
-    work: _Fetch, key: tuple[TopicKey, int], each: FetchedPartition
+    work: _Fetch, key: tuple[TopicKey, int], fetched: FetchedPartition
 ) -> FetchResponsePartitionData | None:
     """What the response says of a partition; None if it may be left out."""
     found = work.found.get(key)
     data = FetchResponsePartitionData(
-        partition_index=each.wanted.partition,
+        partition_index=fetched.wanted.partition,
         aborted_transactions=_aborted(work, key) if work.committed_only else None,
     )
     if isinstance(found, ErrorCode):
         data.error_code = found
         data.high_watermark = -1
     try:
-        partition = _partition(work, each)
+        partition = _partition(work, fetched)
     except ApiError as error:
         data.error_code = data.error_code or error.code
         data.high_watermark = -1
@@ -372,20 +376,20 @@ def _partition_data(
     news = (
         data.error_code
         or isinstance(found, Slice)
-        or data.high_watermark != each.told_high_watermark
-        or data.log_start_offset != each.told_log_start_offset
+        or data.high_watermark != fetched.sent_high_watermark
+        or data.log_start_offset != fetched.sent_log_start_offset
     )
     if work.session.is_incremental and not news:
         return None
-    each.told_high_watermark = data.high_watermark
-    each.told_log_start_offset = data.log_start_offset
+    fetched.sent_high_watermark = data.high_watermark
+    fetched.sent_log_start_offset = data.log_start_offset
     return data
 
 
 def _aborted(work: _Fetch, key: tuple[TopicKey, int]) -> list[FetchResponseAbortedTransaction]:
     return [
         FetchResponseAbortedTransaction(
-            producer_id=each.producer_id, first_offset=each.first_offset
+            producer_id=transaction.producer_id, first_offset=transaction.first_offset
         )
-        for each in work.aborted.get(key, ())
+        for transaction in work.aborted.get(key, ())
     ]

@@ -1,5 +1,6 @@
-"""FindCoordinator: who keeps a group or a transactional id. Versions 0–6; several keys at once
-from version 4 on.
+"""FindCoordinator: the coordinator of a group or a transactional id. Versions 0–6.
+
+Several keys at once from version 4 on.
 
 There is one node, so it is always this one. Needs DESCRIBE on the group or the transactional id.
 The state of a share partition (key type 2, version 6) goes by `group:topicId:partition`; any other

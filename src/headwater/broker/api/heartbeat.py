@@ -1,6 +1,6 @@
 """Heartbeat: a member of a classic group is alive. Versions 0–4.
 
-REBALANCE_IN_PROGRESS tells it to join again. While the groups are being loaded every heartbeat is
+REBALANCE_IN_PROGRESS asks it to join again. While the groups are being loaded every heartbeat is
 taken as good, as in Kafka.
 """
 
@@ -17,7 +17,7 @@ def heartbeat(
 ) -> HeartbeatResponse:
     try:
         broker.authorizer.require(context, Operation.READ, ResourceType.GROUP, request.group_id)
-        broker.groups.heartbeat(
+        broker.groups.membership.heartbeat(
             request.group_id, request.member_id, request.group_instance_id, request.generation_id
         )
     except ApiError as error:

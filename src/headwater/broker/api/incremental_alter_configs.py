@@ -2,9 +2,9 @@
 
 SET and DELETE (back to the default) for every setting; APPEND and SUBTRACT for lists, beginning
 with the default if the resource has no value of its own. A change is durable, and in force, when
-the answer comes. A wrong setting is named (INVALID_CONFIG), and nothing of that resource changes.
-A resource, or a setting within one, that stands twice is INVALID_REQUEST, and so is a setting
-without a value. As in Kafka, DELETE of a setting that is not set, or not known, changes nothing.
+the answer comes. A wrong setting is named (INVALID_CONFIG), and nothing of that resource changes. A
+resource, or a setting within one, that stands twice is INVALID_REQUEST, and so is a setting without
+a value. As in Kafka, DELETE of a setting that is not set, or that does not exist, changes nothing.
 `validate_only` checks and changes nothing. A group need not exist to have settings. Needs
 ALTER_CONFIGS on each topic and group.
 
@@ -12,10 +12,10 @@ Deviations: the broker's settings stand in headwater.toml (INVALID_REQUEST says 
 group settings are the widest that Kafka's broker settings for them allow.
 """
 
-from headwater.broker import config_changes
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
-from headwater.broker.config_changes import Target, value_of
+from headwater.broker.configs import changes as config_changes
+from headwater.broker.configs.changes import Target, value_of
 from headwater.log.settings import LIST
 from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.incremental_alter_configs import (
@@ -83,9 +83,9 @@ def _changed_list(
     members = _members(configs.get(config.name, target.default(config.name)))
     given = _members(value_of(config))
     if config.config_operation == APPEND:
-        changed = [*members, *(each for each in given if each not in members)]
+        changed = [*members, *(value for value in given if value not in members)]
     else:
-        changed = [each for each in members if each not in given]
+        changed = [member for member in members if member not in given]
     return ",".join(changed)
 
 

@@ -4,7 +4,7 @@ An id is never given out twice, also not across crashes. A producer without a tr
 that sends its id and epoch (version 3+) after an error of its own gets a new id with epoch 0,
 which needs no memory of the old one; Kafka does the same when their epoch is used up.
 
-A transactional id keeps its producer id; its epoch goes up with each request, which fences all
+A transactional id retains its producer id; its epoch goes up with each request, which fences all
 earlier producers (PRODUCER_FENCED; INVALID_PRODUCER_EPOCH before version 4). When the epochs are
 used up it gets a new producer id. A producer that names its own id and epoch (KIP-360) is refused
 if it is not the last one; asking again gives the same answer.

@@ -2,7 +2,7 @@
 
 Parked until all members have joined or the rebalance timeout is over. From version 4 on a new
 dynamic member first gets its id with MEMBER_ID_REQUIRED (KIP-394); static members from version 5
-(KIP-345); a restarted static leader is told to skip the assignment from version 9 (KIP-814).
+(KIP-345); a restarted static leader is asked to skip the assignment from version 9 (KIP-814).
 In version 0 the rebalance timeout is the session timeout.
 
 Deviations: a live KIP-848 group is refused with INCONSISTENT_GROUP_PROTOCOL, as by a Kafka whose
@@ -24,7 +24,7 @@ async def join_group(
         request.rebalance_timeout_ms = request.session_timeout_ms
     try:
         broker.authorizer.require(context, Operation.READ, ResourceType.GROUP, request.group_id)
-        response = await broker.groups.join(
+        response = await broker.groups.membership.join(
             request,
             api_version=context.api_version,
             client_id=context.client_id or "",

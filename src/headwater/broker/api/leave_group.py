@@ -1,7 +1,7 @@
 """LeaveGroup: members go, and the others need not wait for their sessions. Versions 0–5.
 
 Several at once from version 3 on, also static members by their instance id alone (KIP-345); the
-reason of version 5 is not kept.
+reason of version 5 is not stored.
 """
 
 from headwater.broker.api.registry import RequestContext, serves
@@ -19,12 +19,12 @@ from headwater.protocol.messages.leave_group import (
 async def leave_group(
     broker: Broker, request: LeaveGroupRequest, context: RequestContext
 ) -> LeaveGroupResponse:
-    leaving = [(each.member_id, each.group_instance_id) for each in request.members]
+    leaving = [(member.member_id, member.group_instance_id) for member in request.members]
     if context.api_version < 3:
         leaving = [(request.member_id, None)]
     try:
         broker.authorizer.require(context, Operation.READ, ResourceType.GROUP, request.group_id)
-        errors = await broker.groups.leave(request.group_id, leaving)
+        errors = await broker.groups.membership.leave(request.group_id, leaving)
     except ApiError as error:
         return LeaveGroupResponse(error_code=error.code)
     if context.api_version < 3:

@@ -8,9 +8,9 @@ DESCRIBE_CONFIGS on the cluster.
 Deviations: broker loggers, which are not offered, are not listed.
 """
 
-from headwater.broker import config_resources as resources
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
+from headwater.broker.configs import resources
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.list_config_resources import (

@@ -7,9 +7,6 @@ Without DESCRIBE on the cluster, groups that the client may not DESCRIBE are lef
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
-from headwater.broker.groups.classic import ClassicGroup
-from headwater.broker.groups.rebalance import CONSUMER_PROTOCOL_TYPE
-from headwater.broker.groups.share import ShareGroup
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.protocol.error_codes import ApiError
 from headwater.protocol.messages.list_groups import (
@@ -24,29 +21,23 @@ def list_groups(
     broker: Broker, request: ListGroupsRequest, context: RequestContext
 ) -> ListGroupsResponse:
     try:
-        broker.groups.verify_ready()
+        broker.groups.registry.verify_ready()
     except ApiError as error:
         return ListGroupsResponse(error_code=error.code)
     states = {state.lower() for state in request.states_filter}
     types = {type_.lower() for type_ in request.types_filter}
     response = ListGroupsResponse()
     sees_all = broker.authorizer.sees(context, Operation.DESCRIBE, ResourceType.CLUSTER)
-    for group in broker.groups.groups():
+    for group in broker.groups.registry:
         if not sees_all and not broker.authorizer.sees(
             context, Operation.DESCRIBE, ResourceType.GROUP, group.group_id
         ):
             continue
-        if isinstance(group, ClassicGroup):
-            kind, protocol = "classic", group.protocol_type or ""
-        elif isinstance(group, ShareGroup):
-            kind, protocol = "share", "share"
-        else:
-            kind, protocol = "consumer", CONSUMER_PROTOCOL_TYPE
         listed = ListGroupsResponseListedGroup(
             group_id=group.group_id,
-            protocol_type=protocol,
-            group_state=group.state.value,
-            group_type=kind,
+            protocol_type=group.listed_protocol_type,
+            group_state=group.state_name,
+            group_type=group.kind,
         )
         if (not states or listed.group_state.lower() in states) and (
             not types or listed.group_type in types

@@ -100,5 +100,5 @@ async def _find(
         found = await find(timestamps.latest_timestamp, partition)
     else:
         found = await find(timestamps.first_at_or_after, partition, timestamp_ms)
-    # As in Kafka: if the first one is not stable, none is told, also if a later one were.
+    # As in Kafka: if the first one is not stable, none is reported, also if a later one were.
     return found if found is not None and found.offset < end else None

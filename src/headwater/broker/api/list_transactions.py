@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
-from headwater.broker.groups.topic_regex import compile_topic_regex
+from headwater.broker.groups.consumer_protocol.topic_regex import compile_topic_regex
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.broker.transactions import State, Transaction
 from headwater.protocol.error_codes import ApiError
@@ -34,16 +34,19 @@ def list_transactions(
         is_wanted = _filter(broker, request)
         listed = [
             ListTransactionsResponseTransactionState(
-                transactional_id=each.transactional_id,
-                producer_id=each.producer_id,
-                transaction_state=each.state.kafka_name,
+                transactional_id=transaction.transactional_id,
+                producer_id=transaction.producer_id,
+                transaction_state=transaction.state.kafka_name,
             )
-            for each in broker.transactions.transactions()
-            # First what the client may see: the time that matching takes tells nothing of others.
+            for transaction in broker.transactions.transactions()
+            # First what the client may see: the time that matching takes reveals nothing of others.
             if broker.authorizer.sees(
-                context, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, each.transactional_id
+                context,
+                Operation.DESCRIBE,
+                ResourceType.TRANSACTIONAL_ID,
+                transaction.transactional_id,
             )
-            and is_wanted(each)
+            and is_wanted(transaction)
         ]
     except ApiError as error:
         return ListTransactionsResponse(error_code=error.code)

@@ -2,9 +2,9 @@
 
 Unknown topics that are asked for by name are created if both the client
 (`allow_auto_topic_creation`, version 4+) and the broker (`auto_create_topics`) allow it; they are
-in this answer already; those in which a coordinator keeps its state are made by nobody but the
+in this answer already; those in which a coordinator stores its state are created only by the
 broker. Topic ids from version 10 on, questions by id from version 12 on.
-Authorized operations are told when asked for.
+Authorized operations are reported on request.
 
 Needs DESCRIBE on each topic, and to create one CREATE on it or on the cluster. A topic that is
 named and may not be seen is TOPIC_AUTHORIZATION_FAILED, whether it exists or not; of all topics it

@@ -1,4 +1,4 @@
-"""OffsetCommit: a group notes how far it has come. Versions 2–10.
+"""OffsetCommit: stores the offsets of a group. Versions 2–10.
 
 Answered when the offsets are durable in `__consumer_offsets`. Versions 2–4 may ask for a
 retention of their own; topics are named by id from version 10 on. Members of KIP-848 groups
@@ -14,8 +14,8 @@ from uuid import UUID
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
-from headwater.broker.group_moves import note_moves, offsets_before
-from headwater.broker.groups.offsets import CommittedOffset, OffsetKey
+from headwater.broker.groups.offsets.store import CommittedOffset, OffsetKey
+from headwater.broker.security.audited_moves import audit_moves, offsets_before
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.offset_commit import (
@@ -75,7 +75,7 @@ async def offset_commit(
         generation_or_epoch=request.generation_id_or_member_epoch,
     )
     try:
-        await broker.groups.commit(
+        await broker.groups.offsets.commit(
             request.group_id,
             offsets,
             member_id=request.member_id,
@@ -87,7 +87,7 @@ async def offset_commit(
         for answer in answers:
             answer.error_code = error.code
     else:
-        note_moves(broker, context, request.group_id, before, offsets)
+        audit_moves(broker, context, request.group_id, before, offsets)
     return response
 
 

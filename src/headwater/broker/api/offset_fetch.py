@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
-from headwater.broker.groups.offsets import CommittedOffset
+from headwater.broker.groups.offsets.store import CommittedOffset
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.offset_fetch import (
@@ -58,7 +58,7 @@ def _group(
     by_id = context.api_version >= 10
     try:
         broker.authorizer.require(context, Operation.DESCRIBE, ResourceType.GROUP, asked.group_id)
-        broker.groups.verify_fetch(asked.group_id, asked.member_id, asked.member_epoch)
+        broker.groups.offsets.verify_fetch(asked.group_id, asked.member_id, asked.member_epoch)
     except ApiError as error:
         answer.error_code = error.code
         return answer
@@ -80,7 +80,9 @@ def _hide_unstable(broker: Broker, answer: OffsetFetchResponseGroup, *, by_id: b
             if (
                 not partition.error_code
                 and name is not None
-                and broker.groups.is_unstable(answer.group_id, name, partition.partition_index)
+                and broker.groups.offsets.is_unstable(
+                    answer.group_id, name, partition.partition_index
+                )
             ):
                 topic.partitions[index] = _partition(
                     partition.partition_index, _NO_OFFSET, ErrorCode.UNSTABLE_OFFSET_COMMIT
@@ -104,7 +106,7 @@ def _topic(
         partitions = [_partition(index, _NO_OFFSET, code) for index in topic.partition_indexes]
     else:
         partitions = [
-            _partition(index, broker.groups.committed(group_id, name, index) or _NO_OFFSET)
+            _partition(index, broker.groups.offsets.committed(group_id, name, index) or _NO_OFFSET)
             for index in topic.partition_indexes
         ]
     return OffsetFetchResponseTopics(
@@ -116,7 +118,7 @@ def _all(
     broker: Broker, group_id: str, context: RequestContext, *, by_id: bool
 ) -> list[OffsetFetchResponseTopics]:
     topics: dict[str, OffsetFetchResponseTopics] = {}
-    for key, committed in broker.groups.committed_by(group_id):
+    for key, committed in broker.groups.offsets.committed_by(group_id):
         if key.topic not in topics:
             topic_id = broker.groups.topics.topic_id(key.topic)
             if by_id and topic_id is None:
@@ -177,13 +179,13 @@ def _as_older(
                 name=topic.name,
                 partitions=[
                     OffsetFetchResponsePartition(
-                        partition_index=each.partition_index,
-                        committed_offset=each.committed_offset,
-                        committed_leader_epoch=each.committed_leader_epoch,
-                        metadata=each.metadata,
-                        error_code=each.error_code,
+                        partition_index=partition.partition_index,
+                        committed_offset=partition.committed_offset,
+                        committed_leader_epoch=partition.committed_leader_epoch,
+                        metadata=partition.metadata,
+                        error_code=partition.error_code,
                     )
-                    for each in topic.partitions
+                    for partition in topic.partitions
                 ],
             )
             for topic in group.topics

@@ -6,11 +6,10 @@ Versions 3–13 are served; 0 is advertised, because librdkafka turns compressio
 A batch is stored as it was sent, whatever its compression. Its header and its CRC are checked. A
 compressed one has to decompress to as many records as it claims, and to 128 MiB at the most; for a
 compacted topic each of them needs a key (INVALID_RECORD, with the numbers of up to 1,000 records
-without one). See `batch_checks.py`. With
-acks=1 and acks=all the answer comes when the batch is durable (`headwater.durability`); with acks=0
-there is none, and an error ends the connection, so that the client looks at its metadata again.
-Batches of idempotent producers are checked for gaps and not stored twice. Needs WRITE on the
-topics.
+without one). See `admission/batch_checks.py`. With acks=1 and acks=all the answer comes when the
+batch is durable (`headwater.durability`); with acks=0 there is none, and an error ends the
+connection, so that the client looks at its metadata again. Batches of idempotent producers are
+checked for gaps and not stored twice. Needs WRITE on the topics.
 
 A transactional batch belongs to the transaction that its producer is in. From version 12 on the
 partition joins the transaction with its first batch (KIP-890); the answer comes when that is
@@ -18,9 +17,10 @@ durable, too; and there its sequences begin at 0 (OUT_OF_ORDER_SEQUENCE_NUMBER),
 is taken in front of one that was refused. Before, AddPartitionsToTxn must have added it: else
 TRANSACTION_ABORTABLE (11) or INVALID_TXN_STATE.
 
-A topic's `headwater.overload.policy` (overload.py) may let a request wait until a group has caught
-up, or drop a batch: then the answer is POLICY_VIOLATION, or a success with offset −1 if the topic
-says so (never inside a transaction). A client over its byte quota is slowed down (quotas.py).
+A topic's `headwater.overload.policy` (admission/overload.py) may let a request wait until a group
+has caught up, or drop a batch: then the answer is POLICY_VIOLATION, or a success with offset −1 if
+the topic says so (never inside a transaction). A client over its byte quota is slowed down
+(admission/quotas.py).
 
 Deviations: `timeout_ms` is not used, for there is no replica to wait for. Offsets inside a batch
 are checked record by record for compacted topics only, and of an uncompressed batch for another
@@ -31,10 +31,10 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
+from headwater.broker.admission.batch_checks import Outcome
+from headwater.broker.admission.quotas import PRODUCER_BYTES
 from headwater.broker.api.registry import Answer, Held, RequestContext, serves
-from headwater.broker.batch_checks import Outcome
 from headwater.broker.broker import COORDINATORS_TOPICS, Broker
-from headwater.broker.quotas import PRODUCER_BYTES
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import MalformedMessage, StorageFailed
 from headwater.log.config import OverloadPolicy
@@ -60,7 +60,7 @@ IDS_SINCE = 13
 JOINS_TRANSACTIONS_SINCE = 12
 ABORTABLE_SINCE = 11
 
-# The coordinator's words in those that producers know.
+# The coordinator's error codes, translated to those that producers handle.
 _OF_COORDINATOR = {
     ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -82,7 +82,7 @@ def produce(
 ) -> "asyncio.Future[Answer]":
     if broker.overload.is_any:
         _hold_back(broker, request, context)
-    outcomes = broker.batch_checks.look(request, context)
+    outcomes = broker.batch_checks.check(request, context)
     if broker.quotas.is_any:
         broker.quotas.charge_bytes(context, PRODUCER_BYTES, _size_bytes(request))
     response = ProduceResponse()
@@ -232,7 +232,7 @@ def _join(
 ) -> "asyncio.Future[None] | None":
     if transactional_id is None:
         raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "no transactional id")
-    is_modern = context.api_version >= JOINS_TRANSACTIONS_SINCE
+    joins_implicitly = context.api_version >= JOINS_TRANSACTIONS_SINCE
     try:
         joining = broker.transactions.add(
             transactional_id,
@@ -240,11 +240,11 @@ def _join(
             header.producer_epoch,
             partition.topic,
             partition.index,
-            implicit=is_modern,
+            implicit=joins_implicitly,
         )
     except ApiError as error:
         raise _as_producers_know_it(error, context) from None
-    if is_modern and header.base_sequence > 0 and not partition.tracks(header.producer_id):
+    if joins_implicitly and header.base_sequence > 0 and not partition.tracks(header.producer_id):
         # With an epoch for each transaction its sequences begin at 0. What comes before this batch
         # was refused (the coordinator was loading), and will be sent again.
         raise ApiError(

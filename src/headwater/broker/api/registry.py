@@ -15,6 +15,7 @@ from headwater.protocol.schema import Message
 if TYPE_CHECKING:
     import asyncio
 
+    from headwater.broker.admission.batch_checks import BatchCheck
     from headwater.broker.broker import Broker
     from headwater.broker.security.authentication import Session
 
@@ -29,7 +30,7 @@ class ClientConnection(Protocol):
 
     @property
     def session(self) -> "Session":
-        """Who is at the other end, and how far a login is."""
+        """The identity of the client, and the state of its login."""
         ...
 
     def authentication_failed(self, reason: str) -> None:
@@ -37,11 +38,11 @@ class ClientConnection(Protocol):
         ...
 
     def took(self, size_bytes: int) -> None:
-        """A request holds so much besides its own bytes: nobody is read from beyond a limit."""
+        """A request holds so much besides its own bytes: beyond a limit no client is read from."""
         ...
 
     def released(self, size_bytes: int) -> None:
-        """It has let that go; also when the connection has ended meanwhile."""
+        """It has released that; also when the connection has ended meanwhile."""
         ...
 
     def when_lost(self, callback: Callable[[], None]) -> None:
@@ -60,15 +61,17 @@ class RequestContext:
     connection: ClientConnection
     principal: Principal = ANONYMOUS
     api_name: str = ""
-    # Set by what a quota says: the answer tells it, and nothing is read from the client so long.
+    # Set by a quota: the answer contains it, and nothing is read from the client for so long.
     throttle_ms: int = 0
+    # What a held request has begun; the same request gets it again when it begins again.
+    pending_check: "BatchCheck | None" = None
 
 
 class Held(Exception):
-    """Raised by a handler that has changed nothing yet: the request begins anew in a while.
+    """Raised by a handler that has changed nothing yet: the request begins again in a while.
 
     No later request of its connection overtakes it, and it is never begun again once its client
-    has gone: that client sends it again by itself.
+    has disconnected: that client sends it again by itself.
     """
 
     def __init__(self, until: "asyncio.Future[None]") -> None:

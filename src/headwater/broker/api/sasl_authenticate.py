@@ -2,7 +2,7 @@
 
 When the last one is right, the connection speaks for the user that it proved. When one is wrong
 the answer is SASL_AUTHENTICATION_FAILED, a tenth of a second later, and the connection ends; it
-does not say whether the user or the password was wrong. From version 1 on the answer tells how
+does not say whether the user or the password was wrong. From version 1 on the answer has how
 long the session lasts (KIP-368): as long as the token of OAUTHBEARER, and without end otherwise
 (0). A client authenticates again before; another user than before is refused.
 """

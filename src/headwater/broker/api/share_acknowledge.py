@@ -1,8 +1,8 @@
 """ShareAcknowledge: what became of records that ShareFetch gave to a member. Versions 1–2.
 
 Accept, release (again, perhaps to another member), reject (never again), gap (there is no record);
-with version 2 and `is_renew_ack` also renew, which begins the lock anew. Answered when durable in
-`__share_group_state`. For each partition all acknowledgements of the request count or none: with
+with version 2 and `is_renew_ack` also renew, which restarts the lock's time. Answered when durable
+in `__share_group_state`. For each partition all acknowledgements of the request count or none: with
 INVALID_RECORD_STATE for records that the member does not hold (any more), INVALID_REQUEST for
 overlaps, unknown kinds and records that were never delivered. Epoch -1 ends the session and gives
 back what the member still holds.
@@ -41,11 +41,11 @@ async def share_acknowledge(
             queues.sessions.go_on(group_id, member_id, epoch, context.connection)
     except ApiError as error:
         return ShareAcknowledgeResponse(error_code=error.code, error_message=error.what)
-    valid, told = acknowledgements(
+    valid, codes_by_partition = acknowledgements(
         broker, context, group_id, request.topics, is_renewal=request.is_renew_ack
     )
     codes, durable = queues.acknowledge(group_id, member_id, valid)
-    told |= codes
+    codes_by_partition |= codes
     if epoch == FINAL_EPOCH:
         queues.sessions.end(group_id, member_id)
         queues.release(group_id, member_id)
@@ -54,7 +54,7 @@ async def share_acknowledge(
             await durable
         except ApiError as error:
             for key in valid:
-                told[key] = told[key] or error.code
+                codes_by_partition[key] = codes_by_partition[key] or error.code
     response = ShareAcknowledgeResponse(
         acquisition_lock_timeout_ms=broker.group_configs.share(group_id).record_lock_duration_ms
     )
@@ -62,7 +62,9 @@ async def share_acknowledge(
         answers = ShareAcknowledgeResponseShareAcknowledgeTopicResponse(topic_id=topic.topic_id)
         response.responses.append(answers)
         for partition in topic.partitions:
-            code = told.get((topic.topic_id, partition.partition_index), ErrorCode.NONE)
+            code = codes_by_partition.get(
+                (topic.topic_id, partition.partition_index), ErrorCode.NONE
+            )
             answers.partitions.append(
                 ShareAcknowledgeResponsePartitionData(
                     partition_index=partition.partition_index,

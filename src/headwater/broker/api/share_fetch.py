@@ -20,6 +20,7 @@ Membership is not asked for here, as in Kafka: assignment is the client's affair
 from collections.abc import Awaitable, Iterable
 from functools import partial
 
+from headwater.broker.admission.quotas import CONSUMER_BYTES
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
 from headwater.broker.queues.delivering import Taken
@@ -27,7 +28,6 @@ from headwater.broker.queues.fetching import ShareFetching
 from headwater.broker.queues.requests import acknowledgements, identify, refusal
 from headwater.broker.queues.sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession
 from headwater.broker.queues.share_partition import Key
-from headwater.broker.quotas import CONSUMER_BYTES
 from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.share_fetch import (
     ShareFetchRequest,
@@ -50,27 +50,27 @@ async def share_fetch(
         session = _session(broker, request, context, group_id, member_id)
     except ApiError as error:
         return ShareFetchResponse(error_code=error.code, error_message=error.what)
-    valid, told = acknowledgements(
+    valid, codes_by_partition = acknowledgements(
         broker, context, group_id, request.topics, is_renewal=request.is_renew_ack
     )
     codes, durable = broker.queues.acknowledge(group_id, member_id, valid)
-    told |= codes
+    codes_by_partition |= codes
     if request.share_session_epoch == FINAL_EPOCH:
         broker.queues.sessions.end(group_id, member_id)
         broker.queues.release(group_id, member_id)
-        await _settled(durable, told, valid)
-        return _response(broker, group_id, {}, {}, told)
+        await _settled(durable, codes_by_partition, valid)
+        return _response(broker, group_id, {}, {}, codes_by_partition)
     refusals = partial(_refused, broker, context, session)
     work = ShareFetching(broker, session, request, refusals(), refusals)
     try:
         if not request.is_renew_ack:
             await work.collect()
-        await _settled(durable, told, valid)
-    except BaseException:  # the connection is gone
+        await _settled(durable, codes_by_partition, valid)
+    except BaseException:  # the connection is closed
         work.let_go()
         raise
     broker.quotas.charge_bytes(context, CONSUMER_BYTES, work.size_bytes)
-    return _response(broker, group_id, work.taken, work.refused, told)
+    return _response(broker, group_id, work.taken, work.refused, codes_by_partition)
 
 
 def _check_renewal(request: ShareFetchRequest) -> None:
@@ -129,7 +129,7 @@ def _refused(
 
 async def _settled(
     durable: Awaitable[None] | None,
-    told: dict[Key, ErrorCode],
+    codes_by_partition: dict[Key, ErrorCode],
     acknowledged: Iterable[Key],
 ) -> None:
     """Waits for the disk; if that refuses, the acknowledgements do not count."""
@@ -139,7 +139,7 @@ async def _settled(
         await durable
     except ApiError as error:
         for key in acknowledged:
-            told[key] = told[key] or error.code
+            codes_by_partition[key] = codes_by_partition[key] or error.code
 
 
 def _response(

@@ -1,14 +1,14 @@
 """ShareGroupDescribe: the state and the members of share groups (KIP-932). Version 1.
 
 A group that there is not, or that is of another type, is GROUP_ID_NOT_FOUND. Describing the group
-and each topic that its members read must be allowed; if one topic is not, no member is told
+and each topic that its members read must be allowed; if one topic is not, no member is reported
 (TOPIC_AUTHORIZATION_FAILED), as in Kafka.
 """
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
-from headwater.broker.groups.consumer_records import by_topic
-from headwater.broker.groups.modern import Member
+from headwater.broker.groups.consumer_protocol.assignment import by_topic
+from headwater.broker.groups.consumer_protocol.member import Member
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.share_group_describe import (
@@ -49,8 +49,8 @@ def _describe(
 ) -> ShareGroupDescribeResponseDescribedGroup:
     allows = broker.authorizer.allows
     broker.authorizer.require(context, Operation.DESCRIBE, ResourceType.GROUP, group_id)
-    group = broker.groups.share_group(group_id)
-    topics = {name for each in group.members.values() for name in each.subscription.topic_names}
+    group = broker.groups.membership.share_group(group_id)
+    topics = {name for member in group.members.values() for name in member.subscription.topic_names}
     if not all(allows(context, Operation.DESCRIBE, ResourceType.TOPIC, name) for name in topics):
         raise ApiError(
             ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -70,7 +70,7 @@ def _member(broker: Broker, member: Member) -> ShareGroupDescribeResponseMember:
     return ShareGroupDescribeResponseMember(
         member_id=member.member_id,
         rack_id=member.subscription.rack_id,
-        member_epoch=member.progress.epoch,
+        member_epoch=member.current.epoch,
         client_id=member.subscription.client_id,
         client_host=member.subscription.client_host,
         subscribed_topic_names=sorted(member.subscription.topic_names),
@@ -79,7 +79,7 @@ def _member(broker: Broker, member: Member) -> ShareGroupDescribeResponseMember:
                 ShareGroupDescribeResponseTopicPartitions(
                     topic_id=topic_id, topic_name=name, partitions=partitions
                 )
-                for topic_id, partitions in by_topic(member.progress.assigned).items()
+                for topic_id, partitions in by_topic(member.current.assigned).items()
                 if (name := broker.groups.topics.name_of(topic_id)) is not None
             ]
         ),

@@ -3,7 +3,7 @@ Version 1.
 
 Joining (epoch 0), leaving (-1), and all between. The broker shares out the partitions of the
 subscribed topics (assignor `simple`): each member has some, and where members outnumber partitions
-several read one. Where a group begins to read a partition is durable before a member is told of
+several read one. Where a group begins to read a partition is durable before a member learns of
 it, and so is everything else the answer says. Heartbeats are due, and sessions last, as the
 group's settings say (`share.heartbeat.interval.ms`, `share.session.timeout.ms`).
 
@@ -11,7 +11,7 @@ A group of another type with this id is GROUP_ID_NOT_FOUND, even an empty one. R
 (READ) and describing each subscribed topic (DESCRIBE) must be allowed.
 
 Deviations: partitions are shared out at the next heartbeat, not at intervals. A member that missed
-an answer is told its assignment again. A partition added to a topic which the group reads begins
+an answer gets its assignment again. A partition added to a topic which the group reads begins
 at offset 0, whatever `share.auto.offset.reset` says. A group has up to 1000 members (Kafka's
 `group.share.max.size` is 200, and 1000 at most).
 """
@@ -34,7 +34,7 @@ def share_group_heartbeat(
 ) -> ShareGroupHeartbeatResponse | Awaitable[ShareGroupHeartbeatResponse]:
     try:
         _authorize(broker, request, context)
-        answer = broker.groups.share_heartbeat(
+        answer = broker.groups.membership.share_heartbeat(
             request,
             client_id=context.client_id or "",
             client_host=f"/{context.client_host}",

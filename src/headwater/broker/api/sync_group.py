@@ -20,6 +20,6 @@ async def sync_group(
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     try:
         broker.authorizer.require(context, Operation.READ, ResourceType.GROUP, request.group_id)
-        return await broker.groups.sync(request)
+        return await broker.groups.membership.sync(request)
     except ApiError as error:
         return SyncGroupResponse(error_code=error.code)

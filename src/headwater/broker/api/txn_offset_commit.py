@@ -1,4 +1,4 @@
-"""TxnOffsetCommit: a group notes, in a transaction, how far it has come. Versions 0–5.
+"""TxnOffsetCommit: stores the offsets of a group in a transaction. Versions 0–5.
 
 The offsets are durable in `__consumer_offsets` when it is answered, and count when the
 transaction commits. From version 3 on the member and its generation or epoch are verified, if
@@ -11,8 +11,8 @@ import asyncio
 
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import OFFSETS_TOPIC, Broker
-from headwater.broker.group_moves import note_moves, offsets_before
-from headwater.broker.groups.offsets import CommittedOffset, OffsetKey
+from headwater.broker.groups.offsets.store import CommittedOffset, OffsetKey
+from headwater.broker.security.audited_moves import audit_moves, offsets_before
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.txn_offset_commit import (
@@ -81,7 +81,7 @@ async def txn_offset_commit(
             for answer in answers:
                 answer.error_code = _as_clients_know_it(error.code, context)
         else:
-            note_moves(broker, context, request.group_id, before, offsets)
+            audit_moves(broker, context, request.group_id, before, offsets)
     return response
 
 
@@ -111,7 +111,7 @@ async def _commit(
     context: RequestContext,
 ) -> None:
     group_id = request.group_id
-    broker.groups.verify_transactional_commit(
+    broker.groups.offsets.verify_transactional_commit(
         group_id,
         member_id=request.member_id,
         instance_id=request.group_instance_id,
@@ -122,10 +122,10 @@ async def _commit(
         request.producer_id,
         request.producer_epoch,
         OFFSETS_TOPIC,
-        broker.groups.partition_of(group_id),
+        broker.groups.offsets.partition_of(group_id),
         implicit=context.api_version >= _JOINS_SINCE,
     )
-    written = broker.groups.commit_in_transaction(
+    written = broker.groups.offsets.commit_in_transaction(
         group_id,
         offsets,
         producer_id=request.producer_id,

@@ -1,6 +1,6 @@
 """WriteTxnMarkers: ends a producer's transaction in the named partitions. Versions 1–2.
 
-Administrators abort with it a transaction that nobody ends (`kafka-transactions.sh abort`);
+Administrators abort with it a transaction that no producer ends (`kafka-transactions.sh abort`);
 Kafka's brokers also ask each other with it, which has no meaning here. It needs ALTER or
 CLUSTER_ACTION on the cluster. What the coordinator knows of the transactional id is not changed.
 NOT_LEADER_OR_FOLLOWER until the coordinators are loaded: a group being read would miss the marker,

@@ -1,4 +1,4 @@
-"""A deadline that is pushed back often and met rarely."""
+"""A deadline that is pushed back often and reached rarely."""
 
 from collections.abc import Callable
 
@@ -9,9 +9,9 @@ _TOLERANCE_S = 0.001
 
 
 class Deadline:
-    """Calls `expired` once `push` has not been called for as long as it was told.
+    """Calls `expired` once `push` has not been called for the delay of the last call.
 
-    Every heartbeat pushes one of these, so pushing back only notes the new time: the one timer
+    Every heartbeat pushes one of these, so pushing back only records the new time: the one timer
     underneath looks at it when it fires, and sets itself again for the rest.
     """
 

@@ -1,27 +1,29 @@
-"""From `__consumer_offsets` to groups, when the broker starts."""
+"""Loading of groups and offsets from `__consumer_offsets` when the broker starts."""
 
 import asyncio
 import contextlib
 import logging
 import struct
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from headwater.broker.groups.classic import ClassicGroup
-from headwater.broker.groups.consumer import ConsumerGroup
-from headwater.broker.groups.offsets import CommittedOffset, OffsetKey, OffsetStore
-from headwater.broker.groups.pending import PendingOffsets, Transaction
-from headwater.broker.groups.ports import GroupLog, StoredMarker, StoredRecord
-from headwater.broker.groups.records import Record, decode
-from headwater.broker.groups.share import ShareGroup
+from headwater.broker.groups.consumer.group import ConsumerGroup
+from headwater.broker.groups.offsets.pending import PendingOffsets, Transaction
+from headwater.broker.groups.offsets.store import CommittedOffset, OffsetKey, OffsetStore
+from headwater.broker.groups.registry import GroupRegistry
+from headwater.broker.groups.share.group import ShareGroup
+from headwater.broker.internal_topics.coordinator_log import (
+    CoordinatorLog,
+    StoredMarker,
+    StoredRecord,
+)
+from headwater.broker.internal_topics.records import Record, decode
 from headwater.errors import MalformedMessage
 from headwater.protocol.messages import internal as m
 
 logger = logging.getLogger(__name__)
 
 _RECORDS_PER_TURN = 1_000
-
-Groups = MutableMapping[str, ClassicGroup | ConsumerGroup | ShareGroup]
 
 
 class _Value(NamedTuple):
@@ -30,11 +32,7 @@ class _Value(NamedTuple):
 
 
 async def load(
-    log: GroupLog,
-    groups: Groups,
-    offsets: OffsetStore,
-    pending: PendingOffsets,
-    new_classic: Callable[[str], ClassicGroup],
+    log: CoordinatorLog, groups: GroupRegistry, offsets: OffsetStore, pending: PendingOffsets
 ) -> None:
     """Fills `groups`, `offsets` and `pending` with what the log has.
 
@@ -51,7 +49,7 @@ async def load(
                 with _reporting(partition):
                     record = decode(key, value)
                     if record is not None:
-                        _apply(record, offset, groups, offsets, new_classic)
+                        _apply(record, offset, groups, offsets)
             if count % _RECORDS_PER_TURN == 0:
                 await asyncio.sleep(0)
         for producer_id, values in folded.open.items():
@@ -62,8 +60,7 @@ async def load(
                         _apply_pending(decode(key, value), offset, transaction, pending)
     # Offsets without a group: a simple consumer committed them.
     for group_id in offsets.group_ids() + pending.group_ids():
-        if group_id not in groups:
-            groups[group_id] = new_classic(group_id)
+        groups.ensure(group_id)
 
 
 class _Folded:
@@ -88,8 +85,8 @@ class _Folded:
 
     def _put(self, key: bytes, value: _Value) -> None:
         # A tombstone stays until all is read: it lies behind what an open transaction holds.
-        known = self.last.get(key)
-        if known is None or known.offset <= value.offset:
+        previous = self.last.get(key)
+        if previous is None or previous.offset <= value.offset:
             self.last.pop(key, None)  # so that what remains is in the order of the log
             self.last[key] = value
             if value.value is None:
@@ -99,7 +96,7 @@ class _Folded:
 
 @contextlib.contextmanager
 def _reporting(partition: int) -> Iterator[None]:
-    """One unreadable record must not keep the others from being loaded."""
+    """One unreadable record must not prevent the others from being loaded."""
     try:
         yield
     except (MalformedMessage, struct.error, ValueError) as error:
@@ -115,13 +112,7 @@ def _apply_pending(
             pending.put(transaction, key.group, OffsetKey(key.topic, key.partition), committed)
 
 
-def _apply(
-    record: Record,
-    log_offset: int,
-    groups: Groups,
-    offsets: OffsetStore,
-    new_classic: Callable[[str], ClassicGroup],
-) -> None:
+def _apply(record: Record, log_offset: int, groups: GroupRegistry, offsets: OffsetStore) -> None:
     match record:
         case (m.OffsetCommitKey() as key, m.OffsetCommitValue() as value):
             offsets.put(
@@ -130,8 +121,9 @@ def _apply(
                 CommittedOffset.from_record(value, log_offset),
             )
         case (m.GroupMetadataKey() as key, m.GroupMetadataValue() as value):
-            group = groups[key.group] = new_classic(key.group)
-            group.restore(value)
+            classic = groups.new_classic(key.group)
+            classic.restore(value)
+            groups.put(classic)
         case (
             m.ConsumerGroupMetadataKey()
             | m.ConsumerGroupMemberMetadataKey()
@@ -140,9 +132,8 @@ def _apply(
             | m.ConsumerGroupCurrentMemberAssignmentKey() as key,
             _,
         ):
-            consumer = groups.get(key.group_id)
-            if not isinstance(consumer, ConsumerGroup):
-                consumer = groups[key.group_id] = ConsumerGroup(key.group_id)
+            consumer = groups.find(ConsumerGroup, key.group_id) or ConsumerGroup(key.group_id)
+            groups.put(consumer)
             consumer.replay(record)
         case (
             m.ShareGroupMetadataKey()
@@ -153,7 +144,6 @@ def _apply(
             | m.ShareGroupStatePartitionMetadataKey() as key,
             _,
         ):
-            share = groups.get(key.group_id)
-            if not isinstance(share, ShareGroup):
-                share = groups[key.group_id] = ShareGroup(key.group_id)
+            share = groups.find(ShareGroup, key.group_id) or ShareGroup(key.group_id)
+            groups.put(share)
             share.replay(record)

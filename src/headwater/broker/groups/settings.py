@@ -1,6 +1,6 @@
 """Limits and times of all groups, each beside Kafka's name for it.
 
-What can be set group by group is in `broker/group_configs.py`.
+What can be set group by group is in `broker/groups/configs.py`.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class GroupSettings:
     initial_rebalance_delay_ms: int = 0
 
     # Not configurable in Kafka either: a new member that waits longer than this for its first
-    # generation is taken for gone.
+    # generation is removed.
     new_member_join_timeout_ms: int = 300_000
 
     consumer_max_size: int = 2**31 - 1  # group.consumer.max.size

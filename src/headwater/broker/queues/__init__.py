@@ -1,6 +1,6 @@
 """Share groups (KIP-932, "queues"): records go to one consumer at a time, each on its own.
 
-queues                      one door: acknowledgements, locks, admin
+queues                      serves acknowledgements, locks, admin requests
 ├── window                  the state machine of one group on one partition
 ├── share_partition         that, with what hangs on it in this process
 ├── sessions                what a member fetches, and its turn

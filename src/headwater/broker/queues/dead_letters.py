@@ -1,11 +1,11 @@
-"""Records that a group gave up on go to `<topic>.dlq`, with what they were and why.
+"""Dead letters: records that a group gave up on go to `<topic>.dlq`, with their origin and cause.
 
     archiving, durable ──▶ appended to <topic>.dlq, durable ──▶ archived, durable
 
 Exactly once, also over a crash: whatever is found in state "archiving" after a start may have been
 copied already, so the dead letters since then are looked through for it first. While a copy fails
-(the disk is full, the topic cannot be made) the records stay "archiving": nobody gets them, they
-are not lost, and the copy is tried again, after one second and then ever longer.
+(the disk is full, the topic cannot be made) the records stay "archiving": no consumer gets them,
+they are not lost, and the copy is tried again, after one second and then ever longer.
 
 Headers that are added: `headwater.dlq.cause`, `.topic`, `.partition`, `.offset`, `.group`,
 `.deliveries`, `.timestamp` (the record's own, in ms; the dead letter's is the time of its death).
@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headwater.broker.queues.read_ahead import PlacedBatch, ReadAhead, read_ahead, read_batch
+from headwater.broker.queues.read_ahead import LocatedBatch, ReadAhead, read_ahead, read_batch
 from headwater.broker.queues.share_partition import DEAD_LETTERS_SUFFIX, SharePartition
 from headwater.broker.queues.window import Span
 from headwater.clock import sleep
@@ -125,9 +125,9 @@ class DeadLetters:
                 _letters, share, death, first, copied
             )
             letters = [
-                each
-                for each in letters
-                if each.offset not in copied and each.offset >= death.copied_until
+                letter
+                for letter in letters
+                if letter.offset not in copied and letter.offset >= death.copied_until
             ]
             if letters:
                 batch = await store.in_reader(_batch, letters, self._broker.clock.now_ms())
@@ -164,32 +164,37 @@ def _letters(
         return [], span.last + 1
     letters: list[Record] = []
     until, read_bytes = first, 0
-    for placed in ahead.batches[ahead.index_of(first) :]:
-        if placed.base_offset > span.last:
+    for located in ahead.batches[ahead.index_of(first) :]:
+        if located.base_offset > span.last:
             return letters, span.last + 1
-        if not placed.is_hidden:
-            read_bytes += placed.size_bytes
-            for record, last in _dead(share.log, ahead, placed, first, span.last, copied):
+        if not located.is_hidden:
+            read_bytes += located.size_bytes
+            for record, last in _dead(share.log, ahead, located, first, span.last, copied):
                 letters.append(_letter(share, death, record))
                 if len(letters) == COPY_RECORDS:
                     return letters, last + 1
-        until = placed.last_offset + 1
+        until = located.last_offset + 1
         if read_bytes >= COPY_BYTES:
             break
     return letters, min(until, span.last + 1)
 
 
 def _dead(
-    log: PartitionLog, ahead: ReadAhead, placed: PlacedBatch, first: int, last: int, copied: _Copied
+    log: PartitionLog,
+    ahead: ReadAhead,
+    located: LocatedBatch,
+    first: int,
+    last: int,
+    copied: _Copied,
 ) -> Iterator[tuple[Record, int]]:
     """The records of first..last in a batch, each with the last offset that it stands for.
 
     From where the batch cannot be read, one stands for all: no consumer could read them either,
-    and their place and the cause are what is left.
+    and their position and the cause are what is left.
     """
-    first, last = max(first, placed.base_offset), min(last, placed.last_offset)
+    first, last = max(first, located.base_offset), min(last, located.last_offset)
     try:
-        for record in records.records_of(read_batch(log, ahead, placed)):
+        for record in records.records_of(read_batch(log, ahead, located)):
             if record.offset > last:
                 return
             if record.offset >= first:
@@ -220,7 +225,7 @@ def _letter(share: SharePartition, death: Death, record: Record) -> Record:
 
 def _batch(letters: list[Record], now_ms: int) -> bytearray:
     """(worker)"""
-    return records.build_batch([each._replace(timestamp_ms=now_ms) for each in letters])
+    return records.build_batch([letter._replace(timestamp_ms=now_ms) for letter in letters])
 
 
 async def _append(log: PartitionLog, batch: bytearray) -> None:
@@ -252,9 +257,9 @@ def _copied(log: PartitionLog, share: SharePartition, since_ms: int) -> _Copied:
 def _records_from(log: PartitionLog, offset: int) -> Iterator[Record]:
     """(worker)"""
     while (ahead := read_ahead(log, offset, False)) is not None:
-        for placed in ahead.batches:
-            if not placed.is_hidden:
-                yield from records.records_of(read_batch(log, ahead, placed))
+        for located in ahead.batches:
+            if not located.is_hidden:
+                yield from records.records_of(read_batch(log, ahead, located))
         offset = ahead.last_offsets[-1] + 1
 
 
@@ -272,7 +277,7 @@ def deaths_of(spans: list[Span], rejected: list[tuple[int, int]], limit: int) ->
 
 
 def unfinished(spans: list[Span], limit: int) -> list[Death]:
-    """What the last process had begun with; its causes are told by the deliveries."""
+    """What the last process had begun with; the causes follow from the delivery counts."""
     rejected = [(span.first, span.last) for span in spans if span.deliveries < limit]
     deaths = deaths_of(spans, rejected, limit)
     for death in deaths:

@@ -1,4 +1,4 @@
-"""Which records a fetch gets of a share partition, and the bytes that hold them.
+"""Delivery: which records a fetch gets of a share partition, and the bytes that hold them.
 
 Whole batches are sent as they lie on disk; the acquired ranges say which of their records are the
 consumer's. In the batch-optimised mode (KIP-1206) a fetch takes whole batches until it has as many
@@ -70,7 +70,7 @@ def take(
 ) -> Taken | None:
     """Locks records, from the first chosen one on.
 
-    `ahead` covers that offset. The bytes are one stretch: it ends in front of a batch of which
+    `ahead` covers that offset. The bytes are one range: it ends in front of a batch of which
     nothing can be had, and the next fetch goes on behind that.
     """
     window, until_s = share.window, now_s + wanted.lock_s

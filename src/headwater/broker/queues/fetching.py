@@ -1,4 +1,4 @@
-"""One ShareFetch: takes what can be had, or waits for it.
+"""One ShareFetch: acquires what is available, or waits for it.
 
 It is woken by an append, by records that are given back, by the end of a lock or a rest, and when
 there is room in a window again; it never looks just in case.
@@ -59,7 +59,9 @@ class ShareFetching:
         self._deadline_s = deadline_s = loop.time() + self.request.max_wait_ms / 1000
         rounds = 0
         # Not those that are deleted meanwhile, with their topic or with what the group has read.
-        while shares := [each for each in shares if not each.is_deleted and not each.log.deleted]:
+        while shares := [
+            share for share in shares if not share.is_deleted and not share.log.deleted
+        ]:
             for _ in range(LOOKS):
                 if not await self._look_ahead(shares):
                     break
@@ -119,7 +121,8 @@ class ShareFetching:
         )
 
     async def _look_ahead(self, shares: Sequence[SharePartition]) -> bool:
-        """Finds the batches of those from which something can be taken and it isn't known yet.
+        """Finds the batches of those from which something can be taken and that are not located
+        yet.
 
         False if there was nothing to look for.
         """
@@ -133,13 +136,13 @@ class ShareFetching:
                 break
             if share.log.deleted or share.key in self.refused:
                 continue
-            if share.looking is not None:  # somebody else, for all that were woken with it
+            if share.looking is not None:  # another fetch does, for all that were woken with it
                 looking.add(share.looking)
                 continue
             end_offset = end_offset_of(share.log, is_committed_only=is_committed_only)
             order = self._order(share, by_key)
             if order is not None and order.needs_more(share.window, end_offset, wanted.max_locks):
-                to_read.append((share, order.known_until, True))
+                to_read.append((share, order.read_until, True))
                 continue
             chosen = choose(share, now_s, end_offset, wanted)
             if chosen is not None:
@@ -179,7 +182,7 @@ class ShareFetching:
             for share, _, _ in to_read:
                 share.looking = None
             done.set_result(None)
-        codes = await asyncio.gather(*(self._fetched(*each) for each in missing))
+        codes = await asyncio.gather(*(self._fetched(*key) for key in missing))
         for (share, _), code in zip(missing, codes, strict=True):
             self._learn(share, code)
 
@@ -233,7 +236,7 @@ class ShareFetching:
             ):
                 return True
             batches = share.ahead.batches[share.ahead.index_of(offset) :]
-            ready_bytes += sum(each.size_bytes for each in batches)
+            ready_bytes += sum(batch.size_bytes for batch in batches)
         return ready_bytes >= self.request.min_bytes
 
     def _take(self, shares: Sequence[SharePartition]) -> None:
@@ -275,7 +278,7 @@ class ShareFetching:
         if self.request.min_bytes > 1 and not self._has_enough(shares):
             return False
         wanted = self._wanted()
-        return wanted.max_records > 0 and any(self._is_promising(each, wanted) for each in shares)
+        return wanted.max_records > 0 and any(self._is_promising(share, wanted) for share in shares)
 
     def _is_promising(self, share: SharePartition, wanted: Wanted) -> bool:
         end_offset = end_offset_of(share.log, is_committed_only=self._is_committed_only)
@@ -320,7 +323,7 @@ class ShareFetching:
 
 
 def _log_waiters(log: PartitionLog, is_committed_only: bool) -> set[Callable[[int], None]]:
-    """Who is told when more can be delivered."""
+    """The callbacks to run when more can be delivered."""
     if is_committed_only:
         if log.stable_waiters is None:
             log.stable_waiters = set()
@@ -337,11 +340,11 @@ def _is_covered(share: SharePartition, offset: int, is_committed_only: bool) -> 
 
 
 def _read(
-    places: list[tuple[SharePartition, int, bool]], is_committed_only: bool, key_count: int
+    positions: list[tuple[SharePartition, int, bool]], is_committed_only: bool, key_count: int
 ) -> list[ReadAhead | Keys | ErrorCode | ChunkOf | None]:
-    """(worker) The batches at each place, or the keys in them; or what must be fetched first."""
+    """(worker) The batches at each position, or the keys in them; or what must be fetched first."""
     found: list[ReadAhead | Keys | ErrorCode | ChunkOf | None] = []
-    for share, offset, with_keys in places:
+    for share, offset, with_keys in positions:
         try:
             ahead = read_ahead(share.log, offset, is_committed_only)
             if ahead is None or not with_keys:

@@ -3,7 +3,7 @@
 Of one key at most one record is with consumers at a time, and none is delivered before those in
 front of it are settled. Records without a key are free of it.
 
-For that the keys of the records in the window have to be known; there are never more of those than
+For that the keys of the records in the window have to be read; there are never more of those than
 the group may have locked (`share.partition.max.record.locks`). A key that many records share in a
 row therefore holds up the others behind them, until the window moves on.
 """
@@ -25,7 +25,7 @@ _FEW_KEYS = 10_000
 
 
 class Keys(NamedTuple):
-    """The keys of [first, until), and the stretches of it that hold no record."""
+    """The keys of [first, until), and the ranges of it that hold no record."""
 
     first: int
     until: int
@@ -36,10 +36,10 @@ class Keys(NamedTuple):
 class KeyOrder:
     """The keys of a share partition's window."""
 
-    __slots__ = ("_absent", "_keys", "_most_keys", "known_until")
+    __slots__ = ("_absent", "_keys", "_most_keys", "read_until")
 
     def __init__(self, start_offset: int) -> None:
-        self.known_until = start_offset  # keys are known in front of it
+        self.read_until = start_offset  # keys are read up to here
         self._keys: dict[int, bytes] = {}
         self._most_keys = _FEW_KEYS  # before those that are not needed go
         self._absent: deque[tuple[int, int]] = deque()
@@ -50,22 +50,22 @@ class KeyOrder:
         return len(self._keys)
 
     def learn(self, found: Keys) -> None:
-        if found.first <= self.known_until < found.until:
+        if found.first <= self.read_until < found.until:
             self._keys.update(found.keys)
-            self._absent += (each for each in found.absent if each[1] >= self.known_until)
-            self.known_until = found.until
+            self._absent += (gap for gap in found.absent if gap[1] >= self.read_until)
+            self.read_until = found.until
 
     def needs_more(self, window: Window, end_offset: int, max_locks: int) -> bool:
         """Whether keys have to be read before all can be chosen from that may be delivered."""
-        self.known_until = max(self.known_until, window.start_offset)
-        if self.known_until < window.next_offset:
+        self.read_until = max(self.read_until, window.start_offset)
+        if self.read_until < window.next_offset:
             return True
         room = max_locks - window.in_flight
-        return self.known_until < end_offset and room > self.known_until - window.next_offset
+        return self.read_until < end_offset and room > self.read_until - window.next_offset
 
     def offer(self, window: Window, end_offset: int, max_locks: int) -> None:
-        """Takes records whose keys are known into the window, as far as there is room."""
-        until = min(self.known_until, end_offset)
+        """Takes records whose keys are read into the window, as far as there is room."""
+        until = min(self.read_until, end_offset)
         while window.next_offset < until:
             while self._absent and self._absent[0][1] < window.next_offset:
                 self._absent.popleft()
@@ -83,13 +83,13 @@ class KeyOrder:
 
     def _forget_settled(self, window: Window) -> None:
         """A million settled records behind a slow one may be in the window: not their keys."""
-        kept = {at: key for at, key in self._keys.items() if at >= window.next_offset}
+        retained = {at: key for at, key in self._keys.items() if at >= window.next_offset}
         for first, last, _ in window.open_runs(0.0):
             for offset in range(first, last + 1):
                 key = self._keys.get(offset)
                 if key is not None:
-                    kept[offset] = key
-        self._keys = kept
+                    retained[offset] = key
+        self._keys = retained
 
     def free(self, window: Window, now_s: float, limit: int) -> list[int]:
         """Up to `limit` offsets, in order, that may be delivered now: none whose key is unknown,
@@ -98,7 +98,7 @@ class KeyOrder:
         free: list[int] = []
         taken: set[bytes] = set()
         for first, last, is_due in window.open_runs(now_s):
-            for offset in range(first, min(last + 1, self.known_until)):
+            for offset in range(first, min(last + 1, self.read_until)):
                 key = self._keys.get(offset)
                 if is_due and (key is None or key not in taken):
                     free.append(offset)
@@ -117,21 +117,21 @@ def read_keys(log: PartitionLog, ahead: ReadAhead, offset: int, count: int) -> K
     keys: dict[int, bytes] = {}
     absent: list[tuple[int, int]] = []
     until, read_bytes = offset, 0
-    for placed in ahead.batches[ahead.index_of(offset) :]:
+    for located in ahead.batches[ahead.index_of(offset) :]:
         if until - offset >= count or read_bytes >= _READ_BYTES:
             break
-        if placed.base_offset > until:
-            absent.append((until, placed.base_offset - 1))
-        if placed.is_hidden:
-            absent.append((placed.base_offset, placed.last_offset))
+        if located.base_offset > until:
+            absent.append((until, located.base_offset - 1))
+        if located.is_hidden:
+            absent.append((located.base_offset, located.last_offset))
         else:
-            batch = read_batch(log, ahead, placed)
-            read_bytes += placed.size_bytes
+            batch = read_batch(log, ahead, located)
+            read_bytes += located.size_bytes
             with contextlib.suppress(MalformedMessage):  # no consumer can read it either
                 for record in records.records_of(batch):
                     if record.key is not None and record.offset >= offset:
                         keys[record.offset] = _short(record.key)
-        until = placed.last_offset + 1
+        until = located.last_offset + 1
     return Keys(offset, until, keys, absent)
 
 

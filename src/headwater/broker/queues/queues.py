@@ -1,8 +1,8 @@
-"""Share groups' deliveries (KIP-932, "queues"): one door for fetches, acknowledgements and admins.
+"""Deliveries of share groups (KIP-932, "queues"): fetches, acknowledgements, admin requests.
 
 All of it runs on the event loop. Acquiring a record is memory only, as in Kafka: after a crash it
 is available again. Whatever settles records is durable in `__share_group_state` before its request
-is answered, so what a consumer was told is acknowledged is never delivered again.
+is answered, so a record whose acknowledgement was confirmed is never delivered again.
 """
 
 import asyncio
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from headwater.broker.background import Background
-from headwater.broker.groups.offsets import OffsetKey
-from headwater.broker.groups.records import partition_for
+from headwater.broker.groups.offsets.store import OffsetKey
+from headwater.broker.internal_topics.records import partition_for
 from headwater.broker.queues.dead_letters import DeadLetters, deaths_of, unfinished
 from headwater.broker.queues.sessions import ShareSession, ShareSessions
 from headwater.broker.queues.share_partition import (
@@ -117,7 +117,7 @@ class Queues:
             self._dead_letters.bury(share, unfinished(spans, limit))
 
     async def loaded(self, group_id: str) -> None:
-        """Returns when the group's state is known and can be written."""
+        """Returns when the group's state is loaded and can be written."""
         if not self._log.exists:
             await self._log.create()
         await self._loaded[partition_for(group_id, STATE_PARTITIONS)].wait()
@@ -152,14 +152,14 @@ class Queues:
             self._by_log[partition_for(group_id, STATE_PARTITIONS)].discard(group_id)
 
     def topic_deleted(self, topic_id: UUID) -> None:
-        """Its records are gone; so is what groups did with them."""
+        """Its records are deleted; so is what groups did with them."""
         for group_id, group in list(self._groups.items()):
-            gone = [share for share in group.values() if share.topic_id == topic_id]
-            for share in gone:
+            deleted = [share for share in group.values() if share.topic_id == topic_id]
+            for share in deleted:
                 self._forget(group_id, topic_id, share.index)
-            if gone:
+            if deleted:
                 # If this is lost in a crash: the next start knows no such topic either.
-                self._log.write_deletions(group_id, gone, _nothing)
+                self._log.write_deletions(group_id, deleted, _nothing)
 
     def rules(self, share: SharePartition) -> Rules:
         return rules_of(self._broker.group_configs.share(share.group_id), share.log.topic)
@@ -181,7 +181,7 @@ class Queues:
         return share
 
     async def _resolve(self, share: SharePartition) -> None:
-        """Decides where the group begins. Durable before anything is delivered: decided anew
+        """Decides where the group begins. Durable before anything is delivered: decided again
         after a crash, "latest" would pass over what has come in between.
         """
         try:
@@ -230,7 +230,7 @@ class Queues:
             try:
                 share = self._share(group_id, key)
                 if share.is_deleted:
-                    raise ApiError(ErrorCode.INVALID_RECORD_STATE, "the group begins anew")
+                    raise ApiError(ErrorCode.INVALID_RECORD_STATE, "the group begins again")
                 change = share.window.acknowledge(member_id, batches, now_s, self.rules(share))
             except ApiError as error:
                 codes[key] = error.code
@@ -263,7 +263,7 @@ class Queues:
         for share, _ in changes:
             if share.timer is None or share.window.counts[AVAILABLE]:
                 self._arm(share)
-            # What was given back need not wait for the disk. With nothing to be had nobody is
+            # What was given back need not wait for the disk. With nothing to be had no fetch is
             # woken: there may be hundreds, and an acknowledgement for every record.
             if share.window.counts[AVAILABLE] or share.was_full:
                 share.was_full = False
@@ -344,9 +344,9 @@ class Queues:
     # ── for the group coordinator and people ──────────────────────────────────────────────────
 
     async def initialize(self, group_id: str, starts: Mapping[Key, int]) -> None:
-        """Makes share partitions known, durably. -1: where to begin is decided when fetched.
+        """Registers share partitions, durably. -1: where to begin is decided when fetched.
 
-        One that has a state keeps it.
+        One that has a state is not changed.
         """
         await self.loaded(group_id)
         made: list[SharePartition] = []
@@ -360,7 +360,7 @@ class Queues:
         await self._write_snapshots(group_id, made)
 
     async def alter(self, group_id: str, offsets: Mapping[Key, int]) -> None:
-        """Begins anew at these offsets, durably; the caller has seen that nobody consumes."""
+        """Begins again at these offsets, durably; the caller has checked that no consumer reads."""
         await self.loaded(group_id)
         altered: list[SharePartition] = []
         for key, offset in offsets.items():
@@ -376,22 +376,26 @@ class Queues:
         await self.loaded(group_id)
         wanted = None if topic_ids is None else set(topic_ids)
         group = self._groups.get(group_id, {})
-        gone = [each for each in group.values() if wanted is None or each.topic_id in wanted]
-        if not gone:
+        deleted = [
+            share_partition
+            for share_partition in group.values()
+            if wanted is None or share_partition.topic_id in wanted
+        ]
+        if not deleted:
             return
 
         def forget() -> None:
-            for share in gone:
+            for share in deleted:
                 self._forget(group_id, share.topic_id, share.index)
 
         # From now on, lest something is written behind the deletion and brings it back to life.
-        for share in gone:
+        for share in deleted:
             share.is_deleted = True
             share.disarm()
         try:
-            await self._log.write_deletions(group_id, gone, forget)
+            await self._log.write_deletions(group_id, deleted, forget)
         except ApiError:
-            for share in gone:
+            for share in deleted:
                 share.is_deleted = False
                 self._arm(share)
             raise
@@ -402,7 +406,7 @@ class Queues:
         return None if share is None else share.window.start_offset
 
     def lag(self, group_id: str, topic_id: UUID, partition: int) -> int:
-        """Records that are not settled yet; -1 if that is not known."""
+        """Records that are not settled yet; -1 if that is not loaded."""
         share = self._groups.get(group_id, {}).get((topic_id, partition))
         if share is None or not share.is_resolved:
             return -1
@@ -433,7 +437,7 @@ class Queues:
     def positions(self) -> Iterator[tuple[str, "PartitionLog", int, int]]:
         """Group, partition, start offset, and how many records behind that are settled.
 
-        May be gone through while things change. Not of groups that are only half loaded: they
+        May be iterated while things change. Not of groups that are only half loaded: they
         would seem to be far behind.
         """
         for number, loaded in enumerate(self._loaded):

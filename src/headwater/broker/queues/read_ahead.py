@@ -1,4 +1,4 @@
-"""Where the next batches of a log lie, so that most fetches need not look for them.
+"""Read-ahead: positions of the next batches of a log, so that most fetches need no search.
 
 A walk over the headers of some batches costs a thread's turn. It is made for many fetches at once:
 a consumer takes a few hundred records at a time, which are a few batches.
@@ -19,14 +19,14 @@ AHEAD_BATCHES = 128
 AHEAD_BYTES = 4 << 20
 
 
-class PlacedBatch(NamedTuple):
+class LocatedBatch(NamedTuple):
     """One batch in its segment's file."""
 
     base_offset: int
     last_offset: int
     position: int
     size_bytes: int
-    is_hidden: bool  # a marker, or of an aborted transaction: nobody is to get it
+    is_hidden: bool  # a marker, or of an aborted transaction: no consumer is to get it
 
 
 class ReadAhead(NamedTuple):
@@ -35,7 +35,7 @@ class ReadAhead(NamedTuple):
     segment: Segment
     from_offset: int
     is_committed_only: bool
-    batches: list[PlacedBatch]
+    batches: list[LocatedBatch]
     last_offsets: list[int]
 
     def covers(self, offset: int, *, is_committed_only: bool) -> bool:
@@ -101,7 +101,7 @@ def read_ahead(log: PartitionLog, offset: int, is_committed_only: bool) -> ReadA
     if is_committed_only and log.may_hold_aborted(offset):
         aborted = log.aborted_transactions(offset, headers[-1][1].last_offset + 1)
     batches = [
-        PlacedBatch(
+        LocatedBatch(
             header.base_offset,
             header.last_offset,
             position,
@@ -110,24 +110,24 @@ def read_ahead(log: PartitionLog, offset: int, is_committed_only: bool) -> ReadA
         )
         for position, header in headers
     ]
-    last_offsets = [each.last_offset for each in batches]
+    last_offsets = [batch.last_offset for batch in batches]
     return ReadAhead(found.segment, offset, is_committed_only, batches, last_offsets)
 
 
 def _is_aborted(header: BatchHeader, aborted: list[AbortedTransaction]) -> bool:
     return bool(header.attributes & TRANSACTIONAL) and any(
-        each.producer_id == header.producer_id
-        and each.first_offset <= header.base_offset <= each.last_offset
-        for each in aborted
+        transaction.producer_id == header.producer_id
+        and transaction.first_offset <= header.base_offset <= transaction.last_offset
+        for transaction in aborted
     )
 
 
-def read_batch(log: PartitionLog, ahead: ReadAhead, placed: PlacedBatch) -> bytes:
+def read_batch(log: PartitionLog, ahead: ReadAhead, located: LocatedBatch) -> bytes:
     """(worker) Its bytes. Raises CorruptLog unless they are as they were written."""
     storage = log.storage
     with storage.open_files.use(ahead.segment.log_path) as fd:
-        batch = storage.files.pread(fd, placed.size_bytes, placed.position)
-    if len(batch) < placed.size_bytes:
-        raise CorruptLog("a batch is cut short", detail=f"offset {placed.base_offset}")
+        batch = storage.files.pread(fd, located.size_bytes, located.position)
+    if len(batch) < located.size_bytes:
+        raise CorruptLog("a batch is cut short", detail=f"offset {located.base_offset}")
     records.check_stored(batch)
     return batch

@@ -1,4 +1,4 @@
-"""What ShareFetch and ShareAcknowledge have in common: who may ask, and what is acknowledged."""
+"""Checks that ShareFetch and ShareAcknowledge share: authorization and acknowledgements."""
 
 from collections.abc import Iterable, Sequence
 
@@ -72,8 +72,8 @@ def acknowledgements(
                 refused[key] = code
                 continue
             valid[key] = [
-                Acknowledgement(each.first_offset, each.last_offset, each.acknowledge_types)
-                for each in partition.acknowledgement_batches
+                Acknowledgement(batch.first_offset, batch.last_offset, batch.acknowledge_types)
+                for batch in partition.acknowledgement_batches
             ]
     return valid, refused
 

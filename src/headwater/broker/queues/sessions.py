@@ -1,8 +1,8 @@
-"""Share sessions (KIP-932): the broker remembers what a member fetches, and its turn.
+"""Share sessions (KIP-932): what a member fetches, and the epoch of its next request.
 
 A session's epoch counts the member's requests, ShareFetch and ShareAcknowledge alike; one out of
-turn is refused, and the client begins anew. A session ends with epoch -1 or with its connection;
-what the member still holds then goes back to the group.
+turn is refused, and the client begins a new one. A session ends with epoch -1 or with its
+connection; what the member still holds then goes back to the group.
 """
 
 from collections import OrderedDict
@@ -51,7 +51,7 @@ class ShareSessions:
     def begin(
         self, group_id: str, member_id: str, wanted: Iterable[Key], connection: ClientConnection
     ) -> ShareSession:
-        """A new session. One that the member had is over, but it keeps what it holds."""
+        """A new session. One that the member had is over, but its records stay acquired."""
         self.end(group_id, member_id)
         if len(self._sessions) >= MAX_SESSIONS:
             raise ApiError(ErrorCode.SHARE_SESSION_LIMIT_REACHED)

@@ -1,4 +1,4 @@
-"""One partition as one share group sees it: its window, and what hangs on that in this process."""
+"""A share partition: one partition as one share group reads it, with its in-memory state."""
 
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -8,7 +8,7 @@ from headwater.broker.queues.window import Rules, Window
 if TYPE_CHECKING:
     import asyncio
 
-    from headwater.broker.group_configs import ShareGroupSettings
+    from headwater.broker.groups.configs import ShareGroupSettings
     from headwater.broker.queues.ordering import KeyOrder
     from headwater.broker.queues.read_ahead import ReadAhead
     from headwater.broker.queues.waiting import Waiters
@@ -40,7 +40,7 @@ class SharePartition:
         self.resolving: asyncio.Task[None] | None = None
         self.ahead: ReadAhead | None = None
         self.looking: asyncio.Future[None] | None = None  # until a fetch has found what is ahead
-        self.was_full = False  # when somebody looked for something to take
+        self.was_full = False  # when a fetch last looked for records to acquire
         self.order: KeyOrder | None = None
         self.waiters: Waiters | None = None
         self.timer: Timer | None = None

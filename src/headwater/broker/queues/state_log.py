@@ -2,7 +2,7 @@
 
     | type | record        | holds                                                              |
     |------|---------------|--------------------------------------------------------------------|
-    | 0    | ShareSnapshot | a share partition's whole state; without a value it is gone        |
+    | 0    | ShareSnapshot | a share partition's whole state; without a value it is deleted     |
     | 1    | ShareUpdate   | a new start offset and the runs of records that changed since then |
 
 All of a group is in one partition of the topic, so that a request that concerns many share
@@ -17,10 +17,10 @@ import struct
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from uuid import UUID
 
-from headwater.broker.groups.journal import Journal
-from headwater.broker.groups.ports import StoredRecord
-from headwater.broker.groups.records import Record, partition_for
-from headwater.broker.internal_log import InternalLog
+from headwater.broker.internal_topics.coordinator_log import StoredRecord
+from headwater.broker.internal_topics.journal import Journal
+from headwater.broker.internal_topics.log import InternalLog
+from headwater.broker.internal_topics.records import Record, partition_for
 from headwater.broker.queues.share_partition import SharePartition
 from headwater.broker.queues.window import ACQUIRED, ARCHIVING, AVAILABLE, Change, Span, Window
 from headwater.clock import Clock
@@ -46,7 +46,7 @@ STATE_CONFIGS = {
     "retention.bytes": "-1",
     "segment.bytes": str(16 << 20),
 }
-# Records in a partition, besides four for each share partition alive, before it is begun anew.
+# Records in a partition, besides four for each share partition alive, before it is rewritten.
 UPDATES_KEPT = 10_000
 SNAPSHOTS_PER_BATCH = 500
 _RECORDS_PER_TURN = 500
@@ -170,7 +170,7 @@ class StateLog:
             self._maybe_renew(partition)
         return self._journal.write(group_id, records, on_durable, on_failed)
 
-    # ── beginning anew ────────────────────────────────────────────────────────────────────────
+    # ── rewriting ──────────────────────────────────────────────────────────────────────────────
 
     def _maybe_renew(self, partition: int) -> None:
         if partition in self._renewing:
@@ -190,13 +190,13 @@ class StateLog:
         try:
             for at in range(0, len(alive), SNAPSHOTS_PER_BATCH):
                 some = [
-                    each for each in alive[at : at + SNAPSHOTS_PER_BATCH] if not each.is_deleted
+                    share for share in alive[at : at + SNAPSHOTS_PER_BATCH] if not share.is_deleted
                 ]
                 if some:
                     await self.write_snapshots(some[0].group_id, some, _nothing)
             await self._store.delete_records({log: begins_at})
         except (ApiError, OSError) as error:  # tried again when as much has come again
-            logger.warning("%s-%d was not begun anew: %s", STATE_TOPIC, partition, error)
+            logger.warning("%s-%d was not rewritten: %s", STATE_TOPIC, partition, error)
 
     # ── loading ───────────────────────────────────────────────────────────────────────────────
 
@@ -208,7 +208,7 @@ class StateLog:
     ) -> None:
         """Puts every share partition of a partition of the topic into its last state.
 
-        `find` gives the share partition to fill, or None if its topic is gone.
+        `find` gives the share partition to fill, or None if its topic is deleted.
         """
         count = 0
         async for stored in self._log.read(partition):
@@ -262,7 +262,7 @@ def _apply(
     if not share.is_resolved:
         if start_offset < 0:
             return
-        share.window = Window(start_offset)  # an update whose snapshot is gone
+        share.window = Window(start_offset)  # an update whose snapshot is missing
     share.window.restore(start_offset, batches)
     if share.window.counts[ARCHIVING]:
         share.archiving_since_ms = share.archiving_since_ms or timestamp_ms
@@ -274,9 +274,9 @@ def _spans(
     batches: Iterable[ShareSnapshotValueStateBatch | ShareUpdateValueStateBatch],
 ) -> list[Span]:
     return [
-        Span(each.first_offset, each.last_offset, each.delivery_state, each.delivery_count)
-        for each in batches
-        if 0 <= each.first_offset <= each.last_offset
+        Span(batch.first_offset, batch.last_offset, batch.delivery_state, batch.delivery_count)
+        for batch in batches
+        if 0 <= batch.first_offset <= batch.last_offset
     ]
 
 

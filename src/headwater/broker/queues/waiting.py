@@ -1,8 +1,8 @@
-"""Fetches that wait for a share partition: woken some at a time, the longest waiting first.
+"""Waiting fetches of a share partition: woken some at a time, the longest waiting first.
 
 Hundreds of idle consumers may wait for one record, and one will get it. So a few are woken, and
 each of them, when it has taken something or found nothing, wakes the next as long as there is more.
-Whoever was awake when something came has seen it, or passes on; nobody is left out.
+A fetch that was awake when something came has seen it, or passes it on; none is left out.
 """
 
 from collections import deque
@@ -41,7 +41,7 @@ class Waiters:
             wake()
 
     def pass_on(self, is_more: Callable[[], bool]) -> None:
-        """To be called by whoever was woken, when it waits again or goes, whatever it found."""
+        """To be called by a fetch that was woken, when it waits again or ends."""
         if self._turn:
             if is_more():
                 self._wake(1)

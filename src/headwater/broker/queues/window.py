@@ -1,11 +1,11 @@
-"""What a group has done with the records of one partition: KIP-932's state machine, without I/O.
+"""The window of in-flight records of a share partition: KIP-932's state machine, without I/O.
 
     available ──acquire──▶ acquired ──accept──▶ acknowledged
         ▲                   │  │  └──gap, reject──▶ archived ◀──────┐
         └─release, expiry───┘  └──reject, last delivery──▶ archiving ┘  (copied to the dead letters)
 
 The window is [start_offset, next_offset): in front of it everything is settled, behind it nothing
-was delivered yet. It is kept as runs of neighbouring records that share one state, so a fetch of
+was delivered yet. It is stored as runs of neighbouring records that share one state, so a fetch of
 five hundred records is one run, and a million acknowledged ones behind a slow one are one too.
 
 Durability is the caller's: a change that settles records carries a `Change`. Until it is confirmed
@@ -48,7 +48,7 @@ class Span(NamedTuple):
 
 
 class Acknowledgement(NamedTuple):
-    """What a consumer says of first..last: one kind for all, or one for each."""
+    """The acknowledgement of first..last: one kind for all, or one for each."""
 
     first: int
     last: int
@@ -162,7 +162,7 @@ class Window:
                     break
                 if run.state == AVAILABLE and run.until_s <= now_s:
                     if run.count > limit:
-                        self._boundary(run.first + limit)  # `run` keeps the front
+                        self._boundary(run.first + limit)  # `run` is now the front part
                     self._lock(run, member, until_s)
                     acquired.append(Span(run.first, run.last, ACQUIRED, run.deliveries))
                     limit -= run.count
@@ -174,9 +174,9 @@ class Window:
         return acquired
 
     def drop(self, first: int, last: int) -> None:
-        """Passes over what nobody is to get: holes, control batches, aborted transactions.
+        """Passes over what no consumer is to get: holes, control batches, aborted transactions.
 
-        It need not last: whoever finds them again passes over them again.
+        It need not be durable: a fetch that finds them again passes over them again.
         """
         for run in self._cut(max(first, self.start_offset), min(last, self.next_offset - 1)):
             if run.state == AVAILABLE:
@@ -190,7 +190,7 @@ class Window:
         if last >= self.next_offset:
             self._extend(last, AVAILABLE, 0)
 
-    # ── what consumers say ────────────────────────────────────────────────────────────────────
+    # ── acknowledgements ─────────────────────────────────────────────────────────────────────
 
     def acknowledge(
         self, member: str, batches: Sequence[Acknowledgement], now_s: float, rules: Rules
@@ -235,7 +235,7 @@ class Window:
         else:
             self._give_back(run, change, now_s, rules)
 
-    # ── what nobody says ──────────────────────────────────────────────────────────────────────
+    # ── without a request ──────────────────────────────────────────────────────────────────────
 
     def expire(self, now_s: float, rules: Rules) -> Change:
         """Takes back what was locked for too long."""
@@ -377,7 +377,7 @@ class Window:
         _note(change, run)  # for its number of deliveries
 
     def _close(self, change: Change) -> Change:
-        """What is written of a change: nothing that the new start offset says already."""
+        """What is written of a change: nothing that the new start offset implies already."""
         start_offset = self.projected_start()
         change.spans = _joined([span for span in change.spans if span.last >= start_offset])
         return change
@@ -462,7 +462,7 @@ def _can_join(before: _Run, after: _Run) -> bool:
     if before.change is not None or after.change is not None:
         return False
     if before.state in _SETTLED and after.state in _SETTLED:
-        # Which of the two they are is told apart no longer: only that bounds the memory when
+        # Which of the two they are is no longer distinguished: only that bounds the memory when
         # every other record is rejected.
         return True
     return (
@@ -496,7 +496,7 @@ def _joined(spans: list[Span]) -> list[Span]:
 
 
 def parts(batch: Acknowledgement) -> Iterator[tuple[int, int, int]]:
-    """The batch as stretches of one kind."""
+    """The batch as ranges of one kind."""
     if len(batch.kinds) == 1:
         yield batch.first, batch.last, batch.kinds[0]
         return

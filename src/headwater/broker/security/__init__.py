@@ -1,1 +1,1 @@
-"""Who a client is, what it may do, and what is written down of it."""
+"""Security: authentication, authorization and the audit log."""

@@ -329,7 +329,7 @@ class AclIndex:
     def allows(
         self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str
     ) -> bool:
-        """What the ACLs say of one resource."""
+        """The ACLs of one resource."""
         is_allowed = False
         for who in (principal, EVERYBODY):
             for pattern_type, pattern in self._patterns(kind, name):

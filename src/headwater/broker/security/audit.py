@@ -1,17 +1,16 @@
-"""The audit log: who did what. One JSON object per line, in a file that is rotated by size.
+"""The audit log: one JSON object per login, denial or change, in a file rotated by size.
 
     denied           a client may not do what it asked for
-    authentication   somebody proved who they are, or did not
+    authentication   a client proved its identity, or did not
     change           topics, settings, ACLs, users, quotas, groups or records were changed; or not,
                      for another reason than a missing right (`error`)
 
-What did not happen repeats as fast as a client can ask, and so do logins, and offsets that somebody
+What did not happen repeats as fast as a client can ask, and so do logins, and offsets that a client
 commits for a group without being a member of it (a seek, or a consumer by itself). The first of its
 kind is written at once, the rest of its minute is counted (`repeated`), and a minute writes no more
 than DISTINCT_PER_WINDOW kinds of one user's denials and of its seeks, of failed logins and of
 logins; so a flood can neither fill the disk, nor push the log's past out of it, nor hide what
-somebody else does, nor the login that succeeds at last. Other changes that happened are all
-written.
+another user does, nor the login that succeeds at last. Other changes that happened are all written.
 
 Lines are written by a thread. What it cannot write in time, or not at all, is dropped and counted;
 no request waits for it. Text that a client chose is cut. No password, key or value of a setting is
@@ -78,7 +77,7 @@ class AuditLog:
         self._window: Timer | None = None
 
     async def close(self) -> None:
-        """Writes what is known and ends the thread. It may be used again."""
+        """Writes what is queued and ends the thread. It may be used again."""
         self._end_window()
         await asyncio.to_thread(self._workers.close)
 
@@ -141,8 +140,8 @@ class AuditLog:
         self, context: "RequestContext", group_id: str, topic: str, detail: str, *, is_seek: bool
     ) -> None:
         """Somebody who is no member of the group has committed offsets for it. A seek (to before
-        what was committed) is told from other seeks; else that may be a consumer without a group
-        protocol, which does it all the time.
+        what was committed) is distinguished from other seeks; else that may be a consumer without a
+        group protocol, which does it all the time.
         """
         if self._path is not None:
             text = _cut(detail)
@@ -223,7 +222,7 @@ class AuditLog:
     def _append(self, data: bytes) -> None:
         """(worker) The file is opened each time, so that others may move it away, too."""
         assert self._path is not None
-        # It tells who works here and with what: for the owner's eyes.
+        # It shows who uses what: only the owner may read it.
         fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if os.fstat(fd).st_size + len(data) <= self._max_file_bytes:

@@ -1,4 +1,4 @@
-"""What the administrative requests change, as the audit log has it.
+"""Audit lines of administrative requests: what each of them changes.
 
 One function per API: from a request and its answer to what was done, or was tried. An API that is
 not here changes nothing that an administrator would ask about.
@@ -45,9 +45,9 @@ def _create_partitions(request: Any, answer: Any) -> Iterator[Change]:
 
 def _delete_records(request: Any, answer: Any) -> Iterator[Change]:
     for topic in answer.topics:
-        for each in topic.partitions:
-            detail = f"partition {each.partition_index} begins at {each.low_watermark}"
-            yield Change(Operation.DELETE, "TOPIC", topic.name, each.error_code, detail)
+        for partition in topic.partitions:
+            detail = f"partition {partition.partition_index} begins at {partition.low_watermark}"
+            yield Change(Operation.DELETE, "TOPIC", topic.name, partition.error_code, detail)
 
 
 def _alter_configs(request: Any, answer: Any) -> Iterator[Change]:
@@ -69,7 +69,9 @@ def _offset_delete(request: Any, answer: Any) -> Iterator[Change]:
     if answer.error_code:
         yield Change(Operation.DELETE, "GROUP", request.group_id, answer.error_code, "offsets")
     for topic in answer.topics:
-        code = next((each.error_code for each in topic.partitions if each.error_code), 0)
+        code = next(
+            (partition.error_code for partition in topic.partitions if partition.error_code), 0
+        )
         detail = f"offsets in {topic.name}"
         yield Change(Operation.DELETE, "GROUP", request.group_id, code, detail)
 
@@ -78,7 +80,9 @@ def _alter_share_group_offsets(request: Any, answer: Any) -> Iterator[Change]:
     if answer.error_code:
         yield Change(Operation.ALTER, "GROUP", request.group_id, answer.error_code, "offsets")
     for topic in answer.responses:
-        code = next((each.error_code for each in topic.partitions if each.error_code), 0)
+        code = next(
+            (partition.error_code for partition in topic.partitions if partition.error_code), 0
+        )
         detail = f"offsets in {topic.topic_name}"
         yield Change(Operation.ALTER, "GROUP", request.group_id, code, detail)
 
@@ -114,22 +118,22 @@ def _delete_acls(request: Any, answer: Any) -> Iterator[Change]:
     for result in answer.filter_results:
         if result.error_code:
             yield Change(Operation.DELETE, "ACL", "", result.error_code)
-        for each in result.matching_acls:
+        for match in result.matching_acls:
             acl = Acl.checked(
-                each.resource_type,
-                each.resource_name,
-                each.pattern_type,
-                each.principal,
-                each.host,
-                each.operation,
-                each.permission_type,
+                match.resource_type,
+                match.resource_name,
+                match.pattern_type,
+                match.principal,
+                match.host,
+                match.operation,
+                match.permission_type,
             )
-            yield Change(Operation.DELETE, "ACL", str(acl), each.error_code)
+            yield Change(Operation.DELETE, "ACL", str(acl), match.error_code)
 
 
 def _alter_users(request: Any, answer: Any) -> Iterator[Change]:
-    done = {each.name: (each.mechanism, "removed") for each in request.deletions}
-    done |= {each.name: (each.mechanism, "set") for each in request.upsertions}
+    done = {deletion.name: (deletion.mechanism, "removed") for deletion in request.deletions}
+    done |= {upsertion.name: (upsertion.mechanism, "set") for upsertion in request.upsertions}
     for result in answer.results:
         mechanism, what = done[result.user]
         detail = f"{_MECHANISMS.get(mechanism, mechanism)} password {what}"
@@ -140,25 +144,23 @@ def _alter_quotas(request: Any, answer: Any) -> Iterator[Change]:
     if not request.validate_only:
         for entry, result in zip(request.entries, answer.entries, strict=True):
             entity = ", ".join(
-                f"{each.entity_type}={each.entity_name or '(default)'}" for each in entry.entity
+                f"{part.entity_type}={part.entity_name or '(default)'}" for part in entry.entity
             )
             detail = ", ".join(
-                f"{each.key} removed" if each.remove else f"{each.key}={each.value:g}"
-                for each in entry.ops
+                f"{op.key} removed" if op.remove else f"{op.key}={op.value:g}" for op in entry.ops
             )
             yield Change(Operation.ALTER_CONFIGS, "QUOTA", entity, result.error_code, detail)
 
 
 def _write_txn_markers(request: Any, answer: Any) -> Iterator[Change]:
-    commits = {each.producer_id: each.transaction_result for each in request.markers}
+    commits = {marker.producer_id: marker.transaction_result for marker in request.markers}
     for done in answer.markers:
         what = "commit" if commits.get(done.producer_id) else "abort"
         for topic in done.topics:
-            for each in topic.partitions:
-                detail = (
-                    f"{what} of producer {done.producer_id} in partition {each.partition_index}"
-                )
-                yield Change(Operation.ALTER, "TOPIC", topic.name, each.error_code, detail)
+            for partition in topic.partitions:
+                index = partition.partition_index
+                detail = f"{what} of producer {done.producer_id} in partition {index}"
+                yield Change(Operation.ALTER, "TOPIC", topic.name, partition.error_code, detail)
 
 
 CHANGES: dict[str, Callable[[Any, Any], Iterator[Change]]] = {
@@ -183,7 +185,7 @@ CHANGES: dict[str, Callable[[Any, Any], Iterator[Change]]] = {
 def audited(api_name: str, handle: "Handler") -> "Handler":
     """The handler, with a line in the audit log for each change.
 
-    A change goes on to its end, and into the log, when its client has gone in the middle of it.
+    A change goes on to its end, and into the log, when its client disconnects in the middle of it.
     """
     changes = CHANGES.get(api_name)
     if changes is None:
@@ -193,7 +195,7 @@ def audited(api_name: str, handle: "Handler") -> "Handler":
     def handle_and_note(
         broker: "Broker", request: Any, context: "RequestContext"
     ) -> "Answer | Awaitable[Answer]":
-        def note(answer: "Answer") -> None:
+        def audit_answer(answer: "Answer") -> None:
             try:
                 for change in changes(request, answer):
                     broker.audit.changed(context, change)
@@ -202,14 +204,14 @@ def audited(api_name: str, handle: "Handler") -> "Handler":
                 log.exception("a change is missing in the audit log")
 
         async def to_its_end(answer: "Awaitable[Answer]") -> "Answer":
-            known = await answer
-            note(known)
-            return known
+            awaited = await answer
+            audit_answer(awaited)
+            return awaited
 
         answer = handle(broker, request, context)
         if isinstance(answer, Awaitable):
             return broker.in_any_case(to_its_end(answer))
-        note(answer)
+        audit_answer(answer)
         return answer
 
     return handle_and_note

@@ -1,9 +1,8 @@
-"""Who a connection speaks for: nobody in particular, the subject of its certificate, or the user
-that SASL has proved.
+"""Authentication of connections: anonymous, the subject of a certificate, or a user by SASL.
 
-Until that is known a connection is a stranger: it may ask for ApiVersions and log in, with small
-requests, for a short time. A login that has an end (a token's) must be renewed before (KIP-368);
-the next request after it ends the connection.
+Until that is established a connection is unauthenticated: it may ask for ApiVersions and log in,
+with small requests, for a short time. A login that has an end (a token's) must be renewed before
+(KIP-368); the next request after it ends the connection.
 """
 
 import logging
@@ -24,27 +23,29 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-STRANGERS_MAX_REQUEST_BYTES = 128 << 10  # the longest token, and more
-STRANGERS_TIMEOUT_S = 30.0
+UNAUTHENTICATED_MAX_REQUEST_BYTES = 128 << 10  # the longest token, and more
+UNAUTHENTICATED_TIMEOUT_S = 30.0
 FAILED_DELAY_S = 0.1  # connection.failed.authentication.delay.ms
-_FOR_STRANGERS = frozenset(
+_BEFORE_AUTHENTICATION = frozenset(
     (ApiVersionsRequest.api_key, SaslHandshakeRequest.api_key, SaslAuthenticateRequest.api_key)
 )
 
 
 class Session:
-    """What is known of the client behind one connection."""
+    """The authentication state of the client behind one connection."""
 
     __slots__ = (
-        "_authentication", "_on_known", "exchange", "expires_at_ms", "has_failed", "is_known",
-        "mechanism", "principal",
+        "_authentication", "_on_authenticated", "exchange", "expires_at_ms", "has_failed",
+        "is_authenticated", "mechanism", "principal",
     )  # fmt: skip
 
-    def __init__(self, authentication: "Authentication", on_known: Callable[[], None]) -> None:
+    def __init__(
+        self, authentication: "Authentication", on_authenticated: Callable[[], None]
+    ) -> None:
         self._authentication = authentication
-        self._on_known = on_known
+        self._on_authenticated = on_authenticated
         self.principal = ANONYMOUS
-        self.is_known = False  # no longer a stranger
+        self.is_authenticated = False
         self.has_failed = False  # its connection ends when the answer is sent
         self.mechanism: str | None = None
         self.exchange: Exchange | None = None
@@ -52,9 +53,9 @@ class Session:
 
     def refusal_of(self, api_key: int) -> str | None:
         """Why the client may not ask that now, or None."""
-        if api_key in _FOR_STRANGERS:
+        if api_key in _BEFORE_AUTHENTICATION:
             return None
-        if not self.is_known:
+        if not self.is_authenticated:
             return "a request before authentication; does the client use SASL?"
         if self.expires_at_ms is not None and self._authentication.now_ms() >= self.expires_at_ms:
             return "the session is over: the client did not authenticate again in time"
@@ -69,7 +70,7 @@ class Session:
 
     def begin(self, mechanism: str) -> None:
         """A login begins, the first or a further one. Raises AuthenticationFailed."""
-        if self.is_known and mechanism != self.mechanism:
+        if self.is_authenticated and mechanism != self.mechanism:
             raise AuthenticationFailed(
                 "the mechanism changes", detail=f"from {self.mechanism} to {mechanism}"
             )
@@ -90,7 +91,7 @@ class Session:
 
     def _complete(self, exchange: Exchange) -> None:
         principal = Principal(exchange.name or "")
-        if self.is_known and principal != self.principal:
+        if self.is_authenticated and principal != self.principal:
             raise AuthenticationFailed("the user changes", detail=f"from {self.principal}")
         self.exchange = None
         self.principal = principal
@@ -100,7 +101,7 @@ class Session:
 
     @property
     def proved_by_password(self) -> bool:
-        return self.is_known and self.mechanism not in (None, "OAUTHBEARER")
+        return self.is_authenticated and self.mechanism not in (None, "OAUTHBEARER")
 
     @property
     def lifetime_ms(self) -> int:
@@ -114,9 +115,9 @@ class Session:
         self.exchange = None
 
     def _know(self) -> None:
-        if not self.is_known:
-            self.is_known = True
-            self._on_known()
+        if not self.is_authenticated:
+            self.is_authenticated = True
+            self._on_authenticated()
 
 
 class Authentication:
@@ -137,15 +138,15 @@ class Authentication:
         self.mechanisms = mechanisms if mode == "sasl" else ()
         self.now_ms = clock.now_ms
         self._verifier = verifier
-        # One for all where nobody is a stranger.
+        # One for all where no client has to authenticate.
         self._anonymous: Session | None = None
         if mode == "none" and not uses_tls:
             self._anonymous = Session(self, lambda: None)
-            self._anonymous.is_known = True
+            self._anonymous.is_authenticated = True
 
-    def session(self, on_known: Callable[[], None]) -> Session:
-        """For a new connection. `on_known` is called when it is no longer a stranger."""
-        return self._anonymous or Session(self, on_known)
+    def session(self, on_authenticated: Callable[[], None]) -> Session:
+        """For a new connection. `on_authenticated` is called when it has authenticated."""
+        return self._anonymous or Session(self, on_authenticated)
 
     def exchange(self, mechanism: str) -> Exchange:
         """Raises KeyError for a mechanism that is not offered."""

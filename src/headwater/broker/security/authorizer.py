@@ -1,7 +1,7 @@
-"""Whether a client may do what it asks for. Every API asks here, for every resource it touches.
+"""The authorizer: every API checks here, for every resource that it touches.
 
-Without authentication everybody may do everything, and asking costs nothing. With it nobody may
-do anything that no ACL allows (`allow.everyone.if.no.acl.found` is false), except super users.
+Without authentication every client may do everything, and a check costs nothing. With it no client
+may do anything that no ACL allows (`allow.everyone.if.no.acl.found` is false), except super users.
 
 Decisions are remembered until an ACL changes, so that asking again costs one look into a dict. A
 change of ACLs is durable before it is in force, and in force before it is answered.
@@ -46,7 +46,7 @@ ACLS_AT_ONCE = 5000
 MAX_DECISIONS = 100_000
 MAX_REMEMBERED_CHARS = 249
 
-# What is told when a client asks what it may do, as in Kafka.
+# The authorized operations that are reported to clients, as in Kafka.
 _OPERATIONS = {
     ResourceType.TOPIC: (
         Operation.READ,
@@ -126,7 +126,7 @@ class Authorizer:
     def load(self) -> None:
         """Takes the ACLs out of the catalog, which is open.
 
-        Raises CorruptLog if one cannot be read: without it somebody might do what it denies.
+        Raises CorruptLog if one cannot be read: without it a client might do what it denies.
         """
         for key in self._store.catalog.documents.get(DOCUMENTS, {}):
             try:
@@ -168,7 +168,7 @@ class Authorizer:
         )
 
     def topics_seen_by(self, context: "RequestContext") -> Callable[[str], bool] | None:
-        """What tells, also later, whether the client may see a topic; None: it may see all."""
+        """A function for whether the client may see a topic, also later; None: it may see all."""
         if not self.enabled:
             return None
         principal, host = context.principal, context.client_host
@@ -202,7 +202,8 @@ class Authorizer:
 
     def allows_credentials_of(self, context: "RequestContext", user: str) -> bool:
         """Whether the client may set or remove passwords of `user`, besides its right to ALTER the
-        cluster. Those of super users are for super users: whoever sets one can log in as that one.
+        cluster. Those of super users are for super users: a client that sets one can log in as that
+        user.
         """
         if (
             not self.enabled

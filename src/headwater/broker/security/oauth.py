@@ -16,7 +16,7 @@ from headwater.errors import AuthenticationFailed, ConfigError
 
 LEEWAY_S = 30  # clocks differ
 MAX_TOKEN_BYTES = 64 << 10
-MAX_EXPIRY_S = 1 << 40  # whatever it says: what is told of it has 64 bits
+MAX_EXPIRY_S = 1 << 40  # whatever it says: the answer has 64 bits for it
 _ALGORITHMS = {
     "RSA": ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     "EC": ("ES256", "ES384", "ES512"),
@@ -74,7 +74,7 @@ class TokenVerifier:
         if whole is None or found is None:
             raise AuthenticationFailed("an OAUTHBEARER message of unknown form")
         if whole["authzid"]:
-            raise AuthenticationFailed("the client asks to act as somebody else")
+            raise AuthenticationFailed("the client asks to act as another user")
         return found["token"].decode()
 
     def verify(self, token: str) -> Verified:

@@ -1,4 +1,4 @@
-"""Which settings of security go together, and which would leave the door open unawares."""
+"""Rules for security settings: which go together, and which would leave the broker open."""
 
 import logging
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_OPEN = "set allow_insecure_network = true only where nobody else reaches that network"
+_OPEN = "set allow_insecure_network = true only where no one else reaches that network"
 
 
 def check(settings: BrokerSettings) -> None:
@@ -21,7 +21,7 @@ def check(settings: BrokerSettings) -> None:
         _check_sasl(settings)
     if settings.authentication == "tls" and settings.tls_client_ca is None:
         raise ConfigError(
-            "authentication by certificate needs to know whose certificates count",
+            "authentication by certificate needs the CAs whose certificates count",
             detail='authentication = "tls" without tls_client_ca',
             hint="tls_client_ca names the CA that signs the clients' certificates",
         )
@@ -66,7 +66,7 @@ def _check_pairs(settings: BrokerSettings) -> None:
         )
     if settings.authentication == "none":
         raise ConfigError(
-            "tls_client_ca is set, but nobody is asked who they are",
+            "tls_client_ca is set, but clients need not authenticate",
             hint='authentication = "tls" takes the name from the certificate, "sasl" from a login',
         )
 
@@ -78,7 +78,7 @@ def _check_sasl(settings: BrokerSettings) -> None:
     missing = [name for name in needed if getattr(settings, name) is None]
     if "OAUTHBEARER" in settings.sasl_mechanisms and missing:
         raise ConfigError(
-            "OAUTHBEARER needs to know which tokens count",
+            "OAUTHBEARER needs a key file, an issuer and an audience",
             detail="not set: " + ", ".join(missing),
             hint="without them a token that was made for another service would do here",
         )
@@ -91,9 +91,9 @@ def _check_network(settings: BrokerSettings) -> None:
     if not is_loopback(settings.listen):
         if settings.authentication == "none":
             raise ConfigError(
-                f"{settings.listen} can be reached from the network, and nobody is asked who they"
-                " are",
-                detail="anybody there could read, write and delete everything",
+                f"{settings.listen} can be reached from the network, and clients need not"
+                " authenticate",
+                detail="any client there could read, write and delete everything",
                 hint=f'set authentication = "sasl" or "tls" (docs/security.md), or {_OPEN}',
             )
         in_clear = {"PLAIN", "OAUTHBEARER"} & set(settings.sasl_mechanisms)
@@ -104,10 +104,10 @@ def _check_network(settings: BrokerSettings) -> None:
                     f" {' and '.join(sorted(in_clear))} would send secrets in the clear",
                     hint=f"set tls_cert and tls_key (docs/security.md), or {_OPEN}",
                 )
-            log.warning("no TLS at %s: whoever is on the way can read the records", settings.listen)
+            log.warning("no TLS at %s: others on the network can read the records", settings.listen)
     if settings.metrics_listen is not None and not is_loopback(settings.metrics_listen):
         raise ConfigError(
-            f"metrics_listen {settings.metrics_listen} can be reached from the network, and nobody"
-            " is asked who they are",
-            hint=f"bind it to 127.0.0.1 and let a proxy ask, or {_OPEN}",
+            f"metrics_listen {settings.metrics_listen} can be reached from the network, and clients"
+            " need not authenticate",
+            hint=f"bind it to 127.0.0.1 and let a proxy authenticate, or {_OPEN}",
         )

@@ -1,6 +1,6 @@
-"""SASL as a connection goes through it: one exchange per login, whatever its mechanism.
+"""SASL exchanges: one per login of a connection, whatever its mechanism.
 
-Nothing that a client is told says whether it was the user or the password that was wrong; the log
+No answer to a client shows whether it was the user or the password that was wrong; the log
 says a little more.
 """
 
@@ -20,12 +20,12 @@ MAX_PASSWORD_BYTES = 4096
 class Exchange(Protocol):
     """One login. `answer` is called with each message of the client, in turn."""
 
-    name: str | None  # of the user, as far as it is known; for the log until `is_complete`
+    name: str | None  # of the user, as far as it was sent; for the log until `is_complete`
     is_complete: bool
     expires_at_ms: int | None  # when what it proved is no longer true
 
     async def answer(self, message: bytes) -> bytes:
-        """What the client is told. Raises AuthenticationFailed; then there is no further call."""
+        """The answer to the client. Raises AuthenticationFailed; then there is no further call."""
         ...
 
 
@@ -50,7 +50,7 @@ class Plain:
             raise AuthenticationFailed("a name or password of more than any has")
         self.name = name
         if acting_as not in ("", name):
-            raise AuthenticationFailed("the client asks to act as somebody else")
+            raise AuthenticationFailed("the client asks to act as another user")
         if not await self._users.is_password(name, password):
             raise AuthenticationFailed("wrong user or password")
         self.is_complete = True
@@ -79,19 +79,21 @@ class Scram:
             return self._exchange.server_first()
         signature = self._exchange.server_final(message)
         if self._credential not in self._users.credentials(self.name or "").values():
-            raise AuthenticationFailed("the password has changed, or the user gone, meanwhile")
+            raise AuthenticationFailed(
+                "the password has changed, or the user was removed, meanwhile"
+            )
         self.is_complete = True
         return signature
 
 
 class OAuthBearer:
-    """RFC 7628: a token in one message. A client whose token is refused is told so in a first
+    """RFC 7628: a token in one message. A client whose token is refused gets the error in a first
     answer, says that it has understood (0x01), and is refused then.
     """
 
     def __init__(self, verifier: "TokenVerifier") -> None:
         self._verifier = verifier
-        self.refusal: AuthenticationFailed | None = None  # of which the client is told first
+        self.refusal: AuthenticationFailed | None = None  # which is sent to the client first
         self.name: str | None = None
         self.is_complete = False
         self.expires_at_ms: int | None = None

@@ -1,7 +1,8 @@
-"""The certificate that the broker shows, the CAs whose clients it takes, and who those are."""
+"""TLS of the broker: its certificate, the CAs of client certificates, and their subjects."""
 
 import logging
 import os
+import re
 import ssl
 import stat
 
@@ -33,7 +34,7 @@ class TlsContext:
             self._stamp = stamp
             try:
                 self._context = self._load()
-                log.info("the certificate was read anew: %s", self._cert)
+                log.info("the certificate was reloaded: %s", self._cert)
             except ConfigError as error:
                 log.error("a new certificate cannot be used, the old one stays: %s", error)
         return self._context
@@ -57,7 +58,7 @@ class TlsContext:
         try:
             context.load_cert_chain(self._cert, self._key, password=_no_password)
             if os.stat(self._key).st_mode & stat.S_IROTH:
-                log.warning("everybody on this machine can read the key %s", self._key)
+                log.warning("every user of this machine can read the key %s", self._key)
             if self._client_ca is not None:
                 context.load_verify_locations(self._client_ca)
                 context.verify_mode = ssl.CERT_REQUIRED
@@ -96,7 +97,7 @@ def subject_of(tls: ssl.SSLObject) -> str:
 
 
 def _escaped(value: str) -> str:
-    escaped = "".join(f"\\{each}" if each in ',+"\\<>;' else each for each in value)
+    escaped = re.sub(r'[,+"\\<>;]', r"\\\g<0>", value)
     if escaped.startswith((" ", "#")):
         escaped = "\\" + escaped
     if escaped.endswith(" ") and len(escaped) > 1:

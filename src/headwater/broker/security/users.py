@@ -1,4 +1,4 @@
-"""The users and what is stored of their passwords: salted hashes, never the passwords.
+"""Users and their stored credentials: salted hashes, never the passwords.
 
 A user is a document in the catalog: {mechanism: {iterations, salt, stored_key, server_key}}. A
 change is durable before it is answered, and counts for every login that is not over by then.
@@ -40,11 +40,11 @@ class Users:
 
     async def start(self) -> None:
         """The log is open."""
-        kept = self._store.catalog.documents.get(SECRETS, {}).get(_UNKNOWN_USERS)
-        if kept is None:
-            kept = base64.b64encode(self._salt_key).decode()
-            await self._store.put_documents(SECRETS, {_UNKNOWN_USERS: kept})
-        self._salt_key = base64.b64decode(kept)
+        stored_key = self._store.catalog.documents.get(SECRETS, {}).get(_UNKNOWN_USERS)
+        if stored_key is None:
+            stored_key = base64.b64encode(self._salt_key).decode()
+            await self._store.put_documents(SECRETS, {_UNKNOWN_USERS: stored_key})
+        self._salt_key = base64.b64decode(stored_key)
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -58,29 +58,29 @@ class Users:
 
     def still_knows(self, name: str, mechanism: str | None) -> bool:
         """Whether who has logged in so could have done so still."""
-        known = self._documents().get(name, {})
-        return bool(known) if mechanism == "PLAIN" else mechanism in known
+        stored = self._documents().get(name, {})
+        return bool(stored) if mechanism == "PLAIN" else mechanism in stored
 
     def credential_or_fake(self, name: str, mechanism: str) -> Credential:
         """For a user without one, a credential that no password matches.
 
         Its salt is the same every time, also after a restart, and it looks as most real ones do, so
-        that nobody can tell it from one.
+        that no client can distinguish it from one.
         """
         return self.credentials(name).get(mechanism) or self._fake(name, mechanism)
 
     def _fake(self, name: str, mechanism: str) -> Credential:
         iterations, salt_bytes = self._usual_of(mechanism)
         salt = hashlib.shake_256(self._salt_key + f"{mechanism}:{name}".encode()).digest(salt_bytes)
-        nobody = secrets.token_bytes(32 if mechanism == "SCRAM-SHA-256" else 64)
-        return Credential(mechanism, iterations, salt, nobody, nobody)
+        random_key = secrets.token_bytes(32 if mechanism == "SCRAM-SHA-256" else 64)
+        return Credential(mechanism, iterations, salt, random_key, random_key)
 
     def _usual_of(self, mechanism: str) -> tuple[int, int]:
         if mechanism not in self._usual:
             found = Counter(
-                (each["iterations"], len(base64.b64decode(each["salt"])))
+                (credential["iterations"], len(base64.b64decode(credential["salt"])))
                 for document in self._documents().values()
-                if (each := document.get(mechanism)) is not None
+                if (credential := document.get(mechanism)) is not None
             )
             most_common = found.most_common(1) or [((DEFAULT_ITERATIONS, scram.SALT_BYTES), 0)]
             self._usual[mechanism] = most_common[0][0]
@@ -88,8 +88,8 @@ class Users:
 
     async def is_password(self, name: str, password: str) -> bool:
         """Whether the user exists and this is the password; takes as long if not."""
-        known = self.credentials(name)
-        credential = next(iter(known.values()), None) or self._fake(name, "SCRAM-SHA-256")
+        stored = self.credentials(name)
+        credential = next(iter(stored.values()), None) or self._fake(name, "SCRAM-SHA-256")
         mark = hmac.digest(self._key, password.encode(), "sha256")
         verified = self._verified.get(name)
         if (
@@ -107,12 +107,14 @@ class Users:
     async def put(self, changes: dict[str, dict[str, Credential | None]]) -> None:
         """Sets (or, with None, removes) credentials of users, by name and mechanism, all or none.
 
-        A user without any is gone.
+        A user without any is removed.
         """
         documents: dict[str, Any] = {}
         for name, credentials in changes.items():
-            kept = {**self.credentials(name), **credentials}
-            document = document_of([each for each in kept.values() if each is not None])
+            remaining = {**self.credentials(name), **credentials}
+            document = document_of(
+                [credential for credential in remaining.values() if credential is not None]
+            )
             documents[name] = document or None
             self._verified.pop(name, None)
         await self._store.put_documents(KIND, documents)
@@ -128,13 +130,13 @@ class Users:
 def document_of(credentials: list[Credential]) -> dict[str, Any]:
     """As it stands in the catalog."""
     return {
-        each.mechanism: {
-            "iterations": each.iterations,
-            "salt": base64.b64encode(each.salt).decode(),
-            "stored_key": base64.b64encode(each.stored_key).decode(),
-            "server_key": base64.b64encode(each.server_key).decode(),
+        credential.mechanism: {
+            "iterations": credential.iterations,
+            "salt": base64.b64encode(credential.salt).decode(),
+            "stored_key": base64.b64encode(credential.stored_key).decode(),
+            "server_key": base64.b64encode(credential.server_key).decode(),
         }
-        for each in credentials
+        for credential in credentials
     }
 
 
@@ -142,10 +144,10 @@ def credentials_of(document: dict[str, Any]) -> dict[str, Credential]:
     return {
         mechanism: Credential(
             mechanism,
-            each["iterations"],
-            base64.b64decode(each["salt"]),
-            base64.b64decode(each["stored_key"]),
-            base64.b64decode(each["server_key"]),
+            credential["iterations"],
+            base64.b64decode(credential["salt"]),
+            base64.b64decode(credential["stored_key"]),
+            base64.b64decode(credential["server_key"]),
         )
-        for mechanism, each in document.items()
+        for mechanism, credential in document.items()
     }

@@ -1,8 +1,8 @@
 """Transactions: records in several partitions, and a group's offsets, seen all or not at all.
 
-    coordinator        one door for all requests; timeouts and expiry
+    coordinator        serves all requests; timeouts and expiry
     ├── transitions    what a transactional id becomes, and whether it already has
-    ├── transaction    what is known of a transactional id, and its record in `__transaction_state`
+    ├── transaction    the state of a transactional id, and its record in `__transaction_state`
     ├── markers        writes the end of a transaction into its partitions, until it is there
     └── recovery       what a restart finds: transactions in the middle, partitions left open
 
@@ -10,7 +10,7 @@ Life of a transaction (KIP-98, KIP-890):
 
     Empty ──partition added──▶ Ongoing ──EndTxn──▶ Prepare… ──markers──▶ Complete… ──▶ Ongoing …
 
-A state is durable before anyone is told of it. One process is the coordinator and leads every
+A state is durable before any client sees it. One process is the coordinator and leads every
 partition, so that markers are appended directly, and a batch is checked against its transaction
 where it is appended.
 """

@@ -1,13 +1,13 @@
-"""The transaction coordinator: one door for everything that concerns transactional ids.
+"""The transaction coordinator, which serves all requests that concern transactional ids.
 
 All of it runs on the event loop. A method that refuses raises ApiError; its code is the answer.
 
 Who changes what, and when:
-  - A partition joins its transaction in memory at once (`add`), and whoever added it waits until
-    the record that says so is durable. So a batch may be appended right away, and an abort
+  - A partition joins its transaction in memory at once (`add`), and the request waits until the
+    record that says so is durable. So a batch may be appended right away, and an abort
     reaches it even if that record fails; a restart finds it too (`recovery`).
-  - Every other change is durable first, and memory follows. While it is on its way nobody else
-    may change the same id: CONCURRENT_TRANSACTIONS, which clients try again.
+  - Every other change is durable first, and memory follows. While it is being written no other
+    request may change the same id: CONCURRENT_TRANSACTIONS, which clients try again.
   - A transaction's data has the epoch that its client had when it began. Whatever ends one
     without the client's knowledge (a timeout, a new producer of that id), and every end of a
     client of KIP-890, writes markers of the next epoch: what is late is refused.
@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from headwater.broker.background import Background
-from headwater.broker.groups.journal import Journal
-from headwater.broker.groups.ports import GroupLog
+from headwater.broker.internal_topics.coordinator_log import CoordinatorLog
+from headwater.broker.internal_topics.journal import Journal
 from headwater.broker.transactions import recovery, transitions
 from headwater.broker.transactions.markers import Marker, Markers
 from headwater.broker.transactions.transaction import (
@@ -54,7 +54,7 @@ class TransactionCoordinator:
 
     def __init__(
         self,
-        log: GroupLog,
+        log: CoordinatorLog,
         store: LogStore,
         markers: Markers,
         clock: Clock,
@@ -161,7 +161,7 @@ class TransactionCoordinator:
         return after.identity
 
     async def _found(self, transactional_id: str, timeout_ms: int) -> Identity:
-        # In its place at once, so that a second request for it finds it changing.
+        # Registered at once, so that a second request for it finds it changing.
         transaction = Transaction(
             transactional_id, NO_PRODUCER_ID, timeout_ms, self._clock.now_ms(), is_changing=True
         )
@@ -169,7 +169,8 @@ class TransactionCoordinator:
         try:
             producer_id = await self._new_producer_id(transaction)
             after = replace(transaction, producer_id=producer_id, epoch=0, is_changing=False)
-            # Without `_change`: if this fails it stays changing until it is gone, for it is nobody.
+            # Without `_change`: if this fails it stays changing until it is removed, for it has no
+            # owner.
             await self._journal.write(
                 transactional_id, [after.record()], lambda: self._replace(after)
             )
@@ -202,7 +203,7 @@ class TransactionCoordinator:
 
         Else, if it may be added `implicit`ly (KIP-890), it is part of it from now on, and what is
         returned resolves when that is durable, or raises ApiError. TRANSACTION_ABORTABLE: it may
-        not, so that a late batch cannot open a transaction that nobody ends.
+        not, so that a late batch cannot open a transaction that no producer ends.
         """
         transaction = self._verified(transactional_id, producer_id, epoch)
         added = (topic, partition)
@@ -229,9 +230,9 @@ class TransactionCoordinator:
         transaction = self._verified(transactional_id, producer_id, epoch)
         added = set(partitions)
         if transaction.state is State.ONGOING:
-            added = {each for each in added if each not in transaction.partitions} | {
-                each for each in added if each in transaction.unsaved
-            }
+            added = {
+                partition for partition in added if partition not in transaction.partitions
+            } | {partition for partition in added if partition in transaction.unsaved}
             if not added:
                 return None
         return self._join(transaction, added)
@@ -275,13 +276,14 @@ class TransactionCoordinator:
         transaction.saves_under_way += 1
 
         def saved() -> None:
-            for partition in [p for p, each in transaction.unsaved.items() if each is saving]:
+            for partition in [p for p, state in transaction.unsaved.items() if state is saving]:
                 del transaction.unsaved[partition]
             if not saving.done():
                 saving.set_result(None)
             go_on()
 
-        def failed() -> None:  # they stay unsaved: whoever adds them again has them written again
+        def failed() -> None:
+            # They stay unsaved: a request that adds them again has them written again.
             if not saving.done():
                 saving.set_exception(ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
                 saving.exception()  # counts as seen: not every caller waits
@@ -402,7 +404,7 @@ class TransactionCoordinator:
                 await self._markers.pause()
 
     def _change(self, before: Transaction, after: Transaction) -> Awaitable[None]:
-        """`after` takes the place of `before` when it is durable; if that fails, nothing does."""
+        """`after` replaces `before` when it is durable; if that fails, nothing changes."""
         before.is_changing = True
         self._save(before)  # what has just joined comes first in the log, too
 
@@ -426,7 +428,7 @@ class TransactionCoordinator:
             return
         now_ms = self._clock.now_ms()
         for transaction in list(self._ongoing.values()):
-            # If the clock was set back, its time begins anew.
+            # If the clock was set back, its time begins again.
             transaction.started_ms = min(transaction.started_ms, now_ms)
             if (
                 not transaction.is_changing
@@ -438,7 +440,7 @@ class TransactionCoordinator:
                 self._background.start(self._abort_and_fence(transaction))
 
     async def expire_ids(self) -> None:
-        """Forgets the transactional ids that nobody has used for the expiration time."""
+        """Removes the transactional ids that no producer has used for the expiration time."""
         if self._refusal is not None:
             return
         before_ms = self._clock.now_ms() - self.settings.id_expiration_ms
@@ -446,12 +448,12 @@ class TransactionCoordinator:
         for at in range(0, len(ids), IDS_PER_TURN):
             await asyncio.gather(
                 *(
-                    self._forget(each)
-                    for each in ids[at : at + IDS_PER_TURN]
-                    if each.updated_ms <= before_ms
-                    and not each.is_changing
-                    and (each.state is State.EMPTY or each.state.is_complete)
-                    and self._by_id.get(each.transactional_id) is each
+                    self._forget(transaction)
+                    for transaction in ids[at : at + IDS_PER_TURN]
+                    if transaction.updated_ms <= before_ms
+                    and not transaction.is_changing
+                    and (transaction.state is State.EMPTY or transaction.state.is_complete)
+                    and self._by_id.get(transaction.transactional_id) is transaction
                 ),
                 return_exceptions=True,
             )
@@ -464,11 +466,11 @@ class TransactionCoordinator:
             transaction.state = State.DEAD
             del self._by_id[transaction.transactional_id]
 
-        def keep() -> None:
+        def retain() -> None:
             transaction.is_changing = False
 
         return self._journal.write(
-            transaction.transactional_id, [transaction.tombstone()], forget, keep
+            transaction.transactional_id, [transaction.tombstone()], forget, retain
         )
 
     # As administrators see it
@@ -478,9 +480,9 @@ class TransactionCoordinator:
         return found if found is not None and found.epoch >= 0 else None
 
     def transactions(self) -> Iterator[Transaction]:
-        for each in list(self._by_id.values()):
-            if each.epoch >= 0:
-                yield each
+        for transaction in list(self._by_id.values()):
+            if transaction.epoch >= 0:
+                yield transaction
 
     def counts(self) -> Counter[State]:
         # By numbers, and no step of it in Python: there may be a million ids.

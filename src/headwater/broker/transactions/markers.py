@@ -1,4 +1,4 @@
-"""The end of a transaction, written into the partitions that it wrote to."""
+"""Transaction markers: the end of a transaction, written into the partitions that it wrote to."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ PER_TURN = 100
 
 
 class Marker(NamedTuple):
-    """What a control batch says: this producer's transaction ended here, so or so."""
+    """A control record: this producer's transaction was committed or aborted here."""
 
     producer_id: int
     producer_epoch: int
@@ -54,7 +54,7 @@ class Markers:
     def append(self, marker: Marker, topic: str, index: int) -> "asyncio.Future[None]":
         """Resolves when the marker is durable; raises ApiError or StorageFailed.
 
-        A group's offsets are committed or dropped before whoever waits for it goes on.
+        A group's offsets are committed or dropped before the caller that waits for it continues.
         """
         try:
             partition = self._store.partitions.get((topic, index))
@@ -77,10 +77,10 @@ class Markers:
             future = asyncio.get_running_loop().create_future()
             future.set_exception(error)
         if topic == self._offsets_topic:
-            future.add_done_callback(lambda each: self._tell_groups(marker, index, each))
+            future.add_done_callback(lambda written: self._notify_groups(marker, index, written))
         return future
 
-    def _tell_groups(self, marker: Marker, index: int, written: "asyncio.Future[None]") -> None:
+    def _notify_groups(self, marker: Marker, index: int, written: "asyncio.Future[None]") -> None:
         # As a callback of the future, like those of the groups' own writes: in the log's order.
         if not written.cancelled() and written.exception() is None:
             self._groups.transaction_ended(index, marker.producer_id, committed=marker.committed)

@@ -1,4 +1,4 @@
-"""What a restart finds of transactions: in `__transaction_state`, and open in the partitions.
+"""Recovery of transactions: from `__transaction_state`, and open ones from the partitions.
 
 A partition's batch and the record that says that the partition is part of the transaction are
 written at the same time (KIP-890), so a crash can leave the first without the second. Such a
@@ -6,8 +6,8 @@ partition is found here, by what its log says of open transactions:
 
   - Its data has the producer's present epoch: it is of the transaction that the producer is in,
     or was about to begin. The partition is adopted. The producer, whose request was not answered,
-    sends the batch again, and it is known as a repetition; to abort it would lose it.
-  - Otherwise nobody will ever end it, and everyone who reads committed records would wait for it.
+    sends the batch again, and it is recognized as a duplicate; to abort it would lose it.
+  - Otherwise no producer will ever end it, and all consumers with read_committed would wait for it.
     It gets an abort marker.
 """
 
@@ -17,7 +17,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from headwater.broker.groups.ports import GroupLog, StoredRecord
+from headwater.broker.internal_topics.coordinator_log import CoordinatorLog, StoredRecord
 from headwater.broker.transactions.markers import Marker
 from headwater.broker.transactions.transaction import (
     State,
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 _PER_TURN = 1_000
 
 
-async def read(log: GroupLog, by_id: dict[str, Transaction]) -> None:
+async def read(log: CoordinatorLog, by_id: dict[str, Transaction]) -> None:
     """Fills `by_id` with the last record of each transactional id."""
     for partition in range(log.partition_count):
         last: dict[bytes, bytes] = {}
@@ -65,7 +65,7 @@ class OpenPartitions:
 
 
 async def open_partitions(store: LogStore, transactions: Iterable[Transaction]) -> OpenPartitions:
-    by_producer = {each.producer_id: each for each in transactions}
+    by_producer = {transaction.producer_id: transaction for transaction in transactions}
     adopted: dict[int, list[TopicPartition]] = {}
     orphaned: dict[Marker, list[TopicPartition]] = {}
     for count, ((topic, index), partition) in enumerate(list(store.partitions.items())):

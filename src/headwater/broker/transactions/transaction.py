@@ -1,4 +1,4 @@
-"""What is known of a transactional id, in memory and in `__transaction_state`.
+"""The state of a transactional id, in memory and in `__transaction_state`.
 
 The records are in Kafka's own format:
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headwater.broker.groups.records import Record
+from headwater.broker.internal_topics.records import Record
 from headwater.protocol.messages import internal as m
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NO_PRODUCER_ID: Final = -1
 NO_EPOCH: Final = -1
-# The last epoch that a client gets: one more is kept for the coordinator to fence it with.
+# The last epoch that a client gets: one more is reserved for the coordinator to fence it with.
 LAST_EPOCH: Final = 2**15 - 2
 # `version` of a transaction whose end gave its client a new epoch (KIP-890).
 EPOCH_PER_TRANSACTION: Final = 2
@@ -30,7 +30,7 @@ TopicPartition = tuple[str, int]
 
 
 class State(IntEnum):
-    """By its number in `__transaction_state`. The last is only told of, never stored."""
+    """By its number in `__transaction_state`. The last is only reported, never stored."""
 
     EMPTY = 0
     ONGOING = 1
@@ -86,11 +86,11 @@ class Transaction:
     started_ms: int = -1
     version: int = 0
     # A partition belongs to the transaction from the moment it is added; until the record that
-    # says so is durable it is here, with what tells whether that succeeded.
+    # says so is durable it is here, with the future of that write.
     unsaved: dict[TopicPartition, "asyncio.Future[None]"] = field(default_factory=dict)
     saving: "asyncio.Future[None] | None" = None
     saves_under_way: int = 0
-    is_changing: bool = False  # a record is on its way that makes it another: nobody else may
+    is_changing: bool = False  # a record that changes it is being written: no other request may
 
     @property
     def identity(self) -> Identity:

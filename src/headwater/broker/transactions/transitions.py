@@ -1,4 +1,4 @@
-"""What a transactional id becomes: each function gives the state that takes the place of another.
+"""State transitions of a transactional id: each function returns the state that replaces another.
 
 Nothing here writes or waits. A new producer id, where the epochs are used up, is the caller's to
 give (`with_new_producer_id`).

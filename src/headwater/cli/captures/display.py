@@ -10,7 +10,7 @@ from collections import deque
 from types import TracebackType
 from typing import Any, Final, Self
 
-from headwater.broker.logs import JsonFormatter, TextFormatter
+from headwater.broker.monitoring.logs import JsonFormatter, TextFormatter
 from headwater.capture.metrics import CaptureState, SnapshotProgress
 from headwater.errors import HeadwaterError
 from headwater.terminal.output import count, duration, plural, size

@@ -96,8 +96,8 @@ def _run(args: argparse.Namespace) -> int:
             " --advertise HOST:PORT gives them a name that others can reach"
         )
 
-    from headwater.broker import logs
     from headwater.broker.main import run
+    from headwater.broker.monitoring import logs
 
     logs.set_up(settings.broker.log_format, settings.broker.log_level)
     try:

@@ -23,7 +23,7 @@ def _run(args: argparse.Namespace) -> int:
     flags = {"console.listen": args.listen, "broker.bootstrap": args.bootstrap}
     settings = config.load(flags, path=args.config)
 
-    from headwater.broker import logs
+    from headwater.broker.monitoring import logs
     from headwater.console import server
 
     logs.set_up(settings.broker.log_format, settings.broker.log_level)

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from headwater import config
-from headwater.broker.logs import JsonFormatter, TextFormatter
+from headwater.broker.monitoring.logs import JsonFormatter, TextFormatter
 from headwater.cli.arguments import broker_options, load_config
 from headwater.cli.parser import Command, Parser
 from headwater.errors import UsageError

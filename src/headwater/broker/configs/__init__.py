@@ -1,0 +1,1 @@
+"""Configs of topics, groups and the broker, as clients describe and alter them."""

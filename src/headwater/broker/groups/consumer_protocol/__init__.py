@@ -1,0 +1,1 @@
+"""The protocol that consumer and share groups share: epochs, target assignments, heartbeats."""

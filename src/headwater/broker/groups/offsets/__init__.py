@@ -1,0 +1,1 @@
+"""Committed offsets of groups: durable ones, and those of open transactions."""

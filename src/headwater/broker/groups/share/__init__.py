@@ -1,0 +1,1 @@
+"""Share groups of KIP-932: several members read one partition, record by record."""

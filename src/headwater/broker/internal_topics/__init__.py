@@ -1,0 +1,1 @@
+"""Internal topics (`__consumer_offsets` and others), to which coordinators write their state."""

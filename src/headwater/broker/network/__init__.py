@@ -1,0 +1,1 @@
+"""The network side of the broker: listener, connections, framing, TLS and backpressure."""
