@@ -11,7 +11,8 @@ import pytest
 from serving import serving
 
 from headwater import config
-from headwater.pipelines.running.runner import Runner, pipelines_of
+from headwater.pipelines.running.loaded_pipeline import load_pipelines
+from headwater.pipelines.running.runner import Runner
 from headwater.testing import InProcessBroker
 
 TIMEOUT_S = 240
@@ -81,7 +82,7 @@ def capturing(directory):
 def test_a_change_is_followed_from_the_database_to_the_store(project, spark):
     loaded = config.load(path=str(project / "headwater.toml"), environ={})
     capture = capturing(project)
-    runner = Runner(pipelines_of(loaded, lambda: spark, ["totals"]))
+    runner = Runner(load_pipelines(loaded, lambda: spark, ["totals"]))
     thread = threading.Thread(target=runner.run, name="runner")
     try:
         with serving(project) as served:

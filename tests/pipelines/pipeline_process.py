@@ -20,8 +20,8 @@ import sys
 from sink_process import Steps
 
 from headwater.cli import main as headwater_main
-from headwater.pipelines.running.batch_applier import Applying
-from headwater.pipelines.running.query_run import WriteRun
+from headwater.pipelines.running.batch_applier import BatchApplier
+from headwater.pipelines.running.query_run import QueryRun
 
 DRIVERS = ("sqlite3", "psycopg2", "headwater.client")
 
@@ -55,33 +55,33 @@ class Death:
 def wrap(death: Death) -> None:
     """The steps of a batch, from outside."""
     names: dict[int, str] = {}
-    make, call = WriteRun.__init__, Applying.__call__
-    batch, apply = Applying._batch, Applying._apply
+    make, call = QueryRun.__init__, BatchApplier.__call__
+    batch, apply = BatchApplier._batch, BatchApplier._apply
 
-    def made(run, place, settings, write, choice, **options):
-        make(run, place, settings, write, choice, **options)
-        names[id(run._applying)] = write.name
+    def made(run, environment, settings, write, choice, **options):
+        make(run, environment, settings, write, choice, **options)
+        names[id(run._applier)] = write.name
 
-    def called(applying, frame, batch_id):
-        death.begun(names[id(applying)])
-        call(applying, frame, batch_id)
+    def called(applier, frame, batch_id):
+        death.begun(names[id(applier)])
+        call(applier, frame, batch_id)
 
-    def batched(applying, frame, batch_id):
-        found = batch(applying, frame, batch_id)
-        death.at("arrow", names[id(applying)])
+    def batched(applier, frame, batch_id):
+        found = batch(applier, frame, batch_id)
+        death.at("arrow", names[id(applier)])
         return found
 
-    def applied(applying, rows):
-        if death.is_now("step", names[id(applying)]):
+    def applied(applier, rows):
+        if death.is_now("step", names[id(applier)]):
             sys.setprofile(death.steps)
         try:
-            apply(applying, rows)
+            apply(applier, rows)
         finally:
             sys.setprofile(None)
-        death.at("applied", names[id(applying)])
+        death.at("applied", names[id(applier)])
 
-    WriteRun.__init__, Applying.__call__ = made, called
-    Applying._batch, Applying._apply = batched, applied
+    QueryRun.__init__, BatchApplier.__call__ = made, called
+    BatchApplier._batch, BatchApplier._apply = batched, applied
 
 
 def main() -> None:

@@ -14,8 +14,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from headwater import config
 from headwater.pipelines.offsets import ends_of, has_reached
+from headwater.pipelines.running.loaded_pipeline import Pipeline, load_pipelines
 from headwater.pipelines.running.rebuilding import versions_of
-from headwater.pipelines.running.runner import Pipeline, Runner, pipelines_of
+from headwater.pipelines.running.runner import Runner
 
 
 class Project:
@@ -80,7 +81,7 @@ class Project:
         return config.load(path=str(self.file), environ={})
 
     def pipelines(self, spark, *names: str) -> list[Pipeline]:
-        return pipelines_of(self.config(), lambda: spark, list(names))
+        return load_pipelines(self.config(), lambda: spark, list(names))
 
     @contextmanager
     def running(self, spark, *names: str) -> Iterator[Runner]:
@@ -96,7 +97,7 @@ class Project:
     def wait_until_at_end(self, spark, topic: str, *names: str) -> None:
         """All writes of the pipelines have what the topic has now."""
         pipelines = self.pipelines(spark, *names)
-        ends = ends_of(pipelines[0].place.log, [topic])
+        ends = ends_of(pipelines[0].environment.log, [topic])
         for pipeline in pipelines:
             for write in pipeline.flow().writes:
                 what = f"the end of {write.name}"

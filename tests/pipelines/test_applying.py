@@ -8,7 +8,7 @@ import pytest
 
 from headwater.errors import Fenced
 from headwater.pipelines.checkpoint import Checkpoint
-from headwater.pipelines.running.batch_applier import Applying
+from headwater.pipelines.running.batch_applier import BatchApplier
 from headwater.settings import Secret
 from headwater.sinks.contract import Batch, Log, Target
 from headwater.sinks.settings import SinkSettings
@@ -18,7 +18,7 @@ FIELDS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string(
 
 
 class Frame:
-    """What Applying asks of a DataFrame."""
+    """What BatchApplier asks of a DataFrame."""
 
     def __init__(self, number: int) -> None:
         self._rows = pa.table({"id": [number], "v": [f"of {number}"]}, FIELDS)
@@ -53,7 +53,7 @@ def batch(checkpoint, number: int) -> Batch:
 
 
 def test_who_wakes_up_does_not_stop_the_one_that_has_taken_over(store, checkpoint):
-    sleeper = Applying(store, 1, FIELDS, checkpoint)
+    sleeper = BatchApplier(store, 1, FIELDS, checkpoint)
     sleeper.open()
     sleeper(Frame(0), 0)
     sleeper.close()  # its connection is gone, as PostgreSQL ends that of a writer which hangs
@@ -69,13 +69,13 @@ def test_who_wakes_up_does_not_stop_the_one_that_has_taken_over(store, checkpoin
 
 
 def test_whose_connection_is_lost_goes_on_by_another(store, checkpoint):
-    applying = Applying(store, 1, FIELDS, checkpoint)
-    applying.open()
+    applier = BatchApplier(store, 1, FIELDS, checkpoint)
+    applier.open()
     for number in range(3):
-        applying(Frame(number), number)
-        applying.close()
-        applying(Frame(number), number)  # the answer was lost, too
-    applying.close()
+        applier(Frame(number), number)
+        applier.close()
+        applier(Frame(number), number)  # the answer was lost, too
+    applier.close()
     with store.read(1) as contents:
         assert contents.position.batch == 2
         assert [row["id"] for each in contents.rows for row in each.to_pylist()] == [0, 1, 2]
@@ -91,12 +91,12 @@ def test_who_closes_it_waits_until_the_batch_is_told(store, checkpoint):
         assert go_on.wait(30)
         told.append(position.batch)
 
-    applying = Applying(store, 1, FIELDS, checkpoint, applied=applied)
-    applying.open()
-    sparks = threading.Thread(target=applying, args=(Frame(0), 0))
+    applier = BatchApplier(store, 1, FIELDS, checkpoint, applied=applied)
+    applier.open()
+    sparks = threading.Thread(target=applier, args=(Frame(0), 0))
     sparks.start()
     assert is_applied.wait(30)
-    closing = threading.Thread(target=applying.close)
+    closing = threading.Thread(target=applier.close)
     closing.start()
     closing.join(0.2)
     assert closing.is_alive()
@@ -118,14 +118,14 @@ def test_a_truncate_needs_the_order_of_the_rows_that_are_written_and_of_no_other
     for number in range(2):
         told = json.dumps({"orders": {"0": number}, "customers": {"0": number, "1": number}})
         (checkpoint.path / "offsets" / str(number)).write_text(f"v1\n{{}}\n{told}\n")
-    applying = Applying(store, 1, FIELDS, checkpoint, rows_of=lambda topic: topic == "orders")
-    applying.open()
-    applying(Frame(0), 0)
-    applying(Truncated(1), 1)
-    applying.close()
+    applier = BatchApplier(store, 1, FIELDS, checkpoint, rows_of=lambda topic: topic == "orders")
+    applier.open()
+    applier(Frame(0), 0)
+    applier(Truncated(1), 1)
+    applier.close()
     with store.read(1) as contents:
         assert [row["id"] for each in contents.rows for row in each.to_pylist()] == [7]
-    whole = Applying(store, 1, FIELDS, checkpoint)
+    whole = BatchApplier(store, 1, FIELDS, checkpoint)
     with pytest.raises(Exception, match="PipelineError"):
         whole(Truncated(1), 1)
     assert "has several partitions" in str(whole.error)

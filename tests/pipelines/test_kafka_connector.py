@@ -17,12 +17,12 @@ import json, sys
 import headwater as hw
 from headwater import config
 from headwater.pipelines.running.rebuilding import rebuild
-from headwater.pipelines.running.runner import pipelines_of
+from headwater.pipelines.running.loaded_pipeline import load_pipelines
 from headwater.pipelines.verification.stores import verify
 
 loaded = config.load(path=sys.argv[1], environ={})
 spark = hw.spark("connector", "local[2]", jars=loaded.spark.jars)
-(pipeline,) = pipelines_of(loaded, lambda: spark, ["theirs"])
+(pipeline,) = load_pipelines(loaded, lambda: spark, ["theirs"])
 rebuild(pipeline)
 verdict = verify(pipeline, "theirs")
 print(json.dumps([verdict.is_equal, verdict.rows, verdict.position.offsets]))

@@ -49,22 +49,22 @@ def test_what_all_sources_have_read_counts(checkpoint, sources, merged):
 
 def test_whether_a_checkpoint_stands_where_its_store_does(checkpoint):
     at = Position("q", 1, {"a": {0: 5}})
-    assert not checkpoint.stands_at(at)
+    assert not checkpoint.is_at(at)
     noted(checkpoint, 0, {"a": {"0": 0}})
     noted(checkpoint, 1, {"a": {"0": 5}})
-    assert checkpoint.stands_at(at)
-    assert not checkpoint.stands_at(Position("other", 1, {"a": {0: 5}}))
-    assert not checkpoint.stands_at(Position("q", 1, {"a": {0: 4}}))
-    assert checkpoint.stands_at(Position("q", 0, {"a": {0: 0}}))  # batch 1 comes again
+    assert checkpoint.is_at(at)
+    assert not checkpoint.is_at(Position("other", 1, {"a": {0: 5}}))
+    assert not checkpoint.is_at(Position("q", 1, {"a": {0: 4}}))
+    assert checkpoint.is_at(Position("q", 0, {"a": {0: 0}}))  # batch 1 comes again
     noted(checkpoint, 1, {}, name="commits")
-    assert checkpoint.stands_at(at)
-    assert not checkpoint.stands_at(Position("q", 0, {"a": {0: 0}}))  # batch 1 does not
+    assert checkpoint.is_at(at)
+    assert not checkpoint.is_at(Position("q", 0, {"a": {0: 0}}))  # batch 1 does not
     noted(checkpoint, 2, {"a": {"0": 6}})
-    assert checkpoint.stands_at(at)
+    assert checkpoint.is_at(at)
     noted(checkpoint, 3, {"a": {"0": 7}})
-    assert not checkpoint.stands_at(at)
+    assert not checkpoint.is_at(at)
     (checkpoint.path / "offsets" / "1").write_text("")  # a power cut, elsewhere than here
-    assert not checkpoint.stands_at(at)
+    assert not checkpoint.is_at(at)
 
 
 def test_how_far_a_store_is():

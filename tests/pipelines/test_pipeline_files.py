@@ -16,8 +16,10 @@ from headwater.errors import ConfigError, Fenced, PipelineError
 from headwater.pipelines.flow import Write
 from headwater.pipelines.pipeline import load
 from headwater.pipelines.pipeline_file import PipelineFile
-from headwater.pipelines.running.query_run import Place
-from headwater.pipelines.running.runner import Pipeline, Runner, _Kept
+from headwater.pipelines.running.environment import Environment
+from headwater.pipelines.running.loaded_pipeline import Pipeline
+from headwater.pipelines.running.managed_write import ManagedWrite
+from headwater.pipelines.running.runner import Runner
 
 
 @pytest.mark.parametrize(
@@ -190,20 +192,20 @@ def test_a_write_that_another_process_has_taken_over_stays_there(written):
         for table in ("taken", "ours"):
             flow.writes.append(Write(mock.Mock(), "cache", table, (), "append", {}))
 
-    place = Place(mock.Mock(), {}, written.directory)
-    pipeline = Pipeline(written.settings, describe, place, mock.Mock())
+    environment = Environment(mock.Mock(), {}, written.directory)
+    pipeline = Pipeline(written.settings, describe, environment, mock.Mock())
     runner = Runner([pipeline])
-    runner._kept = [
-        _Kept(pipeline, "cache/taken", error=Fenced("another one writes"), has_ended=True),
-        _Kept(pipeline, "cache/ours", error=PipelineError("boom"), failures=5),
-        _Kept(pipeline, "cache/gone"),
+    runner._writes = [
+        ManagedWrite(pipeline, "cache/taken", error=Fenced("another one writes"), has_ended=True),
+        ManagedWrite(pipeline, "cache/ours", error=PipelineError("boom"), failures=5),
+        ManagedWrite(pipeline, "cache/gone"),
     ]
     file = written.loaded()
     written.write("2")
     assert not file.is_changed()  # not before the second look
     with mock.patch.object(file, "replacing", return_value=nullcontext(describe)):
-        runner._look_at_file(pipeline, file)
-    assert [(each.name, each.has_ended, each.failures) for each in runner._kept] == [
+        runner._check_file(pipeline, file)
+    assert [(write.name, write.has_ended, write.failures) for write in runner._writes] == [
         ("cache/taken", True, 0),
         ("cache/ours", False, 0),
     ]
@@ -219,8 +221,8 @@ def test_functions_describe_one_at_a_time(written):
             return  # they have met: nothing is written, which is refused
         flow.writes.append(Write(mock.Mock(), "cache", "t", (), "append", {}))
 
-    place = Place(mock.Mock(), {}, written.directory)
-    pipeline = Pipeline(written.settings, describe, place, mock.Mock())
+    environment = Environment(mock.Mock(), {}, written.directory)
+    pipeline = Pipeline(written.settings, describe, environment, mock.Mock())
     with ThreadPoolExecutor(2) as pool:
         flows = list(pool.map(lambda _: pipeline.flow(), range(2)))
     assert [len(each.writes) for each in flows] == [1, 1]

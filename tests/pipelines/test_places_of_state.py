@@ -6,7 +6,7 @@ import pytest
 
 from headwater import config
 from headwater.errors import ConfigError
-from headwater.pipelines.running.runner import place_of
+from headwater.pipelines.running.environment import environment_of
 from headwater.pipelines.verification.stores import seen_by_tasks
 
 
@@ -20,11 +20,13 @@ def loaded(directory, state_dir):
 def test_an_address_is_no_directory(tmp_path, address):
     """It was taken for a directory of that name beside the configuration."""
     with pytest.raises(ConfigError, match="state_dir is to be a directory"):
-        place_of(loaded(tmp_path, address))
+        environment_of(loaded(tmp_path, address))
 
 
 def test_a_directory(tmp_path):
-    assert place_of(loaded(tmp_path, "shared/state")).state_dir == tmp_path / "shared" / "state"
+    assert (
+        environment_of(loaded(tmp_path, "shared/state")).state_dir == tmp_path / "shared" / "state"
+    )
 
 
 @pytest.mark.parametrize("master", ["spark://127.0.0.1:7077", "yarn", "k8s://https://host"])

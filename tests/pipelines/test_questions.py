@@ -31,7 +31,7 @@ TRACE = Trace(
 @dataclass
 class Asked:
     name: str
-    place: SimpleNamespace
+    environment: SimpleNamespace
     spark: mock.Mock = field(default_factory=mock.Mock)
 
 

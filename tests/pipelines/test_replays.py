@@ -5,7 +5,7 @@ import uuid
 
 from project import Project
 
-from headwater.pipelines.running.query_run import open_store
+from headwater.pipelines.running.environment import open_store
 from headwater.pipelines.running.rebuilding import rebuild, versions_of
 
 SCHEMA = "id bigint, country string, total decimal(10,2)"
@@ -43,7 +43,7 @@ def test_the_size_of_batches_does_not_matter(tmp_path, broker_address, spark):
 
 
 def contents(pipeline, write) -> list[dict]:
-    store = open_store(pipeline.place, pipeline.name, write)
+    store = open_store(pipeline.environment, pipeline.name, write)
     try:
         with store.read(1) as found:
             rows = [row for each in found.rows for row in each.to_pylist()]

@@ -93,7 +93,7 @@ def _at_end(monkeypatch):
     """Stores that have everything, without a query that filled them."""
 
     def position(pipeline, write):
-        return Position("test", 0, ends_of(pipeline.place.log, write.topics))
+        return Position("test", 0, ends_of(pipeline.environment.log, write.topics))
 
     monkeypatch.setattr(tracing, "_position", position)
 

@@ -20,8 +20,10 @@ from pretended_spark import (
 from headwater.errors import Fenced, PipelineError, StateLost, StoreUnreachable
 from headwater.pipelines.operators.runtime.naming import Built
 from headwater.pipelines.operators.state.state_files import begin
-from headwater.pipelines.running import batch_applier, query_run
-from headwater.pipelines.running.query_run import Place, WriteRun, choose
+from headwater.pipelines.running import batch_applier, environment, query_run
+from headwater.pipelines.running.environment import Environment
+from headwater.pipelines.running.query_run import QueryRun
+from headwater.pipelines.running.version_choice import choose
 from headwater.pipelines.settings import PipelineSettings
 from headwater.sinks.contract import Log
 
@@ -34,15 +36,15 @@ class Machine:
     def __init__(self, directory):
         self.log = []
         self.store = MemoryStore()
-        self.place = Place(Log("127.0.0.1:1"), {}, directory / "state")
+        self.environment = Environment(Log("127.0.0.1:1"), {}, directory / "state")
         self.frame = Frame(self.log)
         self.run = None
         self.errors = []
 
     def start(self):
         write = write_of(self.frame)
-        choice = choose(self.place, "p", write, self.store.versions())
-        run = WriteRun(self.place, SETTINGS, write, choice)
+        choice = choose(self.environment, "p", write, self.store.versions())
+        run = QueryRun(self.environment, SETTINGS, write, choice)
         self.run = run
         run.start()
 
@@ -78,7 +80,7 @@ class Machine:
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
     made = Machine(tmp_path)
-    monkeypatch.setattr(query_run, "store_of", lambda *_: made.store)
+    monkeypatch.setattr(environment, "store_of", lambda *_: made.store)
     quiet = SimpleNamespace(commit=lambda _: None, close=lambda: None)
     monkeypatch.setattr(query_run, "GroupOffsets", lambda *_, **__: quiet)
     monkeypatch.setattr(batch_applier, "_FIRST_PAUSE_S", 0.0)
@@ -89,7 +91,7 @@ def machine(tmp_path, monkeypatch):
 @pytest.mark.parametrize("seed", range(12))
 def test_whatever_happens_the_store_is_what_the_log_says(machine, tmp_path, seed):
     chance = random.Random(seed)
-    state, backup = machine.place.state_dir, tmp_path / "backup"
+    state, backup = machine.environment.state_dir, tmp_path / "backup"
     kept_store = None
 
     def trouble(place):
@@ -131,7 +133,7 @@ def test_a_version_that_never_began_is_taken_up_again(machine, tmp_path):
     machine.log += "aab"
     machine.work()
     machine.end()
-    copied(tmp_path / "nothing", machine.place.state_dir)
+    copied(tmp_path / "nothing", machine.environment.state_dir)
 
     def killed(place):
         raise Killed
@@ -151,7 +153,7 @@ def test_a_version_is_made_live_though_nothing_new_comes(machine, tmp_path):
     machine.log += "aab"
     machine.work()
     machine.end()
-    copied(tmp_path / "nothing", machine.place.state_dir)
+    copied(tmp_path / "nothing", machine.environment.state_dir)
 
     def trouble(place):
         if place == "promote":
@@ -182,7 +184,7 @@ def test_a_key_that_has_changed_is_told(machine):
     write = copy.copy(write_of(machine.frame))
     object.__setattr__(write, "key", ("key", "count"))
     with pytest.raises(PipelineError, match="the key of topic/counts has changed: it was key"):
-        choose(machine.place, "p", write, machine.store.versions())
+        choose(machine.environment, "p", write, machine.store.versions())
 
 
 def test_who_was_replaced_while_the_store_did_not_answer_does_not_come_back(machine):
@@ -244,7 +246,7 @@ def test_one_checkpoint_has_one_process(machine):
     machine.log += "a"
     machine.work()
     write = write_of(machine.frame)
-    other = WriteRun(machine.place, SETTINGS, write, machine.run.choice)
+    other = QueryRun(machine.environment, SETTINGS, write, machine.run.choice)
     with pytest.raises(PipelineError, match=r"run by another process: process \d+ holds"):
         other.start()
     assert machine.store.kept[1]["epoch"] == 1
@@ -264,19 +266,19 @@ class WithOperator(Machine):
             )
         )
         write = dataclasses.replace(write_of(self.frame), operators=(OPERATOR,))
-        choice = choose(self.place, "p", write, self.store.versions())
-        self.run = WriteRun(self.place, SETTINGS, write, choice)
+        choice = choose(self.environment, "p", write, self.store.versions())
+        self.run = QueryRun(self.environment, SETTINGS, write, choice)
         self.run.start()
 
     def state_of(self, version):
-        directory = self.place.state_dir / "p" / "topic.counts" / f"v{version}"
+        directory = self.environment.state_dir / "p" / "topic.counts" / f"v{version}"
         return directory / "checkpoint" / "operators" / OPERATOR.name
 
 
 @pytest.fixture
 def with_operator(machine, tmp_path, monkeypatch):
     made = WithOperator(tmp_path)
-    monkeypatch.setattr(query_run, "store_of", lambda *_: made.store)
+    monkeypatch.setattr(environment, "store_of", lambda *_: made.store)
     made.log += "aab"
     made.work()
     yield made
@@ -378,7 +380,7 @@ def test_state_that_is_lost_again_and_again_needs_a_person(with_operator):
     with_operator.work()  # of the new version, which is not as far as the old one
     assert sorted(with_operator.store.kept) == [1, 2]
     with_operator.frame.trouble = lambda place: None
-    with pytest.raises(StateLost, match="lost again while it was derived anew"):
+    with pytest.raises(StateLost, match="lost again while it was derived again"):
         with_operator.start()
     assert sorted(with_operator.store.kept) == [1, 2]
     assert with_operator.store.live == 1

@@ -25,7 +25,7 @@ from headwater.demo.load import CAPTURE
 from headwater.errors import HeadwaterError
 from headwater.inspect.kafka_cluster import Cluster
 from headwater.pipelines.running import status
-from headwater.pipelines.running.store_lookup import place_of
+from headwater.pipelines.running.store_lookup import state_dir_of
 from headwater.sinks.settings import SinkSettings, with_password
 
 LOOK_S: Final = 0.25
@@ -156,7 +156,7 @@ class Watch:
 
     def __init__(self, loaded: config.Config) -> None:
         self._loaded = loaded
-        self._state_dir = place_of(loaded)
+        self._state_dir = state_dir_of(loaded)
         self._cluster = Cluster(loaded.bootstrap())
         self._consumer: Any = self._cluster.consumer(
             {"group.id": "headwater-demo", "enable.auto.commit": False}

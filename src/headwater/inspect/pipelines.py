@@ -13,13 +13,13 @@ from headwater import config
 from headwater.errors import HeadwaterError, UsageError
 from headwater.inspect.captures import load
 from headwater.pipelines.running import status
-from headwater.pipelines.running.store_lookup import place_of, store_told
+from headwater.pipelines.running.store_lookup import find_store, state_dir_of
 from headwater.pipelines.settings import PipelineSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from headwater.pipelines.running.runner import Pipeline
+    from headwater.pipelines.running.loaded_pipeline import Pipeline
     from headwater.sinks.contract import Offsets, Position, Version
 
 RUNNING, STOPPED, NEW = "running", "stopped", "never ran"
@@ -158,7 +158,7 @@ def known_pipelines(loaded: config.Config, names: list[str]) -> list[Known]:
     from headwater.sinks.contract import Log
     from headwater.sinks.topic.transactional_positions import read_notes
 
-    place = place_of(loaded)
+    place = state_dir_of(loaded)
     log = Log(loaded.bootstrap(), loaded.client)
     notes = read_notes(log) if names else {}
     found = []
@@ -223,7 +223,7 @@ class AskedStore:
 
 def asked_store(loaded: config.Config, pipeline: str, told: dict[str, Any]) -> AskedStore:
     try:
-        store = store_told(loaded, pipeline, told)
+        store = find_store(loaded, pipeline, told)
         try:
             return AskedStore(store.versions())
         finally:
@@ -267,9 +267,9 @@ def started(args: argparse.Namespace, name: str) -> "tuple[config.Config, Pipeli
     """One pipeline with a Spark of its own, for a command that needs both."""
     loaded = load(args)
     (name,) = wanted(loaded, [name])
-    from headwater.pipelines.running.runner import pipelines_of
+    from headwater.pipelines.running.loaded_pipeline import load_pipelines
 
-    (pipeline,) = pipelines_of(loaded, lambda: spark_of(loaded, f"headwater {name}"), [name])
+    (pipeline,) = load_pipelines(loaded, lambda: spark_of(loaded, f"headwater {name}"), [name])
     return loaded, pipeline
 
 

@@ -58,7 +58,7 @@ class Checkpoint:
         sources = [parted(orjson.loads(line))[0] for line in lines[2:] if line != "-"]
         return _merged([offsets_from(each) for each in sources])
 
-    def stands_at(self, position: Position) -> bool:
+    def is_at(self, position: Position) -> bool:
         """Whether Spark would go on behind this position: with the next batch, or with the same
         one again, which the store knows.
         """

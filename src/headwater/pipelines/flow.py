@@ -33,7 +33,7 @@ from headwater.sinks.settings import SinkSettings
 POSITION: Final = "_position"
 AT: Final = "_at"
 WRITTEN: Final = "headwater.written"  # in the metadata of `_op`: "u" is any value, also a new one
-KEPT_OP: Final = "op"  # `_op` where all rows are added
+STORED_OP: Final = "op"  # `_op` where all rows are added
 TOPICS: Final = "topic"  # the sink that needs no section: a topic of the log itself
 _TABLE: Final = "a topic by flow.table, as it is now"
 _TABLE_MARK: Final = "headwater_table"  # in Spark's plans
@@ -222,8 +222,8 @@ class Flow:
         if keys and POSITION not in columns:
             self._check_order(frame, plan, table, keys)
         if not keys and OP in columns:
-            is_free = KEPT_OP not in columns
-            frame = frame.withColumnRenamed(OP, KEPT_OP) if is_free else frame.drop(OP)
+            is_free = STORED_OP not in columns
+            frame = frame.withColumnRenamed(OP, STORED_OP) if is_free else frame.drop(OP)
         topics, patterns = _topics(streams_of(plan))
         self.writes.append(
             Write(

@@ -1,4 +1,4 @@
-"""The former name of `headwater.sinks.tantivy.store`, for projects that import `search` from here."""
+"""The former name of `headwater.sinks.tantivy.store`, for projects that import `search`."""
 
 from headwater.sinks.tantivy.store import search
 

@@ -14,7 +14,7 @@ from headwater.client import broker_request, login
 from headwater.config import Config
 from headwater.errors import HeadwaterError, RequestRefused
 from headwater.pipelines.running import status
-from headwater.pipelines.running.store_lookup import place_of
+from headwater.pipelines.running.store_lookup import state_dir_of
 from headwater.supervisor.plan import BROKER, CAPTURE, CONSOLE, ChildPlan
 
 _TIMEOUT_S: Final = 3.0
@@ -32,7 +32,7 @@ def not_ready_because(
         return _http(announced["metrics_listen"])
     if plan.kind == CONSOLE:
         return _http(announced["listen"], is_tls=config.console.tls_cert is not None)
-    return _pipelines(place_of(config), plan.pipelines)
+    return _pipelines(state_dir_of(config), plan.pipelines)
 
 
 def address_of(plan: ChildPlan, config: Config, announced: Mapping[str, Any]) -> str | None:

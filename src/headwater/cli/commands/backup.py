@@ -7,7 +7,7 @@ from typing import Any
 from headwater import config
 from headwater.cli.parser import Command, Parser, common_options
 from headwater.errors import UsageError
-from headwater.pipelines.running.store_lookup import place_of
+from headwater.pipelines.running.store_lookup import state_dir_of
 from headwater.supervisor.plan import data_dir_of
 from headwater.terminal.output import note, plural, print_json, say, size, styled
 
@@ -52,7 +52,7 @@ def _places(args: argparse.Namespace) -> tuple[Path, Path]:
             detail=f"broker.bootstrap is {loaded.broker.bootstrap}",
             hint="back up that cluster by its own means",
         )
-    return data_dir_of(loaded), place_of(loaded)
+    return data_dir_of(loaded), state_dir_of(loaded)
 
 
 def _show(what: str, made: dict[str, Any], *, as_json: bool) -> None:

@@ -14,8 +14,8 @@ from headwater.terminal.output import count, note, plural, print_json, say, styl
 from headwater.terminal.progress import is_told
 
 if TYPE_CHECKING:
-    from headwater.pipelines.running.runner import Pipeline
-    from headwater.pipelines.verification.stores import Difference, Verdict
+    from headwater.pipelines.running.loaded_pipeline import Pipeline
+    from headwater.pipelines.verification.comparison import Difference, Verdict
 
 
 def _configure(parser: Parser) -> None:
@@ -42,12 +42,12 @@ def _verify(args: argparse.Namespace) -> int:
     connected(loaded)
     if is_told(args):
         note("starting Spark …")
-    from headwater.pipelines.running.runner import pipelines_of
+    from headwater.pipelines.running.loaded_pipeline import load_pipelines
     from headwater.pipelines.verification.captures import verify_captured
 
     pipelines = {
         each.name: each
-        for each in pipelines_of(
+        for each in load_pipelines(
             loaded,
             lambda: spark_of(loaded, "headwater verify"),
             list(dict.fromkeys(pipeline for pipeline, _, _ in writes)),

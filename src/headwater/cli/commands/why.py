@@ -13,7 +13,7 @@ from headwater.inspect.pipelines import started, wanted, writes_told
 from headwater.pipelines.lineage.keys import check_key
 from headwater.pipelines.running import status
 from headwater.pipelines.running.questions import ask
-from headwater.pipelines.running.store_lookup import place_of
+from headwater.pipelines.running.store_lookup import state_dir_of
 from headwater.terminal.output import count, note, print_json, say, styled, table
 from headwater.terminal.progress import is_told
 
@@ -49,7 +49,7 @@ def _of_running(args: argparse.Namespace, name: str, write: str) -> dict[str, An
     """
     loaded = load(args)
     wanted(loaded, [name])
-    place = place_of(loaded)
+    place = state_dir_of(loaded)
     writes = writes_told(status.read(place, name))
     if not writes:
         return None

@@ -12,7 +12,7 @@ from headwater.cli.commands.doctor import Finding
 from headwater.errors import HeadwaterError
 from headwater.pipelines.pipeline import load
 from headwater.pipelines.running import status
-from headwater.pipelines.running.store_lookup import place_of
+from headwater.pipelines.running.store_lookup import state_dir_of
 from headwater.pipelines.session import find_java
 from headwater.settings import ClientSettings
 from headwater.sinks.contract import Log, Target
@@ -48,7 +48,7 @@ def _targets(loaded: config.Config) -> dict[str, list[Target]]:
     """What the pipelines write, by sink, as far as their processes have told."""
     found: dict[str, list[Target]] = {}
     for name in loaded.pipelines:
-        for write, told in status.read(place_of(loaded), name).writes.items():
+        for write, told in status.read(state_dir_of(loaded), name).writes.items():
             if "sink" in told:
                 target = Target(f"{name}/{write}", told["table"], (*told["key"],), told["options"])
                 found.setdefault(told["sink"], []).append(target)

@@ -15,7 +15,7 @@ from headwater.errors import UsageError
 from headwater.inspect.captures import client_options, connected, load
 from headwater.inspect.pipelines import spark_of, wanted
 from headwater.pipelines.running import status
-from headwater.pipelines.running.store_lookup import place_of
+from headwater.pipelines.running.store_lookup import state_dir_of
 from headwater.terminal.output import note, plural, say, styled
 from headwater.terminal.stop_signals import stop_on_signals
 
@@ -42,10 +42,11 @@ def _run(args: argparse.Namespace) -> int:
     _log_to_stderr(loaded.broker.log_level, as_json=args.json)
     if args.verbose:
         logging.getLogger("headwater.pipelines").setLevel(logging.DEBUG)
-    from headwater.pipelines.running.runner import Runner, pipelines_of
+    from headwater.pipelines.running.loaded_pipeline import load_pipelines
+    from headwater.pipelines.running.runner import Runner
 
     began_s = time.monotonic()
-    pipelines = pipelines_of(loaded, lambda: _started(loaded, names, quiet=args.json), names)
+    pipelines = load_pipelines(loaded, lambda: _started(loaded, names, quiet=args.json), names)
     stop = stop_on_signals(STOP_S)  # not before: Spark takes SIGINT for itself when it starts
     runner = Runner(pipelines, stop)
     if args.json:
@@ -73,7 +74,7 @@ def _run(args: argparse.Namespace) -> int:
 def _started(loaded: config.Config, names: list[str], *, quiet: bool) -> "SparkSession":
     if not quiet:
         note(f"starting Spark ({loaded.spark.master}) …")
-    place = place_of(loaded)
+    place = state_dir_of(loaded)
     for name in names:
         if status.read(place, name).is_running:
             note(f"{name} is run by another process; this one takes over when that ends")

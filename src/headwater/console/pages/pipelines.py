@@ -17,7 +17,7 @@ from headwater.console.web.rendering import Question, ask, both, confirmed, show
 from headwater.errors import UsageError
 from headwater.inspect.pipelines import NEW, RUNNING, STOPPED, Known, KnownWrite
 from headwater.pipelines.running import status
-from headwater.pipelines.running.store_lookup import place_of
+from headwater.pipelines.running.store_lookup import state_dir_of
 
 PLACE: Final = Place("Pipelines", "/pipelines")
 
@@ -38,7 +38,7 @@ async def _pipeline(request: Request) -> Response:
     data = told(overview, known)
     plans = await overview.access.read(
         ("plans", known.name),
-        lambda: status.read_plans(place_of(overview.config), known.name),
+        lambda: status.read_plans(state_dir_of(overview.config), known.name),
         max_age_s=_PLANS_AGE_S,
     )
     for each in data["writes"]:

@@ -28,7 +28,7 @@ from headwater.inspect.pipelines import (
 )
 from headwater.inspect.pipelines import Known as KnownPipeline
 from headwater.pipelines.running import status
-from headwater.pipelines.running.store_lookup import place_of
+from headwater.pipelines.running.store_lookup import state_dir_of
 from headwater.settings import ClientSettings
 
 _PATIENCE_S: Final = 10.0
@@ -74,7 +74,7 @@ class Project:
             loaded.captures,
             {name: positions.decode(name, stored) for name in positions.captures_in(stored)},
         )
-        state_dir = place_of(loaded)
+        state_dir = state_dir_of(loaded)
         told = {name: status.read(state_dir, name) for name in loaded.pipelines}
         writes = {name: writes_told(each) for name, each in told.items()}
         ends = self._ends(

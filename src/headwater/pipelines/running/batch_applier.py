@@ -32,10 +32,10 @@ _CLOSING_S: Final = 10.0  # for a transaction that is under way
 
 
 class _BatchFailed(Exception):
-    """`Applying.error` has the cause."""
+    """`BatchApplier.error` has the cause."""
 
 
-class Applying:
+class BatchApplier:
     """Called by Spark with each batch of one query, one after another, in a thread of Spark's.
 
     `error` is what ended the query, if it came from here: Spark would show it as a text within a

@@ -26,7 +26,7 @@ from headwater.errors import HeadwaterError, PipelineError
 from headwater.pipelines.running import status
 
 if TYPE_CHECKING:
-    from headwater.pipelines.running.runner import Pipeline
+    from headwater.pipelines.running.loaded_pipeline import Pipeline
 
 _TAKEN_WITHIN_S = 5.0  # or the process is busy with another one, or knows no questions
 _ROUND_S: Final = 0.05
@@ -82,7 +82,7 @@ class Questions:
 
     def __init__(self, pipelines: Sequence["Pipeline"]) -> None:
         self._places = [
-            (each, each.place.state_dir / each.name / "questions") for each in pipelines
+            (each, each.environment.state_dir / each.name / "questions") for each in pipelines
         ]
         self._thread: threading.Thread | None = None
         self._taken: tuple[Pipeline, Path] | None = None  # by the thread

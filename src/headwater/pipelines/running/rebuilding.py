@@ -18,9 +18,11 @@ from headwater.pipelines.checkpoint import Checkpoint, RunsElsewhere
 from headwater.pipelines.flow import Write
 from headwater.pipelines.offsets import check_derivable, ends_of, has_reached
 from headwater.pipelines.reading import LiveReader
-from headwater.pipelines.running.query_run import Choice, WriteRun, open_store
-from headwater.pipelines.running.runner import Pipeline
+from headwater.pipelines.running.environment import open_store
+from headwater.pipelines.running.loaded_pipeline import Pipeline
+from headwater.pipelines.running.query_run import QueryRun
 from headwater.pipelines.running.schema_watch import SchemaWatch
+from headwater.pipelines.running.version_choice import VersionChoice
 from headwater.sinks.contract import Offsets, Store, Version
 
 _ROUND_S: Final = 0.1
@@ -28,7 +30,7 @@ _LEAVING_S: Final = 30.0  # for the process that feeds a version that is no long
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RebuildProgress:
     """Of one write, in records of the log."""
 
     write: str
@@ -45,7 +47,7 @@ class Progress:
         return self.elapsed_s / self.done * (self.total - self.done)
 
 
-Report: TypeAlias = Callable[[Progress], None]
+Report: TypeAlias = Callable[[RebuildProgress], None]
 
 
 def rebuild(
@@ -61,9 +63,9 @@ def rebuild(
     A version that an earlier rebuild has left without being promoted is removed, or gone on with
     if `resume`.
     """
-    reader = LiveReader(pipeline.spark, pipeline.place.log, pipeline.settings)
+    reader = LiveReader(pipeline.spark, pipeline.environment.log, pipeline.settings)
     writes = _writes(pipeline, reader, only)
-    check_derivable(pipeline.settings, pipeline.place.log, reader.topics)
+    check_derivable(pipeline.settings, pipeline.environment.log, reader.topics)
     chosen = {write.name: _next_version(pipeline, write, resume=resume) for write in writes}
     _run(pipeline, reader, writes, chosen, report, stop)
     return chosen
@@ -83,7 +85,7 @@ def promote(
     A version that is behind the live one is brought up to it first, so that readers are not taken
     back in time by more than what comes in within that moment.
     """
-    reader = LiveReader(pipeline.spark, pipeline.place.log, pipeline.settings)
+    reader = LiveReader(pipeline.spark, pipeline.environment.log, pipeline.settings)
     writes = _writes(pipeline, reader, only)
     versions = {write.name: versions_of(pipeline, write) for write in writes}
     if version is None:
@@ -104,7 +106,7 @@ def promote(
     if behind:
         _run(pipeline, reader, behind, chosen, report, stop)
     for write in writes:
-        store = open_store(pipeline.place, pipeline.name, write)
+        store = open_store(pipeline.environment, pipeline.name, write)
         try:
             store.promote(chosen[write.name])
         finally:
@@ -119,7 +121,7 @@ def drop(pipeline: Pipeline, write: Write, version: int) -> None:
     """Removes a version that is not live, and its checkpoint. Raises RunsElsewhere if it is fed
     just now; who runs the pipeline leaves one that is no longer live within seconds.
     """
-    store = open_store(pipeline.place, pipeline.name, write)
+    store = open_store(pipeline.environment, pipeline.name, write)
     try:
         live = _live(store.versions())
         if live is not None and live.number == version:
@@ -130,7 +132,7 @@ def drop(pipeline: Pipeline, write: Write, version: int) -> None:
 
 
 def _drop(pipeline: Pipeline, write: Write, store: Store, version: int) -> None:
-    checkpoint = Checkpoint(pipeline.place.state_dir, pipeline.name, write.name, version)
+    checkpoint = Checkpoint(pipeline.environment.state_dir, pipeline.name, write.name, version)
     _await_lock(checkpoint)
     try:
         store.drop(version)
@@ -152,7 +154,7 @@ def _await_lock(checkpoint: Checkpoint) -> None:
 
 
 def versions_of(pipeline: Pipeline, write: Write) -> list[Version]:
-    store = open_store(pipeline.place, pipeline.name, write)
+    store = open_store(pipeline.environment, pipeline.name, write)
     try:
         return store.versions()
     finally:
@@ -173,7 +175,7 @@ def _writes(pipeline: Pipeline, reader: LiveReader, only: str | None) -> list[Wr
 
 
 def _next_version(pipeline: Pipeline, write: Write, *, resume: bool) -> int:
-    store = open_store(pipeline.place, pipeline.name, write)
+    store = open_store(pipeline.environment, pipeline.name, write)
     try:
         versions = store.versions()
         unfinished = _newer(versions)
@@ -223,13 +225,21 @@ def _run(
     stop: threading.Event | None,
 ) -> None:
     """Each write's version up to where the log ends now."""
-    watch = SchemaWatch(reader, pipeline.place.log)
+    watch = SchemaWatch(reader, pipeline.environment.log)
     runs = [
-        WriteRun(pipeline.place, pipeline.settings, write, Choice(chosen[write.name]), before=watch)
+        QueryRun(
+            pipeline.environment,
+            pipeline.settings,
+            write,
+            VersionChoice(chosen[write.name]),
+            before=watch,
+        )
         for write in writes
     ]
     started_s = time.monotonic()
-    totals = {write.name: _count(ends_of(pipeline.place.log, write.topics)) for write in writes}
+    totals = {
+        write.name: _count(ends_of(pipeline.environment.log, write.topics)) for write in writes
+    }
     try:
         for run in runs:
             run.start(until_now=True)
@@ -239,7 +249,7 @@ def _run(
                 total = totals[run.write.name]
                 done = min(_count(run.position.offsets), total) if run.position else 0
                 elapsed_s = time.monotonic() - started_s
-                report(Progress(run.write.name, run.choice.version, done, total, elapsed_s))
+                report(RebuildProgress(run.write.name, run.choice.version, done, total, elapsed_s))
             if not active:
                 break
             if stop is not None and stop.wait(_ROUND_S):

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from headwater.sinks.contract import Store
 
 
-def store_told(loaded: config.Config, pipeline: str, told: dict[str, Any]) -> "Store":
+def find_store(loaded: config.Config, pipeline: str, told: dict[str, Any]) -> "Store":
     """The store of a write that a process has told of."""
     from headwater.sinks.contract import Log, Target
     from headwater.sinks.settings import SinkSettings
@@ -22,7 +22,7 @@ def store_told(loaded: config.Config, pipeline: str, told: dict[str, Any]) -> "S
     return store_of(settings, target, Log(loaded.bootstrap(), loaded.client))
 
 
-def place_of(loaded: config.Config) -> Path:
+def state_dir_of(loaded: config.Config) -> Path:
     """Where checkpoints and states are. Raises ConfigError."""
     base = loaded.path.parent if loaded.path else Path.cwd()
     if "://" in (loaded.spark.state_dir or ""):

@@ -15,7 +15,7 @@ from headwater import config
 from headwater.errors import HeadwaterError, NotReady, PipelineError, UsageError
 from headwater.pipelines.offsets import ends_of, has_reached, lag_records
 from headwater.pipelines.running import status
-from headwater.pipelines.running.store_lookup import place_of, store_told
+from headwater.pipelines.running.store_lookup import find_store, state_dir_of
 from headwater.sinks.contract import Log, Offsets, Position, Store
 
 if TYPE_CHECKING:
@@ -90,10 +90,10 @@ def _writes(
         raise UsageError(
             f"there is no pipeline {pipeline}", hint=f"did you mean {meant}?" if meant else ""
         )
-    told = status.read(place_of(loaded), pipeline)
+    told = status.read(state_dir_of(loaded), pipeline)
     while _is_starting(told) and time.monotonic() < ends_s:
         time.sleep(_POLL_S)
-        told = status.read(place_of(loaded), pipeline)
+        told = status.read(state_dir_of(loaded), pipeline)
     writes = {
         write: dict(each)
         for write, each in told.writes.items()
@@ -178,7 +178,7 @@ def _await_store(
     wanted: Offsets,
     ends_s: float,
 ) -> Position:
-    store = store_told(loaded, pipeline, told)
+    store = find_store(loaded, pipeline, told)
     try:
         while True:
             position = _live(store)

@@ -33,10 +33,11 @@ from headwater.pipelines.decoding.captured import captured_schema
 from headwater.pipelines.flow import POSITION, Write
 from headwater.pipelines.offsets import ends_of
 from headwater.pipelines.reading import BoundedReader, as_table
-from headwater.pipelines.running.store_lookup import place_of
+from headwater.pipelines.running.store_lookup import state_dir_of
 from headwater.pipelines.running.waiting import await_capture
 from headwater.pipelines.settings import PipelineSettings
-from headwater.pipelines.verification.stores import Verdict, compare, seen_by_tasks, stored_frame
+from headwater.pipelines.verification.comparison import Verdict, compare
+from headwater.pipelines.verification.stores import seen_by_tasks, stored_frame
 from headwater.sinks.contract import OP, TRUNCATE, Log, Offsets, Position
 
 _AGAIN_S: Final = 0.05
@@ -56,7 +57,7 @@ def verify_captured(
         table = _table(source, settings.name, topic)
         shaper = Shaper(settings, source.connector, source.database)
         before = ends_of(log, [topic])
-        with seen_by_tasks(spark, place_of(loaded)) as directory:
+        with seen_by_tasks(spark, state_dir_of(loaded)) as directory:
             path = directory / "stored.parquet"
             chunks = _chunks(source, table, settings.chunk_rows, _last(log, settings.name))
             last = _save(chunks, shaper, fields, path)

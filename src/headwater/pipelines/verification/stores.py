@@ -10,69 +10,32 @@ pipeline may go on meanwhile: nothing is locked, and the offsets are the store's
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (as all of PySpark's users write it)
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import DataType, DoubleType, FloatType, MapType, StructType
 
 from headwater.errors import NotReady, PipelineError
-from headwater.pipelines.flow import AT, KEPT_OP, POSITION, Write
+from headwater.pipelines.flow import POSITION, STORED_OP, Write
 from headwater.pipelines.offsets import check_derivable
 from headwater.pipelines.operators.windows.results import EARLY, MARK
 from headwater.pipelines.reading import BoundedReader, as_table
-from headwater.pipelines.running.query_run import open_store
-from headwater.pipelines.running.runner import Pipeline, write_named
+from headwater.pipelines.running.environment import open_store
+from headwater.pipelines.running.loaded_pipeline import Pipeline, write_named
+from headwater.pipelines.verification.comparison import Verdict, compare
 from headwater.sinks.contract import AT_LEAST_ONCE, DELETE, OP, Offsets, Position, Store
-
-BUCKETS: Final = 1024
-SHOWN: Final = 20
-_TOLERANCE: Final = 1e-9  # floating point sums depend on their order; batches have another one
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """One row that is not as it should be. None: the row is not there."""
-
-    key: dict[str, Any]
-    stored: dict[str, Any] | None
-    derived: dict[str, Any] | None
-
-    @property
-    def columns(self) -> list[str]:
-        """Those that differ, if both rows are there."""
-        if self.stored is None or self.derived is None:
-            return []
-        return [name for name, value in self.stored.items() if value != self.derived[name]]
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    write: str
-    version: int
-    position: Position
-    rows: int
-    buckets_differing: int
-    count: int  # of the rows that differ
-    differences: list[Difference] = field(default_factory=list)  # the first SHOWN
-    not_derived: tuple[str, ...] = ()  # columns that the store has from an earlier time
-
-    @property
-    def is_equal(self) -> bool:
-        return self.count == 0
 
 
 def verify(pipeline: Pipeline, name: str, *, version: int | None = None) -> Verdict:
     """Compares one write's store (the live version) with the log at the store's own position."""
     write = write_named(pipeline.flow(), name)
-    store = open_store(pipeline.place, pipeline.name, write)
+    store = open_store(pipeline.environment, pipeline.name, write)
     try:
-        with seen_by_tasks(pipeline.spark, pipeline.place.state_dir) as directory:
+        with seen_by_tasks(pipeline.spark, pipeline.environment.state_dir) as directory:
             chosen, fields, position = _saved(store, write, version, directory)
             stored = stored_frame(pipeline.spark, directory / "stored.parquet", fields)
             derived = derive(pipeline, write, position.offsets)
@@ -90,7 +53,7 @@ def verify(pipeline: Pipeline, name: str, *, version: int | None = None) -> Verd
 
 def is_readable(pipeline: Pipeline, name: str) -> bool:
     """Not so a webhook or a mail."""
-    store = open_store(pipeline.place, pipeline.name, write_named(pipeline.flow(), name))
+    store = open_store(pipeline.environment, pipeline.name, write_named(pipeline.flow(), name))
     try:
         return store.guarantee != AT_LEAST_ONCE
     finally:
@@ -99,8 +62,8 @@ def is_readable(pipeline: Pipeline, name: str) -> bool:
 
 def derive(pipeline: Pipeline, write: Write, offsets: Offsets) -> DataFrame:
     """What the pipeline derives from the log up to `offsets`: the rows that a store should have."""
-    check_derivable(pipeline.settings, pipeline.place.log, offsets)
-    reader = BoundedReader(pipeline.spark, pipeline.place.log, pipeline.settings, offsets)
+    check_derivable(pipeline.settings, pipeline.environment.log, offsets)
+    reader = BoundedReader(pipeline.spark, pipeline.environment.log, pipeline.settings, offsets)
     flow = pipeline.flow(reader)
     if flow.unrepeatable:
         raise PipelineError(
@@ -151,7 +114,7 @@ def _once_each(pipeline: str, write: Write, frame: DataFrame) -> DataFrame:
 
 def is_net(write: Write, columns: Sequence[str]) -> bool:
     """Whether rows were added that retract others: results of windows, without a key."""
-    return not write.key and bool(write.operators) and {KEPT_OP, MARK} <= set(columns)
+    return not write.key and bool(write.operators) and {STORED_OP, MARK} <= set(columns)
 
 
 def net_of(write: Write, frame: DataFrame) -> DataFrame:
@@ -164,10 +127,10 @@ def net_of(write: Write, frame: DataFrame) -> DataFrame:
             detail="how often a window is told before it is final depends on the batches",
             hint="with a key, a window's last result takes the place of those before",
         )
-    names = [name for name in frame.columns if name not in (KEPT_OP, MARK)]
-    sign = F.when(F.col(KEPT_OP) == DELETE, -1).otherwise(1)
+    names = [name for name in frame.columns if name not in (STORED_OP, MARK)]
+    sign = F.when(F.col(STORED_OP) == DELETE, -1).otherwise(1)
     left = frame.groupBy(*names).agg(F.sum(sign).alias("__net")).where("__net != 0")
-    op = F.when(F.col("__net") < 0, DELETE).otherwise("c").alias(KEPT_OP)
+    op = F.when(F.col("__net") < 0, DELETE).otherwise("c").alias(STORED_OP)
     times = F.explode(F.sequence(F.lit(1), F.abs("__net").cast("int"))).alias("__each")
     return left.select(*names, op, times).drop("__each")
 
@@ -214,147 +177,3 @@ def _as_stored(derived: DataFrame, fields: pa.Schema) -> DataFrame:
     return derived.select(
         *[F.col(each.name).cast(each.dataType).alias(each.name) for each in kinds]
     )
-
-
-def compare(
-    write: Write,
-    version: int,
-    position: Position,
-    stored: DataFrame,
-    derived: DataFrame,
-    *,
-    also: DataFrame | None = None,
-) -> Verdict:
-    """`also` are changes that may or may not be in the store: a row that is as one of them left it
-    is right, too.
-    """
-    names = [name for name in stored.columns if name not in (OP, AT, POSITION)]
-    key = write.key or tuple(names)
-    sums = [_checksums(each, key, names) for each in (stored, derived)]
-    pairs = sums[0].join(sums[1], "bucket", "full_outer")
-    both = pairs.select(
-        "bucket",
-        *[
-            F.coalesce(sums[side][name], F.lit(0)).alias(f"{name}_{side}")
-            for side in (0, 1)
-            for name in ("rows", "checksum")
-        ],
-    ).collect()
-    rows = sum(row["rows_0"] for row in both)
-    differing = [
-        row["bucket"]
-        for row in both
-        if (row["rows_0"], row["checksum_0"]) != (row["rows_1"], row["checksum_1"])
-    ]
-    if not differing:
-        return Verdict(write.name, version, position, rows, 0, 0)
-    found = _different(stored, derived, key, names, differing, counted=not write.key)
-    if also is not None:
-        found = _unless_changed(found, also, key, names)
-    found = found.persist()
-    try:
-        count = found.count()
-        shown = [_difference(row.asDict(recursive=True), key, names) for row in found.take(SHOWN)]
-    finally:
-        found.unpersist()
-    return Verdict(write.name, version, position, rows, len(differing), count, shown)
-
-
-def _checksums(frame: DataFrame, key: Sequence[str], names: Sequence[str]) -> DataFrame:
-    kinds = {each.name: each.dataType for each in frame.schema}
-    # A null leaves Spark's hash as it was: who is null must be hashed too.
-    hashed = F.xxhash64(
-        *[_hashable(F.col(name), kinds[name]) for name in names],
-        *[F.col(name).isNull() for name in names],
-    )
-    bucket = _bucket(key, kinds)
-    return (
-        frame.select(bucket.alias("bucket"), hashed.alias("hash"))
-        .groupBy("bucket")
-        .agg(
-            F.count("*").alias("rows"),
-            F.sum(F.col("hash").cast("decimal(38,0)")).alias("checksum"),
-        )
-    )
-
-
-def _bucket(key: Sequence[str], kinds: dict[str, DataType]) -> Column:
-    return F.pmod(
-        F.xxhash64(*[_hashable(F.col(name), kinds[name]) for name in key]), F.lit(BUCKETS)
-    )
-
-
-def _hashable(column: Column, kind: DataType) -> Column:
-    """A map has no order, and so no hash of Spark's."""
-    if isinstance(kind, MapType):
-        return F.array_sort(F.map_entries(column))
-    if isinstance(kind, StructType) and any(isinstance(f.dataType, MapType) for f in kind):
-        return F.to_json(column)
-    return column
-
-
-def _different(
-    stored: DataFrame,
-    derived: DataFrame,
-    key: Sequence[str],
-    names: Sequence[str],
-    buckets: list[int],
-    *,
-    counted: bool,
-) -> DataFrame:
-    """Rows of these buckets that only one side has, or that are not the same."""
-    kinds = {each.name: each.dataType for each in stored.schema}
-    sides = []
-    for frame in (stored, derived):
-        of_buckets = frame.where(_bucket(key, kinds).isin(buckets))
-        if counted:  # rows without a key are told apart by their number only
-            keys = [_hashable(F.col(name), kinds[name]).alias(name) for name in names]
-            of_buckets = of_buckets.select(*keys).groupBy(*names).agg(F.count("*").alias("count"))
-        sides.append(of_buckets)
-    columns = [*names, "count"] if counted else list(names)
-    left = sides[0].select(F.struct(*columns).alias("stored"))
-    right = sides[1].select(F.struct(*columns).alias("derived"))
-    same_key = F.lit(True)
-    for name in key:
-        same_key &= F.col("stored")[name].eqNullSafe(F.col("derived")[name])
-    joined = left.join(right, same_key, "full_outer")
-    same = F.col("stored").isNotNull() & F.col("derived").isNotNull()
-    for name in columns:
-        same &= _same(F.col("stored")[name], F.col("derived")[name], kinds.get(name))
-    return joined.where(~same)
-
-
-def _unless_changed(
-    found: DataFrame, also: DataFrame, key: Sequence[str], names: Sequence[str]
-) -> DataFrame:
-    kinds = {each.name: each.dataType for each in also.schema}
-    row = F.struct(*names)
-    changes = also.select(
-        F.when(F.col(OP) != DELETE, row).alias("changed"),
-        F.struct(*key).alias("changed_key"),
-    )
-    is_of_row = F.lit(True)
-    is_so = F.col("stored").isNotNull() & F.col("changed").isNotNull()
-    for name in key:
-        of_row = F.coalesce(F.col("stored")[name], F.col("derived")[name])
-        is_of_row &= of_row.eqNullSafe(F.col("changed_key")[name])
-    for name in names:
-        is_so &= _same(F.col("stored")[name], F.col("changed")[name], kinds.get(name))
-    is_so |= F.col("stored").isNull() & F.col("changed").isNull()
-    return found.join(changes, is_of_row & is_so, "left_anti")
-
-
-def _same(left: Column, right: Column, kind: DataType | None) -> Column:
-    if isinstance(kind, MapType):
-        left, right = F.array_sort(F.map_entries(left)), F.array_sort(F.map_entries(right))
-    same = left.eqNullSafe(right)
-    if isinstance(kind, DoubleType | FloatType):
-        near = F.abs(left - right) <= _TOLERANCE * F.greatest(F.abs(left), F.abs(right))
-        same |= F.coalesce(near, F.lit(False))
-    return same
-
-
-def _difference(row: dict[str, Any], key: Sequence[str], names: Sequence[str]) -> Difference:
-    stored, derived = row["stored"], row["derived"]
-    either = stored if stored is not None else derived
-    return Difference({name: either[name] for name in key}, stored, derived)

@@ -1,0 +1,36 @@
+"""What all writes of a process share: the log, the configured sinks, the state directory."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from headwater.config import Config
+from headwater.pipelines.flow import TOPICS, Write
+from headwater.pipelines.running.store_lookup import state_dir_of
+from headwater.sinks.contract import Log, Store, Target
+from headwater.sinks.settings import SinkSettings
+from headwater.sinks.stores import store_of
+
+
+@dataclass(frozen=True)
+class Environment:
+    log: Log
+    sinks: dict[str, SinkSettings]
+    state_dir: Path  # of checkpoints and status files
+
+
+def environment_of(config: Config) -> Environment:
+    """Raises ConfigError."""
+    log = Log(config.bootstrap(), config.client)
+    return Environment(log, dict(config.sinks), state_dir_of(config))
+
+
+def open_store(environment: Environment, pipeline: str, write: Write) -> Store:
+    settings = environment.sinks.get(write.to)
+    if settings is None:
+        assert write.to == TOPICS, "checked by flow.write"
+        settings = SinkSettings(TOPICS, kind="topic")
+    return store_of(settings, target_of(pipeline, write), environment.log)
+
+
+def target_of(pipeline: str, write: Write) -> Target:
+    return Target(f"{pipeline}/{write.name}", write.table, write.key, write.options)
