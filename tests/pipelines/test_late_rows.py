@@ -45,7 +45,7 @@ from headwater.pipelines.publishing.late_rows import LateRows, late_counts
 from headwater.settings import ClientSettings
 from headwater.sinks.contract import Log
 from headwater.sinks.topic import transactional_positions
-from headwater.sinks.topic.transactional_positions import read_notes
+from headwater.sinks.topic.transactional_positions import read_positions
 from headwater.testing import InProcessBroker
 
 BUCKETS = 2
@@ -147,8 +147,8 @@ def test_a_late_row_is_told_whole(broker, log, directory):
     }
     assert [about(each)["cause"] for each in found[:2]] == ["without_time", "future"]
     assert [each.partition() for each in found] == [0, 0, 1]
-    assert late_counts(read_notes(log), "whole") == {"tumbling-1": 3}
-    assert late_counts(read_notes(log), "who") == {}
+    assert late_counts(read_positions(log), "whole") == {"tumbling-1": 3}
+    assert late_counts(read_positions(log), "who") == {}
 
 
 def test_a_batch_that_runs_again_tells_nothing_again(broker, log, directory):
@@ -293,4 +293,4 @@ def test_a_row_that_is_late_on_both_sides_of_a_join_is_told_by_each(broker, log,
         ("left", {"id": 1}),
         ("right", {"of": 1}),
     ]
-    assert late_counts(read_notes(log), "both") == {"join-1": 2}
+    assert late_counts(read_positions(log), "both") == {"join-1": 2}

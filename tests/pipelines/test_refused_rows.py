@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, TopicPartition
 from headwater.errors import RowRefused
 from headwater.pipelines.publishing.refused_rows import RefusedRows, refused_count
 from headwater.sinks.contract import Batch, Log
-from headwater.sinks.topic.transactional_positions import read_notes
+from headwater.sinks.topic.transactional_positions import read_positions
 
 NOTHING = pa.table({"id": pa.array([], pa.int64())})
 
@@ -66,7 +66,7 @@ def test_each_is_written_once(broker_address, name, refused_of):
     second.of_batch(batch(2))(rows(4))
     second.of_batch(batch(1))(rows(1))
     assert letters(broker_address, name) == [f'{{"id":{n}}}' for n in (1, 2, 3, 4)]
-    assert refused_count(read_notes(Log(broker_address)), f"{name}/cache/t", 1) == 4
+    assert refused_count(read_positions(Log(broker_address)), f"{name}/cache/t", 1) == 4
 
 
 def test_a_rebuild_does_not_stop_the_version_in_use(broker_address, name, refused_of):
@@ -77,5 +77,5 @@ def test_a_rebuild_does_not_stop_the_version_in_use(broker_address, name, refuse
     live.of_batch(batch(7))(rows(1))
     rebuilt.of_batch(batch(1, "other"))(rows(2))
     assert len(letters(broker_address, name)) == 4
-    notes = read_notes(Log(broker_address))
+    notes = read_positions(Log(broker_address))
     assert [refused_count(notes, f"{name}/cache/t", version) for version in (1, 2, 3)] == [2, 2, 0]

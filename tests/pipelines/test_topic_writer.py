@@ -15,7 +15,7 @@ from topic_places import read_messages, read_records
 
 from headwater.errors import Fenced
 from headwater.sinks.contract import Log
-from headwater.sinks.topic.transactional_positions import NotedTransactions, read_notes
+from headwater.sinks.topic.transactional_positions import TransactionalPositions, read_positions
 
 CHILD = Path(__file__).parent / "topic_stream.py"
 
@@ -99,7 +99,7 @@ def test_a_micro_batch_that_is_run_again_is_there_once(spark, broker_address, tm
     stream.put(3)
     query = stream.run()
     key = f"/query/{query}/{topic}".encode()
-    assert orjson.loads(read_notes(Log(broker_address))[key])["batch"] == 2
+    assert orjson.loads(read_positions(Log(broker_address))[key])["batch"] == 2
     (stream.checkpoint / "commits" / "2").unlink()  # as if Spark had crashed behind the commit
     stream.put(4)
     assert stream.run() == query
@@ -120,7 +120,7 @@ def test_a_new_query_fences_the_old_one(spark, broker_address, tmp_path) -> None
     stream.put(1)
     query = stream.run()
     name = (f"headwater-query-{query}-{topic}", f"/query/{query}/{topic}".encode())
-    zombie = NotedTransactions(Log(broker_address), *name)
+    zombie = TransactionalPositions(Log(broker_address), *name)
     stream.put(2)
     stream.put(3)
     with pytest.raises(PySparkException, match="another process writes"):

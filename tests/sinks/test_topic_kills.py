@@ -22,7 +22,7 @@ from topic_places import REAL_KAFKA, read_messages
 from headwater.client.transactions import TransactionalProducer
 from headwater.errors import BrokerUnreachable, StoreUnreachable
 from headwater.sinks.contract import Log
-from headwater.sinks.topic.transactional_positions import read_notes
+from headwater.sinks.topic.transactional_positions import read_positions
 
 
 @pytest.fixture(params=["headwater", REAL_KAFKA])
@@ -61,7 +61,7 @@ def test_sparks_writer_that_is_killed_again_and_again(address, kills, tmp_path) 
     batches = int(checkpoint.read_text()) + 2
     commit_batches(address, topic, str(checkpoint), 30, Mock(), batches)
     assert ids_in(address, topic) == all_ids(batches)
-    note = read_notes(Log(address))[f"/query/q-1/{topic}".encode()]
+    note = read_positions(Log(address))[f"/query/q-1/{topic}".encode()]
     assert orjson.loads(note)["batch"] == batches - 1
     assert batches > kills / 2
 

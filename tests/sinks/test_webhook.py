@@ -27,7 +27,7 @@ from headwater.sinks.contract import AT_LEAST_ONCE, Log, Target
 from headwater.sinks.notifications import delivery
 from headwater.sinks.settings import SinkSettings
 from headwater.sinks.stores import store_of
-from headwater.sinks.topic.transactional_positions import read_notes
+from headwater.sinks.topic.transactional_positions import read_positions
 
 ID = pa.schema([("id", pa.int64()), ("v", pa.string())])
 KILLS = 10
@@ -144,7 +144,7 @@ def test_refused_rows_of_a_batch_that_goes_on_behind_a_crash(receiver, store_wit
                 with pytest.raises(StoreRefused, match="404"):
                     writer.apply(rows, refused.of_batch(rows))
     assert ids(receiver) == [1, 2, 3, 3, 4, 5]
-    assert refused_count(read_notes(log), f"{pipeline}/hooks", 1) == 2
+    assert refused_count(read_positions(log), f"{pipeline}/hooks", 1) == 2
 
 
 def test_rows_that_are_sent_together(receiver, store_with):

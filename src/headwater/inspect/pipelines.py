@@ -156,11 +156,11 @@ class Known:
 def known_pipelines(loaded: config.Config, names: list[str]) -> list[Known]:
     from headwater.pipelines.offsets import ends_of
     from headwater.sinks.contract import Log
-    from headwater.sinks.topic.transactional_positions import read_notes
+    from headwater.sinks.topic.transactional_positions import read_positions
 
     place = state_dir_of(loaded)
     log = Log(loaded.bootstrap(), loaded.client)
-    notes = read_notes(log) if names else {}
+    notes = read_positions(log) if names else {}
     found = []
     for name in names:
         told = status.read(place, name)

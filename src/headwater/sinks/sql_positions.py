@@ -17,7 +17,7 @@ POSITIONS: Final = "__headwater_positions"
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredVersion:
     """A row of it."""
 
     version: int
@@ -29,7 +29,7 @@ class Stored:
     @classmethod
     def from_row(
         cls, version: int, is_live: int, epoch: int, position: str | None, fields: str
-    ) -> "Stored":
+    ) -> "StoredVersion":
         return cls(
             version,
             bool(is_live),
@@ -122,7 +122,7 @@ def not_ours(table: str, target: Target) -> StoreRefused:
     )
 
 
-def gone(table: str) -> StoreRefused:
+def table_missing(table: str) -> StoreRefused:
     return StoreRefused(
         f"table {table} is gone, but its position is still there",
         hint="rebuild into a new version; the old one can then be dropped",

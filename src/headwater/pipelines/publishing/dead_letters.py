@@ -16,14 +16,14 @@ from typing import Final
 from headwater.client.sending import TopicPartition
 from headwater.pipelines.decoding.contract import Rejected
 from headwater.pipelines.publishing.idempotent_publisher import (
-    PublishedOnce,
+    IdempotentPublisher,
     Record,
     Stream,
     count_in,
 )
 from headwater.settings import ClientSettings
 from headwater.sinks.contract import Log
-from headwater.sinks.topic.transactional_positions import read_notes
+from headwater.sinks.topic.transactional_positions import read_positions
 
 SUFFIX: Final = ".dlq"
 PREFIX: Final = "headwater.dlq."
@@ -34,7 +34,7 @@ class DeadLetters:
 
     def __init__(self, bootstrap: str, login: ClientSettings, name: str) -> None:
         self._name = name
-        self._published = PublishedOnce(Log(bootstrap, login))
+        self._published = IdempotentPublisher(Log(bootstrap, login))
 
     def close(self) -> None:
         self._published.close()
@@ -76,7 +76,7 @@ class DeadLetters:
 
 def counts(bootstrap: str, login: ClientSettings, name: str) -> dict[TopicPartition, int]:
     """How many dead letters the pipeline has written, by topic and partition."""
-    return counts_in(read_notes(Log(bootstrap, login)), name)
+    return counts_in(read_positions(Log(bootstrap, login)), name)
 
 
 def counts_in(notes: Mapping[bytes, bytes], name: str) -> dict[TopicPartition, int]:

@@ -27,7 +27,7 @@ from headwater.client.topics import NewTopic, ensure_topics, topic_configs
 from headwater.errors import Fenced, PipelineError
 from headwater.pipelines.offset_runs import OffsetRuns
 from headwater.sinks.contract import Log
-from headwater.sinks.topic.transactional_positions import NotedTransactions, as_sink_errors
+from headwater.sinks.topic.transactional_positions import TransactionalPositions, as_sink_errors
 
 _CONFIGS: Final = {"retention.ms": "-1"}  # they wait for a person
 _HEADERS_BYTES: Final = 64 << 10  # room for what is added to a record
@@ -57,7 +57,7 @@ class Record(NamedTuple):
     timestamp_ms: int
 
 
-class PublishedOnce:
+class IdempotentPublisher:
     """Safe in threads."""
 
     def __init__(self, log: Log) -> None:
@@ -112,16 +112,16 @@ class PublishedOnce:
 
 class _Writer:
     def __init__(self, log: Log, stream: Stream) -> None:
-        self._noted = NotedTransactions(log, stream.transactional_id, stream.key)
+        self._positions = TransactionalPositions(log, stream.transactional_id, stream.key)
         try:
             self._place = stream.to, stream.partition % _ensured(log, stream)
-            self._count, self._runs = _read(self._noted.note, stream.key)
+            self._count, self._runs = _read(self._positions.position, stream.key)
         except BaseException:
-            self._noted.close()
+            self._positions.close()
             raise
 
     def close(self) -> None:
-        self._noted.close()
+        self._positions.close()
 
     def write(self, records: list[Record]) -> int:
         is_written = self._runs.has([each.offset for each in records])
@@ -137,7 +137,7 @@ class _Writer:
         runs = self._runs.with_offsets([each.offset for each in new])
         count = self._count + len(new)
         note = orjson.dumps({"count": count, "offsets": runs.to_text()})
-        self._noted.commit({self._place: builders}, lambda _: note)
+        self._positions.commit({self._place: builders}, lambda _: note)
         self._count, self._runs = count, runs
         return len(new)
 

@@ -37,7 +37,7 @@ from headwater.pipelines.operators.time.lateness import (
     TOPIC,
 )
 from headwater.pipelines.publishing.idempotent_publisher import (
-    PublishedOnce,
+    IdempotentPublisher,
     Record,
     Stream,
     count_in,
@@ -58,7 +58,7 @@ class LateRows:
         self._pipeline = pipeline
         self._operators = operators
         self._directory = directory
-        self._published = PublishedOnce(log)
+        self._published = IdempotentPublisher(log)
 
     def close(self) -> None:
         self._published.close()
@@ -144,6 +144,6 @@ def _as_json(rows: pa.Table, names: list[str]) -> list[bytes]:
 
 
 def _tellable(column: pa.Array) -> pa.Array:
-    if json_text.can_tell(column.type):
+    if json_text.is_supported(column.type):
         return column
     return pa.array([None if each is None else str(each) for each in column.to_pylist()])

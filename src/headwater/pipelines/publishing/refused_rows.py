@@ -22,7 +22,7 @@ from headwater.client.topics import NewTopic, ensure_topics
 from headwater.errors import RowRefused
 from headwater.pipelines.publishing.dead_letters import PREFIX, SUFFIX
 from headwater.sinks.contract import Batch, Log, Refuse
-from headwater.sinks.topic.transactional_positions import NotedTransactions, as_sink_errors
+from headwater.sinks.topic.transactional_positions import TransactionalPositions, as_sink_errors
 
 _CONFIG: Final = {"retention.ms": "-1"}  # they wait for a person
 
@@ -37,16 +37,16 @@ class RefusedRows:
         self._log = log
         self._owner = owner
         self._version = version
-        self._noted: NotedTransactions | None = None
+        self._positions: TransactionalPositions | None = None
 
     def of_batch(self, batch: Batch) -> Refuse:
         """What the store is given to tell of the rows that it refuses, in one attempt."""
         return partial(self._write, batch, itertools.count(1))
 
     def close(self) -> None:
-        if self._noted is not None:
-            self._noted.close()
-            self._noted = None
+        if self._positions is not None:
+            self._positions.close()
+            self._positions = None
 
     def _write(self, batch: Batch, calls: Iterator[int], refused: Sequence[RowRefused]) -> None:
         """Raises StoreUnreachable: the batch is not committed without its dead letters."""
@@ -60,8 +60,8 @@ class RefusedRows:
             raise
 
     def _write_once(self, batch: Batch, call: int, refused: Sequence[RowRefused]) -> None:
-        noted = self._opened()
-        last: dict[str, Any] = orjson.loads(noted.note) if noted.note else {}
+        positions = self._opened()
+        last: dict[str, Any] = orjson.loads(positions.position) if positions.position else {}
         is_same = last.get("query") == batch.query
         if is_same and (last["batch"], last["calls"]) >= (batch.id, call):
             return
@@ -76,23 +76,23 @@ class RefusedRows:
         note = orjson.dumps(
             {"query": batch.query, "batch": batch.id, "calls": call, "count": count}
         )
-        noted.commit({(self.topic, 0): builders}, lambda _: note)
+        positions.commit({(self.topic, 0): builders}, lambda _: note)
 
     def _headers(self, refused: RowRefused) -> list[tuple[str, bytes | None]]:
         about = {"cause": str(refused), "column": refused.column, "store": self._owner}
         return [(PREFIX + name, value.encode()) for name, value in about.items()]
 
-    def _opened(self) -> NotedTransactions:
-        if self._noted is None:
+    def _opened(self) -> TransactionalPositions:
+        if self._positions is None:
             with as_sink_errors():
                 wanted = [NewTopic(self.topic, 1, _CONFIG)]
                 ensure_topics(self._log.bootstrap, self._log.login, wanted)
-            self._noted = NotedTransactions(
+            self._positions = TransactionalPositions(
                 self._log,
                 f"{self._owner}.v{self._version}{SUFFIX}",
                 _key(self._owner, self._version),
             )
-        return self._noted
+        return self._positions
 
 
 def refused_count(notes: Mapping[bytes, bytes], owner: str, version: int) -> int:

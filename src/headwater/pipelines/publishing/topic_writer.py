@@ -42,11 +42,11 @@ from headwater.errors import ConfigError, PipelineError, StoreDiverged, UsageErr
 from headwater.pipelines.source.options import CLIENT, client_of
 from headwater.pipelines.source.reading import settle
 from headwater.sinks.contract import OP, TRUNCATE, Log, Target
-from headwater.sinks.topic.records import Form, Telling, Topic, compression_of, find_topic
+from headwater.sinks.topic.records import Form, RecordBuilder, Topic, compression_of, find_topic
 from headwater.sinks.topic.transactional_positions import (
-    NotedTransactions,
+    TransactionalPositions,
     as_sink_errors,
-    read_notes,
+    read_positions,
 )
 
 if TYPE_CHECKING:
@@ -90,11 +90,11 @@ class _TopicWriter:
         self.topic = _known_topic(self.log, self.target, options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        telling = Telling(self._form, self.topic, self.target.key, self.compression)
-        encoder = telling.encoder()
+        builder = RecordBuilder(self._form, self.topic, self.target.key, self.compression)
+        encoder = builder.encoder()
         for rows in iterator:
             _refuse_truncates(rows)
-            for records in telling.records(pa.Table.from_batches([rows])):
+            for records in builder.records(pa.Table.from_batches([rows])):
                 encoder.add(records)
             _check_size(encoder.packed_bytes)
         encoded = encoder.finish()
@@ -229,7 +229,7 @@ def _check_size(packed_bytes: int) -> None:
 
 # Committing, in a worker of the driver.
 
-_committers: OrderedDict[tuple[Log, str, str], tuple[NotedTransactions, int]] = OrderedDict()
+_committers: OrderedDict[tuple[Log, str, str], tuple[TransactionalPositions, int]] = OrderedDict()
 
 
 def _commit(
@@ -248,11 +248,11 @@ def _commit(
         transactions = None
     if transactions is None:
         # One that woke up too late finds its batch here, and does not fence who has gone on.
-        if _is_written(batch, read_notes(log, patience_s=_PATIENCE_S).get(key), topic):
+        if _is_written(batch, read_positions(log, patience_s=_PATIENCE_S).get(key), topic):
             return
-        transactions = NotedTransactions(log, transactional_id, key, patience_s=_PATIENCE_S)
+        transactions = TransactionalPositions(log, transactional_id, key, patience_s=_PATIENCE_S)
     try:
-        if not _is_written(batch, transactions.note, topic):
+        if not _is_written(batch, transactions.position, topic):
             note = orjson.dumps({"batch": batch, "topic": topic, "at_ms": int(time.time() * 1000)})
             transactions.commit(batches, lambda _: note)
     except BaseException:

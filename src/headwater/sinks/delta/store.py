@@ -44,7 +44,7 @@ from headwater.sinks.delta.writer import (
     KEYED_FILE_BYTES,
     UPKEEP_OPTIONS,
     DeltaWriter,
-    Upkeep,
+    Maintenance,
 )
 from headwater.sinks.rows.schema_evolution import evolved, plain
 from headwater.sinks.settings import SinkSettings
@@ -79,7 +79,7 @@ class DeltaStore(Store):
             name.strip() for name in options.get("partition_by", "").split(",") if name.strip()
         ]
         file_bytes = KEYED_FILE_BYTES if target.key else FILE_BYTES
-        self._upkeep = Upkeep.of(options, file_bytes)
+        self._upkeep = Maintenance.of(options, file_bytes)
 
     def check(self) -> None:
         if self._is_local:

@@ -26,7 +26,7 @@ from headwater.sinks.delta.transaction_log import (
     delta_errors,
     state_of,
 )
-from headwater.sinks.rows.last_by_key import Reduced, reduce
+from headwater.sinks.rows.last_by_key import LastByKey, reduce
 from headwater.sinks.rows.schema_evolution import evolved, fitted
 from headwater.sinks.version_directories import sync_directory
 
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Upkeep:
+class Maintenance:
     """Small files are put together after every so many commits; what is not part of the table any
     more goes when it is older than the retention.
     """
@@ -49,7 +49,7 @@ class Upkeep:
     file_bytes: int
 
     @classmethod
-    def of(cls, options: Mapping[str, str], file_bytes: int) -> "Upkeep":
+    def of(cls, options: Mapping[str, str], file_bytes: int) -> "Maintenance":
         try:
             every = int(options.get("compact_every", "100"))
             hours = parse_duration_ms(options.get("retention", "6h")) // 3_600_000
@@ -78,7 +78,7 @@ class DeltaWriter(Writer):
         state: State,
         target: Target,
         path: str | None,
-        upkeep: Upkeep,
+        upkeep: Maintenance,
     ) -> None:
         self._table = table
         self._target = target
@@ -93,7 +93,7 @@ class DeltaWriter(Writer):
         self._is_empty = True
 
     def apply(self, batch: Batch, refuse: Refuse | None = None) -> None:
-        reduced: Reduced | None = None
+        reduced: LastByKey | None = None
         for attempt in range(TRIES):
             self._look()
             if is_applied(self.position, batch):
@@ -156,18 +156,18 @@ class DeltaWriter(Writer):
             add_columns(self._table, fields)
             self._fields = fields
 
-    def _reduced(self, rows: pa.Table, refuse: Refuse | None) -> Reduced:
+    def _reduced(self, rows: pa.Table, refuse: Refuse | None) -> LastByKey:
         key = self._target.key
         refused: list[RowRefused] = []
         reduced = reduce(rows, key, None if refuse is None else refused)
         if refuse is not None and refused:
             refuse(refused)
         keys = pa.schema([self._fields.field(name) for name in key])
-        return Reduced(
+        return LastByKey(
             reduced.clears, fitted(reduced.deletes, keys), fitted(reduced.upserts, self._fields)
         )
 
-    def _commit(self, batch: Batch, reduced: Reduced) -> None:
+    def _commit(self, batch: Batch, reduced: LastByKey) -> None:
         state = State(self._epoch, batch.position(), self._fields)
         properties = commit_of(state, self._target)
         has_changes = len(reduced.upserts) or len(reduced.deletes)

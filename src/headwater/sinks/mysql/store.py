@@ -30,7 +30,7 @@ from headwater.sinks.mysql.values import column_types, from_stored
 from headwater.sinks.mysql.writer import MySqlWriter
 from headwater.sinks.rows.schema_evolution import evolved, plain
 from headwater.sinks.settings import SinkSettings, with_password
-from headwater.sinks.sql_positions import POSITIONS, Stored
+from headwater.sinks.sql_positions import POSITIONS, StoredVersion
 
 OPTIONS: Final = ()
 TARGET_OPTIONS: Final = ()
@@ -74,7 +74,7 @@ class MySqlStore(Store):
             session.close()
             raise
 
-    def _begin(self, session: Session, version: int, fields: pa.Schema) -> Stored:
+    def _begin(self, session: Session, version: int, fields: pa.Schema) -> StoredVersion:
         sql_positions.check_names(fields)
         collation = _collation(session)
         self._make_positions(session, collation)
@@ -131,7 +131,7 @@ class MySqlStore(Store):
 
     def _take_over(
         self, session: Session, version: int, is_live: bool, fields: pa.Schema
-    ) -> Stored:
+    ) -> StoredVersion:
         """Counts the epoch up. A writer that holds the row for too long (a process that was stopped
         in the midst of a batch) loses its connection.
         """
@@ -238,7 +238,7 @@ class MySqlStore(Store):
             pieces = session.stream(query, _READ_ROWS)
             yield Contents(found.position, _batches(pieces, found.fields))
 
-    def _snapshot(self, session: Session, version: int) -> tuple[Table, Stored]:
+    def _snapshot(self, session: Session, version: int) -> tuple[Table, StoredVersion]:
         """Begins a transaction. What it sees is of the moment in which it reads the first row: the
         position's, when the table is locked already and cannot change any more.
         """

@@ -16,7 +16,7 @@ from headwater.sinks.contract import Position, Target, fields_to_text, name_of
 from headwater.sinks.mysql.session import Again, NoSuchTable, Session
 from headwater.sinks.mysql.values import column_types
 from headwater.sinks.rows.schema_evolution import evolved
-from headwater.sinks.sql_positions import POSITIONS, Stored
+from headwater.sinks.sql_positions import POSITIONS, StoredVersion
 
 WHERE: Final = " WHERE owner = %s AND target = %s AND version = %s"
 _ATTEMPTS: Final = 10  # to find a table that is being renamed
@@ -55,7 +55,7 @@ class Tables:
         """Nobody else makes, renames, changes or drops its tables meanwhile."""
         return session.lock(self._name)
 
-    def all_stored(self, session: Session) -> dict[int, Stored]:
+    def all_stored(self, session: Session) -> dict[int, StoredVersion]:
         if describe(session, POSITIONS) is None:
             return {}
         rows = session.ask(
@@ -66,13 +66,15 @@ class Tables:
         live = describe(session, self.target.name) if rows else None
         comment = live.comment if live else ""
         return {
-            int(number): Stored.from_row(
+            int(number): StoredVersion.from_row(
                 int(number), comment == self.marker(int(number)), int(epoch), position, fields
             )
             for number, epoch, position, fields in rows
         }
 
-    def stored(self, session: Session, version: int, *, locks: bool = False) -> Stored | None:
+    def stored(
+        self, session: Session, version: int, *, locks: bool = False
+    ) -> StoredVersion | None:
         """One row, without asking what is live."""
         rows = session.ask(
             f"SELECT epoch, position, fields FROM {POSITIONS}{WHERE} AND fields <> ''"
@@ -82,7 +84,7 @@ class Tables:
         if not rows:
             return None
         [(epoch, position, fields)] = rows
-        return Stored.from_row(version, False, int(epoch), position, fields)
+        return StoredVersion.from_row(version, False, int(epoch), position, fields)
 
     def save(self, session: Session, version: int, position: Position, fields: pa.Schema) -> None:
         session.run(
@@ -90,14 +92,14 @@ class Tables:
             [position.to_json().decode(), fields_to_text(fields), *self.identity(version)],
         )
 
-    def table_of(self, session: Session, stored: Stored) -> Table:
+    def table_of(self, session: Session, stored: StoredVersion) -> Table:
         name = stored.table(self.target)
         table = describe(session, name)
         if table is None or table.comment != self.marker(stored.version):
-            raise sql_positions.gone(name)
+            raise sql_positions.table_missing(name)
         return table
 
-    def evolve(self, session: Session, stored: Stored, fields: pa.Schema) -> pa.Schema:
+    def evolve(self, session: Session, stored: StoredVersion, fields: pa.Schema) -> pa.Schema:
         """All columns. Those that are new are added, also if a crash came after some of them; then
         the position's row tells of them.
         """

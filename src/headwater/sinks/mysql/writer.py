@@ -19,7 +19,7 @@ from headwater.sinks.mysql.values import RowTexts, checked, column_types
 from headwater.sinks.rows.last_by_key import reduce
 from headwater.sinks.rows.row_validation import shown
 from headwater.sinks.rows.schema_evolution import evolved, fitted
-from headwater.sinks.sql_positions import Stored
+from headwater.sinks.sql_positions import StoredVersion
 
 _TEXT_ROWS: Final = 20_000  # turned into text at a time
 _STATEMENT_BYTES: Final = 1 << 20
@@ -32,7 +32,9 @@ _TOO_LARGE: Final = 1153
 
 
 class MySqlWriter(Writer):
-    def __init__(self, address: Address, tables: Tables, session: Session, stored: Stored) -> None:
+    def __init__(
+        self, address: Address, tables: Tables, session: Session, stored: StoredVersion
+    ) -> None:
         self._address = address
         self._tables = tables
         self._key = tables.target.key
@@ -77,7 +79,7 @@ class MySqlWriter(Writer):
                 if not is_applied(stored.position, batch):
                     self._fields = self._tables.evolve(self._session, stored, fields)
 
-    def _own(self, stored: Stored | None) -> Stored:
+    def _own(self, stored: StoredVersion | None) -> StoredVersion:
         if stored is None or stored.epoch != self._epoch:
             raise sql_positions.fenced(self._tables.target, self._version)
         return stored

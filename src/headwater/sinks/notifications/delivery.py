@@ -6,11 +6,11 @@ transaction of rows and position. The guarantee is *at least once*:
   - Messages are sent one after the other, in the order of the rows; none is left out.
   - What was sent is recorded in the log (`__headwater_positions`, transactional_positions.py), with
     the position in the batch. After a crash delivery continues behind that position.
-  - What was sent behind the last note is sent again, with the same idempotency key. The key is a
+  - What was sent behind the last state is sent again, with the same idempotency key. The key is a
     digest of owner, query, batch and the message's rows, so a repetition has it again even if Spark
     brings the rows of the batch in another order; equal messages of a batch have different ones.
   - There is one version. A rebuild would send everything again, and is refused.
-  - A zombie is fenced at its next note; until then it may repeat what the new writer sends.
+  - A zombie is fenced at its next state; until then it may repeat what the new writer sends.
 """
 
 import hashlib
@@ -55,7 +55,7 @@ from headwater.sinks.contract import (
 from headwater.sinks.rows import json_text
 from headwater.sinks.rows.row_validation import readable
 from headwater.sinks.settings import SinkSettings
-from headwater.sinks.topic.transactional_positions import NotedTransactions, read_notes
+from headwater.sinks.topic.transactional_positions import TransactionalPositions, read_positions
 
 _CHUNK_ROWS: Final = 1024
 _FIRST_PAUSE_S: Final = 0.1
@@ -82,7 +82,7 @@ class Sender(ABC):
     """Sends messages of some rows each."""
 
     rows_per_message: int = 1
-    notes_every_s: float = 0.0  # 0: what was sent is noted before the next message
+    commit_every_s: float = 0.0  # 0: what was sent is noted before the next message
 
     def wanted(self, rows: pa.Table) -> pa.Table:
         """The rows that messages are sent of."""
@@ -99,7 +99,7 @@ class Sender(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class _Note:
+class _DeliveryState:
     """What the log knows of a target."""
 
     owner: str
@@ -127,14 +127,14 @@ class _Note:
         )
 
     @classmethod
-    def from_json(cls, stored: bytes) -> "_Note":
+    def from_json(cls, stored: bytes) -> "_DeliveryState":
         read: dict[str, Any] = orjson.loads(stored)
         at = read.pop("position")
         position = at and Position(at["query"], at["batch"], offsets_from(at["offsets"]))
         return cls(**{**read, "fields": fields_from_text(read["fields"]), "position": position})
 
 
-class SendingStore(Store):
+class DeliveryStore(Store):
     """One target of a store that is told."""
 
     guarantee = AT_LEAST_ONCE
@@ -151,17 +151,17 @@ class SendingStore(Store):
         """Ready to send rows with these columns. ConfigError if they do not suffice."""
 
     def versions(self) -> list[Version]:
-        note = self._note()
-        if note is None or note.owner != self.target.owner:
+        state = self._state()
+        if state is None or state.owner != self.target.owner:
             return []
-        return [Version(1, True, note.position, note.fields)]
+        return [Version(1, True, state.position, state.fields)]
 
     def writer(self, version: int, fields: pa.Schema) -> Writer:
         self._check_version(version)
-        self._check_owner(self._note())
-        return _SendingWriter(
+        self._check_owner(self._state())
+        return _DeliveryWriter(
             self.sender(fields),
-            NotedTransactions(self.log, f"headwater-{self._name}", self._key()),
+            TransactionalPositions(self.log, f"headwater-{self._name}", self._key()),
             self.target.owner,
             fields.remove_metadata(),
         )
@@ -177,19 +177,19 @@ class SendingStore(Store):
         raise StoreRefused(f"what was sent to {self.settings.name} cannot be read back")
 
     def check(self) -> None:
-        self._check_owner(self._note())
+        self._check_owner(self._state())
 
     def _key(self) -> bytes:
         return f"/{self._name}".encode()
 
-    def _note(self) -> _Note | None:
-        stored = read_notes(self.log).get(self._key())
-        return None if stored is None else _Note.from_json(stored)
+    def _state(self) -> _DeliveryState | None:
+        stored = read_positions(self.log).get(self._key())
+        return None if stored is None else _DeliveryState.from_json(stored)
 
-    def _check_owner(self, note: _Note | None) -> None:
-        if note is not None and note.owner != self.target.owner:
+    def _check_owner(self, state: _DeliveryState | None) -> None:
+        if state is not None and state.owner != self.target.owner:
             raise StoreRefused(
-                f"{self.target.name} of {self.settings.name} belongs to {note.owner}",
+                f"{self.target.name} of {self.settings.name} belongs to {state.owner}",
                 hint="choose another name",
             )
 
@@ -202,18 +202,20 @@ class SendingStore(Store):
             )
 
 
-class _SendingWriter(Writer):
+class _DeliveryWriter(Writer):
     def __init__(
-        self, sender: Sender, notes: NotedTransactions, owner: str, fields: pa.Schema
+        self, sender: Sender, positions: TransactionalPositions, owner: str, fields: pa.Schema
     ) -> None:
         self._sender = sender
-        self._notes = notes
-        stored = notes.note
-        self._note = _Note(owner, fields) if stored is None else _Note.from_json(stored)
-        self.position = self._note.position
+        self._positions = positions
+        stored = positions.position
+        self._state = (
+            _DeliveryState(owner, fields) if stored is None else _DeliveryState.from_json(stored)
+        )
+        self.position = self._state.position
         if stored is None:
             try:
-                self._put(self._note)
+                self._put(self._state)
             except HeadwaterError:
                 self.close()
                 raise
@@ -227,7 +229,7 @@ class _SendingWriter(Writer):
             refuse(unreadable or ())
         sent = self._sent_of(batch)
         digest = hashlib.sha256()
-        noted_s = time.monotonic()
+        committed_s = time.monotonic()
         number = 0
         for number, message in enumerate(self._messages(batch), 1):
             digest.update(b"\n".join(message.texts))
@@ -239,25 +241,25 @@ class _SendingWriter(Writer):
             if number <= sent:
                 continue
             here = replace(
-                self._note,
+                self._state,
                 query=batch.query,
                 batch=batch.id,
                 sent=number,
                 digest=digest.hexdigest(),
             )
-            self._note = here
-            if time.monotonic() - noted_s >= self._sender.notes_every_s:
+            self._state = here
+            if time.monotonic() - committed_s >= self._sender.commit_every_s:
                 self._put(here)
-                noted_s = time.monotonic()
+                committed_s = time.monotonic()
         fields = batch.rows.schema.remove_metadata()
         if OP in fields.names:
             fields = fields.remove(fields.get_field_index(OP))
-        self._put(_Note(self._note.owner, fields, batch.position()))
+        self._put(_DeliveryState(self._state.owner, fields, batch.position()))
         self.position = batch.position()
 
     def close(self) -> None:
         self._sender.close()
-        self._notes.close()
+        self._positions.close()
 
     def _send(self, message: Message, sent: int) -> list[RowRefused]:
         """Tries until it is there, or for half a minute."""
@@ -293,31 +295,31 @@ class _SendingWriter(Writer):
                 contents = hashlib.sha256(b"\n".join(of_it)).digest()
                 seen[contents] += 1
                 identity = orjson.dumps(
-                    [self._note.owner, batch.query, batch.id, contents.hex(), seen[contents]]
+                    [self._state.owner, batch.query, batch.id, contents.hex(), seen[contents]]
                 )
                 key = hashlib.sha256(identity).hexdigest()[:32]
                 yield Message(key, of_it, chunk.slice(at, size))
 
     def _sent_of(self, batch: Batch) -> int:
         """How many messages of the batch are out, if it has the same rows in the same order."""
-        note = self._note
-        if (note.query, note.batch) != (batch.query, batch.id):
+        state = self._state
+        if (state.query, state.batch) != (batch.query, batch.id):
             return 0
         digest = hashlib.sha256()
         for number, message in enumerate(self._messages(batch), 1):
             digest.update(b"\n".join(message.texts))
-            if number == note.sent:
-                return number if digest.hexdigest() == note.digest else 0
+            if number == state.sent:
+                return number if digest.hexdigest() == state.digest else 0
         return 0
 
     def _put_if_behind(self, sent: int) -> None:
         """So that the next writer goes on from here."""
-        if sent and self._notes.note != self._note.to_json():
-            self._put(self._note)
+        if sent and self._positions.position != self._state.to_json():
+            self._put(self._state)
 
-    def _put(self, note: _Note) -> None:
-        self._notes.commit({}, lambda _: note.to_json())
-        self._note = note
+    def _put(self, state: _DeliveryState) -> None:
+        self._positions.commit({}, lambda _: state.to_json())
+        self._state = state
 
 
 def _as_json(rows: pa.Table) -> list[bytes]:

@@ -29,9 +29,9 @@ import pyarrow.compute as pc
 from headwater.errors import ConfigError, RowRefused, StoreRefused, StoreUnreachable
 from headwater.sinks.contract import DELETE, OP, TRUNCATE, Log, Target
 from headwater.sinks.notifications.delivery import (
+    DeliveryStore,
     Message,
     Sender,
-    SendingStore,
     TryAgain,
     number_of,
     password_of,
@@ -49,7 +49,7 @@ _SCHEMES: Final = {"smtp": 25, "smtp+starttls": 587, "smtps": 465}
 _ADDRESS: Final = re.compile(r"[^\s@<>(),;:\"\[\]\\]+@[^\s@<>(),;:\"\[\]\\]+")
 
 
-class EmailStore(SendingStore):
+class EmailStore(DeliveryStore):
     kind = "email"
 
     def __init__(self, settings: SinkSettings, target: Target, log: Log) -> None:

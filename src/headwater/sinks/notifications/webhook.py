@@ -30,9 +30,9 @@ import pyarrow as pa
 from headwater.errors import ConfigError, RowRefused, StoreRefused, StoreUnreachable
 from headwater.sinks.contract import Log, Target
 from headwater.sinks.notifications.delivery import (
+    DeliveryStore,
     Message,
     Sender,
-    SendingStore,
     TryAgain,
     number_of,
     password_of,
@@ -54,7 +54,7 @@ _SHOWN_BYTES: Final = 300
 _NOTES_EVERY_S: Final = 0.1
 
 
-class WebhookStore(SendingStore):
+class WebhookStore(DeliveryStore):
     kind = "webhook"
 
     def __init__(self, settings: SinkSettings, target: Target, log: Log) -> None:
@@ -81,7 +81,7 @@ class WebhookStore(SendingStore):
 
 
 class _Webhook(Sender):
-    notes_every_s = _NOTES_EVERY_S
+    commit_every_s = _NOTES_EVERY_S
 
     def __init__(self, settings: SinkSettings, target: Target) -> None:
         url = split_address(

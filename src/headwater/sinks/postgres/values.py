@@ -43,7 +43,7 @@ def column_type(field: pa.Field) -> str:
         return f"numeric({field.type.precision}, {field.type.scale})"
     if field.type not in _TYPES:
         raise StoreRefused(
-            f"column {field.name} has a type that PostgreSQL has no place for",
+            f"column {field.name} has a type that PostgreSQL cannot store",
             detail=str(field.type),
             hint="cast it in the pipeline",
         )

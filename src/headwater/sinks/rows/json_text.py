@@ -42,7 +42,7 @@ def objects(columns: Sequence[pa.Array], names: Sequence[str]) -> pa.Array:
     return joined(rows, list(zip(before, columns, strict=True)), b"}")
 
 
-def can_tell(kind: pa.DataType) -> bool:
+def is_supported(kind: pa.DataType) -> bool:
     try:
         _text(pa.array([], kind))
     except (StoreRefused, pa.ArrowNotImplementedError):

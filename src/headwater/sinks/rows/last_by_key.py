@@ -17,7 +17,7 @@ from headwater.sinks.rows.row_validation import readable, shown
 
 
 @dataclass(frozen=True, slots=True)
-class Reduced:
+class LastByKey:
     """What to do, in this order: remove everything if `clears`, remove `deletes`, write `upserts`.
     A key is in one of the two at most.
     """
@@ -27,7 +27,9 @@ class Reduced:
     upserts: pa.Table  # all columns but OP
 
 
-def reduce(rows: pa.Table, key: Sequence[str], refused: list[RowRefused] | None = None) -> Reduced:
+def reduce(
+    rows: pa.Table, key: Sequence[str], refused: list[RowRefused] | None = None
+) -> LastByKey:
     """Raises what `with_keys` does. Without a key all rows are upserts."""
     clears = False
     if OP in rows.column_names:
@@ -40,9 +42,9 @@ def reduce(rows: pa.Table, key: Sequence[str], refused: list[RowRefused] | None 
     if key:
         rows = _last_of_each(rows, key)
     if OP not in rows.column_names:
-        return Reduced(clears, rows.select(list(key)).slice(0, 0), rows)
+        return LastByKey(clears, rows.select(list(key)).slice(0, 0), rows)
     is_deleted = pc.fill_null(pc.equal(rows[OP], DELETE), fill_value=False)
-    return Reduced(
+    return LastByKey(
         clears,
         rows.filter(is_deleted).select(list(key)),
         rows.filter(pc.invert(is_deleted)).drop_columns([OP]),

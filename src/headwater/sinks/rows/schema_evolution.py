@@ -23,13 +23,13 @@ _SAME: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Evolved:
+class EvolvedSchema:
     fields: pa.Schema  # all columns: the known ones in their order, then the new ones
     added: tuple[pa.Field, ...]
     widened: tuple[pa.Field, ...]  # with their new types
 
 
-def evolved(known: pa.Schema, given: pa.Schema, *, can_widen: bool = True) -> Evolved:
+def evolved(known: pa.Schema, given: pa.Schema, *, can_widen: bool = True) -> EvolvedSchema:
     """What a store with `known` columns must have to take rows of `given`. All but nullability
     counts. Raises StoreRefused for a column whose type changed to one that does not hold the
     values which are there, or (`can_widen` is False) to any wider one.
@@ -52,7 +52,7 @@ def evolved(known: pa.Schema, given: pa.Schema, *, can_widen: bool = True) -> Ev
         if wider != before:
             fields[field.name] = pa.field(field.name, wider)
             widened.append(fields[field.name])
-    return Evolved(pa.schema(list(fields.values())), tuple(added), tuple(widened))
+    return EvolvedSchema(pa.schema(list(fields.values())), tuple(added), tuple(widened))
 
 
 def plain(fields: pa.Schema) -> pa.Schema:

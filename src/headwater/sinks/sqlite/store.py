@@ -14,7 +14,7 @@ from headwater.sinks import sql_positions
 from headwater.sinks.contract import Contents, Log, Store, Target, Version, Writer, name_of
 from headwater.sinks.rows.schema_evolution import plain
 from headwater.sinks.settings import SinkSettings
-from headwater.sinks.sql_positions import POSITIONS, Stored, names, quoted
+from headwater.sinks.sql_positions import POSITIONS, StoredVersion, names, quoted
 from headwater.sinks.sqlite.database import Database
 from headwater.sinks.sqlite.tables import Tables, exists
 from headwater.sinks.sqlite.values import from_stored
@@ -73,7 +73,9 @@ class SqliteStore(Store):
             raise
         return SqliteWriter(self._database, self._tables, connection, stored)
 
-    def _begin(self, connection: sqlite3.Connection, version: int, fields: pa.Schema) -> Stored:
+    def _begin(
+        self, connection: sqlite3.Connection, version: int, fields: pa.Schema
+    ) -> StoredVersion:
         self._tables.make_positions(connection)
         sql_positions.check_names(fields)
         found = self._tables.all_stored(connection)
@@ -81,10 +83,10 @@ class SqliteStore(Store):
             old = found[version]
             self._tables.check(connection, old)
             fields = self._tables.evolve(connection, old, fields)
-            stored = Stored(version, old.is_live, old.epoch + 1, old.position, fields)
+            stored = StoredVersion(version, old.is_live, old.epoch + 1, old.position, fields)
         else:
             is_live = version == 1 and not any(each.is_live for each in found.values())
-            stored = Stored(version, is_live, sql_positions.first_epoch(), None, fields)
+            stored = StoredVersion(version, is_live, sql_positions.first_epoch(), None, fields)
             self._tables.create(connection, stored)
         self._tables.save(connection, stored)
         return stored
@@ -142,7 +144,9 @@ class SqliteStore(Store):
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=fields)
 
-    def _rename(self, connection: sqlite3.Connection, stored: Stored, *, is_live: bool) -> None:
+    def _rename(
+        self, connection: sqlite3.Connection, stored: StoredVersion, *, is_live: bool
+    ) -> None:
         old = stored.table(self._target)
         new = name_of(self._target, stored.version, is_live=is_live)
         if exists(connection, new):
@@ -151,7 +155,7 @@ class SqliteStore(Store):
         self._tables.save(connection, replace(stored, is_live=is_live))
 
     @contextmanager
-    def _changing(self) -> Iterator[tuple[sqlite3.Connection, dict[int, Stored]]]:
+    def _changing(self) -> Iterator[tuple[sqlite3.Connection, dict[int, StoredVersion]]]:
         if not self._database.exists():
             raise StoreRefused("there is no such SQLite database", detail=self._database.path)
         with (

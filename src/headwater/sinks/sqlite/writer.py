@@ -13,7 +13,7 @@ from headwater.sinks.contract import Batch, Refuse, Writer, is_applied
 from headwater.sinks.rows.last_by_key import reduce
 from headwater.sinks.rows.row_validation import shown
 from headwater.sinks.rows.schema_evolution import fitted
-from headwater.sinks.sql_positions import Stored, names, quoted
+from headwater.sinks.sql_positions import StoredVersion, names, quoted
 from headwater.sinks.sqlite.database import Database
 from headwater.sinks.sqlite.tables import Tables
 from headwater.sinks.sqlite.values import checked, to_stored
@@ -24,7 +24,11 @@ _A_ROW: Final = (sqlite3.IntegrityError, sqlite3.DataError, OverflowError)
 
 class SqliteWriter(Writer):
     def __init__(
-        self, database: Database, tables: Tables, connection: sqlite3.Connection, stored: Stored
+        self,
+        database: Database,
+        tables: Tables,
+        connection: sqlite3.Connection,
+        stored: StoredVersion,
     ) -> None:
         self._database = database
         self._tables = tables
@@ -48,11 +52,13 @@ class SqliteWriter(Writer):
                     refuse(refused)
                 self._tables.save(
                     self._connection,
-                    Stored(self._version, stored.is_live, self._epoch, position, fields),
+                    StoredVersion(self._version, stored.is_live, self._epoch, position, fields),
                 )
         self.position = position
 
-    def _write(self, batch: Batch, stored: Stored, refused: list[RowRefused] | None) -> pa.Schema:
+    def _write(
+        self, batch: Batch, stored: StoredVersion, refused: list[RowRefused] | None
+    ) -> pa.Schema:
         table = stored.table(self._target)
         reduced = reduce(batch.rows, self._target.key, refused)
         fields = self._tables.evolve(self._connection, stored, reduced.upserts.schema)

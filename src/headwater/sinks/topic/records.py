@@ -72,7 +72,7 @@ class Form:
                 )
             return
         for field in fields:
-            if not json_text.can_tell(field.type):
+            if not json_text.is_supported(field.type):
                 raise StoreRefused(
                     f"column {field.name} cannot be told in JSON", detail=str(field.type)
                 )
@@ -202,7 +202,7 @@ def compression_of(options: Mapping[str, str]) -> str:
     return compression
 
 
-class Telling:
+class RecordBuilder:
     """Rows into batches for a topic. Its `encoder` is filled by whoever takes `records`."""
 
     def __init__(self, form: Form, topic: Topic, key: Sequence[str], compression: str) -> None:

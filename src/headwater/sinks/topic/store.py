@@ -4,7 +4,7 @@ Where a table shows the newest state, a topic tells how it came about: every row
 record, in order, also those that a later row of the same batch changes. `read` folds the topic to
 what a table would show.
 
-The note of a version (transactional_positions.py) is kept in `__headwater_positions`:
+The state of a version (transactional_positions.py) is kept in `__headwater_positions`:
 
     key     /topic/<topic>
     value   {"owner", "target", "version", "key", "value", "position", "ends", "fields"}
@@ -49,16 +49,16 @@ from headwater.sinks.rows.schema_evolution import evolved, fitted, plain
 from headwater.sinks.settings import SinkSettings
 from headwater.sinks.topic.records import (
     Form,
-    Telling,
+    RecordBuilder,
     compression_of,
     find_topic,
     last_of_each_key,
 )
 from headwater.sinks.topic.transactional_positions import (
     Ends,
-    NotedTransactions,
+    TransactionalPositions,
     as_sink_errors,
-    read_notes,
+    read_positions,
 )
 
 # Of the topic, when it is created.
@@ -75,7 +75,7 @@ _FOLDED_ROWS: Final = 1 << 20  # of a partition, before the newest of each key a
 
 
 @dataclass(frozen=True, slots=True)
-class _Note:
+class _VersionState:
     """What is stored of a version."""
 
     owner: str
@@ -104,7 +104,7 @@ class _Note:
         )
 
     @classmethod
-    def from_json(cls, stored: bytes) -> "_Note":
+    def from_json(cls, stored: bytes) -> "_VersionState":
         read: dict[str, Any] = orjson.loads(stored)
         at = read["position"]
         return cls(
@@ -138,18 +138,18 @@ class TopicStore(Store):
         }
 
     def check(self) -> None:
-        for version, note in {1: None, **self._notes()}.items():
-            self._check(version, note)
+        for version, state in {1: None, **self._states()}.items():
+            self._check(version, state)
 
     def versions(self) -> list[Version]:
         return [
-            Version(number, number == 1, note.position, note.fields)
-            for number, note in sorted(self._notes().items())
-            if note.owner == self.target.owner
+            Version(number, number == 1, state.position, state.fields)
+            for number, state in sorted(self._states().items())
+            if state.owner == self.target.owner
         ]
 
     def writer(self, version: int, fields: pa.Schema) -> "TopicWriter":
-        self._check(version, self._notes().get(version))  # before anybody is fenced
+        self._check(version, self._states().get(version))  # before anybody is fenced
         self.form.check(fields)
         topic = self.topic(version)
         with as_sink_errors():
@@ -158,7 +158,7 @@ class TopicStore(Store):
         return TopicWriter(self, version, plain(fields))
 
     def promote(self, version: int) -> None:
-        self._known(version)
+        self._stored(version)
         if version != 1:
             raise StoreRefused(
                 f"topic {self.topic(version)} cannot be given the name {self.target.name}",
@@ -167,11 +167,11 @@ class TopicStore(Store):
             )
 
     def drop(self, version: int) -> None:
-        self._known(version)
+        self._stored(version)
         if version == 1:
             raise StoreRefused(f"topic {self.target.name} is live", hint="it is not dropped")
         topic = self.topic(version)
-        transactions = NotedTransactions(self.log, *names_of(topic), patience_s=_PATIENCE_S)
+        transactions = TransactionalPositions(self.log, *names_of(topic), patience_s=_PATIENCE_S)
         try:
             transactions.commit({}, lambda _: None)
         finally:
@@ -181,21 +181,21 @@ class TopicStore(Store):
 
     @contextmanager
     def read(self, version: int) -> Iterator[Contents]:
-        note = self._known(version)
+        state = self._stored(version)
         with as_sink_errors(), self.fetcher() as fetcher:
-            yield Contents(note.position, self._rows(fetcher, note))
+            yield Contents(state.position, self._rows(fetcher, state))
 
-    def _known(self, version: int) -> _Note:
-        note = self._notes().get(version)
-        if note is None or note.owner != self.target.owner:
+    def _stored(self, version: int) -> _VersionState:
+        state = self._states().get(version)
+        if state is None or state.owner != self.target.owner:
             raise StoreRefused(f"{self.target.name} has no version {version}")
-        return note
+        return state
 
-    def _rows(self, fetcher: Fetcher, note: _Note) -> Iterator[pa.RecordBatch]:
-        columns = ["key", *self.form.record_columns(note.fields)]
-        for records in self.records(fetcher, note.version, note.ends, columns):
+    def _rows(self, fetcher: Fetcher, state: _VersionState) -> Iterator[pa.RecordBatch]:
+        columns = ["key", *self.form.record_columns(state.fields)]
+        for records in self.records(fetcher, state.version, state.ends, columns):
             kept = records.filter(pc.is_valid(records["value"])) if self.target.key else records
-            yield from self.form.rows(kept, note.fields)
+            yield from self.form.rows(kept, state.fields)
 
     def records(
         self, fetcher: Fetcher, version: int, ends: Mapping[int, int], columns: list[str]
@@ -232,28 +232,30 @@ class TopicStore(Store):
         name = self.target.name
         return name if version == 1 else f"{name}.v{version}"
 
-    def _notes(self) -> dict[int, _Note]:
+    def _states(self) -> dict[int, _VersionState]:
         """Of this target's versions, whoever owns it."""
-        found = read_notes(self.log, patience_s=_PATIENCE_S)
-        notes = [_Note.from_json(each) for key, each in found.items() if key.startswith(_KEYS)]
-        return {each.version: each for each in notes if each.target == self.target.name}
+        found = read_positions(self.log, patience_s=_PATIENCE_S)
+        states = [
+            _VersionState.from_json(each) for key, each in found.items() if key.startswith(_KEYS)
+        ]
+        return {each.version: each for each in states if each.target == self.target.name}
 
-    def _check(self, version: int, note: _Note | None) -> None:
+    def _check(self, version: int, state: _VersionState | None) -> None:
         """Raises StoreRefused if the topic is somebody else's, or told in another way."""
         topic = self.topic(version)
-        if note is None:
+        if state is None:
             if self._has_records(topic):
                 raise StoreRefused(
                     f"topic {topic} has records that no version of {self.target.name} has written",
                     hint="choose another topic, or delete this one",
                 )
             return
-        if note.owner != self.target.owner:
-            raise StoreRefused(f"topic {topic} belongs to {note.owner}", hint="choose another one")
-        if (note.key, note.value) != (self.target.key, self.form.name):
+        if state.owner != self.target.owner:
+            raise StoreRefused(f"topic {topic} belongs to {state.owner}", hint="choose another one")
+        if (state.key, state.value) != (self.target.key, self.form.name):
             raise StoreRefused(
                 f"topic {topic} was written in another way",
-                detail=f"key {list(note.key)}, value {note.value};"
+                detail=f"key {list(state.key)}, value {state.value};"
                 f" now key {list(self.target.key)}, value {self.form.name}",
                 hint="a rebuild writes a new version of it",
             )
@@ -273,7 +275,7 @@ class TopicStore(Store):
 
 
 def names_of(topic: str) -> tuple[str, bytes]:
-    """The transactional id of the topic's writer, and the key of its notes."""
+    """The transactional id of the topic's writer, and the key of its states."""
     return f"headwater-topic-{topic}", _KEYS + topic.encode()
 
 
@@ -282,33 +284,33 @@ class TopicWriter(Writer):
         self._store = store
         self._form = store.form
         self._topic = store.topic(version)
-        self._transactions = NotedTransactions(
+        self._transactions = TransactionalPositions(
             store.log, *names_of(self._topic), patience_s=_PATIENCE_S
         )
         try:
-            stored = self._transactions.note
+            stored = self._transactions.position
             if stored is None:
                 target = store.target
-                self._note = _Note(
+                self._state = _VersionState(
                     target.owner, target.name, version, target.key, self._form.name, fields
                 )
                 self._commit({}, None, fields)
             else:
-                self._note = _Note.from_json(stored)
-                if (self._note.target, self._note.version) != (store.target.name, version):
+                self._state = _VersionState.from_json(stored)
+                if (self._state.target, self._state.version) != (store.target.name, version):
                     raise StoreRefused(
-                        f"topic {self._topic} is version {self._note.version} of"
-                        f" {self._note.target}, by {self._note.owner}",
+                        f"topic {self._topic} is version {self._state.version} of"
+                        f" {self._state.target}, by {self._state.owner}",
                         hint="choose another name",
                     )
             with as_sink_errors():
                 topic = find_topic(store.log, self._topic, _PATIENCE_S)
-            self._fields = self._evolved(self._note.fields, fields)
-            self._telling = Telling(self._form, topic, store.target.key, store.compression)
+            self._fields = self._evolved(self._state.fields, fields)
+            self._builder = RecordBuilder(self._form, topic, store.target.key, store.compression)
         except BaseException:
             self.close()
             raise
-        self.position = self._note.position
+        self.position = self._state.position
 
     def close(self) -> None:
         self._transactions.close()
@@ -319,7 +321,7 @@ class TopicWriter(Writer):
             return
         rows, fields = self._fitted(batch.rows)
         refused: list[RowRefused] = []
-        encoder = self._telling.encoder()
+        encoder = self._builder.encoder()
         with as_sink_errors():
             for records in self._records(rows, None if refuse is None else refused):
                 encoder.add(records)
@@ -350,18 +352,18 @@ class TopicWriter(Writer):
         return change.fields
 
     def _commit(self, batches: Any, position: Position | None, fields: pa.Schema) -> None:
-        stored = self._note
+        stored = self._state
 
-        def note_of(ends: Ends) -> bytes:
+        def position_of(ends: Ends) -> bytes:
             nonlocal stored
             moved = {partition: end for (_, partition), end in ends.items()}
             stored = dataclasses.replace(
-                self._note, position=position, fields=fields, ends={**self._note.ends, **moved}
+                self._state, position=position, fields=fields, ends={**self._state.ends, **moved}
             )
             return stored.to_json()
 
-        self._transactions.commit(batches, note_of)
-        self._note, self._fields, self.position = stored, fields, position
+        self._transactions.commit(batches, position_of)
+        self._state, self._fields, self.position = stored, fields, position
 
     def _records(
         self, rows: pa.Table, refused: list[RowRefused] | None
@@ -375,7 +377,7 @@ class TopicWriter(Writer):
             ).tolist()
         written: list[pa.RecordBatch] = []
         for at in [*truncated, len(rows)]:
-            for records in self._telling.records(rows.slice(begin, at - begin), refused):
+            for records in self._builder.records(rows.slice(begin, at - begin), refused):
                 if truncated:
                     written.append(records.select(["key", "value"]))
                 yield records
@@ -386,10 +388,10 @@ class TopicWriter(Writer):
 
     def _keys_before(self, written: list[pa.RecordBatch]) -> list[bytes]:
         """The keys that have a value, of the topic and of what this batch has added to it."""
-        store, note = self._store, self._note
+        store, state = self._store, self._state
         with store.fetcher() as fetcher:
             live: dict[bytes, bool] = {}
-            earlier = store.records(fetcher, note.version, note.ends, ["key", "value"])
+            earlier = store.records(fetcher, state.version, state.ends, ["key", "value"])
             for records in (*earlier, *map(pa.Table.from_batches, ([each] for each in written))):
                 has_value = pc.is_valid(records["value"]).to_pylist()
                 live.update(zip(records["key"].to_pylist(), has_value, strict=True))

@@ -38,9 +38,9 @@ Ends = dict[TopicPartition, int]  # the offset behind the last record
 _POSITIONS: Final = (positions.TOPIC, 0)
 
 
-class NotedTransactions:
+class TransactionalPositions:
     """The only writer under `transactional_id` from now on, until another one is made. To be used
-    by one thread. After an error (but of `note_of`) it can only be closed.
+    by one thread. After an error (but of `position_of`) it can only be closed.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class NotedTransactions:
             )
             try:
                 self._producer.fence()
-                self.note = read_notes(log, patience_s=patience_s).get(key)
+                self.position = read_positions(log, patience_s=patience_s).get(key)
             except BaseException:
                 self._producer.close()
                 raise
@@ -80,18 +80,18 @@ class NotedTransactions:
     def commit(
         self,
         batches: Mapping[TopicPartition, Sequence[Batch]],
-        note_of: Callable[[Ends], bytes | None],
+        position_of: Callable[[Ends], bytes | None],
     ) -> None:
-        """Batches and note, or neither; `note_of` is given where the records lie.
+        """Batches and note, or neither; `position_of` is given where the records lie.
 
         Raises StoreUnreachable, StoreRefused or Fenced. After the first nobody knows which: the
-        next NotedTransactions does.
+        next TransactionalPositions does.
         """
         self.check()
         # Also what is not an error of ours (Ctrl-C) leaves a transaction that nobody knows of.
         self._failure = StoreUnreachable("it was interrupted")
         try:
-            self._commit(batches, note_of)
+            self._commit(batches, position_of)
         except (SinkError, Fenced) as error:
             self._failure = error
             raise
@@ -100,7 +100,7 @@ class NotedTransactions:
     def _commit(
         self,
         batches: Mapping[TopicPartition, Sequence[Batch]],
-        note_of: Callable[[Ends], bytes | None],
+        position_of: Callable[[Ends], bytes | None],
     ) -> None:
         with as_sink_errors():
             try:
@@ -108,17 +108,17 @@ class NotedTransactions:
                 if -1 in ends.values():
                     raise BrokerUnreachable("the broker did not tell where the records are")
                 note = BatchBuilder()
-                note.append(self._key, stored := note_of(ends), (), int(time.time() * 1000))
+                note.append(self._key, stored := position_of(ends), (), int(time.time() * 1000))
                 self._producer.send({_POSITIONS: [note]})
             except RequestRefused:
                 # Open, it would keep readers waiting until its timeout.
                 self._producer.abort()
                 raise
             self._producer.commit()
-        self.note = stored
+        self.position = stored
 
 
-def read_notes(log: Log, *, patience_s: float = DEFAULT_PATIENCE_S) -> dict[bytes, bytes]:
+def read_positions(log: Log, *, patience_s: float = DEFAULT_PATIENCE_S) -> dict[bytes, bytes]:
     """All that are committed, of every writer."""
     with as_sink_errors():
         found = read_committed_latest(
