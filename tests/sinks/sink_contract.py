@@ -1,6 +1,6 @@
 """What every derived store promises (sinks/contract.py), as tests on the real thing.
 
-A store plugs in with two classes, in tests/sinks/test_<store>_contract.py:
+A store plugs in with two classes, in tests/sinks/<store>/test_<store>_contract.py:
 
     class Postgres(Place): ...                     # where the store is, and what it cannot do
 

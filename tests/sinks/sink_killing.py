@@ -1,6 +1,6 @@
 """Kills of who writes to a store, at random and at every step of `apply`, and of its server.
 
-A store plugs in beside its contract, in tests/sinks/test_<store>_kills.py:
+A store plugs in beside its contract, in tests/sinks/<store>/test_<store>_kills.py:
 
     class TestPostgresKills(KillContract):
         drivers = ("psycopg2",)                  # what its module calls: a step is such a call

@@ -1,4 +1,4 @@
-"""DataFrames into topics, through Spark; the kills are in tests/sinks/test_topic_kills.py."""
+"""DataFrames into topics, through Spark; the kills are in tests/sinks/topic/test_topic_kills.py."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ from headwater.errors import Fenced
 from headwater.sinks.contract import Log
 from headwater.sinks.topic.transactional_positions import TransactionalPositions, read_positions
 
-CHILD = Path(__file__).parent / "topic_stream.py"
+CHILD = Path(__file__).parents[1] / "topic_stream.py"
 
 
 def new_name() -> str:
