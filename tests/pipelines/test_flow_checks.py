@@ -61,7 +61,7 @@ def test_changes_that_have_an_order_are_taken(flow_of, frame):
     ],
 )
 def test_a_key_that_does_not_tell_windows_apart_is_refused(flow_of, frame, key):
-    with pytest.raises(PipelineError, match="does not tell windows apart"):
+    with pytest.raises(PipelineError, match="does not distinguish windows"):
         flow_of(f'flow.write({frame}, to="cache", table="t", key="{key}")')
 
 

@@ -1,6 +1,4 @@
-"""What can be set in [spark] and [pipeline.NAME]. Imported with the configuration, so
-it stays light.
-"""
+"""Settings of [spark] and [pipeline.NAME]. Imported with the configuration, so it stays light."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass
@@ -71,7 +69,7 @@ class PipelineSettings:
 
     name: str
     file: str = setting(
-        MISSING, text, "Python file with the function, from the config file's place."
+        MISSING, text, "Python file with the function, relative to the configuration file."
     )
     function: str | None = setting(
         None, text, "The function's name, if the file has several pipelines. Default: NAME."

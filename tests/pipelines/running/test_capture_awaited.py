@@ -39,7 +39,7 @@ def test_an_idle_capture_is_not_waited_for_until_its_heartbeat(name, postgres, b
             await_capture(log, name, seen_now(name, postgres.url), time.monotonic() + 20)
     postgres.run("INSERT INTO t VALUES (2)")
     seen = seen_now(name, postgres.url)
-    with pytest.raises(NotReady, match="has not come to what the database has now"):
+    with pytest.raises(NotReady, match="has not caught up with the database"):
         await_capture(log, name, seen, time.monotonic())
 
 

@@ -111,7 +111,7 @@ def test_a_log_that_others_have_shortened(tmp_path):
         assert writer.position == position(0)
         writer.apply(batch(1, rows(1)))
     shorten(tmp_path / "orders", log)
-    with pytest.raises(StoreRefused, match="which offsets batch 1") as caught:
+    with pytest.raises(StoreRefused, match="the offsets of batch 1") as caught:
         store.versions()
     assert "rebuild" in caught.value.hint
 

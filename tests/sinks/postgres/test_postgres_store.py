@@ -182,7 +182,7 @@ def test_a_role_without_rights(database):
     try:
         url = database.server.url(database.name, "guest", "secret")
         with closing(made(database, url=url)) as store:
-            with pytest.raises(StoreRefused, match="may not make tables") as caught:
+            with pytest.raises(StoreRefused, match="may not create tables") as caught:
                 store.check()
             assert "GRANT" in caught.value.hint
     finally:

@@ -84,7 +84,7 @@ def test_a_redis_that_throws_rows_away_or_is_a_cluster_is_refused(place, tmp_pat
         place.client.config_set("maxmemory", "100mb")
         place.client.config_set("maxmemory-policy", "allkeys-lru")
         try:
-            with pytest.raises(StoreRefused, match="throws rows away"):
+            with pytest.raises(StoreRefused, match="evicts rows"):
                 store.check()
             place.client.config_set("maxmemory-policy", "volatile-lru")
             store.check()

@@ -96,5 +96,5 @@ def test_a_type_that_json_cannot_tell_is_refused() -> None:
     column = pa.UnionArray.from_dense(
         pa.array([0], pa.int8()), pa.array([0], pa.int32()), [pa.array([1])]
     )
-    with pytest.raises(StoreRefused, match="JSON cannot tell"):
+    with pytest.raises(StoreRefused, match="JSON cannot represent"):
         json_text.objects([column], ["u"])

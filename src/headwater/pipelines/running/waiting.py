@@ -1,8 +1,8 @@
-"""Reading your own writes: waiting until a derived store has what was written.
+"""`hw.wait`: read your own writes, by waiting until a derived store has them.
 
-A token says which records must be in: `orders:0:41` is the one at offset 41 of orders-0. Whoever
-writes to a topic is told where its record lies; `token_of` makes a token of that. Without a token,
-one waits for everything that was committed before now: in the captured databases behind the
+A token names the records to wait for: `orders:0:41` is the one at offset 41 of orders-0. A producer
+gets the offset of its record; `token_of` makes a token of that. Without a token, `wait` waits for
+everything that was committed before now: in the captured databases behind the
 pipeline's topics (their captures have to be past it), and in the log.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headwater.capture.contract import Chunk
 
 _POLL_S: Final = 0.05
-_ASK_EVERY_S: Final = 1.0  # as long as a capture that was asked is attentive
+_ASK_EVERY_S: Final = 1.0  # as long as a capture polls quickly after a request
 DEFAULT_TIMEOUT_S: Final = 30.0
 
 
@@ -39,16 +39,16 @@ def token_of(*records: Any) -> str:
 
 
 def offsets_of(token: str) -> Offsets:
-    """How far a store has to be. Raises UsageError."""
+    """The offsets that a store has to reach. Raises UsageError."""
     ends: dict[str, dict[int, int]] = {}
-    for each in token.split(","):
+    for record in token.split(","):
         try:
-            topic, partition, offset = each.rsplit(":", 2)
-            known = ends.setdefault(topic, {})
-            known[int(partition)] = max(known.get(int(partition), 0), int(offset) + 1)
+            topic, partition, offset = record.rsplit(":", 2)
+            partitions = ends.setdefault(topic, {})
+            partitions[int(partition)] = max(partitions.get(int(partition), 0), int(offset) + 1)
         except ValueError:
             raise UsageError(
-                f"{each!r} is no token", hint="it looks like orders:0:41 (topic:partition:offset)"
+                f"{record!r} is no token", hint="it looks like orders:0:41 (topic:partition:offset)"
             ) from None
     return ends
 
@@ -71,35 +71,35 @@ def wait(
         wanted = {write: offsets_of(token) for write in writes}
         _check_topics(pipeline, writes, wanted)
     else:
-        topics = {topic for told in writes.values() for topic in told["topics"]}
+        topics = {topic for entry in writes.values() for topic in entry["topics"]}
         _await_captures(loaded, topics, ends_s)
         log = Log(loaded.bootstrap(), loaded.client)
-        wanted = {write: ends_of(log, told["topics"]) for write, told in writes.items()}
+        wanted = {write: ends_of(log, entry["topics"]) for write, entry in writes.items()}
     return {
-        write: _await_store(loaded, pipeline, write, told, wanted[write], ends_s)
-        for write, told in writes.items()
+        write: _await_store(loaded, pipeline, write, entry, wanted[write], ends_s)
+        for write, entry in writes.items()
     }
 
 
 def _writes(
     loaded: config.Config, pipeline: str, only: str, ends_s: float
 ) -> dict[str, dict[str, Any]]:
-    """A pipeline that starts for the first time tells in a while what it writes."""
+    """Waits for a pipeline that starts for the first time, until its status has its writes."""
     if pipeline not in loaded.pipelines:
         meant = config.nearest(pipeline, list(loaded.pipelines))
         raise UsageError(
             f"there is no pipeline {pipeline}", hint=f"did you mean {meant}?" if meant else ""
         )
-    told = status.read(state_dir_of(loaded), pipeline)
-    while _is_starting(told) and time.monotonic() < ends_s:
+    found = status.read(state_dir_of(loaded), pipeline)
+    while _is_starting(found) and time.monotonic() < ends_s:
         time.sleep(_POLL_S)
-        told = status.read(state_dir_of(loaded), pipeline)
+        found = status.read(state_dir_of(loaded), pipeline)
     writes = {
-        write: dict(each)
-        for write, each in told.writes.items()
-        if "sink" in each and only in ("", write, each["table"])
+        write: dict(entry)
+        for write, entry in found.writes.items()
+        if "sink" in entry and only in ("", write, entry["table"])
     }
-    if not writes and _is_starting(told):
+    if not writes and _is_starting(found):
         raise NotReady(f"pipeline {pipeline} is starting", hint="--timeout waits longer")
     if not writes:
         raise NotReady(
@@ -109,27 +109,26 @@ def _writes(
     return writes
 
 
-def _is_starting(told: status.Status) -> bool:
-    is_known = any("sink" in each for each in told.writes.values())
-    return (
-        told.is_running and not is_known and told.writes.get("", {}).get("state") == status.STARTING
-    )
+def _is_starting(found: status.Status) -> bool:
+    if not found.is_running or any("sink" in entry for entry in found.writes.values()):
+        return False
+    return found.writes.get("", {}).get("state") == status.STARTING
 
 
 def _check_topics(
     pipeline: str, writes: Mapping[str, dict[str, Any]], wanted: Mapping[str, Offsets]
 ) -> None:
-    for write, told in writes.items():
+    for write, entry in writes.items():
         for topic in wanted[write]:
-            if topic not in told["topics"]:
+            if topic not in entry["topics"]:
                 raise UsageError(
                     f"{pipeline}/{write} does not read {topic}",
-                    detail="it reads " + ", ".join(told["topics"]),
+                    detail="it reads " + ", ".join(entry["topics"]),
                 )
 
 
 def _await_captures(loaded: config.Config, topics: Iterable[str], ends_s: float) -> None:
-    """Until what is committed in the databases now is in the log."""
+    """Until the changes that are committed in the databases now are in the log."""
     from headwater.capture.settings import with_password
     from headwater.capture.sources import source_of
 
@@ -140,7 +139,7 @@ def _await_captures(loaded: config.Config, topics: Iterable[str], ends_s: float)
             if not tables or source.snapshots_itself:
                 continue
             # Of a table without a key all rows would be read.
-            table = next((each for each in tables if each.key), tables[0])
+            table = next((table for table in tables if table.key), tables[0])
             seen = source.read_chunk(table, None, 1)
         finally:
             source.close()
@@ -148,7 +147,7 @@ def _await_captures(loaded: config.Config, topics: Iterable[str], ends_s: float)
 
 
 def await_capture(log: Log, capture: str, seen: "Chunk", ends_s: float) -> None:
-    """Until all that the chunk has seen is in the log. Raises NotReady."""
+    """Until all changes that the chunk contains are in the log. Raises NotReady."""
     from headwater.capture import positions
     from headwater.capture.signals import ask_for_position
     from headwater.client.compacted import read_committed_latest
@@ -161,8 +160,8 @@ def await_capture(log: Log, capture: str, seen: "Chunk", ends_s: float) -> None:
             return
         if time.monotonic() > ends_s:
             raise NotReady(
-                f"capture {capture} has not come to what the database has now",
-                hint=f"`headwater capture status {capture}` tells how far it is",
+                f"capture {capture} has not caught up with the database",
+                hint=f"`headwater capture status {capture}` shows its position",
             )
         if stored is not None and time.monotonic() - asked_s > _ASK_EVERY_S:
             ask_for_position(capture, log.bootstrap, log.login)
@@ -174,11 +173,11 @@ def _await_store(
     loaded: config.Config,
     pipeline: str,
     write: str,
-    told: dict[str, Any],
+    entry: dict[str, Any],
     wanted: Offsets,
     ends_s: float,
 ) -> Position:
-    store = find_store(loaded, pipeline, told)
+    store = find_store(loaded, pipeline, entry)
     try:
         while True:
             position = _live(store)
@@ -187,7 +186,7 @@ def _await_store(
             if time.monotonic() > ends_s:
                 raise NotReady(
                     f"{pipeline}/{write} is {lag_records(position, wanted):,} records behind",
-                    hint=f"`headwater pipeline status {pipeline}` tells why",
+                    hint=f"`headwater pipeline status {pipeline}` shows why",
                 )
             time.sleep(_POLL_S)
     finally:
@@ -196,8 +195,8 @@ def _await_store(
 
 def _live(store: Store) -> Position | None:
     try:
-        return next((each.position for each in store.versions() if each.is_live), None)
+        return next((version.position for version in store.versions() if version.is_live), None)
     except PipelineError:
         raise
     except HeadwaterError:
-        return None  # it may come back in time
+        return None  # it may recover in time

@@ -13,12 +13,12 @@ from headwater.sinks.contract import DELETE, OP, Position
 
 BUCKETS: Final = 1024
 SHOWN: Final = 20
-_TOLERANCE: Final = 1e-9  # floating point sums depend on their order; batches have another one
+_TOLERANCE: Final = 1e-9  # floating point sums depend on their order, which differs between batches
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One row that is not as it should be. None: the row is not there."""
+    """A row that differs. None: that side does not have it."""
 
     key: dict[str, Any]
     stored: dict[str, Any] | None
@@ -26,7 +26,7 @@ class Difference:
 
     @property
     def columns(self) -> list[str]:
-        """Those that differ, if both rows are there."""
+        """Those that differ, if both sides have the row."""
         if self.stored is None or self.derived is None:
             return []
         return [name for name, value in self.stored.items() if value != self.derived[name]]
@@ -41,7 +41,7 @@ class Verdict:
     buckets_differing: int
     count: int  # of the rows that differ
     differences: list[Difference] = field(default_factory=list)  # the first SHOWN
-    not_derived: tuple[str, ...] = ()  # columns that the store has from an earlier time
+    not_derived: tuple[str, ...] = ()  # columns of the store that the pipeline no longer has
 
     @property
     def is_equal(self) -> bool:
@@ -57,12 +57,12 @@ def compare(
     *,
     also: DataFrame | None = None,
 ) -> Verdict:
-    """`also` are changes that may or may not be in the store: a row that is as one of them left it
-    is right, too.
+    """`also` are changes that may or may not be in the store: a row that equals the result of one
+    of them is correct, too.
     """
     names = [name for name in stored.columns if name not in (OP, AT, POSITION)]
     key = write.key or tuple(names)
-    sums = [_checksums(each, key, names) for each in (stored, derived)]
+    sums = [_checksums(frame, key, names) for frame in (stored, derived)]
     pairs = sums[0].join(sums[1], "bucket", "full_outer")
     both = pairs.select(
         "bucket",
@@ -93,8 +93,8 @@ def compare(
 
 
 def _checksums(frame: DataFrame, key: Sequence[str], names: Sequence[str]) -> DataFrame:
-    kinds = {each.name: each.dataType for each in frame.schema}
-    # A null leaves Spark's hash as it was: who is null must be hashed too.
+    kinds = {field.name: field.dataType for field in frame.schema}
+    # A null does not change Spark's hash: which columns are null must be hashed too.
     hashed = F.xxhash64(
         *[_hashable(F.col(name), kinds[name]) for name in names],
         *[F.col(name).isNull() for name in names],
@@ -117,7 +117,7 @@ def _bucket(key: Sequence[str], kinds: dict[str, DataType]) -> Column:
 
 
 def _hashable(column: Column, kind: DataType) -> Column:
-    """A map has no order, and so no hash of Spark's."""
+    """Spark does not hash maps, which have no order."""
     if isinstance(kind, MapType):
         return F.array_sort(F.map_entries(column))
     if isinstance(kind, StructType) and any(isinstance(f.dataType, MapType) for f in kind):
@@ -134,12 +134,12 @@ def _different(
     *,
     counted: bool,
 ) -> DataFrame:
-    """Rows of these buckets that only one side has, or that are not the same."""
-    kinds = {each.name: each.dataType for each in stored.schema}
+    """Rows of these buckets that only one side has, or that differ."""
+    kinds = {field.name: field.dataType for field in stored.schema}
     sides = []
     for frame in (stored, derived):
         of_buckets = frame.where(_bucket(key, kinds).isin(buckets))
-        if counted:  # rows without a key are told apart by their number only
+        if counted:  # rows without a key are only counted
             keys = [_hashable(F.col(name), kinds[name]).alias(name) for name in names]
             of_buckets = of_buckets.select(*keys).groupBy(*names).agg(F.count("*").alias("count"))
         sides.append(of_buckets)
@@ -159,7 +159,7 @@ def _different(
 def _unless_changed(
     found: DataFrame, also: DataFrame, key: Sequence[str], names: Sequence[str]
 ) -> DataFrame:
-    kinds = {each.name: each.dataType for each in also.schema}
+    kinds = {field.name: field.dataType for field in also.schema}
     row = F.struct(*names)
     changes = also.select(
         F.when(F.col(OP) != DELETE, row).alias("changed"),

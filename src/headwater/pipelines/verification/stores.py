@@ -1,10 +1,10 @@
-"""Proof that a store is what its pipeline derives from the log.
+"""Verification of a store against the rows that its pipeline derives from the log.
 
-    the store says: "I am at these offsets"  ──▶  its rows, in one consistent read
-    the same function, as a batch job over the log up to those offsets  ──▶  rows it should have
+    the store's rows and position, in one consistent read
+    the same function, as a batch job over the log up to that position  ──▶  the expected rows
 
-Both are compared by the checksums of buckets of keys, and only buckets that differ row by row. The
-pipeline may go on meanwhile: nothing is locked, and the offsets are the store's own.
+Both are compared by checksums of buckets of keys, and row by row only in buckets that differ. The
+pipeline may run meanwhile: nothing is locked, and the offsets are the store's own.
 """
 
 import tempfile
@@ -41,18 +41,18 @@ def verify(pipeline: Pipeline, name: str, *, version: int | None = None) -> Verd
             derived = derive(pipeline, write, position.offsets)
             if is_net(write, fields.names):
                 stored, derived = net_of(write, stored), net_of(write, derived)
-            gone = tuple(name for name in stored.columns if name not in derived.columns)
-            fields = pa.schema([each for each in fields if each.name in derived.columns])
+            missing = tuple(name for name in stored.columns if name not in derived.columns)
+            fields = pa.schema([field for field in fields if field.name in derived.columns])
             found = compare(
-                write, chosen, position, stored.drop(*gone), _as_stored(derived, fields)
+                write, chosen, position, stored.drop(*missing), _as_stored(derived, fields)
             )
-            return replace(found, not_derived=tuple(each for each in gone if each != MARK))
+            return replace(found, not_derived=tuple(name for name in missing if name != MARK))
     finally:
         store.close()
 
 
 def is_readable(pipeline: Pipeline, name: str) -> bool:
-    """Not so a webhook or a mail."""
+    """Whether the store can be read back; a webhook or a mail cannot."""
     store = open_store(pipeline.environment, pipeline.name, write_named(pipeline.flow(), name))
     try:
         return store.guarantee != AT_LEAST_ONCE
@@ -76,7 +76,7 @@ def derive(pipeline: Pipeline, write: Write, offsets: Offsets) -> DataFrame:
         raise PipelineError(
             f"pipeline {pipeline.name} reads {bounded.not_from_log}",
             detail="its rows depend on when they were derived, not on the log alone",
-            hint="they cannot be verified; hw.enrich keeps a topic in step with the log",
+            hint="they cannot be verified; hw.enrich reads a topic in step with the log",
         )
     frame = bounded.frame
     if not write.key:
@@ -84,19 +84,19 @@ def derive(pipeline: Pipeline, write: Write, offsets: Offsets) -> DataFrame:
     if POSITION in frame.columns:
         return as_table(frame, write.key)
     if bounded.operators:
-        return _once_each(pipeline.name, write, frame)
+        return _final_rows(pipeline.name, write, frame)
     if OP in frame.columns:
         raise PipelineError(
             f"pipeline {pipeline.name}: what goes to {write.table} has {OP} and no {POSITION}",
-            detail="the order of the changes of a row is not known",
+            detail="the order of the changes of a row is undefined",
             hint=f'select "{POSITION}" too; it is not stored',
         )
     return frame
 
 
-def _once_each(pipeline: str, write: Write, frame: DataFrame) -> DataFrame:
-    """What operators derive from everything at once: each key once, as it is in the end. `_mark`
-    is left out: what was corrected on the way is final here.
+def _final_rows(pipeline: str, write: Write, frame: DataFrame) -> DataFrame:
+    """The rows that operators derive from the whole log at once: the final row of each key. `_mark`
+    is left out: intermediate results are not derived here.
     """
     if OP in frame.columns:
         frame = frame.where(F.coalesce(F.col(OP), F.lit("")) != DELETE)
@@ -106,7 +106,7 @@ def _once_each(pipeline: str, write: Write, frame: DataFrame) -> DataFrame:
         raise PipelineError(
             f"pipeline {pipeline}: {write.table} is derived with two rows of one key",
             detail=shown,
-            hint="a key that tells results apart has all columns that they are grouped by, and"
+            hint="the key of results has all columns that they are grouped by, and"
             f' the window\'s bounds; else select "{POSITION}" too, which has their order',
         )
     return frame.drop(MARK)
@@ -118,29 +118,29 @@ def is_net(write: Write, columns: Sequence[str]) -> bool:
 
 
 def net_of(write: Write, frame: DataFrame) -> DataFrame:
-    """A result, its retraction and the one that takes its place are what is left of them: the
-    last. One that was retracted without having been is there with "d".
+    """The net of results and retractions: of a result, its retraction and its replacement, the last
+    one. A retraction without its result stays, with "d".
     """
     if frame.where(F.col(MARK) == EARLY).take(1):
         raise PipelineError(
             f"{write.name} has early results, and no key: it cannot be verified",
-            detail="how often a window is told before it is final depends on the batches",
-            hint="with a key, a window's last result takes the place of those before",
+            detail="how often a window has early results depends on the batches",
+            hint="with a key, a window's last result replaces those before",
         )
     names = [name for name in frame.columns if name not in (STORED_OP, MARK)]
     sign = F.when(F.col(STORED_OP) == DELETE, -1).otherwise(1)
     left = frame.groupBy(*names).agg(F.sum(sign).alias("__net")).where("__net != 0")
     op = F.when(F.col("__net") < 0, DELETE).otherwise("c").alias(STORED_OP)
-    times = F.explode(F.sequence(F.lit(1), F.abs("__net").cast("int"))).alias("__each")
-    return left.select(*names, op, times).drop("__each")
+    times = F.explode(F.sequence(F.lit(1), F.abs("__net").cast("int"))).alias("__copy")
+    return left.select(*names, op, times).drop("__copy")
 
 
 def _saved(
     store: Store, write: Write, version: int | None, directory: Path
 ) -> tuple[int, pa.Schema, Position]:
-    """The store's rows, in files: there may be more of them than memory."""
-    versions = {each.number: each for each in store.versions()}
-    live = [each.number for each in versions.values() if each.is_live]
+    """Saves the store's rows to a file: they may not fit into memory."""
+    versions = {found.number: found for found in store.versions()}
+    live = [found.number for found in versions.values() if found.is_live]
     chosen = version if version is not None else live[0] if live else None
     if chosen is None or chosen not in versions:
         raise NotReady(f"{write.name} has not been written yet")
@@ -156,8 +156,8 @@ def _saved(
 
 @contextmanager
 def seen_by_tasks(spark: SparkSession, state_dir: Path) -> Iterator[Path]:
-    """A directory for a store's rows. On a cluster it is beside the checkpoints, which are where
-    all machines see them: a temporary one of the driver's would be empty elsewhere.
+    """A temporary directory for a store's rows. On a cluster it is beside the checkpoints, in the
+    directory that all machines share: one of the driver's would be empty elsewhere.
     """
     is_here = str(spark.sparkContext.master).startswith("local")
     if not is_here:
@@ -175,5 +175,5 @@ def stored_frame(spark: SparkSession, path: Path, fields: pa.Schema) -> DataFram
 def _as_stored(derived: DataFrame, fields: pa.Schema) -> DataFrame:
     kinds = from_arrow_schema(fields)
     return derived.select(
-        *[F.col(each.name).cast(each.dataType).alias(each.name) for each in kinds]
+        *[F.col(field.name).cast(field.dataType).alias(field.name) for field in kinds]
     )

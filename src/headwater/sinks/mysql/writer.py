@@ -85,7 +85,7 @@ class MySqlWriter(Writer):
         return stored
 
     def _check_fenced(self) -> None:
-        """Who takes over may have had to end our connection."""
+        """Raises Fenced if a new writer has ended this connection."""
         with contextlib.suppress(SinkError), closing(Session(self._address)) as session:
             self._own(self._tables.stored(session, self._version))
 
@@ -131,7 +131,7 @@ class MySqlWriter(Writer):
         table: Table,
         refused: list[RowRefused] | None,
     ) -> None:
-        """A statement changes all of its rows or none, so a bad one is found by halves."""
+        """A statement changes all of its rows or none, so a bad row is found by bisection."""
         run = texts.of(begin, end)
         try:
             if len(run) > self._row_bytes:
@@ -143,10 +143,10 @@ class MySqlWriter(Writer):
                 self._send_run(statement, rows, texts, begin, middle, table, refused)
                 self._send_run(statement, rows, texts, middle, end, table, refused)
                 return
-            told = _refusal(error, shown(rows.slice(begin, 1))[0], table, self._key)
+            refusal = _refusal(error, shown(rows.slice(begin, 1))[0], table, self._key)
             if refused is None:
-                raise told from error
-            refused.append(told)
+                raise refusal from error
+            refused.append(refusal)
 
     def close(self) -> None:
         self._session.close()
@@ -154,7 +154,7 @@ class MySqlWriter(Writer):
 
 @dataclass(frozen=True, slots=True)
 class _Statement:
-    """What stands around rows, and how many of them."""
+    """The text around the rows of a statement, and how many rows it has at most."""
 
     head: str
     tail: str
@@ -168,7 +168,7 @@ def _on_duplicate(columns: Sequence[str], key: Sequence[str], *, is_guarded: boo
     """
     if not key:
         return ""
-    own = [f"{each} = IF({each} <=> VALUES({each}), {each}, NULL)" for each in map(quoted, key)]
+    own = [f"{name} = IF({name} <=> VALUES({name}), {name}, NULL)" for name in map(quoted, key)]
     others = [
         f"{quoted(column)} = VALUES({quoted(column)})" for column in columns if column not in key
     ]
@@ -178,9 +178,9 @@ def _on_duplicate(columns: Sequence[str], key: Sequence[str], *, is_guarded: boo
 
 def _refusal(error: Any, row: dict[str, Any], table: Table, key: Sequence[str]) -> RowRefused:
     code, text = code_of(error), str(error.args[1])
-    column = next((each for each in row if f"olumn '{each}'" in text), "")
+    column = next((name for name in row if f"olumn '{name}'" in text), "")
     if (code == _NULL and column in key) or code == _TWICE:  # see _on_duplicate
-        uniques = [each for index, each in table.uniques.items() if index in text]
+        uniques = [first for index, first in table.uniques.items() if index in text]
         uniques = uniques or list(table.uniques.values())
         column = uniques[0] if len(uniques) == 1 else ""
         text = "another row has the same in a unique index"

@@ -1,9 +1,9 @@
-"""Another version under the live name, at once for every reader.
+"""Promotion: another version gets the live name, at once for every reader.
 
 Tables are renamed, in one transaction. A view is bound to a table and not to its name, so views on
-the live table are made anew over the other one; indexes and privileges that the live table was
-given are given to the other one first. What cannot be carried over (materialized views, triggers,
-foreign keys, check constraints) stands in the way, unless the other version has one of that name.
+the live table are created again over the other one; indexes and privileges that users added to the
+live table are added to the other one first. What cannot be carried over (materialized views,
+triggers, foreign keys, check constraints) is refused, unless the other version has its like.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from headwater.sinks.postgres.tables import (
 )
 from headwater.sinks.sql_positions import StoredVersion, quoted
 
-# Those of the live table (%(live)s) which the other one (%(other)s) has not.
+# Those of the live table (%(live)s) that the other one (%(other)s) lacks.
 _IN_THE_WAY: Final = """
 SELECT 'trigger ' || tgname FROM pg_trigger t WHERE tgrelid = %(live)s AND NOT tgisinternal
    AND NOT EXISTS (SELECT FROM pg_trigger o WHERE o.tgrelid = %(other)s AND o.tgname = t.tgname)
@@ -81,7 +81,7 @@ class _Index:
 
 
 def promote(session: Session, tables: Tables, version: int) -> None:
-    """An index may take its time: it is built before anybody has to wait."""
+    """Indexes are built first, outside of the exclusive lock: that may take long."""
     while True:
         with session.transaction():
             tables.lock_changes(session)
@@ -90,7 +90,7 @@ def promote(session: Session, tables: Tables, version: int) -> None:
                 raise sql_positions.unknown_version(tables.target, version)
             if found[version].is_live:
                 return
-            live = next((each for each in found.values() if each.is_live), None)
+            live = next((stored for stored in found.values() if stored.is_live), None)
             missing = _missing_indexes(session, tables, live, found[version])
             if not missing:
                 swap = partial(_swap, session, tables, live, found[version])
@@ -148,7 +148,7 @@ def _check_nothing_in_the_way(
             f"{tables.target.name} has what cannot be carried over to version {other.version}",
             detail=", ".join(found),
             hint=f"give {other.table(tables.target)} the same, by the same name, or drop it"
-            " and make it again after the promote",
+            " and create it again after the promote",
         )
 
 
@@ -166,11 +166,11 @@ def _missing_indexes(
 
 
 def _build(session: Session, tables: Tables, index: _Index, other: StoredVersion) -> None:
-    """Its table's writer waits, readers do not."""
+    """Blocks the table's writer, but no reader."""
     name = hidden_name(index.name, other.version)
     if len(name.encode()) > NAME_BYTES:
         raise StoreRefused(
-            f"index {index.name} has a name that is too long for two versions of it",
+            f"index {index.name} has a name that is too long for two versions",
             hint=f"ALTER INDEX … RENAME: with __v{other.version} behind it, it has"
             f" {NAME_BYTES} bytes at most",
         )

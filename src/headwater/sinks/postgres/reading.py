@@ -1,4 +1,4 @@
-"""All rows of a version at one position, by COPY, some megabytes at a time."""
+"""A consistent read of a version by COPY: all rows at one position, streamed."""
 
 import os
 import queue
@@ -20,7 +20,7 @@ from headwater.sinks.postgres.values import from_csv, selected
 from headwater.sinks.sql_positions import StoredVersion, quoted
 
 _PIECE_BYTES: Final = 4 << 20
-_PIECES: Final = 2  # that wait for who reads
+_PIECES: Final = 2  # buffered for the reader
 
 
 @contextmanager
@@ -35,9 +35,9 @@ def reading(session_of: Callable[[], Session], tables: Tables, version: int) -> 
 
 
 def _found(session: Session, tables: Tables, version: int) -> StoredVersion:
-    """Begins a transaction of one snapshot, with a lock that keeps the table's name from changing.
-    Names are looked up outside of snapshots, so the lock comes before the snapshot, and the name
-    before the lock; it is then asked again.
+    """Begins a transaction with one snapshot, and a lock that prevents a rename of the table.
+    PostgreSQL resolves names outside of snapshots, so the lock comes before the snapshot, and the
+    name before the lock; it is then checked again.
     """
     if not tables.has_positions(session):
         raise sql_positions.unknown_version(tables.target, version)
@@ -62,11 +62,11 @@ def _found(session: Session, tables: Tables, version: int) -> StoredVersion:
 
 
 class _Copy:
-    """COPY pushes, and who reads pulls: a thread between them, and a bounded queue."""
+    """COPY pushes and the reader pulls: a thread between them, and a bounded queue."""
 
     def __init__(self, session: Session, tables: Tables, stored: StoredVersion) -> None:
         self._session = session
-        columns = ", ".join(selected(each, quoted(each.name)) for each in stored.fields)
+        columns = ", ".join(selected(field, quoted(field.name)) for field in stored.fields)
         self._statement = (
             f"COPY (SELECT {columns} FROM {tables.table(stored)}) TO STDOUT (FORMAT csv)"
         )
@@ -117,7 +117,7 @@ class _Copy:
         raise _Closed
 
     def close(self) -> None:
-        """Who reads may have had enough."""
+        """Raises _Closed if the reader has stopped."""
         self._is_closed = True
         if self._thread is not None and self._thread.is_alive():
             with (
@@ -132,4 +132,4 @@ class _Copy:
 
 
 class _Closed(Exception):
-    """Nobody reads any more."""
+    """The reader has stopped."""

@@ -1,4 +1,4 @@
-"""One target in PostgreSQL, with all its versions."""
+"""The versions of a target in PostgreSQL."""
 
 import os
 from contextlib import AbstractContextManager
@@ -48,8 +48,8 @@ class PostgresStore(Store):
             found = self._stored(session)
             if not found and tables.exists(session, tables.target.name):
                 raise sql_positions.not_ours(tables.target.name, tables.target)
-            for each in found.values():
-                tables.check_table(session, each)
+            for stored in found.values():
+                tables.check_table(session, stored)
 
     def _check_schema(self, session: Session) -> None:
         schema = literal(self._tables.schema)
@@ -66,13 +66,13 @@ class PostgresStore(Store):
             )
         if not (can_use and can_create):
             raise StoreRefused(
-                f"the role of the sink may not make tables in schema {self._tables.schema}",
+                f"the role of the sink may not create tables in schema {self._tables.schema}",
                 hint=f"GRANT USAGE, CREATE ON SCHEMA {name} TO the role in `url`;",
             )
 
     def versions(self) -> list[Version]:
         with self._session() as session:
-            return [each.described() for each in self._stored(session).values()]
+            return [stored.described() for stored in self._stored(session).values()]
 
     def writer(self, version: int, fields: pa.Schema) -> Writer:
         fields = plain(fields)
@@ -109,7 +109,7 @@ class PostgresStore(Store):
         if stored is None:
             tables.lock_changes(session)
             others = tables.stored_versions(session)
-            is_live = version == 1 and not any(each.is_live for each in others.values())
+            is_live = version == 1 and not any(other.is_live for other in others.values())
             stored = others.get(version) or StoredVersion(version, is_live, 0, None, fields)
             if version not in others:
                 tables.create_table(session, stored)
@@ -122,14 +122,14 @@ class PostgresStore(Store):
             " WHERE pid = pg_backend_pid())"
             f" WHERE {tables.where} AND version = {version}"
         )
-        # Asked of the row, as another writer may have made it in between.
+        # Read from the row, as another writer may have created it in between.
         again = stored_from(session.run(tables.locked(version)))
         assert again is not None
         return again
 
     def _end_writer(self, session: Session, version: int) -> None:
-        """One that was stopped, or whose machine is gone, in the midst of a batch holds the row of
-        the position, maybe for ever. Its role is ours, so its session may be ended.
+        """A writer that was stopped within a batch, or whose machine failed, holds the lock of the
+        position's row indefinitely. It has our role, so we may terminate its session.
         """
         session.run(
             f"SELECT pg_terminate_backend(a.pid) FROM {self._tables.positions} p"

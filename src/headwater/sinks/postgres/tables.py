@@ -1,4 +1,4 @@
-"""The table of positions, and the tables of versions: made, found, and with new columns."""
+"""The tables of a target in PostgreSQL: its versions, and the table of positions."""
 
 import time
 from collections.abc import Callable
@@ -23,14 +23,14 @@ from headwater.sinks.rows.schema_evolution import EvolvedSchema
 from headwater.sinks.sql_positions import POSITIONS, StoredVersion, names, quoted
 
 NAME_BYTES: Final = 63  # PostgreSQL cuts longer names off, without an error
-_LOCK_WAIT_MS: Final = 200  # who waits for a lock on a table keeps its readers waiting, too
+_LOCK_WAIT_MS: Final = 200  # a session that waits for an exclusive lock blocks readers behind it
 _LOCK_PATIENCE_S: Final = 60.0
 _STORED: Final = "version, is_live, epoch, query, batch, offsets, fields"
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Where a target's tables are."""
+    """The tables of one target, and the statements that find, create and change them."""
 
     schema: str
     target: Target  # its name is without the schema
@@ -65,7 +65,7 @@ class Tables:
                 )
 
     def lock_changes(self, session: Session) -> None:
-        """Until the transaction ends: versions are made, promoted and dropped by one at a time."""
+        """Until the transaction ends: one session at a time creates, promotes, drops versions."""
         lock = f"hashtextextended({literal(self.positions)}, 4857)"
         session.run(f"SELECT pg_advisory_xact_lock({lock})")
 
@@ -98,7 +98,7 @@ class Tables:
         return {row[0]: _stored(row) for row in rows}
 
     def locked(self, version: int) -> str:
-        """The statement that begins everything a writer does."""
+        """The first statement of every transaction of a writer."""
         return (
             f"SELECT {_STORED} FROM {self.positions} WHERE {self.where} AND version = {version}"
             " FOR UPDATE"
@@ -137,7 +137,7 @@ class Tables:
         )
 
     def check_table(self, session: Session, stored: StoredVersion) -> None:
-        """It is still there, and has the key that the target has."""
+        """Raises StoreRefused if it is missing, or has another key than the target."""
         if not self.exists(session, stored.table(self.target)):
             raise sql_positions.table_missing(stored.table(self.target))
         found = session.run(
@@ -152,7 +152,7 @@ class Tables:
     def change_columns(
         self, session: Session, stored: StoredVersion, changed: EvolvedSchema
     ) -> None:
-        """Inside of a transaction: the table has the columns, and the position says so."""
+        """Within a transaction: of the table, and in its position."""
         actions = [
             f"ADD COLUMN {quoted(field.name)} {column_type(field)}" for field in changed.added
         ]
@@ -171,7 +171,7 @@ def literal(text: str) -> str:
 
 
 def hidden_name(name: str, version: int) -> str:
-    """What an index is called whose table is not the live one."""
+    """The name of an index whose table is not live."""
     return f"{name}__v{version}"
 
 
@@ -186,8 +186,8 @@ def _stored(row: Any) -> StoredVersion:
 
 
 def with_table_lock(session: Session, change: Callable[[], Any]) -> None:
-    """Inside of a transaction: tries again and again to have the lock that `change` needs, waiting
-    for a moment only each time, as everybody who comes later waits behind us.
+    """Within a transaction: retries to get the lock that `change` needs, with a short timeout each
+    time, as all later sessions queue behind one that waits for it.
     """
     deadline_s = time.monotonic() + _LOCK_PATIENCE_S
     session.run(f"SET LOCAL lock_timeout = {_LOCK_WAIT_MS}")

@@ -1,9 +1,9 @@
-"""A batch into one transaction.
+"""Writes batches into a table of PostgreSQL, each in one transaction.
 
 Few rows go as literals in one statement, with the commit behind them: two round trips in all. Many
 rows go by COPY: straight into the table if it is empty or has no key, otherwise into a temporary
-one and from there as one INSERT … ON CONFLICT. Should a row not fit, nothing of that is left; the
-batch is begun anew with a savepoint for every part of it (refusing.py).
+one and from there as one INSERT … ON CONFLICT. If a row does not fit, the transaction is rolled
+back; the batch is written again with a savepoint for every part of it (refusing.py).
 """
 
 from collections.abc import Iterator
@@ -83,8 +83,8 @@ class PostgresWriter(Writer):
         session.run("COMMIT")
 
     def _follow(self, stored: StoredVersion, schema: pa.Schema) -> StoredVersion:
-        """Its columns are those of the rows, too."""
-        given = pa.schema([each for each in schema if each.name != OP])
+        """Adds the columns that are new in the rows."""
+        given = pa.schema([field for field in schema if field.name != OP])
         if given.equals(stored.fields):
             return stored
         changed = evolved(stored.fields, given)
@@ -99,8 +99,10 @@ class PostgresWriter(Writer):
     ) -> "Change":
         reduced = reduce(rows, self._tables.target.key, refused)
         upserts = checked(fitted(reduced.upserts, stored.fields), refused)
-        key_fields = pa.schema([stored.fields.field(each) for each in self._tables.target.key])
-        deletes = checked(fitted(reduced.deletes, key_fields), [])  # such keys are not there
+        key_fields = pa.schema([stored.fields.field(name) for name in self._tables.target.key])
+        deletes = checked(
+            fitted(reduced.deletes, key_fields), []
+        )  # the table cannot have such keys
         is_empty = stored.position is None or reduced.clears
         return Change(
             self._tables.table(stored),
@@ -123,7 +125,7 @@ class PostgresWriter(Writer):
 
 
 class Change:
-    """What a batch does to its table."""
+    """The change that a batch makes to its table."""
 
     def __init__(
         self, table: str, key: tuple[str, ...], reduced: LastByKey, *, is_empty: bool
@@ -175,7 +177,7 @@ class Change:
             return
         with_rows = staging.filled(rows)
         if part == "deletes":
-            equal = " AND ".join(f"t.{quoted(each)} = d.{quoted(each)}" for each in self._key)
+            equal = " AND ".join(f"t.{quoted(name)} = d.{quoted(name)}" for name in self._key)
             staging.session.run(f"DELETE FROM {self.table} t USING {with_rows} d WHERE {equal}")
         else:
             staging.session.run(
@@ -184,8 +186,8 @@ class Change:
             )
 
     def _are_new(self, session: Session, rows: pa.Table) -> bool:
-        """Whether the table has none of the rows for certain: then COPY goes straight into it, at
-        twice the speed. Keys that only grow are common, in new rows as in a first copy.
+        """Whether the table certainly has none of the rows: then COPY goes straight into it, at
+        twice the speed. Growing keys are common, in new rows as in a first copy.
         """
         if self._is_empty or not self._key:
             return True
@@ -204,8 +206,8 @@ class Change:
     def _on_conflict(self, columns: list[str]) -> str:
         if not self._key:
             return ""
-        others = [quoted(each) for each in columns if each not in self._key]
-        assignments = ", ".join(f"{each} = excluded.{each}" for each in others)
+        others = [quoted(name) for name in columns if name not in self._key]
+        assignments = ", ".join(f"{name} = excluded.{name}" for name in others)
         return f"ON CONFLICT ({names(self._key)}) DO " + (
             f"UPDATE SET {assignments}" if others else "NOTHING"
         )

@@ -57,7 +57,7 @@ class SqliteStore(Store):
         if not self._database.exists():
             return []
         with self._database.connected("rw") as connection:
-            return [each.described() for each in self._tables.all_stored(connection).values()]
+            return [stored.described() for stored in self._tables.all_stored(connection).values()]
 
     def writer(self, version: int, fields: pa.Schema) -> Writer:
         connection = self._database.connect("rwc")
@@ -85,7 +85,7 @@ class SqliteStore(Store):
             fields = self._tables.evolve(connection, old, fields)
             stored = StoredVersion(version, old.is_live, old.epoch + 1, old.position, fields)
         else:
-            is_live = version == 1 and not any(each.is_live for each in found.values())
+            is_live = version == 1 and not any(stored.is_live for stored in found.values())
             stored = StoredVersion(version, is_live, sql_positions.first_epoch(), None, fields)
             self._tables.create(connection, stored)
         self._tables.save(connection, stored)
@@ -98,10 +98,10 @@ class SqliteStore(Store):
             if found[version].is_live:
                 return
             carried = []
-            for each in found.values():
-                if each.is_live:
-                    carried = _take_off(connection, each.table(self._target))
-                    self._rename(connection, each, is_live=False)
+            for stored in found.values():
+                if stored.is_live:
+                    carried = _take_off(connection, stored.table(self._target))
+                    self._rename(connection, stored, is_live=False)
             self._rename(connection, found[version], is_live=True)
             for statement in carried:  # which name the live table
                 connection.execute(statement)
@@ -124,7 +124,7 @@ class SqliteStore(Store):
         if not self._database.exists():
             raise sql_positions.unknown_version(self._target, version)
         with self._database.connected("rw") as connection:
-            connection.execute("BEGIN")  # all that follows is of one state
+            connection.execute("BEGIN")  # one snapshot for all that follows
             found = self._tables.all_stored(connection).get(version)
             if found is None:
                 raise sql_positions.unknown_version(self._target, version)
@@ -178,7 +178,7 @@ def _path(settings: SinkSettings) -> str:
 
 
 def _take_off(connection: sqlite3.Connection, table: str) -> list[str]:
-    """Drops the indexes and triggers that people have given to a table; how to make them again."""
+    """Drops the indexes and triggers that users added to a table; the statements that add them."""
     rows = connection.execute(
         "SELECT type, name, sql FROM sqlite_master WHERE tbl_name = ? COLLATE NOCASE"
         " AND type IN ('index', 'trigger') AND sql IS NOT NULL",

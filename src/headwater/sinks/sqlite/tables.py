@@ -14,7 +14,7 @@ from headwater.sinks.sqlite.values import column_type
 
 
 class Tables:
-    """Of one target."""
+    """The tables of one target: its versions, and their rows in the table of positions."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -70,7 +70,7 @@ class Tables:
         connection.execute(f"CREATE TABLE {quoted(table)} ({', '.join(columns)}) {kind}")
 
     def check(self, connection: sqlite3.Connection, stored: StoredVersion) -> None:
-        """That it is there, with the key of the target. Raises StoreRefused."""
+        """Raises StoreRefused if it is missing, or has another key than the target."""
         table = stored.table(self.target)
         if not exists(connection, table):
             raise sql_positions.table_missing(table)
@@ -81,11 +81,11 @@ class Tables:
     def evolve(
         self, connection: sqlite3.Connection, stored: StoredVersion, fields: pa.Schema
     ) -> pa.Schema:
-        """All columns; those that are new are added."""
+        """All columns; new ones are added."""
         changed = evolved(stored.fields, fields)
         sql_positions.check_names(changed.fields)
         for field in changed.widened:
-            # Integers of all sizes are one type here. Of other texts a key would have two forms.
+            # Integers of all sizes are one type here. With others a key would have two forms.
             if field.name in self.target.key and column_type(field) != "INTEGER":
                 raise StoreRefused(
                     f"column {field.name} is part of the key and has become {field.type}",

@@ -75,7 +75,7 @@ class SqliteWriter(Writer):
         keys = fitted(keys, pa.schema([fields.field(column) for column in self._target.key]))
         where = " AND ".join(f"{quoted(column)} = ?" for column in self._target.key)
         statement = f"DELETE FROM {quoted(table)} WHERE {where}"
-        self._each(statement, checked(keys, refused), table, refused)
+        self._run_rows(statement, checked(keys, refused), table, refused)
 
     def _upsert(self, table: str, rows: pa.Table, refused: list[RowRefused] | None) -> None:
         columns, key = rows.column_names, self._target.key
@@ -83,13 +83,13 @@ class SqliteWriter(Writer):
         statement = f"INSERT INTO {quoted(table)} ({names(columns)}) VALUES ({values})"
         if key:
             others = [column for column in columns if column not in key]
-            sets = ", ".join(f"{quoted(each)} = excluded.{quoted(each)}" for each in others)
-            # Only our key: a row that meets another one in a further unique index is refused.
+            sets = ", ".join(f"{quoted(column)} = excluded.{quoted(column)}" for column in others)
+            # Only our key: a row that conflicts in another unique index is refused.
             statement += f" ON CONFLICT ({names(key)}) DO "
             statement += f"UPDATE SET {sets}" if others else "NOTHING"
-        self._each(statement, checked(rows, refused), table, refused)
+        self._run_rows(statement, checked(rows, refused), table, refused)
 
-    def _each(
+    def _run_rows(
         self, statement: str, rows: pa.Table, table: str, refused: list[RowRefused] | None
     ) -> None:
         if self._target.key:  # the order in which the table's pages lie
@@ -109,10 +109,10 @@ class SqliteWriter(Writer):
                     # Rows are taken one by one, and those before the bad one are in.
                     bad = len(piece) - length_hint(first) - 1
                     row = shown(piece.slice(bad, 1))[0]
-                    told = _refusal(error, row, table, self._target.key)
+                    refusal = _refusal(error, row, table, self._target.key)
                     if refused is None:
-                        raise told from error
-                    refused.append(told)
+                        raise refusal from error
+                    refused.append(refusal)
                     begin = bad + 1
 
     def close(self) -> None:

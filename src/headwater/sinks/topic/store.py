@@ -1,16 +1,16 @@
-"""A topic as a derived store: each batch is one Kafka transaction, with its position in it.
+"""The versions of a target as topics: each batch is one Kafka transaction, with its position.
 
-Where a table shows the newest state, a topic tells how it came about: every row of a batch is a
-record, in order, also those that a later row of the same batch changes. `read` folds the topic to
-what a table would show.
+A table shows the newest state, a topic the changelog: every row of a batch is a record, in order,
+also those that a later row of the same batch changes. `read` folds the topic to the rows of a
+table.
 
-The state of a version (transactional_positions.py) is kept in `__headwater_positions`:
+The state of a version (transactional_positions.py) is stored in `__headwater_positions`:
 
     key     /topic/<topic>
     value   {"owner", "target", "version", "key", "value", "position", "ends", "fields"}
 
 `ends` are the topic's offsets behind the batch, so that a reader finds exactly the rows of the
-position, whatever is written meanwhile. Version 1 has the target's name, N has `<name>.v<N>`.
+position while writing continues. Version 1 has the target's name, N has `<name>.v<N>`.
 """
 
 import dataclasses
@@ -52,7 +52,7 @@ from headwater.sinks.topic.records import (
     RecordBuilder,
     compression_of,
     find_topic,
-    last_of_each_key,
+    last_by_key,
 )
 from headwater.sinks.topic.transactional_positions import (
     Ends,
@@ -70,13 +70,15 @@ OPTIONS: Final = ()
 TARGET_OPTIONS: Final = ("value", "partitions", "compression", *_CONFIGS)
 
 _KEYS: Final = b"/topic/"
-_PATIENCE_S: Final = 10.0  # a pipeline tries again by itself, and tells meanwhile
-_FOLDED_ROWS: Final = 1 << 20  # of a partition, before the newest of each key are looked for
+_PATIENCE_S: Final = 10.0  # the pipeline retries, and reports it meanwhile
+_FOLDED_ROWS: Final = (
+    1 << 20
+)  # of a partition, buffered before they are reduced to the last of each key
 
 
 @dataclass(frozen=True, slots=True)
 class _VersionState:
-    """What is stored of a version."""
+    """The stored state of a version."""
 
     owner: str
     target: str
@@ -149,7 +151,7 @@ class TopicStore(Store):
         ]
 
     def writer(self, version: int, fields: pa.Schema) -> "TopicWriter":
-        self._check(version, self._states().get(version))  # before anybody is fenced
+        self._check(version, self._states().get(version))  # before the earlier writer is fenced
         self.form.check(fields)
         topic = self.topic(version)
         with as_sink_errors():
@@ -194,13 +196,13 @@ class TopicStore(Store):
     def _rows(self, fetcher: Fetcher, state: _VersionState) -> Iterator[pa.RecordBatch]:
         columns = ["key", *self.form.record_columns(state.fields)]
         for records in self.records(fetcher, state.version, state.ends, columns):
-            kept = records.filter(pc.is_valid(records["value"])) if self.target.key else records
-            yield from self.form.rows(kept, state.fields)
+            rows = records.filter(pc.is_valid(records["value"])) if self.target.key else records
+            yield from self.form.rows(rows, state.fields)
 
     def records(
         self, fetcher: Fetcher, version: int, ends: Mapping[int, int], columns: list[str]
     ) -> Iterator[pa.Table]:
-        """All that lie in front of `ends`; with a key the last of each, tombstones included."""
+        """All records before `ends`; with a key the last of each key, tombstones included."""
         topic = self.topic(version)
         starts = fetcher.offsets([(topic, partition) for partition in ends], EARLIEST)
         for partition, end in ends.items():
@@ -213,15 +215,15 @@ class TopicStore(Store):
                 if rows >= _FOLDED_ROWS:
                     table = pa.Table.from_batches(gathered)
                     if self.target.key:
-                        gathered = last_of_each_key(table).to_batches()
-                        # If most keys are different, looking for them again comes later.
+                        gathered = last_by_key(table).to_batches()
+                        # If most keys are different, the next reduction comes later.
                         rows = min(_FOLDED_ROWS // 2, sum(map(len, gathered)))
                     else:
                         yield table
                         gathered, rows = [], 0
             if gathered:
                 table = pa.Table.from_batches(gathered)
-                yield last_of_each_key(table) if self.target.key else table
+                yield last_by_key(table) if self.target.key else table
 
     def fetcher(self, isolation: Isolation = "read_committed") -> Fetcher:
         return Fetcher(
@@ -233,15 +235,17 @@ class TopicStore(Store):
         return name if version == 1 else f"{name}.v{version}"
 
     def _states(self) -> dict[int, _VersionState]:
-        """Of this target's versions, whoever owns it."""
+        """Of this target's versions, of any owner."""
         found = read_positions(self.log, patience_s=_PATIENCE_S)
         states = [
-            _VersionState.from_json(each) for key, each in found.items() if key.startswith(_KEYS)
+            _VersionState.from_json(stored)
+            for key, stored in found.items()
+            if key.startswith(_KEYS)
         ]
-        return {each.version: each for each in states if each.target == self.target.name}
+        return {state.version: state for state in states if state.target == self.target.name}
 
     def _check(self, version: int, state: _VersionState | None) -> None:
-        """Raises StoreRefused if the topic is somebody else's, or told in another way."""
+        """Raises StoreRefused if the topic has another owner or format."""
         topic = self.topic(version)
         if state is None:
             if self._has_records(topic):
@@ -254,7 +258,7 @@ class TopicStore(Store):
             raise StoreRefused(f"topic {topic} belongs to {state.owner}", hint="choose another one")
         if (state.key, state.value) != (self.target.key, self.form.name):
             raise StoreRefused(
-                f"topic {topic} was written in another way",
+                f"topic {topic} was written in another format",
                 detail=f"key {list(state.key)}, value {state.value};"
                 f" now key {list(self.target.key)}, value {self.form.name}",
                 hint="a rebuild writes a new version of it",
@@ -270,12 +274,12 @@ class TopicStore(Store):
             if partitions is None:
                 return False
             with self.fetcher("read_uncommitted") as fetcher:
-                places = [(topic, partition) for partition in range(partitions)]
-                return any(fetcher.offsets(places, LATEST).values())
+                all_partitions = [(topic, partition) for partition in range(partitions)]
+                return any(fetcher.offsets(all_partitions, LATEST).values())
 
 
 def names_of(topic: str) -> tuple[str, bytes]:
-    """The transactional id of the topic's writer, and the key of its states."""
+    """The transactional id of the topic's writer, and the key of its stored state."""
     return f"headwater-topic-{topic}", _KEYS + topic.encode()
 
 
@@ -338,14 +342,14 @@ class TopicWriter(Writer):
         rows = fitted(rows, fields)
         return rows if ops is None else rows.append_column(OP, ops), fields
 
-    def _evolved(self, known: pa.Schema, given: pa.Schema) -> pa.Schema:
-        change = evolved(known, given)
+    def _evolved(self, stored: pa.Schema, given: pa.Schema) -> pa.Schema:
+        change = evolved(stored, given)
         for field in change.widened:
-            # 1.5 and 1.50 would be two keys; an integer is told in one way.
+            # 1.5 and 1.50 would be two keys; an integer has one text.
             if field.name in self._store.target.key and not pa.types.is_integer(field.type):
                 raise StoreRefused(
                     f"column {field.name} is part of the key, and its type has changed",
-                    detail=f"it was {known.field(field.name).type} and is {field.type} now",
+                    detail=f"it was {stored.field(field.name).type} and is {field.type} now",
                     hint="cast it to what it was, or rebuild into a new version",
                 )
         self._form.check(change.fields)
