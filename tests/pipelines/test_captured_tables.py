@@ -117,7 +117,10 @@ def test_all_types_of_postgres_are_in_the_store_as_they_are(project, name, postg
     postgres.run(f"CREATE TABLE source (id int PRIMARY KEY, {declared})")
     rows = max(len(values) for _, values, _ in COLUMNS.values())
     for row in range(rows):
-        values = [each[row] if row < len(each) else "NULL" for _, each, _ in COLUMNS.values()]
+        values = [
+            column_values[row] if row < len(column_values) else "NULL"
+            for _, column_values, _ in COLUMNS.values()
+        ]
         postgres.run(f"INSERT INTO source VALUES ({row}, {', '.join(values)})")
     project.section(f'[sink.pg]\nkind = "postgres"\nurl = "{postgres.url}"')
     copying(project, f"{name}.public.source", "pg", "types", bad_rows="dead-letter")
@@ -135,9 +138,9 @@ def test_all_types_of_postgres_are_in_the_store_as_they_are(project, name, postg
         with project.running(spark, "types"):
             wait_for(lambda: 2000 in _ids(postgres), "the last row in the store")
     rejected = read(project.bootstrap, f"{name}.public.source.dlq")
-    assert [each.value["after"]["id"] for each in rejected] == [1000, 1001]
+    assert [letter.value["after"]["id"] for letter in rejected] == [1000, 1001]
     refused = read(project.bootstrap, "types.dlq")
-    assert sorted(each.value["id"] for each in refused) == [1002, 1003, 1004]
+    assert sorted(error.value["id"] for error in refused) == [1002, 1003, 1004]
     assert _ids(postgres) == {*range(rows), *range(100, 100 + rows), 2000}
     for column, (_, _, is_same) in COLUMNS.items():
         same = is_same.format(f'"{column}"')
@@ -215,8 +218,8 @@ def test_columns_come_and_go_while_rows_do(project, name, postgres, spark):
             expected = sorted(postgres.run("SELECT id, c, d FROM t"))
 
             def is_same() -> bool:
-                known = {column for _, column, *_ in project.rows("PRAGMA table_info(copy)")}
-                return {"c", "d"} <= known and (
+                columns = {column for _, column, *_ in project.rows("PRAGMA table_info(copy)")}
+                return {"c", "d"} <= columns and (
                     sorted(project.rows("SELECT id, c, d FROM copy")) == expected
                 )
 
@@ -225,11 +228,11 @@ def test_columns_come_and_go_while_rows_do(project, name, postgres, spark):
             changes = 4 * 60 + 50 + 90
             wait_for(lambda: project.rows("SELECT sum(n) FROM sums") == [(changes,)], "all counted")
             assert runner.errors() == []
-        for each in project.pipelines(spark, "copy", "sums"):
-            assert verify(each, each.flow().writes[0].name).is_equal
+        for pipeline in project.pipelines(spark, "copy", "sums"):
+            assert verify(pipeline, pipeline.flow().writes[0].name).is_equal
 
 
-def test_a_table_is_emptied_dropped_and_made_anew(project, name, postgres, spark):
+def test_a_table_is_emptied_dropped_and_created_again(project, name, postgres, spark):
     postgres.run("CREATE TABLE t (id int PRIMARY KEY, a int)")
     postgres.run("INSERT INTO t SELECT n, n FROM generate_series(1, 20) n")
     copying(project, f"{name}.public.t")
@@ -251,7 +254,7 @@ def test_a_table_is_emptied_dropped_and_made_anew(project, name, postgres, spark
             wait_for(lambda: project.rows("SELECT * FROM copy") == [(8, 8, 8)], "the new table")
             postgres.run("ALTER TABLE t RENAME TO old; CREATE TABLE t (id int PRIMARY KEY, a int)")
             postgres.run("INSERT INTO t VALUES (9, 9)")
-            wait_for(is_same, "the table that was put in its place")
+            wait_for(is_same, "the table that replaced it")
             assert runner.errors() == []
 
 
@@ -292,7 +295,7 @@ def test_a_captured_topic_is_proven(project, name, postgres, spark):
             event = json.dumps({**image, "op": op, "source": {}}).encode()
             project.produce_bytes(topic, event, json.dumps({"id": row["id"]}).encode())
         verdict = verify_captured(project.config(), spark, topic)
-        found = {each.key["id"]: each for each in verdict.differences}
+        found = {difference.key["id"]: difference for difference in verdict.differences}
         assert set(found) == {9000, 9001, 9002}
         assert found[9000].stored is None
         assert found[9001].derived is None
@@ -300,4 +303,4 @@ def test_a_captured_topic_is_proven(project, name, postgres, spark):
 
 
 def _of(project: Project, topic: str, id_: int) -> list:
-    return [each for each in read(project.bootstrap, topic) if each.key == {"id": id_}]
+    return [record for record in read(project.bootstrap, topic) if record.key == {"id": id_}]

@@ -110,7 +110,7 @@ def test_operators_that_are_alike_keep_their_names_when_others_come_or_change_pl
     def operators(tables, more=""):
         project.pipeline("alike", ALIKE.format(tables=tables, more=more))
         writes = project.pipelines(spark, "alike")[0].flow().writes
-        return {each.table: each.operators[0].name for each in writes}
+        return {write.table: write.operators[0].name for write in writes}
 
     first = operators(["paid", "open"])
     assert first["paid"] != first["open"]

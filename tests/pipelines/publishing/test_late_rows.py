@@ -1,4 +1,4 @@
-"""Rows that operators put aside: each is in `<pipeline>.late` once, whoever dies at what step."""
+"""Late rows: each is in `<pipeline>.late` once, whatever process is killed at any step."""
 
 from datetime import UTC, datetime
 
@@ -108,7 +108,7 @@ def published(broker, pipeline):
         for partition in (0, 1)
         for message in read_messages(broker.bootstrap, f"{pipeline}.late", partition)
     ]
-    return sorted(found, key=lambda each: (each.partition(), each.offset()))
+    return sorted(found, key=lambda message: (message.partition(), message.offset()))
 
 
 def about(message):
@@ -117,8 +117,8 @@ def about(message):
     }
 
 
-def places(messages):
-    return sorted((about(each)["partition"], about(each)["offset"]) for each in messages)
+def positions(messages):
+    return sorted((about(message)["partition"], about(message)["offset"]) for message in messages)
 
 
 def test_a_late_row_is_told_whole(broker, log, directory):
@@ -127,7 +127,7 @@ def test_a_late_row_is_told_whole(broker, log, directory):
     assert late.publish(0) == 3
     late.close()
     found = published(broker, "whole")
-    assert [orjson.loads(each.key()) for each in found] == [
+    assert [orjson.loads(message.key()) for message in found] == [
         {"name": "b"},
         {"name": "b"},
         {"name": "a"},
@@ -145,8 +145,8 @@ def test_a_late_row_is_told_whole(broker, log, directory):
         "pipeline": "whole",
         "operator": "tumbling-1",
     }
-    assert [about(each)["cause"] for each in found[:2]] == ["without_time", "future"]
-    assert [each.partition() for each in found] == [0, 0, 1]
+    assert [about(message)["cause"] for message in found[:2]] == ["without_time", "future"]
+    assert [message.partition() for message in found] == [0, 0, 1]
     assert late_counts(read_positions(log), "whole") == {"tumbling-1": 3}
     assert late_counts(read_positions(log), "who") == {}
 
@@ -163,7 +163,7 @@ def test_a_batch_that_runs_again_tells_nothing_again(broker, log, directory):
     late = LateRows(log, "again", (OPERATOR,), directory)
     assert late.publish(1) == 1
     late.close()
-    assert places(published(broker, "again")) == [("0", "5"), ("1", "7"), ("1", "8")]
+    assert positions(published(broker, "again")) == [("0", "5"), ("1", "7"), ("1", "8")]
 
 
 def test_a_row_of_two_operators_is_told_by_each(broker, log, directory):
@@ -173,7 +173,7 @@ def test_a_row_of_two_operators_is_told_by_each(broker, log, directory):
     late = LateRows(log, "two", (OPERATOR, other), directory)
     assert late.publish(0) == 2
     late.close()
-    assert sorted(about(each)["operator"] for each in published(broker, "two")) == [
+    assert sorted(about(message)["operator"] for message in published(broker, "two")) == [
         "tumbling-1",
         "tumbling-2",
     ]
@@ -212,7 +212,7 @@ def test_killed_at_any_call(broker, log, directory, monkeypatch, call, is_done_b
     failures = 0
     for number, offsets in enumerate([(1, 2), (3,), (4, 5)]):
         while True:
-            rows = [("a", each, 1, each) for each in offsets]
+            rows = [("a", offset, 1, offset) for offset in offsets]
             batch(directory, number, given(*rows[:1]), given(*rows[1:]))
             late = LateRows(log, pipeline, (OPERATOR,), directory)
             try:
@@ -223,17 +223,17 @@ def test_killed_at_any_call(broker, log, directory, monkeypatch, call, is_done_b
             finally:
                 late.close()
     assert failures == 1
-    assert places(published(broker, pipeline)) == [("1", str(each)) for each in range(1, 6)]
+    assert positions(published(broker, pipeline)) == [("1", str(offset)) for offset in range(1, 6)]
 
 
 def test_what_people_see_of_an_operator(directory):
     batch(directory, 0, given(("a", 1, 1, 7), ("a", 1, 1, 8, 1)), given(("b", 2, 0, 5)))
     batch(directory, 1, given(), given(("b", 2, 0, 6, 2)))
-    told = told_of(directory / OPERATOR.name, BUCKETS, 1)
-    assert (told.rows, told.watermark_us) == (1, 11)
-    assert told.bytes > 0
+    metrics = told_of(directory / OPERATOR.name, BUCKETS, 1)
+    assert (metrics.rows, metrics.watermark_us) == (1, 11)
+    assert metrics.bytes > 0
     wanted = {EVENTS: 4, "not_events": 0, "late": 2, "without_time": 1, "future": 1}
-    assert {name: told.counters.get(name, 0) for name in wanted} == wanted
+    assert {name: metrics.counters.get(name, 0) for name in wanted} == wanted
     assert set(CAUSES) < set(wanted)
     assert told_of(directory / OPERATOR.name, BUCKETS, 0).counters[EVENTS] == 3
 
@@ -251,8 +251,8 @@ def test_time_that_has_not_begun_is_not_told(directory):
     state.document[WATERMARK] = NEVER_US
     state.commit()
     assert told_of(directory / OPERATOR.name, BUCKETS, 0) == Told()
-    gone = Built("gone-1", BUCKETS, ())
-    assert list(told_of_all(directory, (OPERATOR, gone), 0)) == ["tumbling-1"]
+    missing = Built("missing-1", BUCKETS, ())
+    assert list(told_of_all(directory, (OPERATOR, missing), 0)) == ["tumbling-1"]
 
 
 def test_the_slowest_partition_and_producer_are_told():
@@ -263,8 +263,8 @@ def test_the_slowest_partition_and_producer_are_told():
     other = {"watermarks": {"partitions": [["b", 0, 95, None]], "now": 80}, "closed": 80}
     assert slowest_of({"l": {"watermarks": alone}, "r": other}) == Slowest("partition 0 of a", 5)
     producers = {"topic": "a", "partition": 0, "producers": ["x", "y"], "watermarks": [7, 5]}
-    told = slowest_of({"time": {"members": [producers], "now": 5}})
-    assert told == Slowest("producer y in partition 0 of a", 2)
+    slowest = slowest_of({"time": {"members": [producers], "now": 5}})
+    assert slowest == Slowest("producer y in partition 0 of a", 2)
 
 
 def aside(directory, number, side, columns, offset):
@@ -289,7 +289,7 @@ def test_a_row_that_is_late_on_both_sides_of_a_join_is_told_by_each(broker, log,
     assert late.publish(1) == 0
     late.close()
     found = published(broker, "both")
-    assert [(about(each)["side"], orjson.loads(each.key())) for each in found] == [
+    assert [(about(message)["side"], orjson.loads(message.key())) for message in found] == [
         ("left", {"id": 1}),
         ("right", {"of": 1}),
     ]

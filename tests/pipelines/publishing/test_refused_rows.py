@@ -28,8 +28,8 @@ def refused_of(broker_address, name):
         return made[-1]
 
     yield refused
-    for each in made:
-        each.close()
+    for rows in made:
+        rows.close()
 
 
 def batch(number, query="q"):
@@ -37,7 +37,7 @@ def batch(number, query="q"):
 
 
 def rows(*ids):
-    return [RowRefused("no", row={"id": each}, column="id") for each in ids]
+    return [RowRefused("no", row={"id": number}, column="id") for number in ids]
 
 
 def letters(broker_address, name):
@@ -52,17 +52,17 @@ def letters(broker_address, name):
 
 def test_each_is_written_once(broker_address, name, refused_of):
     first = refused_of()
-    tell = first.of_batch(batch(1))
-    tell(rows(1))
-    tell(rows(2))  # a store may tell in several calls
-    tell = first.of_batch(batch(1))  # the store's own transaction has failed: once more
-    tell(rows(1))
-    tell(rows(2))
+    refuse = first.of_batch(batch(1))
+    refuse(rows(1))
+    refuse(rows(2))  # a store may report in several calls
+    refuse = first.of_batch(batch(1))  # the store's own transaction has failed: once more
+    refuse(rows(1))
+    refuse(rows(2))
     second = refused_of()  # the process was killed
-    tell = second.of_batch(batch(1))
-    tell(rows(1))
-    tell(rows(2))
-    tell(rows(3))  # … before it came so far
+    refuse = second.of_batch(batch(1))
+    refuse(rows(1))
+    refuse(rows(2))
+    refuse(rows(3))  # … before it came so far
     second.of_batch(batch(2))(rows(4))
     second.of_batch(batch(1))(rows(1))
     assert letters(broker_address, name) == [f'{{"id":{n}}}' for n in (1, 2, 3, 4)]
@@ -77,5 +77,9 @@ def test_a_rebuild_does_not_stop_the_version_in_use(broker_address, name, refuse
     live.of_batch(batch(7))(rows(1))
     rebuilt.of_batch(batch(1, "other"))(rows(2))
     assert len(letters(broker_address, name)) == 4
-    notes = read_positions(Log(broker_address))
-    assert [refused_count(notes, f"{name}/cache/t", version) for version in (1, 2, 3)] == [2, 2, 0]
+    positions = read_positions(Log(broker_address))
+    assert [refused_count(positions, f"{name}/cache/t", version) for version in (1, 2, 3)] == [
+        2,
+        2,
+        0,
+    ]

@@ -40,7 +40,7 @@ class Stream:
     def put(self, *ids: int) -> None:
         number = len(list(self._files.iterdir()))
         file = self._files.parent / f"{number:03}"
-        file.write_text("".join(f'{{"id":{each}}}\n' for each in ids))
+        file.write_text("".join(f'{{"id":{number}}}\n' for number in ids))
         os.utime(file, (number, number))  # which Spark goes by
         file.rename(self._files / file.name)
 
@@ -70,7 +70,7 @@ def test_a_write_is_one_transaction_with_keys_in_their_partitions(spark, broker_
     ).save()
     found = [read_messages(broker_address, topic, partition) for partition in (0, 1)]
     assert all(found)
-    rows = [(each.key(), orjson.loads(each.value())) for each in found[0] + found[1]]
+    rows = [(message.key(), orjson.loads(message.value())) for message in found[0] + found[1]]
     assert sorted(rows, key=lambda row: row[1]["id"]) == [
         (b'{"id":%d}' % n, {"id": n, "name": f"n{n}"}) for n in range(20)
     ]
@@ -124,7 +124,7 @@ def test_a_new_query_fences_the_old_one(spark, broker_address, tmp_path) -> None
     stream.put(2)
     stream.put(3)
     with pytest.raises(PySparkException, match="another process writes"):
-        stream.run()  # by the producer that it has kept
+        stream.run()  # by its cached producer
     stream.run()
     with pytest.raises(Fenced):
         zombie.commit({}, lambda _: b"")

@@ -49,8 +49,8 @@ def letters(broker):
         return opened[-1]
 
     yield make
-    for each in opened:
-        each.close()
+    for written in opened:
+        written.close()
 
 
 def rejected(*offsets: int, size_bytes: int = 3) -> list[Rejected]:
@@ -113,7 +113,7 @@ def test_the_same_record_is_written_once_whoever_comes_again(broker, topic, lett
     second = letters("copies")  # another process
     assert second.write(topic, 1, rejected(3, 5, 9, 10)) == 1
     assert first.write(topic, 1, rejected(9, 10, 11)) == 1  # a zombie, that is no harm
-    assert second.write(topic, 1, rejected(1, 11)) == 1  # out of order: another task's stretch
+    assert second.write(topic, 1, rejected(1, 11)) == 1  # out of order: another task's range
     assert offsets_in(stored(broker, topic)) == [3, 5, 9, 10, 11, 1]
     assert letters("other").write(topic, 1, rejected(3)) == 1
     assert letters("copies").write(topic, 0, rejected(3)) == 1
@@ -159,7 +159,7 @@ class Failing(TransactionalProducer):
             return call(*arguments)
         if kind.is_done_before:
             call(*arguments)
-        raise BrokerUnreachable("gone")
+        raise BrokerUnreachable("no answer")
 
     def fence(self) -> None:
         self._counted(super().fence)
@@ -171,7 +171,7 @@ class Failing(TransactionalProducer):
         self._counted(super().commit)
 
 
-CALLS = 6  # fence, letters, note, commit; and of a second write letters and note
+CALLS = 6  # fence, letters, position, commit; and of a second write letters and position
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,8 @@ def checkpoint(tmp_path):
     (checkpoint.path / "offsets").mkdir(parents=True)
     (checkpoint.path / "metadata").write_text(json.dumps({"id": "q"}))
     for number in range(10):
-        told = json.dumps({"orders": {"0": number * 10}})
-        (checkpoint.path / "offsets" / str(number)).write_text(f"v1\n{{}}\n{told}\n")
+        ends = json.dumps({"orders": {"0": number * 10}})
+        (checkpoint.path / "offsets" / str(number)).write_text(f"v1\n{{}}\n{ends}\n")
     return checkpoint
 
 
@@ -56,11 +56,11 @@ def test_who_wakes_up_does_not_stop_the_one_that_has_taken_over(store, checkpoin
     sleeper = BatchApplier(store, 1, FIELDS, checkpoint)
     sleeper.open()
     sleeper(Frame(0), 0)
-    sleeper.close()  # its connection is gone, as PostgreSQL ends that of a writer which hangs
+    sleeper.close()  # its connection is closed, as PostgreSQL does with a writer that hangs
     with store.writer(1, FIELDS) as successor:
         for number in (0, 1, 2):
             successor.apply(batch(checkpoint, number))
-        with pytest.raises(Exception, match="Fenced"):  # what Spark is told
+        with pytest.raises(Exception, match="Fenced"):  # what Spark gets
             sleeper(Frame(1), 1)
         assert isinstance(sleeper.error, Fenced)
         assert "another process writes to the store now" in str(sleeper.error)
@@ -78,18 +78,18 @@ def test_whose_connection_is_lost_goes_on_by_another(store, checkpoint):
     applier.close()
     with store.read(1) as contents:
         assert contents.position.batch == 2
-        assert [row["id"] for each in contents.rows for row in each.to_pylist()] == [0, 1, 2]
+        assert [row["id"] for batch in contents.rows for row in batch.to_pylist()] == [0, 1, 2]
 
 
-def test_who_closes_it_waits_until_the_batch_is_told(store, checkpoint):
-    """Otherwise the last batch before a stop would be missing in what people are told."""
-    told: list[int] = []
+def test_who_closes_it_waits_until_the_batch_is_reported(store, checkpoint):
+    """Otherwise the last batch before a stop would be missing in the status."""
+    applied_batches: list[int] = []
     is_applied, go_on = threading.Event(), threading.Event()
 
     def applied(position):
         is_applied.set()
         assert go_on.wait(30)
-        told.append(position.batch)
+        applied_batches.append(position.batch)
 
     applier = BatchApplier(store, 1, FIELDS, checkpoint, applied=applied)
     applier.open()
@@ -102,7 +102,7 @@ def test_who_closes_it_waits_until_the_batch_is_told(store, checkpoint):
     assert closing.is_alive()
     go_on.set()
     closing.join(30)
-    assert told == [0]
+    assert applied_batches == [0]
     sparks.join(30)
 
 
@@ -116,15 +116,15 @@ def test_a_truncate_needs_the_order_of_the_rows_that_are_written_and_of_no_other
 ):
     """A table that events are enriched from is read, too, and may have any number of partitions."""
     for number in range(2):
-        told = json.dumps({"orders": {"0": number}, "customers": {"0": number, "1": number}})
-        (checkpoint.path / "offsets" / str(number)).write_text(f"v1\n{{}}\n{told}\n")
+        ends = json.dumps({"orders": {"0": number}, "customers": {"0": number, "1": number}})
+        (checkpoint.path / "offsets" / str(number)).write_text(f"v1\n{{}}\n{ends}\n")
     applier = BatchApplier(store, 1, FIELDS, checkpoint, rows_of=lambda topic: topic == "orders")
     applier.open()
     applier(Frame(0), 0)
     applier(Truncated(1), 1)
     applier.close()
     with store.read(1) as contents:
-        assert [row["id"] for each in contents.rows for row in each.to_pylist()] == [7]
+        assert [row["id"] for batch in contents.rows for row in batch.to_pylist()] == [7]
     whole = BatchApplier(store, 1, FIELDS, checkpoint)
     with pytest.raises(Exception, match="PipelineError"):
         whole(Truncated(1), 1)

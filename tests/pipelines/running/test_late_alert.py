@@ -13,7 +13,7 @@ def counters(events, late=0, future=0, without_time=0):
 
 def test_the_share_of_ten_minutes_counts():
     alert = LateAlert(0.1)
-    alert.saw(0, counters(1000, late=500))  # long ago, when nobody looked
+    alert.saw(0, counters(1000, late=500))  # long ago
     assert (alert.share, alert.is_on) == (None, False)
     alert.saw(1, counters(1100, late=505, future=3, without_time=2))
     assert (alert.share, alert.is_on) == (0.1, False)  # as many as are allowed

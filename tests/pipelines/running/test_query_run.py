@@ -31,7 +31,7 @@ SETTINGS = PipelineSettings("p", file="p.py")
 
 
 class Machine:
-    """A log, a store, and a process that is started anew whenever it ends."""
+    """A log, a store, and a process that is started again whenever it ends."""
 
     def __init__(self, directory):
         self.log = []
@@ -69,11 +69,11 @@ class Machine:
 
     def check(self):
         """Every version has exactly what the log has up to its position."""
-        for number, kept in self.store.kept.items():
-            assert kept["rows"] == right_rows(self.log, kept["position"]), number
+        for number, stored in self.store.stored.items():
+            assert stored["rows"] == right_rows(self.log, stored["position"]), number
 
     def check_whole(self):
-        position = self.store.kept[self.store.live]["position"]
+        position = self.store.stored[self.store.live]["position"]
         assert position.offsets[TOPIC][0] == len(self.log)
 
 
@@ -92,19 +92,19 @@ def machine(tmp_path, monkeypatch):
 def test_whatever_happens_the_store_is_what_the_log_says(machine, tmp_path, seed):
     chance = random.Random(seed)
     state, backup = machine.environment.state_dir, tmp_path / "backup"
-    kept_store = None
+    saved_store = None
 
-    def trouble(place):
+    def trouble(step):
         if chance.random() < 0.04:
             raise Killed
-        if place in ("open", "apply", "applied") and chance.random() < 0.04:
+        if step in ("open", "apply", "applied") and chance.random() < 0.04:
             raise StoreUnreachable("it does not answer")
 
     for _ in range(60):
         machine.log.extend(chance.choices("abcde", k=chance.randrange(5)))
         machine.store.trouble = machine.frame.trouble = trouble
         machine.work(chance.randrange(4))
-        machine.store.trouble = machine.frame.trouble = lambda place: None
+        machine.store.trouble = machine.frame.trouble = lambda step: None
         machine.check()
         what = chance.random()
         if what < 0.15:
@@ -112,21 +112,21 @@ def test_whatever_happens_the_store_is_what_the_log_says(machine, tmp_path, seed
         if what < 0.03:
             copied(tmp_path / "nothing", state)  # lost
         elif what < 0.06:
-            machine.store.kept, machine.store.live = {}, 1
+            machine.store.stored, machine.store.live = {}, 1
         elif what < 0.08:
             copied(state, backup)
         elif what < 0.10:
             copied(backup, state)
         elif what < 0.12:
-            kept_store = copy.deepcopy((machine.store.kept, machine.store.live))
-        elif what < 0.14 and kept_store is not None:
-            machine.store.kept, machine.store.live = copy.deepcopy(kept_store)
+            saved_store = copy.deepcopy((machine.store.stored, machine.store.live))
+        elif what < 0.14 and saved_store is not None:
+            machine.store.stored, machine.store.live = copy.deepcopy(saved_store)
     for _ in range(3):
         machine.work()
     machine.check()
     machine.check_whole()
-    assert len(machine.store.kept) < 12, "no version for nothing"
-    assert not [each for each in machine.errors if isinstance(each, Fenced)]
+    assert len(machine.store.stored) < 12, "no version for nothing"
+    assert not [error for error in machine.errors if isinstance(error, Fenced)]
 
 
 def test_a_version_that_never_began_is_taken_up_again(machine, tmp_path):
@@ -135,14 +135,14 @@ def test_a_version_that_never_began_is_taken_up_again(machine, tmp_path):
     machine.end()
     copied(tmp_path / "nothing", machine.environment.state_dir)
 
-    def killed(place):
+    def killed(step):
         raise Killed
 
     machine.frame.trouble = killed  # before the first batch is applied, each time
     for _ in range(5):
         machine.work()
-    assert sorted(machine.store.kept) == [1, 2]
-    machine.frame.trouble = lambda place: None
+    assert sorted(machine.store.stored) == [1, 2]
+    machine.frame.trouble = lambda step: None
     machine.work()
     assert machine.store.live == 2
     machine.check_whole()
@@ -155,14 +155,14 @@ def test_a_version_is_made_live_though_nothing_new_comes(machine, tmp_path):
     machine.end()
     copied(tmp_path / "nothing", machine.environment.state_dir)
 
-    def trouble(place):
-        if place == "promote":
+    def trouble(step):
+        if step == "promote":
             raise Killed
 
     machine.store.trouble = trouble
     machine.work()
     assert machine.store.live == 1
-    machine.store.trouble = lambda place: None
+    machine.store.trouble = lambda step: None
     machine.start()
     assert machine.store.live == 2
 
@@ -171,7 +171,7 @@ def test_topics_that_are_no_longer_read_are_not_waited_for(machine, tmp_path):
     machine.log += "aab"
     machine.work()
     machine.end()
-    position = machine.store.kept[1]["position"]
+    position = machine.store.stored[1]["position"]
     position.offsets["gone"] = {0: 100}
     machine.work()
     assert machine.store.live == 2
@@ -192,36 +192,36 @@ def test_who_was_replaced_while_the_store_did_not_answer_does_not_come_back(mach
     machine.work(2)
     successor = None
 
-    def trouble(place):
+    def trouble(step):
         nonlocal successor
-        if place == "apply" and successor is None:
-            successor = machine.store.writer(1, machine.store.kept[1]["fields"])
-            kept = machine.store.kept[1]
-            kept["position"] = copy.deepcopy(kept["position"])
-            object.__setattr__(kept["position"], "batch", 7)
+        if step == "apply" and successor is None:
+            successor = machine.store.writer(1, machine.store.stored[1]["fields"])
+            stored = machine.store.stored[1]
+            stored["position"] = copy.deepcopy(stored["position"])
+            object.__setattr__(stored["position"], "batch", 7)
             raise StoreUnreachable("the connection was ended")
 
     machine.store.trouble = trouble
     machine.work()
     (error,) = machine.errors
     assert isinstance(error, Fenced)
-    assert machine.store.kept[1]["epoch"] == 2  # the successor is not fenced
+    assert machine.store.stored[1]["epoch"] == 2  # the successor is not fenced
 
 
 def test_a_store_that_comes_back_empty_is_not_written_to(machine):
     machine.log += "aabbcc"
     machine.work(2)
 
-    def trouble(place):
-        if place == "apply":
-            machine.store.kept = {}
-            machine.store.trouble = lambda place: None
-            raise StoreUnreachable("it is made anew")
+    def trouble(step):
+        if step == "apply":
+            machine.store.stored = {}
+            machine.store.trouble = lambda step: None
+            raise StoreUnreachable("it is created again")
 
     machine.store.trouble = trouble
     machine.work()
-    assert [type(each).__name__ for each in machine.errors] == ["StoreDiverged"]
-    assert machine.store.kept == {}
+    assert [type(error).__name__ for error in machine.errors] == ["StoreDiverged"]
+    assert machine.store.stored == {}
     machine.work()
     machine.check()
     machine.check_whole()
@@ -237,7 +237,7 @@ def test_a_call_of_sparks_that_comes_late_opens_no_writer(machine):
     with pytest.raises(Exception, match="PipelineError"):
         old.query.step()
     assert "stopped" in str(old.error())
-    assert machine.store.kept[1]["epoch"] == 2
+    assert machine.store.stored[1]["epoch"] == 2
     machine.work()
     machine.check_whole()
 
@@ -249,7 +249,7 @@ def test_one_checkpoint_has_one_process(machine):
     other = QueryRun(machine.environment, SETTINGS, write, machine.run.choice)
     with pytest.raises(PipelineError, match=r"run by another process: process \d+ holds"):
         other.start()
-    assert machine.store.kept[1]["epoch"] == 1
+    assert machine.store.stored[1]["epoch"] == 1
 
 
 OPERATOR = Built("summing-1", 2, (("key",),))
@@ -285,8 +285,8 @@ def with_operator(machine, tmp_path, monkeypatch):
     made.end()
 
 
-def lost_in_a_worker(place):
-    if place == "begun":
+def lost_in_a_worker(step):
+    if step == "begun":
         text = "headwater.errors.StateLost: the state of an operator cannot be read: 5.json"
         raise RuntimeError(f"Job aborted due to stage failure: Traceback …\n{text}\n")
 
@@ -296,7 +296,7 @@ def test_state_that_is_there_is_gone_on_with(with_operator):
     with_operator.end()
     with_operator.log += "b"
     with_operator.work()
-    assert sorted(with_operator.store.kept) == [1]
+    assert sorted(with_operator.store.stored) == [1]
     with_operator.check_whole()
 
 
@@ -339,26 +339,26 @@ def test_state_that_a_worker_misses_is_derived_anew_once(with_operator):
     with_operator.frame.trouble = lost_in_a_worker
     with_operator.work()
     assert isinstance(with_operator.errors[0], StateLost)
-    with_operator.frame.trouble = lambda place: None
+    with_operator.frame.trouble = lambda step: None
     for _ in range(3):
         with_operator.work()
         with_operator.end()
     assert with_operator.store.live == 2
     with_operator.check_whole()
-    assert sorted(with_operator.store.kept) == [1, 2]
+    assert sorted(with_operator.store.stored) == [1, 2]
 
 
 def test_a_checkpoint_that_is_removed_under_a_worker_is_derived_anew(with_operator):
-    def removed(place):
+    def removed(step):
         shutil.rmtree(with_operator.state_of(1).parents[1])
-        lost_in_a_worker(place)
+        lost_in_a_worker(step)
 
     with_operator.log += "b"
     with_operator.frame.trouble = removed
     with_operator.work()
     assert isinstance(with_operator.errors[0], StateLost)
     assert "all machines share" in with_operator.errors[0].hint
-    with_operator.frame.trouble = lambda place: None
+    with_operator.frame.trouble = lambda step: None
     with_operator.work()
     assert with_operator.store.live == 2
     with_operator.check_whole()
@@ -372,15 +372,15 @@ def test_state_that_is_lost_again_and_again_needs_a_person(with_operator):
     with_operator.work()
     batches = iter(range(100))
 
-    def after_one_batch(place):
-        if place == "begun" and next(batches) == 2:
-            lost_in_a_worker(place)
+    def after_one_batch(step):
+        if step == "begun" and next(batches) == 2:
+            lost_in_a_worker(step)
 
     with_operator.frame.trouble = after_one_batch
     with_operator.work()  # of the new version, which is not as far as the old one
-    assert sorted(with_operator.store.kept) == [1, 2]
-    with_operator.frame.trouble = lambda place: None
+    assert sorted(with_operator.store.stored) == [1, 2]
+    with_operator.frame.trouble = lambda step: None
     with pytest.raises(StateLost, match="lost again while it was derived again"):
         with_operator.start()
-    assert sorted(with_operator.store.kept) == [1, 2]
+    assert sorted(with_operator.store.stored) == [1, 2]
     assert with_operator.store.live == 1

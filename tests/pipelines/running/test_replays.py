@@ -46,7 +46,7 @@ def contents(pipeline, write) -> list[dict]:
     store = open_store(pipeline.environment, pipeline.name, write)
     try:
         with store.read(1) as found:
-            rows = [row for each in found.rows for row in each.to_pylist()]
+            rows = [row for batch in found.rows for row in batch.to_pylist()]
     finally:
         store.close()
     assert rows

@@ -71,13 +71,13 @@ def test_a_store_follows_its_topic(project, orders, spark):
         wait_for(lambda: project.rows(in_order) == summed, "the sums")
         ends = ends_of(Log(project.bootstrap), [orders])[orders]
         with GroupOffsets(project.bootstrap, ClientSettings(), "headwater.copy.cache.orders") as g:
-            places = {(orders, number): end for number, end in ends.items()}
-            wait_for(lambda: g.committed(places) == places, "no lag in its group")
-        told = wait_for(
+            partitions = {(orders, number): end for number, end in ends.items()}
+            wait_for(lambda: g.committed(partitions) == partitions, "no lag in its group")
+        write = wait_for(
             lambda: status.read(project.state_dir, "copy").writes.get("cache/orders"), "a status"
         )
-        assert told["state"] == "running"
-        assert told["topics"] == [orders]
+        assert write["state"] == "running"
+        assert write["topics"] == [orders]
 
 
 def test_what_is_written_can_be_proven_and_traced(project, orders, spark, monkeypatch):
@@ -114,7 +114,7 @@ def test_what_is_written_can_be_proven_and_traced(project, orders, spark, monkey
     project.execute("DELETE FROM large WHERE id = 8")
     project.execute("INSERT INTO large (id, country, total) VALUES (1000, 'XX', '5.00')")
     verdict = verify(pipeline, "large")
-    found = {each.key["id"]: each for each in verdict.differences}
+    found = {difference.key["id"]: difference for difference in verdict.differences}
     assert (verdict.count, set(found)) == (3, {7, 8, 1000})
     assert found[7].columns == ["total"]
     assert found[8].stored is None
@@ -147,7 +147,7 @@ def test_a_store_is_rebuilt_beside_the_one_in_use(project, orders, spark):
         wait_for(lambda: len(project.rows("SELECT id FROM orders")) == 12, "version 1 caught up")
         (write,) = pipeline.flow().writes
         drop(pipeline, write, 2)
-        assert [each.number for each in versions_of(pipeline, write)] == [1]
+        assert [version.number for version in versions_of(pipeline, write)] == [1]
     with pytest.raises(PipelineError, match="no version newer than the live one"):
         promote(pipeline)
 
@@ -171,7 +171,7 @@ def test_what_is_lost_is_derived_anew(project, orders, spark, lost):
 
 def test_one_that_fails_does_not_take_the_others_along(project, orders, spark):
     copying(project, orders)
-    project.execute("CREATE TABLE taken (id INTEGER)")  # somebody else's
+    project.execute("CREATE TABLE taken (id INTEGER)")  # of another application
     copying(project, orders, "bad", "taken")
     project.pipeline("worse", "flow.changes('orders').nonsense()")
     project.produce(orders, order(1))
@@ -180,13 +180,13 @@ def test_one_that_fails_does_not_take_the_others_along(project, orders, spark):
         wait_for(lambda: len(runner.errors()) == 2, "two errors")
         project.produce(orders, order(2))
         wait_for(lambda: len(project.rows("SELECT id FROM orders")) == 2, "the good one goes on")
-        project.execute("DROP TABLE taken")  # mended: it is tried again
+        project.execute("DROP TABLE taken")  # fixed: it is retried
         wait_for(lambda: len(project.rows("SELECT id FROM taken")) == 2, "the bad one")
     assert status.read(project.state_dir, "worse").writes[""]["state"] == "failed"
 
 
 def test_a_file_that_changes_takes_the_place_of_what_runs(project, orders, spark):
-    def told():
+    def writes():
         return status.read(project.state_dir, "copy").writes
 
     def labelled(label, more=""):
@@ -210,7 +210,7 @@ def test_a_file_that_changes_takes_the_place_of_what_runs(project, orders, spark
     project.pipeline("copy", f'flow.changes("{orders}").nonsense()')
     project.produce(orders, order(1))
     with project.running(spark, "copy"):
-        wait_for(lambda: told().get("", {}).get("state") == "failed", "the mistake")
+        wait_for(lambda: writes().get("", {}).get("state") == "failed", "the mistake")
         labelled("a")
         wait_for(lambda: country(1) == [("DE-a",)], "the corrected one")
 
@@ -221,16 +221,18 @@ def test_a_file_that_changes_takes_the_place_of_what_runs(project, orders, spark
         assert country(1) == [("DE-a",)]  # it goes on from its checkpoint
 
         (project.directory / "copy.py").write_text("import headwater as hw\n\ndef copy(flow\n")
-        wait_for(lambda: "copy.py:3: '('" in (told()["cache/orders"]["error"] or ""), "the mistake")
+        wait_for(
+            lambda: "copy.py:3: '('" in (writes()["cache/orders"]["error"] or ""), "the mistake"
+        )
         project.produce(orders, order(3))
         wait_for(lambda: country(3) == [("DE-b",)], "the one before goes on")
-        assert told()["cache/orders"]["state"] == "running"
+        assert writes()["cache/orders"]["state"] == "running"
 
         labelled("c")
-        wait_for(lambda: set(told()) == {"cache/orders"}, "one write fewer")
+        wait_for(lambda: set(writes()) == {"cache/orders"}, "one write fewer")
         project.produce(orders, order(4))
         wait_for(lambda: country(4) == [("DE-c",)], "the last one")
-        assert told()["cache/orders"]["error"] is None
+        assert writes()["cache/orders"]["error"] is None
 
 
 def test_records_that_cannot_be_read_and_rows_that_do_not_fit(project, orders, spark):
@@ -248,7 +250,7 @@ def test_records_that_cannot_be_read_and_rows_that_do_not_fit(project, orders, s
     with project.running(spark, "strict"):
         wait_for(lambda: len(project.rows("SELECT id FROM strict")) == 2, "the good rows")
         letters = wait_for(lambda: consumed(project, f"{orders}.dlq", 2), "the bad record")
-        assert [each.value() for each in letters] == [b"not JSON"]
+        assert [message.value() for message in letters] == [b"not JSON"]
         (refused,) = wait_for(lambda: consumed(project, "strict.dlq", 1), "the refused row")
         assert dict(refused.headers())["headwater.dlq.column"] == b"total"
     counted = dead_letters.counts(project.bootstrap, ClientSettings(), "strict")

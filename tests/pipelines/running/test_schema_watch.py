@@ -53,8 +53,8 @@ def watch_of(broker_address):
         return made[-1]
 
     yield watch
-    for each in made:
-        each.close()
+    for opened in made:
+        opened.close()
 
 
 def test_a_change_is_found_in_any_partition(capture, producer, watch_of):
@@ -82,7 +82,7 @@ def test_a_change_is_found_in_any_partition(capture, producer, watch_of):
 def test_one_that_is_written_and_not_yet_committed_is_waited_for(
     capture, producer, watch_of, monkeypatch
 ):
-    """A row may be read a moment before the partition of schemas knows that it is committed."""
+    """A row may be read a moment before it is committed in the partition of schemas."""
     reader = Reader(f"{capture}.public.orders")
     watch = watch_of(reader)
     producer.begin_transaction()
@@ -113,7 +113,9 @@ def test_one_that_is_written_and_not_yet_committed_is_waited_for(
     producer.produce("__headwater_positions", b"{}", b"somebody's", partition=0)
     producer.produce(f"{capture}.schema", b"{}", partition=1)
     producer.flush()
-    with pytest.raises(PipelineError, match=r"is not known yet: a transaction in .* is open"):
+    with pytest.raises(
+        PipelineError, match=r"cannot be ruled out yet: a transaction in .* is open"
+    ):
         watch()
     producer.abort_transaction()
     watch()

@@ -32,15 +32,15 @@ def project(tmp_path, broker_address, postgres):
     project = Project(tmp_path, broker_address)
     project.section(f'[sink.warehouse]\nkind = "postgres"\nurl = "{postgres.url}"')
     project.orders = project.topic(f"orders-{uuid.uuid4().hex[:8]}", 2)
-    project.told = project.topic(f"told-{uuid.uuid4().hex[:8]}")
+    project.copied = project.topic(f"copied-{uuid.uuid4().hex[:8]}")
     project.pipeline(
         "copies",
         f"""
         orders = flow.changes("{project.orders}", "{SCHEMA}")
         flow.write(orders, to="cache", table="orders", key="id")
         flow.write(orders, to="warehouse", table="orders", key="id")
-        places = orders.select("id", "_position.partition", "_position.offset")
-        flow.write(places, to="topic", table="{project.told}")
+        positions = orders.select("id", "_position.partition", "_position.offset")
+        flow.write(positions, to="topic", table="{project.copied}")
         """,
         batch_rows="5000",
     )
@@ -65,10 +65,10 @@ def proven(project, spark) -> None:
             verdict = verify(pipeline, write.name)
             assert verdict.is_equal, verdict
             assert verdict.rows
-            assert verdict.version == 1, "nothing was derived anew"
-    told = Counter(
+            assert verdict.version == 1, "nothing was rebuilt"
+    copied = Counter(
         (row["partition"], row["offset"])
-        for message in read_messages(project.bootstrap, project.told)
+        for message in read_messages(project.bootstrap, project.copied)
         for row in [orjson.loads(message.value())]
     )
     written = {
@@ -76,19 +76,19 @@ def proven(project, spark) -> None:
         for partition in (0, 1)
         for message in read_messages(project.bootstrap, project.orders, partition)
     }
-    assert [place for place, count in told.items() if count > 1] == []
-    assert set(told) == written
+    assert [position for position, count in copied.items() if count > 1] == []
+    assert set(copied) == written
 
 
 def chosen(project, rng: random.Random):
     """How the next one dies: at a step of a batch (pipeline_process.py), or as `kill` does it."""
-    told = f"topic/{project.told}"
-    yield {"at": "applied", "write": told, "batch": 2}
+    copied = f"topic/{project.copied}"
+    yield {"at": "applied", "write": copied, "batch": 2}
     yield {"at": "store and driver"}
     yield {"at": "JVM"}
     while True:
         at = rng.choice(["begun", "arrow", "step", "step", "applied"])
-        write = rng.choice(["cache/orders", "warehouse/orders", "warehouse/sums", told])
+        write = rng.choice(["cache/orders", "warehouse/orders", "warehouse/sums", copied])
         step = rng.randrange(16) if at == "step" else None
         batch, both = rng.choice([1, 1, 2, 5]), rng.random() < 0.3
         yield {"at": at, "write": write, "step": step, "batch": batch, "all": both}
@@ -160,8 +160,8 @@ def commits(project) -> int:
     """How many batches Spark has committed, of all writes."""
     written = project.state_dir.rglob("commits")
     return sum(
-        max((int(name) + 1 for name in os.listdir(each) if name.isdigit()), default=0)
-        for each in written
+        max((int(name) + 1 for name in os.listdir(directory) if name.isdigit()), default=0)
+        for directory in written
     )
 
 
@@ -180,7 +180,7 @@ def test_a_driver_that_stood_still_and_wakes_up(project, spark):
         wait_for(lambda: sleeper.is_stopped() or producing.some(5), "its sleep")
         with project.running(spark, "copies") as refused:
             wait_for(lambda: len(refused.errors()) == 3, "errors")
-            assert all("is run by another process" in str(each) for each in refused.errors())
+            assert all("is run by another process" in str(error) for error in refused.errors())
         shutil.copytree(project.state_dir, project.directory / "moved")
         project.section('[spark]\nstate_dir = "moved"')
         producing.some(300)

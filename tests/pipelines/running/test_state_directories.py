@@ -19,7 +19,7 @@ def loaded(directory, state_dir):
 @pytest.mark.parametrize("address", ["hdfs:///headwater", "s3a://bucket/state", "file:///tmp/x"])
 def test_an_address_is_no_directory(tmp_path, address):
     """It was taken for a directory of that name beside the configuration."""
-    with pytest.raises(ConfigError, match="state_dir is to be a directory"):
+    with pytest.raises(ConfigError, match="state_dir has to be a directory"):
         environment_of(loaded(tmp_path, address))
 
 

@@ -1,4 +1,4 @@
-"""What a pipeline's process tells of itself, and who may tell."""
+"""The status files of a pipeline's process: only the process with the lock writes them."""
 
 import dataclasses
 import errno
@@ -17,9 +17,9 @@ from headwater.pipelines.running.waiting import wait
 WRITES = {"cache/orders": {"state": "running", "sink": "cache"}}
 
 
-def _run(state_dir, told, end):
+def _run(state_dir, written, end):
     status.write(state_dir, "orders", {"cache/orders": {"state": "failed"}})
-    told.set()
+    written.set()
     end.wait(60)
 
 
@@ -27,10 +27,10 @@ def _run(state_dir, told, end):
 def elsewhere(tmp_path):
     """Another process that runs the pipeline, until it is killed."""
     context = multiprocessing.get_context("spawn")
-    told, end = context.Event(), context.Event()
-    process = context.Process(target=_run, args=(tmp_path, told, end))
+    written, end = context.Event(), context.Event()
+    process = context.Process(target=_run, args=(tmp_path, written, end))
     process.start()
-    assert told.wait(60)
+    assert written.wait(60)
     yield process
     process.kill()
     process.join()
@@ -52,9 +52,9 @@ def test_only_its_user_can_read_or_lock_what_a_pipeline_leaves(tmp_path):
     checkpoint = Checkpoint(state_dir, "orders", "cache/orders", 1).lock()
     try:
         private = [state_dir / "orders", checkpoint.directory]
-        private += [each for each in state_dir.rglob("*") if each.is_file()]
-        assert {"status.json", "plans.json", "running", "lock"} <= {each.name for each in private}
-        assert [each for each in private if stat.S_IMODE(each.stat().st_mode) & 0o077] == []
+        private += [path for path in state_dir.rglob("*") if path.is_file()]
+        assert {"status.json", "plans.json", "running", "lock"} <= {path.name for path in private}
+        assert [path for path in private if stat.S_IMODE(path.stat().st_mode) & 0o077] == []
     finally:
         checkpoint.unlock()
         status.ended(state_dir, "orders")

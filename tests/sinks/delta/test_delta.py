@@ -1,4 +1,4 @@
-"""What is Delta's own: upkeep, others who change the table, a log that is shortened, S3."""
+"""Specific to Delta: maintenance, concurrent changes of others, a shortened log, S3."""
 
 import errno
 import os
@@ -43,7 +43,7 @@ def test_small_files_are_put_together_and_old_ones_kept_for_readers(tmp_path):
     assert len(DeltaTable(str(tmp_path / "orders")).file_uris()) < 12
     assert contents(store)[0] == position(29)
     assert len(rows_of(store)) == 300
-    assert pa.table(reader.scan()).num_rows == 60  # whoever began before reads on
+    assert pa.table(reader.scan()).num_rows == 60  # an earlier reader continues
 
 
 def test_a_batch_that_deletes_what_is_not_there_is_applied_all_the_same(tmp_path):
@@ -97,7 +97,7 @@ def test_others_who_look_after_the_table_are_in_nobodys_way(tmp_path):
 
 def test_a_log_that_others_have_shortened(tmp_path):
     """The position is then that of the writer's begin, if nothing was applied since; otherwise
-    nobody knows the offsets, and nothing is guessed.
+    the offsets are lost, and nothing is guessed.
     """
     log = tmp_path / "orders__v1" / "_delta_log"
     store = delta(tmp_path)
@@ -136,7 +136,7 @@ def test_partitions_by_columns(tmp_path):
         [{"id": 1, "n": 3}, {"id": 2, "n": 2}, {"id": 3, "n": None}]
     )
     files = DeltaTable(str(tmp_path / "orders")).file_uris()
-    assert {os.path.basename(os.path.dirname(each)) for each in files} == {
+    assert {os.path.basename(os.path.dirname(file)) for file in files} == {
         "n=2", "n=3", "n=__HIVE_DEFAULT_PARTITION__",
     }  # fmt: skip
 
@@ -197,7 +197,7 @@ def test_in_an_object_store(tmp_path):
                 writer.apply(batch(1, rows(1, range(3))))
                 writer.apply(batch(1, rows(1, range(3))))
             store.writer(2, ID_N).close()
-            assert [(each.number, each.is_live) for each in store.versions()] == [
+            assert [(version.number, version.is_live) for version in store.versions()] == [
                 (1, True), (2, False),
             ]  # fmt: skip
             assert contents(store)[0] == position(1)
@@ -235,9 +235,9 @@ def test_a_batch_that_does_not_reach_the_disk_is_not_taken_for_written(tmp_path,
 
 
 def test_files_whose_names_are_escaped_in_the_log_are_synced(tmp_path, monkeypatch):
-    schema = pa.schema([("id", pa.int64()), ("place", pa.string())])
-    store = delta(tmp_path, partition_by="place")
+    schema = pa.schema([("id", pa.int64()), ("backend", pa.string())])
+    store = delta(tmp_path, partition_by="backend")
     with store.writer(1, schema) as writer:
         calls = failing_at(0, monkeypatch)
-        writer.apply(batch(0, table(schema, [{"id": 1, "place": "São Paulo / 50 %"}])))
+        writer.apply(batch(0, table(schema, [{"id": 1, "backend": "São Paulo / 50 %"}])))
     assert len(calls) == 4  # rows, commit, two directories

@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 from pyarrow import RecordBatchReader
-from sink_contract import Place, SinkContract
+from sink_contract import Backend, SinkContract
 
 from headwater.settings import Secret
 from headwater.sinks.settings import SinkSettings
 from headwater.sinks.version_directories import directory_name
 
 
-class Delta(Place):
+class Delta(Backend):
     widens = False  # delta-rs has no type widening
-    odd_columns = tuple(name for name in Place.odd_columns if name != "ID")  # the same as id
+    odd_columns = tuple(name for name in Backend.odd_columns if name != "ID")  # the same as id
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -34,10 +34,10 @@ class Delta(Place):
             file.write("theirs")
 
     def foreign(self, name):
-        return [each.read_text() for each in Path(self._root, name).iterdir()]
+        return [path.read_text() for path in Path(self._root, name).iterdir()]
 
 
 class TestDeltaContract(SinkContract):
     @pytest.fixture
-    def place(self, tmp_path):
+    def backend(self, tmp_path):
         return Delta(str(tmp_path / "lake"))

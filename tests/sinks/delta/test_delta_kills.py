@@ -32,5 +32,5 @@ class TestDeltaKills(KillContract):
     drivers = ("deltalake",)
 
     @pytest.fixture
-    def place(self, tmp_path):
+    def backend(self, tmp_path):
         return Delta(str(tmp_path / "lake"))

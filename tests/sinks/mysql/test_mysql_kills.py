@@ -25,7 +25,7 @@ from headwater.sinks.mysql.session import Session
 def durable_server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[MariaDbServer]:
-    """Which has on disk what it has committed, as servers do when nobody tells them otherwise."""
+    """A server that syncs its commits, as by default."""
     settings = {"innodb_flush_log_at_trx_commit": "1", "skip_log_bin": "1"}
     server = server_of(request.param, tmp_path_factory.mktemp("durable"), settings)
     try:
@@ -44,25 +44,25 @@ class KilledMariaDb(MariaDb):
 
 
 @pytest.fixture
-def place(durable_server) -> KilledMariaDb:
-    place = KilledMariaDb(durable_server, f"killed{next(DATABASES)}")
-    durable_server.execute(f"CREATE DATABASE {place.database}")
-    place.allow()
-    return place
+def backend(durable_server) -> KilledMariaDb:
+    backend = KilledMariaDb(durable_server, f"killed{next(DATABASES)}")
+    durable_server.execute(f"CREATE DATABASE {backend.database}")
+    backend.allow()
+    return backend
 
 
 class TestMariaDbKills(KillContract):
     drivers = ("pymysql",)
 
     @pytest.fixture
-    def place(self, place):
-        return place
+    def backend(self, backend):
+        return backend
 
-    def test_a_server_that_is_restarted(self, place):
-        store = place.store(Target("shop", "orders", ("id",)))
+    def test_a_server_that_is_restarted(self, backend):
+        store = backend.store(Target("shop", "orders", ("id",)))
         with store.writer(1, ID) as writer:
             writer.apply(batch(0, table(ID, [{"id": 1, "v": "a"}])))
-            place.restart()
+            backend.restart()
             with pytest.raises(Exception, match="no answer"):
                 writer.apply(batch(1, table(ID, [{"id": 2, "v": "b"}])))
         with store.writer(1, ID) as writer:
@@ -125,37 +125,37 @@ def _dies(dying, at, work, *arguments) -> bool:
 ROWS = {1: [{"id": 1, "v": "one"}], 2: [{"id": 1, "v": "two"}]}
 
 
-def _filled(place, name, versions):
-    store = place.store(Target("shop", name, ("id",)))
+def _filled(backend, name, versions):
+    store = backend.store(Target("shop", name, ("id",)))
     for version in versions:
         with store.writer(version, ID) as writer:
             writer.apply(batch(0, table(ID, ROWS[version]), query=str(version)))
     return store
 
 
-def test_a_crash_at_any_step_of_making_a_table(place, dying):
+def test_a_crash_at_any_step_of_making_a_table(backend, dying):
     kills = 0
     for at in range(1000):
-        store = place.store(Target("shop", f"made{at}", ("id",)))
+        store = backend.store(Target("shop", f"made{at}", ("id",)))
         if not _dies(dying, at, _make, store):
             break
         kills += 1
         with store.writer(1, ID_N) as writer:  # who comes next may have other columns
             writer.apply(batch(0, table(ID_N, [{"id": 1, "v": "a", "n": 2}])))
         assert rows_of(store) == [{"id": 1, "v": "a", "n": 2}]
-        assert [each.is_live for each in store.versions()] == [True]
+        assert [version.is_live for version in store.versions()] == [True]
     assert kills > 8
 
 
-def test_a_crash_at_any_step_of_promote(place, dying):
+def test_a_crash_at_any_step_of_promote(backend, dying):
     """Readers find one version or the other under the live name, whole, and so does everybody."""
-    store, kills, live = _filled(place, "orders", [1, 2]), 0, 1
+    store, kills, live = _filled(backend, "orders", [1, 2]), 0, 1
     for at in range(1000):
         wanted = 3 - live
         is_dead = _dies(dying, at, store.promote, wanted)
         kills += is_dead
-        [found] = [each.number for each in store.versions() if each.is_live]
-        assert place.live_rows("orders") == ROWS[found]
+        [found] = [version.number for version in store.versions() if version.is_live]
+        assert backend.live_rows("orders") == ROWS[found]
         assert found == wanted or is_dead
         for version in (1, 2):
             assert rows_of(store, version) == ROWS[version]
@@ -165,8 +165,8 @@ def test_a_crash_at_any_step_of_promote(place, dying):
     assert kills > 8
 
 
-def test_a_server_killed_while_versions_change_places(place):
-    store, rng, problems, swaps = _filled(place, "orders", [1, 2]), random.Random(4), [], [0]
+def test_a_server_killed_while_versions_are_swapped(backend):
+    store, rng, problems, swaps = _filled(backend, "orders", [1, 2]), random.Random(4), [], [0]
 
     def swap():
         try:
@@ -182,41 +182,41 @@ def test_a_server_killed_while_versions_change_places(place):
         thread = threading.Thread(target=swap)
         thread.start()
         time.sleep(rng.uniform(0, 0.4))
-        place.restart()
+        backend.restart()
         thread.join()
         assert not problems
         store.writer(1, ID).close()
-        [live] = [each.number for each in store.versions() if each.is_live]
-        assert place.live_rows("orders") == ROWS[live]
+        [live] = [version.number for version in store.versions() if version.is_live]
+        assert backend.live_rows("orders") == ROWS[live]
         for version in (1, 2):
             assert rows_of(store, version) == ROWS[version]
     assert swaps[0]
 
 
-def test_a_rename_that_stopped_half_way_is_finished(place):
+def test_a_rename_that_stopped_half_way_is_finished(backend):
     """As servers may leave it whose RENAME of two tables is not atomic."""
-    store = _filled(place, "orders", [1, 2])
-    place.ask("UPDATE __headwater_positions SET is_live = (version = 2)")
-    place.ask("RENAME TABLE orders TO orders__v1")
-    assert [each.is_live for each in store.versions()] == [False, False]
+    store = _filled(backend, "orders", [1, 2])
+    backend.ask("UPDATE __headwater_positions SET is_live = (version = 2)")
+    backend.ask("RENAME TABLE orders TO orders__v1")
+    assert [version.is_live for version in store.versions()] == [False, False]
     with store.writer(1, ID) as writer:
         assert writer.position.query == "1"
-    assert place.live_rows("orders") == ROWS[2]
-    assert [each.is_live for each in store.versions()] == [False, True]
+    assert backend.live_rows("orders") == ROWS[2]
+    assert [version.is_live for version in store.versions()] == [False, True]
     store.promote(1)
-    assert place.live_rows("orders") == ROWS[1]
+    assert backend.live_rows("orders") == ROWS[1]
 
 
-def test_a_crash_at_any_step_of_drop(place, dying):
+def test_a_crash_at_any_step_of_drop(backend, dying):
     kills = 0
     for at in range(1000):
-        store = _filled(place, f"dropped{at}", [1, 2])
+        store = _filled(backend, f"dropped{at}", [1, 2])
         is_dead = _dies(dying, at, store.drop, 2)
         kills += is_dead
-        if [each.number for each in store.versions()] == [1, 2]:
+        if [version.number for version in store.versions()] == [1, 2]:
             assert rows_of(store, 2) == ROWS[2]  # nothing has happened yet
             store.drop(2)
-        assert [each.number for each in store.versions()] == [1]
+        assert [version.number for version in store.versions()] == [1]
         with store.writer(2, ID) as writer:
             assert writer.position is None, "it goes on with what was dropped"
             assert rows_of(store, 2) == []
@@ -225,9 +225,9 @@ def test_a_crash_at_any_step_of_drop(place, dying):
     assert kills > 4
 
 
-def test_a_crash_at_any_step_of_a_batch_with_new_columns(place, dying):
+def test_a_crash_at_any_step_of_a_batch_with_new_columns(backend, dying):
     kills = 0
-    store = _filled(place, "orders", [1])
+    store = _filled(backend, "orders", [1])
     expected = [*ROWS[1]]
     fields = ID
     for number in range(1, 1000):

@@ -1,4 +1,4 @@
-"""MariaDB and MySQL keep the contract of derived stores."""
+"""MariaDB and MySQL, by the contract of derived stores."""
 
 import dataclasses
 from typing import ClassVar
@@ -7,20 +7,20 @@ from urllib.parse import quote
 import pymysql
 import pytest
 from mariadb_server import MariaDbServer
-from sink_contract import ID_N, Place, SinkContract, Unfit
+from sink_contract import ID_N, Backend, SinkContract, Unfit
 
 from bench.peers.process import free_port
 from headwater.settings import Secret
 from headwater.sinks.settings import SinkSettings
 
 
-class MariaDb(Place):
+class MariaDb(Backend):
     password = "se:cr/et@%"
     lacks_values: ClassVar = {
         "nan": frozenset({"nan", "inf", "-inf"}),
         "nan32": frozenset({"nan", "inf", "-inf"}),
     }
-    odd_columns = tuple(name for name in Place.odd_columns if name != "ID")  # the same as id
+    odd_columns = tuple(name for name in Backend.odd_columns if name != "ID")  # the same as id
 
     def __init__(self, server: MariaDbServer, database: str) -> None:
         self.server = server
@@ -97,7 +97,7 @@ def _quoted(name):
 
 class TestMariaDbContract(SinkContract):
     @pytest.fixture
-    def place(self, server, shop):
-        place = MariaDb(server, shop)
-        place.allow()
-        return place
+    def backend(self, server, shop):
+        backend = MariaDb(server, shop)
+        backend.allow()
+        return backend

@@ -1,4 +1,4 @@
-"""Mails, to a real SMTP server; what was sent is noted on a real broker."""
+"""Mails, to a real SMTP server; what was sent is recorded on a real broker."""
 
 import ssl
 import time
@@ -65,7 +65,7 @@ def test_each_row_is_a_mail(receiver, store_with):
     assert first.sender == "shop@example.org"
     assert first.recipients == ["a1@example.org", "archive@example.org"]
     message = first.message
-    assert [each.display_name for each in message["To"].addresses] == ['Zoë, the "first"', ""]
+    assert [address.display_name for address in message["To"].addresses] == ['Zoë, the "first"', ""]
     assert str(message["From"]) == "Shop <shop@example.org>"
     assert message["Subject"] == "Order 1"
     assert first.text == 'Hello Zoë, the "first",\n{1}'
@@ -86,16 +86,16 @@ def test_what_a_row_holds_is_never_a_header_or_another_recipient(receiver, store
     ]  # fmt: skip
     rows = [row(n, email) for n, email in enumerate(addresses, 1)]
     rows[4]["email"] = None
-    told = []
+    refusals = []
     with store_with(subject="{name}", body="{name}", to="{name} <{email}>").writer(
         1, FIELDS
     ) as writer:
-        writer.apply(batch(0, table(FIELDS, [row(0, name=evil), *rows])), told.extend)
+        writer.apply(batch(0, table(FIELDS, [row(0, name=evil), *rows])), refusals.extend)
     [mail] = receiver.mails
     assert mail.recipients == ["a0@example.org"]
     assert mail.message["Bcc"] is None
     assert mail.message["Subject"] == "x Bcc: evil@example.org body"
-    assert [each.row["id"] for each in told] == [1, 2, 3, 4, 5, 6, 7]
+    assert [error.row["id"] for error in refusals] == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_a_mail_that_is_refused(receiver, store_with):
@@ -106,9 +106,9 @@ def test_a_mail_that_is_refused(receiver, store_with):
             writer.apply(batch(0, rows))
         assert caught.value.row["id"] == 2
         assert "550 no such user" in caught.value.detail
-        told = []
-        writer.apply(batch(0, rows), told.extend)
-    assert [each.row["id"] for each in told] == [2]
+        refusals = []
+        writer.apply(batch(0, rows), refusals.extend)
+    assert [error.row["id"] for error in refusals] == [2]
     assert [mail.recipients[0] for mail in receiver.mails] == ["a1@example.org", "a3@example.org"]
 
 
@@ -162,10 +162,10 @@ def test_logging_in_over_tls(receiver, store_with, tmp_path):
 
 def test_a_sender_that_the_server_does_not_take_refuses_no_row(receiver, store_with):
     receiver.sender = "550 not you"
-    told = []
+    refusals = []
     with store_with().writer(1, FIELDS) as writer, pytest.raises(StoreRefused, match="shop@"):
-        writer.apply(batch(0, table(FIELDS, [row(1)])), told.extend)
-    assert not told
+        writer.apply(batch(0, table(FIELDS, [row(1)])), refusals.extend)
+    assert not refusals
 
 
 def test_no_faster_than_asked(receiver, store_with):
@@ -212,13 +212,13 @@ def test_killed_senders_lose_nothing_and_keep_the_order(receiver, topic_headwate
     url = f"smtp://127.0.0.1:{receiver.port}"
     work = Work("email", url, {}, target, Log(topic_headwater), "added")
     batches = write_and_be_killed(work, KILLS)
-    rows = [each for number in range(batches) for each in ROWS["added"](number).to_pylist()]
+    rows = [row for number in range(batches) for row in ROWS["added"](number).to_pylist()]
     first = {}
     for mail in receiver.mails:
         message = mail.message
         subject = str(message["Subject"])
         assert first.setdefault(str(message["Message-ID"]), subject) == subject
-    assert list(first.values()) == [f"{each['id']} {each['n']}" for each in rows]
+    assert list(first.values()) == [f"{row['id']} {row['n']}" for row in rows]
     assert len(receiver.mails) <= len(rows) + KILLS  # at most one for each kill
     with closing(work.store()) as store:
         assert store.versions()[0].position == position(batches - 1)

@@ -1,4 +1,4 @@
-"""Webhooks, to a real HTTP server; what was sent is noted on a real broker."""
+"""Webhooks, to a real HTTP server; what was sent is recorded on a real broker."""
 
 import base64
 import hashlib
@@ -121,9 +121,9 @@ def test_a_row_that_is_refused(receiver, store_with):
             writer.apply(batch(0, rows))
         assert caught.value.row == {"id": 2, "v": "bad"}
         assert caught.value.detail == "because"
-        told = []
-        writer.apply(batch(0, rows), told.extend)
-        assert [each.row["id"] for each in told] == [2]
+        refusals = []
+        writer.apply(batch(0, rows), refusals.extend)
+        assert [error.row["id"] for error in refusals] == [2]
         assert writer.position == position(0)
     assert ids(receiver) == [1, 2, 2, 3]
 
@@ -151,21 +151,21 @@ def test_rows_that_are_sent_together(receiver, store_with):
     receiver.answer = lambda _, request: (
         (400, {}) if any(row["id"] == 4 for row in request.json) else (200, {})
     )
-    told = []
+    refusals = []
     with store_with(rows_per_request="3").writer(1, ID) as writer:
-        writer.apply(batch(0, table(ID, [{"id": n} for n in range(7)])), told.extend)
+        writer.apply(batch(0, table(ID, [{"id": n} for n in range(7)])), refusals.extend)
     sent = [[row["id"] for row in request.json] for request in receiver.requests]
     assert sent == [[0, 1, 2], [3, 4, 5], [3], [4], [5], [6]]
-    assert [each.row["id"] for each in told] == [4]
+    assert [error.row["id"] for error in refusals] == [4]
 
 
 @pytest.mark.parametrize("status", [302, 401, 404])
 def test_an_address_that_is_wrong_refuses_no_row(receiver, store_with, status):
     receiver.answer = lambda *_: (status, {"Location": "http://127.0.0.1/elsewhere"})
-    told = []
+    refusals = []
     with store_with().writer(1, ID) as writer, pytest.raises(StoreRefused, match=str(status)):
-        writer.apply(batch(0, table(ID, [{"id": 1}])), told.extend)
-    assert not told
+        writer.apply(batch(0, table(ID, [{"id": 1}])), refusals.extend)
+    assert not refusals
 
 
 def test_the_next_writer_goes_on_behind_what_was_sent(receiver, store_with, monkeypatch):

@@ -1,4 +1,4 @@
-"""What is OpenSearch's own, on a real node: what is found, what a zombie may still send, what a
+"""Specific to OpenSearch, on a real node: what is found, what a zombie may still send, what a
 reader is told while a batch is written in part.
 """
 
@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pyarrow as pa
 import pytest
 from sink_rows import batch, contents, position, rows_of, table
-from test_opensearch_contract import OpenSearchPlace
+from test_opensearch_contract import OpenSearchBackend
 
 from headwater.errors import ConfigError, Fenced, RowRefused, StoreRefused, StoreUnreachable
 from headwater.settings import Secret
@@ -24,22 +24,22 @@ ID = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
 
 @pytest.fixture
-def place(opensearch_server):
-    return OpenSearchPlace(opensearch_server)
+def backend(opensearch_server):
+    return OpenSearchBackend(opensearch_server)
 
 
 @pytest.fixture
-def store(place):
-    with closing(place.store(Target("shop", "pages", ("id",)))) as store:
+def store(backend):
+    with closing(backend.store(Target("shop", "pages", ("id",)))) as store:
         yield store
 
 
-def found(place, query):
-    hits = place.ask("POST", "/pages/_search", {"query": query})["hits"]["hits"]
+def found(backend, query):
+    hits = backend.ask("POST", "/pages/_search", {"query": query})["hits"]["hits"]
     return [hit["_source"]["id"] for hit in hits]
 
 
-def test_texts_numbers_and_times_are_found_under_the_alias(place, store):
+def test_texts_numbers_and_times_are_found_under_the_alias(backend, store):
     fields = ID.append(pa.field("price", pa.decimal128(10, 2))).append(
         pa.field("at", pa.timestamp("us", "UTC"))
     )
@@ -50,10 +50,10 @@ def test_texts_numbers_and_times_are_found_under_the_alias(place, store):
     ]
     with store.writer(1, fields) as writer:
         writer.apply(batch(0, table(fields, rows)))
-    assert found(place, {"match": {"v": "LAKE"}}) == [1, 2]
-    assert found(place, {"term": {"v.keyword": "River"}}) == [3]
-    assert found(place, {"range": {"price": {"gte": 15}}}) == [2]
-    assert found(place, {"range": {"at": {"lt": "1980-01-01"}}}) == [1]
+    assert found(backend, {"match": {"v": "LAKE"}}) == [1, 2]
+    assert found(backend, {"term": {"v.keyword": "River"}}) == [3]
+    assert found(backend, {"range": {"price": {"gte": 15}}}) == [2]
+    assert found(backend, {"range": {"at": {"lt": "1980-01-01"}}}) == [1]
 
 
 def test_what_a_replaced_writer_still_sends_is_refused_row_by_row(store):
@@ -87,7 +87,7 @@ def test_a_part_of_a_batch_is_not_seen_and_a_refresh_of_it_is_told(store):
     writer.close()
     assert contents(store)[0] == position(0)
     assert rows_of(store) == [{"id": 1, "v": "a"}]
-    store.refresh(1, store.api)  # somebody's
+    store.refresh(1, store.api)  # of another client
     with pytest.raises(StoreUnreachable, match="refreshed"):
         contents(store)
     with store.writer(1, ID) as successor:
@@ -95,7 +95,7 @@ def test_a_part_of_a_batch_is_not_seen_and_a_refresh_of_it_is_told(store):
     assert rows_of(store) == [{"id": 1, "v": "b"}, {"id": 2, "v": "b"}]
 
 
-def test_a_killed_node_has_what_it_acknowledged_and_the_rest_is_written_again(place, store):
+def test_a_killed_node_has_what_it_acknowledged_and_the_rest_is_written_again(backend, store):
     second = batch(1, table(ID, [{"id": 1, "v": None}, {"id": 2, "v": "b"}], ["d", "c"]))
     writer = store.writer(1, ID)
     writer.apply(batch(0, table(ID, [{"id": 1, "v": "a"}])))
@@ -103,14 +103,14 @@ def test_a_killed_node_has_what_it_acknowledged_and_the_rest_is_written_again(pl
 
     def die(state, **changes):
         if changes["stage"] == "committed":  # all rows are written, and nothing says so
-            place.server.kill()
+            backend.server.kill()
         return to(state, **changes)
 
     writer._to = die
     with pytest.raises(StoreUnreachable):
         writer.apply(second)
     writer.close()
-    place.server.start()
+    backend.server.start()
     store.close()  # its connection has died with the node
     with store.writer(1, ID) as successor:
         assert successor.position == position(0)
@@ -119,22 +119,22 @@ def test_a_killed_node_has_what_it_acknowledged_and_the_rest_is_written_again(pl
     assert rows_of(store) == [{"id": 2, "v": "b"}]
 
 
-def test_a_row_that_a_mapping_of_ones_own_refuses_is_named(place, store):
+def test_a_row_that_a_mapping_of_ones_own_refuses_is_named(backend, store):
     with store.writer(1, ID):
-        place.ask("PUT", "/pages/_mapping", {"properties": {"n": {"type": "ip"}}})
+        backend.ask("PUT", "/pages/_mapping", {"properties": {"n": {"type": "ip"}}})
     fields = ID.append(pa.field("n", pa.struct([("x", pa.string())])))
     with store.writer(1, ID) as writer, pytest.raises(StoreRefused, match="n"):
         writer.apply(batch(0, table(fields, [{"id": 1, "v": "a", "n": {"x": "y"}}])))
     strict = {"type": "text", "analyzer": "standard", "fields": {"ip": {"type": "ip"}}}
-    place.ask("PUT", "/pages/_mapping", {"properties": {"v": strict}})
+    backend.ask("PUT", "/pages/_mapping", {"properties": {"v": strict}})
     with store.writer(1, ID) as writer:
         rows = table(ID, [{"id": 1, "v": "127.0.0.1"}, {"id": 2, "v": "words"}])
         with pytest.raises(RowRefused) as caught:
             writer.apply(batch(0, rows))
         assert (caught.value.row["id"], caught.value.column) == (2, "v.ip")
-        told = []
-        writer.apply(batch(0, rows), told.extend)
-        assert [each.row["id"] for each in told] == [2]
+        refusals = []
+        writer.apply(batch(0, rows), refusals.extend)
+        assert [error.row["id"] for error in refusals] == [2]
     assert rows_of(store) == [{"id": 1, "v": "127.0.0.1"}]
 
 

@@ -1,6 +1,4 @@
-"""OpenSearch, a real node of it, keeps the promises of every derived store but for what
-sinks/opensearch/store.py says.
-"""
+"""OpenSearch, by the contract of derived stores except the gaps that its store.py states."""
 
 import json
 import urllib.error
@@ -9,7 +7,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
-from sink_contract import Place, SinkContract, Unfit
+from sink_contract import Backend, SinkContract, Unfit
 
 from headwater.settings import Secret
 from headwater.sinks.settings import SinkSettings
@@ -17,7 +15,7 @@ from headwater.sinks.settings import SinkSettings
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
 
-class OpenSearchPlace(Place):
+class OpenSearchBackend(Backend):
     large_rows = 20_000
     odd_names = ("select", "größe", "it's", "表", "100%s", "a`b", "user;--")
     odd_columns = (
@@ -77,5 +75,5 @@ class OpenSearchPlace(Place):
 
 class TestOpenSearchContract(SinkContract):
     @pytest.fixture
-    def place(self, opensearch_server):
-        return OpenSearchPlace(opensearch_server)
+    def backend(self, opensearch_server):
+        return OpenSearchBackend(opensearch_server)

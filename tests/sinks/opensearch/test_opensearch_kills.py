@@ -2,7 +2,7 @@
 
 import pytest
 from sink_killing import KillContract
-from test_opensearch_contract import OpenSearchPlace
+from test_opensearch_contract import OpenSearchBackend
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
@@ -11,5 +11,5 @@ class TestOpenSearchKills(KillContract):
     drivers = ("http.client",)
 
     @pytest.fixture
-    def place(self, opensearch_server):
-        return OpenSearchPlace(opensearch_server)
+    def backend(self, opensearch_server):
+        return OpenSearchBackend(opensearch_server)

@@ -1,4 +1,4 @@
-"""What is Parquet's own: partitions, changes, and files that nobody sees yet."""
+"""Specific to Parquet: partitions, changes, and files that readers do not see yet."""
 
 import os
 from datetime import date

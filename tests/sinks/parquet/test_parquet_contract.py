@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pyarrow.dataset
 import pytest
-from sink_contract import Place, SinkContract
+from sink_contract import Backend, SinkContract
 
 from headwater.settings import Secret
 from headwater.sinks.settings import SinkSettings
 from headwater.sinks.version_directories import directory_name
 
 
-class Parquet(Place):
+class Parquet(Backend):
     has_keys = False
     widens = False
 
@@ -33,10 +33,10 @@ class Parquet(Place):
             file.write("theirs")
 
     def foreign(self, name):
-        return [each.read_text() for each in Path(self._root, name).iterdir()]
+        return [path.read_text() for path in Path(self._root, name).iterdir()]
 
 
 class TestParquetContract(SinkContract):
     @pytest.fixture
-    def place(self, tmp_path):
+    def backend(self, tmp_path):
         return Parquet(str(tmp_path / "files"))

@@ -34,5 +34,5 @@ class TestParquetKills(KillContract):
     drivers = ("posix", "pyarrow")
 
     @pytest.fixture
-    def place(self, tmp_path):
+    def backend(self, tmp_path):
         return Parquet(str(tmp_path / "files"))

@@ -12,5 +12,5 @@ class TestPostgresKills(KillContract):
     chosen_kills = 30
 
     @pytest.fixture
-    def place(self, warehouse):
+    def backend(self, warehouse):
         return Postgres(warehouse, f"s{next(SCHEMAS)}")

@@ -1,4 +1,4 @@
-"""PostgreSQL keeps the contract of sinks, on a real server."""
+"""PostgreSQL, by the contract of derived stores, on a real server."""
 
 import signal
 from itertools import count
@@ -9,7 +9,7 @@ import psycopg2.extras
 import pyarrow as pa
 import pytest
 from postgres_server import Database
-from sink_contract import Place, SinkContract, Unfit
+from sink_contract import Backend, SinkContract, Unfit
 from sink_rows import NUL
 
 from bench.peers.process import free_port
@@ -26,7 +26,7 @@ def quoted(name):
     return '"' + name.replace('"', '""') + '"'
 
 
-class Postgres(Place):
+class Postgres(Backend):
     lacks_values: ClassVar = {"string": frozenset({repr(NUL)})}
     can_restart = True
 
@@ -101,5 +101,5 @@ def warehouse(postgres_server):
 
 class TestPostgresContract(SinkContract):
     @pytest.fixture
-    def place(self, warehouse):
+    def backend(self, warehouse):
         return Postgres(warehouse, f"s{next(SCHEMAS)}")

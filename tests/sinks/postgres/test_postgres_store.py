@@ -1,4 +1,4 @@
-"""What is PostgreSQL's own about the sink: what a promote carries over, schemas, refusals."""
+"""Specific to PostgreSQL: what a promote carries over, schemas, refusals."""
 
 import random
 import threading
@@ -8,7 +8,7 @@ from contextlib import closing
 import psycopg2
 import pyarrow as pa
 import pytest
-from sink_contract import ID, ID_N, Told
+from sink_contract import ID, ID_N, RefusalRecorder
 from sink_rows import batch, contents, position, rows_of, table
 
 from headwater.errors import ConfigError, RowRefused, StoreRefused
@@ -126,7 +126,7 @@ def test_a_view_that_the_new_columns_do_not_fit_is_a_refusal(database, store):
     with pytest.raises(StoreRefused):
         store.promote(2)
     assert database.run("SELECT v FROM texts") == [("one",)]
-    assert [each.is_live for each in store.versions()] == [True, False]
+    assert [version.is_live for version in store.versions()] == [True, False]
 
 
 def test_an_index_whose_name_leaves_no_room_for_versions(database, store):
@@ -215,7 +215,7 @@ def test_a_table_that_was_dropped_by_hand(database, store):
     fill(store, 1, "one")
     database.run("DROP TABLE orders")
     for ask in (store.check, lambda: store.writer(1, ID), lambda: contents(store)):
-        with pytest.raises(StoreRefused, match="gone"):
+        with pytest.raises(StoreRefused, match="is missing"):
             ask()
 
 
@@ -233,9 +233,9 @@ def test_a_key_that_is_too_large_for_an_index(database):
         with store.writer(1, ID) as writer:
             long = random.Random(1).randbytes(10_000).hex()  # nothing that can be compressed
             rows = [{"id": n, "v": f"k{n}"} for n in range(100)] + [{"id": 100, "v": long}]
-            told = Told(store)
-            writer.apply(batch(0, table(ID, rows)), told)
-            assert [(each.row["id"], each.column) for each in told.refused] == [(100, "v")]
+            refusals = RefusalRecorder(store)
+            writer.apply(batch(0, table(ID, rows)), refusals)
+            assert [(error.row["id"], error.column) for error in refusals.refused] == [(100, "v")]
         assert len(rows_of(store)) == 100
 
 
@@ -247,10 +247,10 @@ def test_many_rows_with_some_that_do_not_fit(database, store):
         with pytest.raises(RowRefused) as caught:
             writer.apply(batch(1, table(ID_N, rows)))
         assert caught.value.row["id"] == 1000
-        told = Told(store)
-        writer.apply(batch(1, table(ID_N, rows)), told)
-        assert [each.row["id"] for each in told.refused] == [1000, 2000, 3000, 4000, 5000]
-        assert {each.column for each in told.refused} == {"n"}
+        refusals = RefusalRecorder(store)
+        writer.apply(batch(1, table(ID_N, rows)), refusals)
+        assert [error.row["id"] for error in refusals.refused] == [1000, 2000, 3000, 4000, 5000]
+        assert {error.column for error in refusals.refused} == {"n"}
         assert writer.position == position(1)
     assert len(rows_of(store)) == 4_996
 
@@ -266,9 +266,9 @@ def test_constraints_that_are_checked_at_the_commit(database, store):
         with pytest.raises(RowRefused) as caught:
             writer.apply(batch(1, table(ID_N, rows)))
         assert (caught.value.row["id"], caught.value.column) == (11, "n")
-        told = Told(store)
-        writer.apply(batch(1, table(ID_N, rows)), told)
-        assert told.batch_then == [0]
+        refusals = RefusalRecorder(store)
+        writer.apply(batch(1, table(ID_N, rows)), refusals)
+        assert refusals.batch_then == [0]
     assert [row["id"] for row in rows_of(store)] == [1, 10]
 
 

@@ -1,16 +1,16 @@
-"""Redis keeps the promises of every derived store; what is its own stands in test_redis_hash.py."""
+"""Redis, by the contract of derived stores; test_redis_hash.py has what is specific to it."""
 
 import json
 
 import pyarrow as pa
 import pytest
-from sink_contract import Place, SinkContract, Unfit
+from sink_contract import Backend, SinkContract, Unfit
 
 from headwater.settings import Secret
 from headwater.sinks.settings import SinkSettings
 
 
-class RedisPlace(Place):
+class RedisBackend(Backend):
     can_restart = True
 
     def __init__(self, server):
@@ -27,7 +27,7 @@ class RedisPlace(Place):
         return "127.0.0.1", self.server.port
 
     def live_rows(self, name):
-        return [json.loads(each) for each in self.client.hvals(name)]
+        return [json.loads(text) for text in self.client.hvals(name)]
 
     def put_foreign(self, name):
         self.client.set(name, "mine")
@@ -53,7 +53,7 @@ class RedisPlace(Place):
 
 class TestRedisContract(SinkContract):
     @pytest.fixture
-    def place(self, redis_server):
-        place = RedisPlace(redis_server)
-        yield place
-        place.client.close()
+    def backend(self, redis_server):
+        backend = RedisBackend(redis_server)
+        yield backend
+        backend.client.close()

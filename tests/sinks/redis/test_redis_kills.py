@@ -2,14 +2,14 @@
 
 import pytest
 from sink_killing import KillContract
-from test_redis_contract import RedisPlace
+from test_redis_contract import RedisBackend
 
 
 class TestRedisKills(KillContract):
     drivers = ("redis",)
 
     @pytest.fixture
-    def place(self, redis_server):
-        place = RedisPlace(redis_server)
-        yield place
-        place.client.close()
+    def backend(self, redis_server):
+        backend = RedisBackend(redis_server)
+        yield backend
+        backend.client.close()

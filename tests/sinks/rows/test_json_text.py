@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headwater.errors import StoreRefused
 from headwater.sinks.rows import json_text
 
-# What JSON can tell as it is; the rest is below.
+# What JSON represents as it is; the rest is below.
 KINDS = {
     pa.int64(): st.integers(-(2**63), 2**63 - 1),
     pa.uint8(): st.integers(0, 255),
@@ -48,10 +48,10 @@ def test_what_a_reader_of_json_finds_is_what_was_in_the_columns(rows, start) -> 
     texts = json_text.objects(rows.columns, rows.schema.names)
     found = [orjson.loads(text) for text in texts.to_pylist()]
     assert found == rows.to_pylist()
-    assert [list(each) for each in found] == [rows.schema.names] * rows.num_rows
+    assert [list(row) for row in found] == [rows.schema.names] * rows.num_rows
 
 
-def told(*values, kind: pa.DataType) -> list[bytes]:
+def as_json(*values, kind: pa.DataType) -> list[bytes]:
     return json_text.joined(len(values), [(b"", pa.array(values, kind))], b"").to_pylist()
 
 
@@ -89,10 +89,10 @@ def told(*values, kind: pa.DataType) -> list[bytes]:
     ],
 )
 def test_how_a_value_is_told(kind, value, text) -> None:
-    assert told(value, None, value, kind=kind) == [text.encode(), b"null", text.encode()]
+    assert as_json(value, None, value, kind=kind) == [text.encode(), b"null", text.encode()]
 
 
-def test_a_type_that_json_cannot_tell_is_refused() -> None:
+def test_a_type_that_json_cannot_represent_is_refused() -> None:
     column = pa.UnionArray.from_dense(
         pa.array([0], pa.int8()), pa.array([0], pa.int32()), [pa.array([1])]
     )

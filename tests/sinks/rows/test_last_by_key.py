@@ -1,4 +1,4 @@
-"""A batch to the last row of each key."""
+"""A batch reduced to the last row of each key."""
 
 import pyarrow as pa
 import pytest
@@ -118,11 +118,11 @@ def test_rows_without_a_key_are_left_out_and_told():
     reduced = reduce(rows, ["shop", "id"], refused)
     assert reduced.clears
     assert reduced.upserts["n"].to_pylist() == [4]
-    assert refused == []  # what a truncation took away is nobody's trouble
+    assert refused == []  # rows before a truncation are not checked
 
     reduced = reduce(rows.slice(0, 3), ["shop", "id"], refused)
     assert reduced.upserts["n"].to_pylist() == [0]
-    assert [(each.column, each.row["n"]) for each in refused] == [("shop", 1), ("id", 2)]
+    assert [(error.column, error.row["n"]) for error in refused] == [("shop", 1), ("id", 2)]
 
 
 def test_without_a_key_every_row_is_added():

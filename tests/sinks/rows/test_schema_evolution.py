@@ -19,7 +19,7 @@ def schema(**types):
 def test_new_columns_come_last_and_old_ones_stay():
     result = evolved(schema(a=pa.int64(), b=pa.string()), schema(c=pa.bool_(), a=pa.int64()))
     assert result.fields.names == ["a", "b", "c"]
-    assert [each.name for each in result.added] == ["c"]
+    assert [field.name for field in result.added] == ["c"]
     assert result.widened == ()
 
 

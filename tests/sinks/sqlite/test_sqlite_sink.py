@@ -1,4 +1,4 @@
-"""What is SQLite's own among the sinks: its file, its types as readers see them, its settings."""
+"""Specific to SQLite: its file, its types as readers see them, its settings."""
 
 import sqlite3
 from contextlib import closing
@@ -23,18 +23,18 @@ LOCAL = datetime(2024, 2, 29, 12, 0, 0, 5, UTC).replace(tzinfo=None)
 
 
 @pytest.fixture
-def place(tmp_path):
+def backend(tmp_path):
     return Sqlite(tmp_path / "cache.db")
 
 
-def written(place, fields, rows, target=ORDERS):
-    store = place.store(target)
+def written(backend, fields, rows, target=ORDERS):
+    store = backend.store(target)
     with store.writer(1, fields) as writer:
         writer.apply(batch(0, table(fields, rows)))
     return store
 
 
-def test_values_as_an_application_reads_them(place):
+def test_values_as_an_application_reads_them(backend):
     fields = pa.schema(
         [
             ("id", pa.int64()), ("yes", pa.bool_()), ("price", pa.decimal128(20, 9)),
@@ -49,8 +49,8 @@ def test_values_as_an_application_reads_them(place):
         "noon": time(12, 0, 0, 1), "took": pa.scalar(90, pa.duration("us")).as_py(),
         "tags": ["a", "b"], "raw": b"\0\xff",
     }  # fmt: skip
-    store = written(place, fields, [row])
-    assert place.live_rows("orders") == [
+    store = written(backend, fields, [row])
+    assert backend.live_rows("orders") == [
         {
             "id": 1, "yes": 1, "price": "0.000000001", "day": "2024-02-29",
             "at": "2024-02-29 12:00:00.000000Z", "local": "2024-02-29 12:00:00.000005",
@@ -58,26 +58,26 @@ def test_values_as_an_application_reads_them(place):
         }
     ]  # fmt: skip
     assert contents(store)[1].to_pylist() == [row]
-    [found] = place.ask("SELECT unixepoch(at) AS s, tags ->> 0 AS first FROM orders")
+    [found] = backend.ask("SELECT unixepoch(at) AS s, tags ->> 0 AS first FROM orders")
     assert found == {"s": 1709208000, "first": "a"}
 
 
-def test_views_of_readers_follow_the_live_version(place):
-    store = written(place, ID, [{"id": 1, "v": "one"}])
-    place.ask("CREATE VIEW seen AS SELECT v FROM orders")
+def test_views_of_readers_follow_the_live_version(backend):
+    store = written(backend, ID, [{"id": 1, "v": "one"}])
+    backend.ask("CREATE VIEW seen AS SELECT v FROM orders")
     with store.writer(2, ID) as writer:
         writer.apply(batch(0, table(ID, [{"id": 1, "v": "two"}])))
     store.promote(2)
-    assert place.ask("SELECT * FROM seen") == [{"v": "two"}]
+    assert backend.ask("SELECT * FROM seen") == [{"v": "two"}]
     store.drop(1)
-    assert place.ask("SELECT * FROM seen") == [{"v": "two"}]
+    assert backend.ask("SELECT * FROM seen") == [{"v": "two"}]
 
 
-def test_indexes_and_triggers_stay_with_the_live_name(place):
-    store = written(place, ID, [{"id": 1, "v": "one"}])
-    place.ask("CREATE UNIQUE INDEX by_v ON orders (v)")
-    place.ask("CREATE TABLE log (v TEXT)")
-    place.ask(
+def test_indexes_and_triggers_stay_with_the_live_name(backend):
+    store = written(backend, ID, [{"id": 1, "v": "one"}])
+    backend.ask("CREATE UNIQUE INDEX by_v ON orders (v)")
+    backend.ask("CREATE TABLE log (v TEXT)")
+    backend.ask(
         "CREATE TRIGGER noted AFTER INSERT ON orders BEGIN INSERT INTO log VALUES (NEW.v); END"
     )
     with store.writer(2, ID) as writer:
@@ -85,29 +85,29 @@ def test_indexes_and_triggers_stay_with_the_live_name(place):
     for live, other in ((2, 1), (1, 2)):
         store.promote(live)
         where = "SELECT DISTINCT tbl_name FROM sqlite_master WHERE name IN ('by_v', 'noted')"
-        assert place.ask(where) == [{"tbl_name": "orders"}]
+        assert backend.ask(where) == [{"tbl_name": "orders"}]
         with store.writer(live, ID) as writer:
             writer.apply(batch(1, table(ID, [{"id": 9, "v": f"into {live}"}])))
-        assert place.ask("SELECT v FROM log")[-1] == {"v": f"into {live}"}
-        [plan] = place.ask("EXPLAIN QUERY PLAN SELECT * FROM orders WHERE v = 'x'")
+        assert backend.ask("SELECT v FROM log")[-1] == {"v": f"into {live}"}
+        [plan] = backend.ask("EXPLAIN QUERY PLAN SELECT * FROM orders WHERE v = 'x'")
         assert "by_v" in plan["detail"]
         assert contents(store, other)[1].num_rows
 
 
-def test_a_version_that_breaks_a_unique_index_is_not_promoted(place):
-    store = written(place, ID, [{"id": 1, "v": "one"}])
-    place.ask("CREATE UNIQUE INDEX by_v ON orders (v)")
+def test_a_version_that_breaks_a_unique_index_is_not_promoted(backend):
+    store = written(backend, ID, [{"id": 1, "v": "one"}])
+    backend.ask("CREATE UNIQUE INDEX by_v ON orders (v)")
     with store.writer(2, ID) as writer:
         writer.apply(batch(0, table(ID, [{"id": 1, "v": "x"}, {"id": 2, "v": "x"}])))
     with pytest.raises(StoreRefused, match="UNIQUE"):
         store.promote(2)
-    assert [each.is_live for each in store.versions()] == [True, False]
-    assert place.live_rows("orders") == [{"id": 1, "v": "one"}]
+    assert [version.is_live for version in store.versions()] == [True, False]
+    assert backend.live_rows("orders") == [{"id": 1, "v": "one"}]
 
 
-def test_a_row_that_meets_another_key_in_a_unique_index_changes_nothing(place):
-    store = written(place, ID, [{"id": 1, "v": "a"}, {"id": 2, "v": "b"}])
-    place.ask("CREATE UNIQUE INDEX once ON orders (v)")
+def test_a_row_that_meets_another_key_in_a_unique_index_changes_nothing(backend):
+    store = written(backend, ID, [{"id": 1, "v": "a"}, {"id": 2, "v": "b"}])
+    backend.ask("CREATE UNIQUE INDEX once ON orders (v)")
     with store.writer(1, ID) as writer:
         with pytest.raises(RowRefused) as caught:
             writer.apply(batch(1, table(ID, [{"id": 3, "v": "a"}])))
@@ -115,9 +115,9 @@ def test_a_row_that_meets_another_key_in_a_unique_index_changes_nothing(place):
         assert rows_of(store) == [{"id": 1, "v": "a"}, {"id": 2, "v": "b"}]
 
 
-def test_a_reader_does_not_wait_for_a_writer_nor_the_writer_for_it(place):
-    store = written(place, ID, [{"id": 1, "v": "a"}])
-    with closing(sqlite3.connect(place.path, timeout=0)) as reader, store.writer(1, ID) as writer:
+def test_a_reader_does_not_wait_for_a_writer_nor_the_writer_for_it(backend):
+    store = written(backend, ID, [{"id": 1, "v": "a"}])
+    with closing(sqlite3.connect(backend.path, timeout=0)) as reader, store.writer(1, ID) as writer:
         reader.execute("BEGIN")
         assert reader.execute("SELECT v FROM orders").fetchall() == [("a",)]
         writer.apply(batch(1, table(ID, [{"id": 1, "v": "b"}])))
@@ -126,10 +126,10 @@ def test_a_reader_does_not_wait_for_a_writer_nor_the_writer_for_it(place):
         assert reader.execute("SELECT v FROM orders").fetchall() == [("b",)]
 
 
-def test_a_database_that_somebody_keeps_locked(place, monkeypatch):
+def test_a_database_that_somebody_keeps_locked(backend, monkeypatch):
     monkeypatch.setattr(database, "_BUSY_TIMEOUT_S", 0.05)
-    store = written(place, ID, [{"id": 1, "v": "a"}])
-    other = sqlite3.connect(place.path, isolation_level=None)
+    store = written(backend, ID, [{"id": 1, "v": "a"}])
+    other = sqlite3.connect(backend.path, isolation_level=None)
     with closing(other), store.writer(1, ID) as writer:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreUnreachable, match="locked"):
@@ -139,9 +139,9 @@ def test_a_database_that_somebody_keeps_locked(place, monkeypatch):
     assert rows_of(store) == [{"id": 1, "v": "b"}]
 
 
-def test_a_trigger_that_ends_the_transaction(place):
-    store = written(place, ID, [{"id": 1, "v": "a"}])
-    place.ask(
+def test_a_trigger_that_ends_the_transaction(backend):
+    store = written(backend, ID, [{"id": 1, "v": "a"}])
+    backend.ask(
         "CREATE TRIGGER no BEFORE INSERT ON orders WHEN NEW.v = 'x'"
         " BEGIN SELECT RAISE(ROLLBACK, 'all of it'); END"
     )
@@ -152,9 +152,9 @@ def test_a_trigger_that_ends_the_transaction(place):
     assert rows_of(store) == [{"id": 1, "v": "a"}]
 
 
-def test_another_key_needs_another_version(place):
-    written(place, ID, [{"id": 1, "v": "a"}])
-    store = place.store(Target("shop", "orders", ("v",)))
+def test_another_key_needs_another_version(backend):
+    written(backend, ID, [{"id": 1, "v": "a"}])
+    store = backend.store(Target("shop", "orders", ("v",)))
     with pytest.raises(StoreRefused, match="another key") as caught:
         store.writer(1, ID)
     assert "id" in caught.value.detail
@@ -163,18 +163,18 @@ def test_another_key_needs_another_version(place):
     assert rows_of(store, 2) == [{"id": 2, "v": "a"}]
 
 
-def test_a_table_that_was_dropped_by_hand(place):
-    store = written(place, ID, [{"id": 1, "v": "a"}])
-    place.ask("DROP TABLE orders")
-    with pytest.raises(StoreRefused, match="gone") as caught:
+def test_a_table_that_was_dropped_by_hand(backend):
+    store = written(backend, ID, [{"id": 1, "v": "a"}])
+    backend.ask("DROP TABLE orders")
+    with pytest.raises(StoreRefused, match="is missing") as caught:
         store.writer(1, ID)
     assert caught.value.hint
 
 
-def test_columns_that_differ_in_case_only(place):
+def test_columns_that_differ_in_case_only(backend):
     fields = pa.schema([("id", pa.int64()), ("Name", pa.string()), ("name", pa.string())])
     with pytest.raises(StoreRefused, match="case only"):
-        place.store(ORDERS).writer(1, fields)
+        backend.store(ORDERS).writer(1, fields)
 
 
 @pytest.mark.parametrize("url", [None, "sqlite://x.db", "sqlite:///", "postgresql://x/y"])
@@ -203,11 +203,13 @@ def test_what_stands_in_the_way_is_said_before_anything_starts(tmp_path):
     assert good.versions() == []
 
 
-def test_how_much_of_a_power_cut_is_survived_can_be_chosen(place):
-    settings = SinkSettings("cache", "sqlite", place.settings.url, None, {"synchronous": "off"})
+def test_how_much_of_a_power_cut_is_survived_can_be_chosen(backend):
+    settings = SinkSettings("cache", "sqlite", backend.settings.url, None, {"synchronous": "off"})
     with pytest.raises(ConfigError, match="synchronous"):
         store_of(settings, ORDERS, Log(""))
-    settings = SinkSettings("cache", "sqlite", place.settings.url, None, {"synchronous": "normal"})
+    settings = SinkSettings(
+        "cache", "sqlite", backend.settings.url, None, {"synchronous": "normal"}
+    )
     with store_of(settings, ORDERS, Log("")).writer(1, ID) as writer:
         writer.apply(batch(0, table(ID, [{"id": 1, "v": "a"}])))
-    assert place.live_rows("orders") == [{"id": 1, "v": "a"}]
+    assert backend.live_rows("orders") == [{"id": 1, "v": "a"}]

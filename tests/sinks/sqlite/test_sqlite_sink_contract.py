@@ -1,4 +1,4 @@
-"""SQLite keeps the contract of derived stores."""
+"""SQLite, by the contract of derived stores."""
 
 import sqlite3
 from contextlib import closing
@@ -6,15 +6,15 @@ from typing import ClassVar
 
 import pyarrow as pa
 import pytest
-from sink_contract import ID_N, Place, SinkContract, Unfit
+from sink_contract import ID_N, Backend, SinkContract, Unfit
 
 from headwater.settings import Secret
 from headwater.sinks.settings import SinkSettings
 
 
-class Sqlite(Place):
+class Sqlite(Backend):
     lacks_values: ClassVar = {"nan": frozenset({"nan"}), "nan32": frozenset({"nan"})}
-    odd_columns = tuple(name for name in Place.odd_columns if name != "ID")  # the same as id
+    odd_columns = tuple(name for name in Backend.odd_columns if name != "ID")  # the same as id
 
     def __init__(self, path):
         self.path = path
@@ -26,7 +26,7 @@ class Sqlite(Place):
     def ask(self, statement, *values):
         with closing(sqlite3.connect(self.path)) as connection:
             cursor = connection.execute(statement, values)
-            names = [each[0] for each in cursor.description or ()]
+            names = [column[0] for column in cursor.description or ()]
             rows = [dict(zip(names, row, strict=True)) for row in cursor]
             connection.commit()
             return rows
@@ -65,5 +65,5 @@ class Sqlite(Place):
 
 class TestSqliteContract(SinkContract):
     @pytest.fixture
-    def place(self, tmp_path):
+    def backend(self, tmp_path):
         return Sqlite(tmp_path / "cache.db")

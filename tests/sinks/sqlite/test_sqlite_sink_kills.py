@@ -17,12 +17,12 @@ class TestSqliteKills(KillContract):
     drivers = ("sqlite3",)
 
     @pytest.fixture
-    def place(self, tmp_path):
+    def backend(self, tmp_path):
         return Sqlite(tmp_path / "cache.db")
 
     def test_a_writer_that_was_stopped_and_wakes_up(self, killing, store, monkeypatch):
-        """In the midst of a transaction it has the lock of the file, which nobody can take from it:
-        its successor is told so. In front of one it is fenced.
+        """Within a transaction it holds the lock of the file, which cannot be taken from it: its
+        successor gets an error. Before one it is fenced.
         """
         monkeypatch.setattr(database, "_BUSY_TIMEOUT_S", 0.1)
         model = Model(has_keys=True)

@@ -1,4 +1,4 @@
-"""The embedded full-text index keeps the promises of every derived store."""
+"""The embedded full-text index by the contract of derived stores."""
 
 import json
 import os
@@ -8,13 +8,13 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 import pytest
 import tantivy
-from sink_contract import Place, SinkContract, Unfit
+from sink_contract import Backend, SinkContract, Unfit
 
 from headwater.settings import Secret
 from headwater.sinks.settings import SinkSettings
 
 
-class TantivyPlace(Place):
+class TantivyBackend(Backend):
     large_rows = 20_000  # the promises are the same, and every row is a document
 
     def __init__(self, directory):
@@ -30,14 +30,14 @@ class TantivyPlace(Place):
         searcher = index.searcher()
         hits = searcher.search(tantivy.Query.all_query(), 100_000).hits
         documents = [json.loads(bytes(searcher.doc(at).get_first("_row"))) for _, at in hits]
-        return [each for each in documents if "id" in each]
+        return [document for document in documents if "id" in document]
 
     def put_foreign(self, name):
         (self.directory / name).mkdir(parents=True)
         (self.directory / name / "mine").write_text("mine")
 
     def foreign(self, name):
-        return [each.name for each in (self.directory / name).iterdir()]
+        return [path.name for path in (self.directory / name).iterdir()]
 
     def unfit(self):
         fields = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us"))])
@@ -54,5 +54,5 @@ def memory_directory(tmp_path):
 
 class TestTantivyContract(SinkContract):
     @pytest.fixture
-    def place(self, memory_directory):
-        return TantivyPlace(memory_directory)
+    def backend(self, memory_directory):
+        return TantivyBackend(memory_directory)

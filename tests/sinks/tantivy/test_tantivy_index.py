@@ -1,4 +1,4 @@
-"""What is the full-text index's own: what is found, in which order, by which options."""
+"""Specific to the full-text index: what is found, in which order, by which options."""
 
 import os
 from contextlib import closing
@@ -8,7 +8,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 from sink_rows import batch, contents, position, rows_of, table
-from test_tantivy_contract import TantivyPlace, memory_directory
+from test_tantivy_contract import TantivyBackend, memory_directory
 
 from headwater.errors import ConfigError, Fenced, RowRefused, StoreRefused, StoreUnreachable
 from headwater.sinks.contract import Target
@@ -36,20 +36,20 @@ ID = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
 
 @pytest.fixture
-def place(memory_directory):
-    return TantivyPlace(memory_directory)
+def backend(memory_directory):
+    return TantivyBackend(memory_directory)
 
 
 @pytest.fixture
-def written(place):
+def written(backend):
     """A function from options to the path of an index of ROWS."""
 
     def write(**options):
         name = f"n{len(options)}"
-        store = place.store(Target("shop", name, ("id",), options))
+        store = backend.store(Target("shop", name, ("id",), options))
         with closing(store), store.writer(1, FIELDS) as writer:
             writer.apply(batch(0, table(FIELDS, ROWS)))
-        return place.directory / name
+        return backend.directory / name
 
     return write
 
@@ -89,39 +89,39 @@ def test_columns_are_found_by_what_they_are(written, query, expected):
     assert set(found(written(), query)) == expected
 
 
-def test_stems_of_a_language_and_which_columns_are_text(written, place):
+def test_stems_of_a_language_and_which_columns_are_text(written, backend):
     assert found(written(), "mountain") == []
     path = written(language="english", text="title")
     assert found(path, "mountain") == [3]
     assert found(path, "body:lake") == []  # as it is only
     assert found(path, f'body:"{ROWS[1]["body"]}"') == [2]
     with pytest.raises(ConfigError, match="klingon"):
-        place.store(Target("shop", "x", ("id",), {"language": "klingon"}))
+        backend.store(Target("shop", "x", ("id",), {"language": "klingon"}))
 
 
-def test_other_options_are_a_new_index_with_the_same_rows(place):
+def test_other_options_are_a_new_index_with_the_same_rows(backend):
     for options, expected in (({}, []), ({"language": "english"}, [3])):
-        with closing(place.store(Target("shop", "pages", ("id",), options))) as store:
+        with closing(backend.store(Target("shop", "pages", ("id",), options))) as store:
             with store.writer(1, FIELDS) as writer:
                 writer.apply(batch(0, table(FIELDS, ROWS)))
                 assert writer.position == position(0)
-            assert found(place.directory / "pages", "mountain") == expected
+            assert found(backend.directory / "pages", "mountain") == expected
             assert contents(store)[1].num_rows == 3
 
 
-def test_what_cannot_be_searched_is_said(written, place):
+def test_what_cannot_be_searched_is_said(written, backend):
     with pytest.raises(StoreRefused, match="query"):
         search(written(), "nosuch:x")
     with pytest.raises(StoreRefused, match="query"):
         search(written(), "title:(((")
-    (place.directory / "empty").mkdir()
+    (backend.directory / "empty").mkdir()
     with pytest.raises(StoreRefused, match="cannot be read"):
-        search(place.directory / "empty", "x")
+        search(backend.directory / "empty", "x")
 
 
-def test_a_key_that_is_longer_than_a_term_is_refused(place):
+def test_a_key_that_is_longer_than_a_term_is_refused(backend):
     fields = pa.schema([("k", pa.string())])
-    store = place.store(Target("shop", "long", ("k",)))
+    store = backend.store(Target("shop", "long", ("k",)))
     with closing(store), store.writer(1, fields) as writer:
         with pytest.raises(RowRefused) as caught:
             writer.apply(batch(0, table(fields, [{"k": "x" * 65_531}])))
@@ -131,11 +131,11 @@ def test_a_key_that_is_longer_than_a_term_is_refused(place):
     assert rows_of(store) == []
 
 
-def test_a_writer_whose_commit_is_overtaken_is_fenced_behind_it(place, monkeypatch):
+def test_a_writer_whose_commit_is_overtaken_is_fenced_behind_it(backend, monkeypatch):
     """Another one takes over between its look at the epoch and its commit, and goes on from what it
-    found: the commit is seen by nobody, and never reported as done.
+    found: the commit is invisible, and never reported as done.
     """
-    with closing(place.store(Target("shop", "orders", ("id",)))) as store:
+    with closing(backend.store(Target("shop", "orders", ("id",)))) as store:
         zombie = store.writer(1, ID)
         zombie.apply(batch(0, table(ID, [{"id": 1, "v": "a"}])))
         successors = []
@@ -158,22 +158,22 @@ def test_a_writer_whose_commit_is_overtaken_is_fenced_behind_it(place, monkeypat
         writer.close()
 
 
-def test_a_lock_that_is_held_names_the_process(place, monkeypatch):
+def test_a_lock_that_is_held_names_the_process(backend, monkeypatch):
     monkeypatch.setattr(tantivy_index, "_LOCK_TIMEOUT_S", 0.05)
-    with closing(place.store(Target("shop", "orders", ("id",)))) as store:
+    with closing(backend.store(Target("shop", "orders", ("id",)))) as store:
         with store.writer(1, ID):
             pass
         with store.locked(), pytest.raises(StoreUnreachable, match=f"process {os.getpid()}"):
             store.writer(1, ID)
 
 
-def test_no_files_are_left_of_what_was_replaced(place):
+def test_no_files_are_left_of_what_was_replaced(backend):
     more = ID.append(pa.field("n", pa.int64()))
-    with closing(place.store(Target("shop", "orders", ("id",)))) as store:
+    with closing(backend.store(Target("shop", "orders", ("id",)))) as store:
         with store.writer(1, ID) as writer:
             writer.apply(batch(0, table(ID, [{"id": 1, "v": "a"}])))
             writer.apply(batch(1, table(more, [{"id": 1, "v": "a", "n": 1}])))
         with store.writer(1, more):
             pass
-    own = place.directory / ".headwater" / "orders"
-    assert len([each for each in own.iterdir() if each.is_dir()]) == 1
+    own = backend.directory / ".headwater" / "orders"
+    assert len([path for path in own.iterdir() if path.is_dir()]) == 1

@@ -2,7 +2,7 @@
 
 import pytest
 from sink_killing import KillContract
-from test_tantivy_contract import TantivyPlace, memory_directory
+from test_tantivy_contract import TantivyBackend, memory_directory
 
 __all__ = ["memory_directory"]
 
@@ -11,5 +11,5 @@ class TestTantivyKills(KillContract):
     drivers = ("tantivy", "builtins", "posix", "shutil", "pathlib")
 
     @pytest.fixture
-    def place(self, memory_directory):
-        return TantivyPlace(memory_directory)
+    def backend(self, memory_directory):
+        return TantivyBackend(memory_directory)

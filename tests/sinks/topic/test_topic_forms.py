@@ -1,4 +1,4 @@
-"""How rows are told in a topic, and what stands in the way of telling them."""
+"""The record formats of a topic, and rows that they cannot represent."""
 
 from decimal import Decimal
 from uuid import uuid4
@@ -27,13 +27,13 @@ def store(address: str, topic: str, *key: str, **options: str) -> TopicStore:
 
 
 def test_debezium_envelopes_with_deletions_before_their_tombstones(topic_headwater, topic) -> None:
-    kept = store(topic_headwater, topic, "id", value="debezium")
-    with kept.writer(1, ID) as writer:
+    sink = store(topic_headwater, topic, "id", value="debezium")
+    with sink.writer(1, ID) as writer:
         rows = [{"id": 1, "v": "a"}, {"id": 2, "v": "b"}, {"id": 1}, {"id": 3, "v": "c"}]
         writer.apply(batch(0, table(ID, rows, ["c", None, "d", "r"])))
-        assert rows_of(kept) == [{"id": 2, "v": "b"}, {"id": 3, "v": "c"}]
+        assert rows_of(sink) == [{"id": 2, "v": "b"}, {"id": 3, "v": "c"}]
         writer.apply(batch(1, table(ID, [{}, {"id": 4, "v": "d"}], ["t", "c"])))
-        assert rows_of(kept) == [{"id": 4, "v": "d"}]
+        assert rows_of(sink) == [{"id": 4, "v": "d"}]
     found = [
         (orjson.loads(key)["id"], value and orjson.loads(value))
         for key, value in read_records(topic_headwater, topic)
@@ -55,19 +55,19 @@ def test_debezium_envelopes_with_deletions_before_their_tombstones(topic_headwat
 def test_bytes_are_written_as_they_are(topic_headwater, topic) -> None:
     headers = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))
     fields = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("headers", headers)])
-    kept = store(topic_headwater, topic, "key", value="bytes")
+    sink = store(topic_headwater, topic, "key", value="bytes")
     rows = [
         {"key": b"\0", "value": b"\xff", "headers": [{"name": "h", "value": b"1"}]},
         {"key": b"b", "value": b"2", "headers": None},
         {"key": b"b", "value": None, "headers": None},
     ]
-    with kept.writer(1, fields) as writer:
+    with sink.writer(1, fields) as writer:
         writer.apply(batch(0, table(fields, rows, ["c", "c", "d"])))
     found = read_messages(topic_headwater, topic)
-    assert [(each.key(), each.value(), each.headers()) for each in found] == [
+    assert [(message.key(), message.value(), message.headers()) for message in found] == [
         (b"\0", b"\xff", [("h", b"1")]), (b"b", b"2", None), (b"b", None, None),
     ]  # fmt: skip
-    assert rows_of(kept) == rows[:1]
+    assert rows_of(sink) == rows[:1]
 
 
 def test_a_keyed_topic_is_compacted_and_others_are_kept(topic_headwater, topic) -> None:
@@ -100,13 +100,13 @@ def test_options_that_are_wrong(topic, key, options, says) -> None:
         store("127.0.0.1:1", topic, key, **options)
 
 
-def test_a_topic_is_told_in_one_way(topic_headwater, topic) -> None:
+def test_a_topic_has_one_format(topic_headwater, topic) -> None:
     store(topic_headwater, topic, "id").writer(1, ID).close()
     for other in (
         store(topic_headwater, topic, "v"),
         store(topic_headwater, topic, "id", value="debezium"),
     ):
-        with pytest.raises(StoreRefused, match="another way") as caught:
+        with pytest.raises(StoreRefused, match="another format") as caught:
             other.writer(1, ID)
         assert "rebuild" in caught.value.hint
 
@@ -117,11 +117,11 @@ def test_a_key_whose_text_would_change_is_refused(topic_headwater, topic) -> Non
         pa.schema([("id", pa.decimal128(*digits)), ("v", pa.string())])
         for digits in ((5, 1), (9, 2))
     )
-    kept = store(topic_headwater, topic, "id")
-    with kept.writer(1, narrow) as writer:
+    sink = store(topic_headwater, topic, "id")
+    with sink.writer(1, narrow) as writer:
         writer.apply(batch(0, table(narrow, [{"id": Decimal("1.5"), "v": "a"}])))
     with pytest.raises(StoreRefused, match="part of the key"):
-        kept.writer(1, wide)
-    with kept.writer(1, narrow) as writer:
+        sink.writer(1, wide)
+    with sink.writer(1, narrow) as writer:
         writer.apply(batch(1, table(narrow, [{"id": Decimal("1.5"), "v": "b"}])))
-    assert rows_of(kept) == [{"id": Decimal("1.5"), "v": "b"}]
+    assert rows_of(sink) == [{"id": Decimal("1.5"), "v": "b"}]

@@ -38,7 +38,7 @@ def kills(request: pytest.FixtureRequest) -> int:
 
 
 def ids_in(address: str, topic: str) -> list[int]:
-    return [orjson.loads(each.value())["id"] for each in read_messages(address, topic)]
+    return [orjson.loads(message.value())["id"] for message in read_messages(address, topic)]
 
 
 def all_ids(batches: int) -> list[int]:
@@ -61,8 +61,8 @@ def test_sparks_writer_that_is_killed_again_and_again(address, kills, tmp_path) 
     batches = int(checkpoint.read_text()) + 2
     commit_batches(address, topic, str(checkpoint), 30, Mock(), batches)
     assert ids_in(address, topic) == all_ids(batches)
-    note = read_positions(Log(address))[f"/query/q-1/{topic}".encode()]
-    assert orjson.loads(note)["batch"] == batches - 1
+    stored = read_positions(Log(address))[f"/query/q-1/{topic}".encode()]
+    assert orjson.loads(stored)["batch"] == batches - 1
     assert batches > kills / 2
 
 
@@ -96,7 +96,7 @@ def test_zombies_that_wake_up(address) -> None:
 
 
 @pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("call", ["rows", "note", "commit"])
+@pytest.mark.parametrize("call", ["rows", "position", "commit"])
 def test_a_fault_at_each_call_of_the_producer(address, monkeypatch, call, after) -> None:
     """In front of it or behind it: the next writer goes on; nothing is twice, nothing missing."""
     topic = f"faults-{uuid4().hex[:8]}"

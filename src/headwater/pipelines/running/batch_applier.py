@@ -221,7 +221,7 @@ def check_truncates(rows: pa.Table, offsets: Offsets) -> None:
         return
     if pc.any(pc.equal(rows[OP], TRUNCATE)).as_py():
         raise PipelineError(
-            "a table was truncated or created again, and its topics have several partitions",
+            "a table was truncated or created again, and what is read has several partitions",
             detail=f"the order of the rows is undefined, of {', '.join(sorted(offsets))}",
             hint=f"a topic with one partition has the order; or .where(\"{OP} != '{TRUNCATE}'\")"
             " leaves the old rows in the store",
