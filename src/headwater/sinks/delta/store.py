@@ -42,7 +42,7 @@ from headwater.sinks.delta.transaction_log import (
 from headwater.sinks.delta.writer import (
     FILE_BYTES,
     KEYED_FILE_BYTES,
-    UPKEEP_OPTIONS,
+    MAINTENANCE_OPTIONS,
     DeltaWriter,
     Maintenance,
 )
@@ -58,8 +58,8 @@ _OBJECT_STORE: Final = {  # option to delta-rs's name of it
     "session_token": "AWS_SESSION_TOKEN",
     "allow_http": "AWS_ALLOW_HTTP",
 }
-OPTIONS: Final = (*_OBJECT_STORE, *UPKEEP_OPTIONS)
-TARGET_OPTIONS: Final = ("partition_by", *UPKEEP_OPTIONS)
+OPTIONS: Final = (*_OBJECT_STORE, *MAINTENANCE_OPTIONS)
+TARGET_OPTIONS: Final = ("partition_by", *MAINTENANCE_OPTIONS)
 
 
 class DeltaStore(Store):

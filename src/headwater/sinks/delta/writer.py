@@ -30,7 +30,7 @@ from headwater.sinks.rows.last_by_key import LastByKey, reduce
 from headwater.sinks.rows.schema_evolution import evolved, fitted
 from headwater.sinks.version_directories import sync_directory
 
-UPKEEP_OPTIONS: Final = ("compact_every", "retention")
+MAINTENANCE_OPTIONS: Final = ("compact_every", "retention")
 # Target sizes of compaction. A file with a changed row is written again: smaller if rows change.
 FILE_BYTES, KEYED_FILE_BYTES = 128 << 20, 32 << 20
 
@@ -87,9 +87,8 @@ class DeltaWriter(Writer):
         self._maintenance = maintenance
         self._epoch, self.position, self._fields = state.epoch, state.position, state.fields
         self._seen = -1  # the table's version that was read last
-        self._compacted_at = (
-            table.version() // maintenance.every
-        )  # when small files were last compacted
+        # The turn in which small files were last compacted.
+        self._compacted_at = table.version() // maintenance.every
         self._is_first_maintenance = True
         self._is_empty = True
 
