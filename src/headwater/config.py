@@ -66,7 +66,7 @@ class Config:
         """Where checkpoints and states of pipelines are. Raises ConfigError."""
         if "://" in (self.spark.state_dir or ""):
             raise ConfigError(
-                "spark.state_dir is to be a directory",
+                "spark.state_dir has to be a directory",
                 detail=f"{self.spark.state_dir}: checkpoints in object stores and HDFS do not work"
                 " yet; it would be taken for a local path",
                 hint="on a cluster a directory that all machines share, such as a mounted volume",

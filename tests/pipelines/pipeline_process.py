@@ -1,14 +1,14 @@
-"""`headwater pipeline run`, with a place at which it ends itself. To be killed (spark_killing.py).
+"""`headwater pipeline run`, with a step at which it ends itself. To be killed (spark_killing.py).
 
     pipeline_process.py CONFIG DEATH NAME …
 
 DEATH is "" or JSON: {"write": "cache/orders", "at": …, "batch": 2, "how": 9}. It happens at the
 n-th batch of that write since the start (or at the first of any write that is there, with null):
 
-    begun      Spark has noted the batch, nothing else has happened
+    begun      Spark has recorded the batch, nothing else has happened
     arrow      its rows are in the driver
     step       in front of the call number `step` of the store into its driver
-    applied    the store has committed; Spark does not know
+    applied    the store has committed, Spark has not
 
 `how` is a signal. SIGKILL with "all" goes to the JVM, too, in the same moment.
 """
@@ -20,68 +20,68 @@ import sys
 from sink_process import Steps
 
 from headwater.cli import main as headwater_main
-from headwater.pipelines.running.batch_applier import Applying
-from headwater.pipelines.running.query_run import WriteRun
+from headwater.pipelines.running.batch_applier import BatchApplier
+from headwater.pipelines.running.query_run import QueryRun
 
 DRIVERS = ("sqlite3", "psycopg2", "headwater.client")
 
 
 class Death:
-    def __init__(self, told: dict) -> None:
-        self._told = told
+    def __init__(self, task: dict) -> None:
+        self._task = task
         self._seen: dict[str, int] = {}
-        self.steps = Steps(DRIVERS, told.get("step"), told["how"])
+        self.steps = Steps(DRIVERS, task.get("step"), task["how"])
 
     def begun(self, write: str) -> None:
         """Of the write that is to see it: the number of its batch."""
         self._seen[write] = self._seen.get(write, 0) + 1
         self.at("begun", write)
 
-    def is_now(self, place: str, write: str) -> bool:
-        told = self._told
+    def is_now(self, step: str, write: str) -> bool:
+        task = self._task
         return (
-            told["at"] == place
-            and told["write"] in (write, None)
-            and self._seen[write] >= told["batch"]
+            task["at"] == step
+            and task["write"] in (write, None)
+            and self._seen[write] >= task["batch"]
         )
 
-    def at(self, place: str, write: str) -> None:
-        if self.is_now(place, write):
-            if self._told.get("all"):
-                os.killpg(0, self._told["how"])
-            os.kill(os.getpid(), self._told["how"])
+    def at(self, step: str, write: str) -> None:
+        if self.is_now(step, write):
+            if self._task.get("all"):
+                os.killpg(0, self._task["how"])
+            os.kill(os.getpid(), self._task["how"])
 
 
 def wrap(death: Death) -> None:
     """The steps of a batch, from outside."""
     names: dict[int, str] = {}
-    make, call = WriteRun.__init__, Applying.__call__
-    batch, apply = Applying._batch, Applying._apply
+    make, call = QueryRun.__init__, BatchApplier.__call__
+    batch, apply = BatchApplier._batch, BatchApplier._apply
 
-    def made(run, place, settings, write, choice, **options):
-        make(run, place, settings, write, choice, **options)
-        names[id(run._applying)] = write.name
+    def made(run, environment, settings, write, choice, **options):
+        make(run, environment, settings, write, choice, **options)
+        names[id(run._applier)] = write.name
 
-    def called(applying, frame, batch_id):
-        death.begun(names[id(applying)])
-        call(applying, frame, batch_id)
+    def called(applier, frame, batch_id):
+        death.begun(names[id(applier)])
+        call(applier, frame, batch_id)
 
-    def batched(applying, frame, batch_id):
-        found = batch(applying, frame, batch_id)
-        death.at("arrow", names[id(applying)])
+    def batched(applier, frame, batch_id):
+        found = batch(applier, frame, batch_id)
+        death.at("arrow", names[id(applier)])
         return found
 
-    def applied(applying, rows):
-        if death.is_now("step", names[id(applying)]):
+    def applied(applier, rows):
+        if death.is_now("step", names[id(applier)]):
             sys.setprofile(death.steps)
         try:
-            apply(applying, rows)
+            apply(applier, rows)
         finally:
             sys.setprofile(None)
-        death.at("applied", names[id(applying)])
+        death.at("applied", names[id(applier)])
 
-    WriteRun.__init__, Applying.__call__ = made, called
-    Applying._batch, Applying._apply = batched, applied
+    QueryRun.__init__, BatchApplier.__call__ = made, called
+    BatchApplier._batch, BatchApplier._apply = batched, applied
 
 
 def main() -> None:

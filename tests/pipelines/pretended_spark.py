@@ -22,32 +22,32 @@ TOPIC = "events"
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """The process was killed."""
 
 
 class MemoryStore(Store):
-    """Keeps its promises; `trouble` is called at the places where a real one is in the network."""
+    """A store by its contract; `trouble` is called where a real one would use the network."""
 
     def __init__(self):
-        self.kept = {}  # version to {"epoch", "position", "rows", "fields"}
+        self.stored = {}  # version to {"epoch", "position", "rows", "fields"}
         self.live = 1
-        self.trouble = lambda place: None
+        self.trouble = lambda step: None
 
     def check(self):
         return
 
     def versions(self):
         return [
-            Version(number, number == self.live, each["position"], each["fields"])
-            for number, each in sorted(self.kept.items())
+            Version(number, number == self.live, stored["position"], stored["fields"])
+            for number, stored in sorted(self.stored.items())
         ]
 
     def writer(self, version, fields):
         self.trouble("open")
         new = {"epoch": 0, "position": None, "rows": {}, "fields": fields}
-        kept = self.kept.setdefault(version, new)
-        kept["epoch"] += 1
-        return _MemoryWriter(self, version, kept["epoch"])
+        stored = self.stored.setdefault(version, new)
+        stored["epoch"] += 1
+        return _MemoryWriter(self, version, stored["epoch"])
 
     def promote(self, version):
         self.trouble("promote")
@@ -56,28 +56,28 @@ class MemoryStore(Store):
     def drop(self, version):
         if version == self.live:
             raise StoreRefused("it is live")
-        del self.kept[version]
+        del self.stored[version]
 
     @contextmanager
     def read(self, version):
-        yield Contents(self.kept[version]["position"], iter(()))
+        yield Contents(self.stored[version]["position"], iter(()))
 
 
 class _MemoryWriter(Writer):
     def __init__(self, store, version, epoch):
         self._store, self._version, self._epoch = store, version, epoch
-        self.position = store.kept[version]["position"]
+        self.position = store.stored[version]["position"]
 
     def apply(self, batch, refuse=None):
         self._store.trouble("apply")
-        kept = self._store.kept.get(self._version)
-        if kept is None or kept["epoch"] != self._epoch:
+        stored = self._store.stored.get(self._version)
+        if stored is None or stored["epoch"] != self._epoch:
             raise Fenced("another writer has taken over")
-        if not is_applied(kept["position"], batch):
+        if not is_applied(stored["position"], batch):
             rows = {row["key"]: row["count"] for row in batch.rows.to_pylist()}
-            kept["rows"] = kept["rows"] | rows
-            kept["position"] = batch.position()
-        self.position = kept["position"]
+            stored["rows"] = stored["rows"] | rows
+            stored["position"] = batch.position()
+        self.position = stored["position"]
         self._store.trouble("applied")
 
     def close(self):
@@ -89,7 +89,7 @@ class Frame:
 
     schema = StructType([StructField("key", StringType()), StructField("count", LongType())])
 
-    def __init__(self, log, trouble=lambda place: None, most=3):
+    def __init__(self, log, trouble=lambda step: None, most=3):
         self.log, self.trouble, self.most = log, trouble, most
 
     @property
@@ -138,8 +138,8 @@ class Query:
             end = 0 if batch == 0 else min(start + frame.most, len(frame.log))
             if batch and end == start:
                 return False
-            noted = orjson.dumps({TOPIC: {"0": end}}).decode()
-            (self._path / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{noted}")
+            offsets_text = orjson.dumps({TOPIC: {"0": end}}).decode()
+            (self._path / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{offsets_text}")
         try:
             frame.trouble("begun")
             state = Counter()
@@ -164,7 +164,7 @@ class Query:
         return self.error
 
     def _last(self, name):
-        return max((int(each.name) for each in (self._path / name).iterdir()), default=-1)
+        return max((int(path.name) for path in (self._path / name).iterdir()), default=-1)
 
     def _end(self, batch):
         if batch < 0:

@@ -15,8 +15,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from headwater import config
 from headwater.inspect.pipelines import load_pipelines
 from headwater.pipelines.offsets import ends_of, has_reached
+from headwater.pipelines.running.loaded_pipeline import Pipeline
 from headwater.pipelines.running.rebuilding import versions_of
-from headwater.pipelines.running.runner import Pipeline, Runner
+from headwater.pipelines.running.runner import Runner
 
 
 class Project:

@@ -24,15 +24,15 @@ END_S = 30.0  # until what a killed driver has started must have ended by itself
 
 
 class Victim:
-    """One run. All that it has started is known by a mark in its environment."""
+    """One run. All that it has started is identified by a mark in its environment."""
 
     def __init__(self, project: Project, *names: str, death: dict | None = None) -> None:
         self._mark = f"{MARK}={uuid4().hex}"
         self.log = project.directory / f"run-{self._mark[-8:]}.log"
-        told = "" if death is None else json.dumps({"how": signal.SIGKILL, **death})
+        task = "" if death is None else json.dumps({"how": signal.SIGKILL, **death})
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, str(CHILD), str(project.file), told, *names],
+                [sys.executable, str(CHILD), str(project.file), task, *names],
                 stdout=log, stderr=log, start_new_session=True,
                 env=_environment(self._mark),
             )  # fmt: skip
@@ -61,8 +61,8 @@ class Victim:
 
     def is_stopped(self) -> bool:
         assert self.process.poll() is None, f"it ended by itself: {self.said()[-3000:]}"
-        told = Path(f"/proc/{self.process.pid}/stat").read_text()
-        return told.rpartition(")")[2].split()[0] == "T"
+        stat = Path(f"/proc/{self.process.pid}/stat").read_text()
+        return stat.rpartition(")")[2].split()[0] == "T"
 
     def jvm(self) -> int | None:
         """Its process id."""
@@ -80,10 +80,10 @@ class Victim:
         """What is still there of all that it has started."""
         mark = self._mark.encode()
         found = []
-        for each in Path("/proc").iterdir():
+        for path in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
-                if each.name.isdigit() and mark in (each / "environ").read_bytes().split(b"\0"):
-                    found.append(int(each.name))
+                if path.name.isdigit() and mark in (path / "environ").read_bytes().split(b"\0"):
+                    found.append(int(path.name))
         return sorted(found)
 
     def wait_until_gone(self) -> None:
@@ -100,11 +100,12 @@ class Victim:
 def _environment(mark: str) -> dict[str, str]:
     """What makes a start quick: compiled modules, and a JVM that is not to live long."""
     name, _, value = mark.partition("=")
-    kept = {key: each for key, each in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    inherited = dict(os.environ)
+    inherited.pop("PYTHONDONTWRITEBYTECODE", None)
     path = [os.environ.get("PYTHONPATH", ""), str(HERE.parent / "sinks")]
-    return kept | {
+    return inherited | {
         name: value,
-        "PYTHONPATH": os.pathsep.join(each for each in path if each),
+        "PYTHONPATH": os.pathsep.join(entry for entry in path if entry),
         "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
 

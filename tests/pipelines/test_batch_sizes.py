@@ -23,7 +23,10 @@ class Log:
     """Sizes of the records of each partition; counts how often it is asked."""
 
     def __init__(self, **sizes):
-        self._sums = {("t", int(name[1:])): [0, *accumulate(each)] for name, each in sizes.items()}
+        self._sums = {
+            ("t", int(name[1:])): [0, *accumulate(of_partition)]
+            for name, of_partition in sizes.items()
+        }
         self.asked = 0
 
     def size_of(self, place, first, last):
@@ -96,7 +99,7 @@ def test_of_a_real_log(broker_address, codec):
     sizes = []
     while (end := source.latestOffset(start, ReadMaxRows(1_000_000))) != start:
         (stretch,) = source.partitions(start, end)
-        sizes.append(sum(each.nbytes for each in source.read(stretch)))
+        sizes.append(sum(batch.nbytes for batch in source.read(stretch)))
         start = json.loads(json.dumps(end))
     assert start == {topic: {"0": 3_000}}
     assert max(sizes) <= 4_200_000

@@ -1,4 +1,4 @@
-"""Spark's classes, kept for quicker starts."""
+"""The archive of Spark's classes, for quicker starts."""
 
 import os
 import subprocess
@@ -35,8 +35,8 @@ def test_without_an_archive_nothing_is_asked_of_java(tmp_path, monkeypatch) -> N
 def test_an_archive_is_made_and_used(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     archive = make_archive()
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", LOADED], capture_output=True, text=True, check=True, timeout=240
     )
-    assert str(archive) in told.stdout
-    assert told.stderr == ""
+    assert str(archive) in result.stdout
+    assert result.stderr == ""

@@ -71,7 +71,7 @@ COPIES = """
     flow.write(orders.withColumn("number", slow("number")), to="cache", table="orders", key="id")
     sums = orders.where("_op != 'd'").groupBy("country").agg(F.sum("total").alias("total"))
     flow.write(sums, to="cache", table="sums", key="country")
-    flow.write(orders.select("_position.partition", "_position.offset"), to="topic", table="told")
+    flow.write(orders.select("_position.partition", "_position.offset"), to="topic", table="copied")
 """
 
 
@@ -86,15 +86,15 @@ def test_source_and_state_on_a_standalone_cluster(broker_address, tmp_path) -> N
         writer.produce(topic, b"%d" % number, partition=number % 2)
     assert writer.flush(30) == 0
     with spark_cluster(tmp_path) as master:
-        told = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-c", PIPELINE, master, broker_address, topic, str(tmp_path / "c")],
             capture_output=True,
             text=True,
             timeout=240,
             check=False,
         )
-    assert told.returncode == 0, told.stderr
-    found = json.loads(told.stdout.splitlines()[-1])
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout.splitlines()[-1])
     assert found == {"rows": 1000, "tasks": 2, "counts": {"0": 500, "1": 500}}
     assert list((tmp_path / "c" / "state").rglob("*.changelog"))
     assert not list((tmp_path / "c").rglob(".*.crc"))
@@ -139,10 +139,12 @@ def test_the_same_pipelines_with_two_addresses_changed(tmp_path, spark) -> None:
             assert victim.wait() == 0, victim.said()
         finally:
             victim.end()
-        told = [orjson.loads(each.value()) for each in read_messages(broker.address, "told")]
-        places = Counter((each["partition"], each["offset"]) for each in told)
-        assert len(places) == 1200
-        assert set(places.values()) == {1}
+        copied = [
+            orjson.loads(message.value()) for message in read_messages(broker.address, "copied")
+        ]
+        positions = Counter((record["partition"], record["offset"]) for record in copied)
+        assert len(positions) == 1200
+        assert set(positions.values()) == {1}
 
         files = tmp_path / "files"
         files.mkdir()
@@ -155,14 +157,14 @@ def test_the_same_pipelines_with_two_addresses_changed(tmp_path, spark) -> None:
             _kill_an_executor(tmp_path)
             assert query.wait(240) == 0
         written = [
-            orjson.loads(each.value())["id"] for each in read_messages(broker.address, "out")
+            orjson.loads(message.value())["id"] for message in read_messages(broker.address, "out")
         ]
         assert sorted(written) == list(range(20))
 
 
 def _newest(directory: Path) -> int:
     found = directory.iterdir() if directory.exists() else ()
-    return max((int(each.name) for each in found if each.name.isdigit()), default=-1)
+    return max((int(path.name) for path in found if path.name.isdigit()), default=-1)
 
 
 def _is_at_work(checkpoint: Path) -> bool:
@@ -173,8 +175,8 @@ def _kill_an_executor(cluster: Path) -> None:
     """One of the cluster whose workers have their directories there."""
 
     def executors() -> list[int]:
-        processes = [each for each in Path("/proc").iterdir() if each.name.isdigit()]
-        return [int(each.name) for each in processes if _is_executor(each, cluster)]
+        processes = [path for path in Path("/proc").iterdir() if path.name.isdigit()]
+        return [int(path.name) for path in processes if _is_executor(path, cluster)]
 
     os.kill(wait_for(executors, "an executor")[0], signal.SIGKILL)
 

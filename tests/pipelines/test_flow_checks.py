@@ -61,7 +61,7 @@ def test_changes_that_have_an_order_are_taken(flow_of, frame):
     ],
 )
 def test_a_key_that_does_not_tell_windows_apart_is_refused(flow_of, frame, key):
-    with pytest.raises(PipelineError, match="does not tell windows apart"):
+    with pytest.raises(PipelineError, match="does not distinguish windows"):
         flow_of(f'flow.write({frame}, to="cache", table="t", key="{key}")')
 
 
@@ -110,7 +110,7 @@ def test_operators_that_are_alike_keep_their_names_when_others_come_or_change_pl
     def operators(tables, more=""):
         project.pipeline("alike", ALIKE.format(tables=tables, more=more))
         writes = project.pipelines(spark, "alike")[0].flow().writes
-        return {each.table: each.operators[0].name for each in writes}
+        return {write.table: write.operators[0].name for write in writes}
 
     first = operators(["paid", "open"])
     assert first["paid"] != first["open"]

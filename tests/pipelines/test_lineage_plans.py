@@ -37,7 +37,7 @@ def test_conditions_go_through_projections_groups_and_unions(frames):
 
 def test_what_does_not_arrive_is_not_guessed(frames):
     a, b = frames
-    doubled = F.udf(lambda each: 2 * each, "bigint")
+    doubled = F.udf(lambda value: 2 * value, "bigint")
     computed = a.where("x < 8").groupBy(doubled("id").alias("id")).count()
     assert arrived(computed, F.col("id") == 4, a) == [(None, False)]
     having = a.groupBy("of").agg(F.max("id").alias("id"))  # not the column of that name

@@ -20,11 +20,11 @@ def checkpoint(tmp_path):
     return made
 
 
-def noted(checkpoint, batch, *sources, name="offsets"):
+def write_offsets(checkpoint, batch, *sources, name="offsets"):
     lines = [
         "v1",
         "{}",
-        *("-" if each is None else orjson.dumps(each).decode() for each in sources),
+        *("-" if source is None else orjson.dumps(source).decode() for source in sources),
     ]
     (checkpoint.path / name / str(batch)).write_text("\n".join(lines))
 
@@ -42,29 +42,29 @@ def noted(checkpoint, batch, *sources, name="offsets"):
     ],
 )
 def test_what_all_sources_have_read_counts(checkpoint, sources, merged):
-    noted(checkpoint, 4, *sources)
+    write_offsets(checkpoint, 4, *sources)
     assert checkpoint.offsets(4) == merged
     assert checkpoint.offsets(5) is None
 
 
 def test_whether_a_checkpoint_stands_where_its_store_does(checkpoint):
     at = Position("q", 1, {"a": {0: 5}})
-    assert not checkpoint.stands_at(at)
-    noted(checkpoint, 0, {"a": {"0": 0}})
-    noted(checkpoint, 1, {"a": {"0": 5}})
-    assert checkpoint.stands_at(at)
-    assert not checkpoint.stands_at(Position("other", 1, {"a": {0: 5}}))
-    assert not checkpoint.stands_at(Position("q", 1, {"a": {0: 4}}))
-    assert checkpoint.stands_at(Position("q", 0, {"a": {0: 0}}))  # batch 1 comes again
-    noted(checkpoint, 1, {}, name="commits")
-    assert checkpoint.stands_at(at)
-    assert not checkpoint.stands_at(Position("q", 0, {"a": {0: 0}}))  # batch 1 does not
-    noted(checkpoint, 2, {"a": {"0": 6}})
-    assert checkpoint.stands_at(at)
-    noted(checkpoint, 3, {"a": {"0": 7}})
-    assert not checkpoint.stands_at(at)
+    assert not checkpoint.is_at(at)
+    write_offsets(checkpoint, 0, {"a": {"0": 0}})
+    write_offsets(checkpoint, 1, {"a": {"0": 5}})
+    assert checkpoint.is_at(at)
+    assert not checkpoint.is_at(Position("other", 1, {"a": {0: 5}}))
+    assert not checkpoint.is_at(Position("q", 1, {"a": {0: 4}}))
+    assert checkpoint.is_at(Position("q", 0, {"a": {0: 0}}))  # batch 1 comes again
+    write_offsets(checkpoint, 1, {}, name="commits")
+    assert checkpoint.is_at(at)
+    assert not checkpoint.is_at(Position("q", 0, {"a": {0: 0}}))  # batch 1 does not
+    write_offsets(checkpoint, 2, {"a": {"0": 6}})
+    assert checkpoint.is_at(at)
+    write_offsets(checkpoint, 3, {"a": {"0": 7}})
+    assert not checkpoint.is_at(at)
     (checkpoint.path / "offsets" / "1").write_text("")  # a power cut, elsewhere than here
-    assert not checkpoint.stands_at(at)
+    assert not checkpoint.is_at(at)
 
 
 def test_how_far_a_store_is():
@@ -80,20 +80,22 @@ def test_how_far_a_store_is():
 
 
 def test_rows_are_put_into_the_order_of_the_log():
-    places = [("b", 0, 1), ("a", 1, 0), ("b", 0, 0), ("a", 0, 7), ("a", 1, 3), ("a", 0, 12)]
+    positions = [("b", 0, 1), ("a", 1, 0), ("b", 0, 0), ("a", 0, 7), ("a", 1, 3), ("a", 0, 12)]
     rows = [
         {"n": n, "_at": None, "_position": {"topic": topic, "partition": part, "offset": offset}}
-        for n, (topic, part, offset) in enumerate(places)
+        for n, (topic, part, offset) in enumerate(positions)
     ]
-    place = pa.struct([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
-    schema = pa.schema([("n", pa.int64()), ("_at", pa.timestamp("us")), ("_position", place)])
+    position = pa.struct(
+        [("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())]
+    )
+    schema = pa.schema([("n", pa.int64()), ("_at", pa.timestamp("us")), ("_position", position)])
 
     def ordered(chosen):
         table = in_log_order(pa.Table.from_pylist(chosen, schema))
         assert table.column_names == ["n"]
         return table["n"].to_pylist()
 
-    assert ordered(rows) == [3, 5, 1, 4, 2, 0]  # by topic, partition, offset, whoever comes first
+    assert ordered(rows) == [3, 5, 1, 4, 2, 0]  # by topic, partition, offset, whichever comes first
     assert ordered(rows[::-1]) == [3, 5, 1, 4, 2, 0]
     assert ordered([rows[4], rows[3], rows[5]]) == [3, 5, 4]
     assert ordered([]) == []

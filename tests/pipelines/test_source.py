@@ -342,7 +342,10 @@ def test_offsets_are_committed_to_a_group(spark, broker_address, tmp_path) -> No
         def is_committed() -> bool:
             asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
             found = asked[group].result().topic_partitions
-            return [(each.topic, each.offset) for each in found] in ([(topic, 5)], [(topic, 10)])
+            return [(record.topic, record.offset) for record in found] in (
+                [(topic, 5)],
+                [(topic, 10)],
+            )
 
         wait_until(is_committed, timeout_s=30)
     finally:

@@ -31,8 +31,8 @@ def reader(bootstrap, **options):
 
 def produce(bootstrap, partition, *ids):
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
-    for each in ids:
-        producer.produce(TOPIC, json.dumps({"id": each}).encode(), partition=partition)
+    for number in ids:
+        producer.produce(TOPIC, json.dumps({"id": number}).encode(), partition=partition)
     producer.flush()
 
 
@@ -74,5 +74,5 @@ def test_every_partition_tells_how_far_it_was_read_also_when_run_again(bootstrap
     begun = plain.latestOffset({}, limit)
     end = plain.latestOffset(begun, limit)
     assert end == {TOPIC: {"0": 1, "1": 1}}
-    rows = [row for each in plain.partitions(begun, end) for row in told_by(plain, each)]
+    rows = [row for partition in plain.partitions(begun, end) for row in told_by(plain, partition)]
     assert [row["id"] for row in rows] == [1, 6]

@@ -1,4 +1,4 @@
-"""Errors in a pipeline's function, as a person is told of them."""
+"""Errors in a pipeline's function, as they are reported to users."""
 
 import pytest
 
@@ -23,7 +23,7 @@ OURS = "Traceback (most recent call last):\nheadwater.errors.DataLost: orders-0 
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         (STAGE, "p: the rows of one batch are too many for the driver: Total size of serialized"),
         (ENDED, "p failed in Spark: [DIVIDE_BY_ZERO] Division by zero."),
@@ -36,9 +36,9 @@ OURS = "Traceback (most recent call last):\nheadwater.errors.DataLost: orders-0 
         ("", "RuntimeError"),
     ],
 )
-def test_what_spark_says_is_one_line(text, told):
+def test_an_error_of_spark_is_one_line(text, reported):
     error = explained("p", RuntimeError(text))
-    assert told in str(error)
+    assert reported in str(error)
     assert "\n" not in str(error)
 
 

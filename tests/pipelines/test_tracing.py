@@ -48,11 +48,11 @@ def test_keys_of_any_type_and_rows_that_are_gone(tmp_path, broker_address, spark
     key = {"day": "2026-01-02", "at": "2026-01-02T10:00:00.000001Z", "amount": "2.5", "name": NAME}
     traced = why(pipeline, "days", key)
     assert traced.row["n"] == 2
-    assert [each.row["id"] for each in traced.causes] == [12, 2]
+    assert [cause.row["id"] for cause in traced.causes] == [12, 2]
     assert why(pipeline, "days", {**key, "amount": "2.51"}).row is None
     gone = why(pipeline, "orders", {"id": "2"})
     assert gone.row is None
-    assert [each.op for each in gone.causes] == ["d"]
+    assert [cause.op for cause in gone.causes] == ["d"]
     with pytest.raises(UsageError, match="'someday' is no date, as day is"):
         why(pipeline, "days", {**key, "day": "someday"})
     assert verify(pipeline, "days").is_equal
@@ -65,8 +65,8 @@ def test_keys_of_any_type_and_rows_that_are_gone(tmp_path, broker_address, spark
 
 def running(pipeline, write):
     """The names of its operators, as states and late rows have them."""
-    (found,) = [each for each in pipeline.flow().writes if each.name == write]
-    return [each.name for each in found.operators]
+    (found,) = [described for described in pipeline.flow().writes if described.name == write]
+    return [operator.name for operator in found.operators]
 
 
 def produce_at(project, topic, *rows):
@@ -85,7 +85,7 @@ def produce_at(project, topic, *rows):
 
 def listed(traced, *names):
     """The records, by topic and place."""
-    return sorted((names.index(each.topic), each.offset) for each in traced.causes)
+    return sorted((names.index(cause.topic), cause.offset) for cause in traced.causes)
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def _at_end(monkeypatch):
     """Stores that have everything, without a query that filled them."""
 
     def position(pipeline, write):
-        return Position("test", 0, ends_of(pipeline.place.log, write.topics))
+        return Position("test", 0, ends_of(pipeline.environment.log, write.topics))
 
     monkeypatch.setattr(tracing, "_position", position)
 
@@ -149,8 +149,8 @@ def test_events_that_were_enriched_by_a_table_whose_key_has_the_same_name(
     assert traced.row["country"] == "FR"
     assert listed(traced, orders, customers) == [(0, 3), (1, 2)]  # as the customer was then
     name = running(pipeline, "cache/orders")[0]  # not one of the bounded run's own
-    assert [each.use for each in traced.causes] == [f"{name}: event", f"{name}: table row"]
-    assert [each.row["id"] for each in traced.causes] == [1, 295]
+    assert [cause.use for cause in traced.causes] == [f"{name}: event", f"{name}: table row"]
+    assert [cause.row["id"] for cause in traced.causes] == [1, 295]
     assert (traced.count, traced.untraced, traced.is_certain) == (2, [], True)
 
     gone = why(pipeline, "cache/orders", {"id": "2"})
@@ -165,7 +165,7 @@ def test_events_that_were_enriched_by_a_table_whose_key_has_the_same_name(
     unknown = why(pipeline, "doubled", {"id": "2"})
     assert unknown.row["count"] == 2
     assert unknown.causes == []
-    assert [each.topic for each in unknown.untraced] == sorted([orders, customers])
+    assert [cause.topic for cause in unknown.untraced] == sorted([orders, customers])
 
 
 @pytest.mark.usefixtures("_at_end")

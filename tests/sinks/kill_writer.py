@@ -94,7 +94,7 @@ def write_and_be_killed(work: Work, kills: int, seed: int = 1) -> int:
         _end(process, progress)
     with closing(work.store()) as store:
         stored = [version.position for version in store.versions()]
-    batches = 10 + max((each.batch + 1 for each in stored if each), default=0)
+    batches = 10 + max((position.batch + 1 for position in stored if position), default=0)
     process, progress = _start(context, replace(work, batches=batches))
     process.join(60)
     assert process.exitcode == 0
@@ -112,10 +112,10 @@ def _forkserver():
 
 
 def _start(context, work: Work):
-    progress, told = context.Pipe(duplex=False)
-    process = context.Process(target=_run, args=(work, list(sys.path), told))
+    progress, reports = context.Pipe(duplex=False)
+    process = context.Process(target=_run, args=(work, list(sys.path), reports))
     process.start()
-    told.close()
+    reports.close()
     return process, progress
 
 
@@ -125,6 +125,6 @@ def _end(process, progress) -> None:
     progress.close()
 
 
-def _run(work: Work, path: list[str], told) -> None:
+def _run(work: Work, path: list[str], reports) -> None:
     sys.path[:] = path
-    write(work, lambda: told.send(None))
+    write(work, lambda: reports.send(None))

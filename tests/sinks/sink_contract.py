@@ -1,16 +1,16 @@
 """What every derived store promises (sinks/contract.py), as tests on the real thing.
 
-A store plugs in with two classes, in tests/sinks/test_<store>_contract.py:
+A store plugs in with two classes, in tests/sinks/<store>/test_<store>_contract.py:
 
-    class Postgres(Place): ...                     # where the store is, and what it cannot do
+    class Postgres(Backend): ...                   # where the store is, and what it cannot do
 
     class TestPostgresContract(SinkContract):      # the tests
         @pytest.fixture
-        def place(self, postgres):
+        def backend(self, postgres):
             return Postgres(...)                   # empty, of its own per test
 
-What a store cannot do it says by the flags of `Place`; the suite then tests that it refuses with a
-clear error. Everything is written and read through contract.Store, but for `Place.live_rows`,
+The flags of `Backend` state what a store cannot do; the suite then tests that it refuses with a
+clear error. Everything is written and read through contract.Store, except `Backend.live_rows`,
 which reads as any application would. sink_killing.py is the other half: kills.
 """
 
@@ -74,12 +74,12 @@ class Unfit:
     fields: pa.Schema
     row: Mapping[str, Any]
     fitting: Mapping[str, Any]  # the same row, if it were right; of any id
-    column: str  # which one the error names; "" if the store cannot know
+    column: str  # which one the error names; "" if the store cannot determine it
     prepare: Callable[[str], None] | None = None  # given the table's name, after its first batch
 
 
-class Place(ABC):
-    """An empty store of its own. What it cannot do stands in the flags."""
+class Backend(ABC):
+    """An empty store of one kind. The flags state what it cannot do."""
 
     password = "secret"  # no error may show it
     has_keys = True  # upserts and deletes; otherwise rows are only added
@@ -156,7 +156,7 @@ class Place(ABC):
 
 
 @dataclass
-class Told:
+class RefusalRecorder:
     """Collects refused rows, and what the store had at that moment."""
 
     store: Store
@@ -166,27 +166,27 @@ class Told:
 
     def __call__(self, refused: Sequence[RowRefused]) -> None:
         self.refused.extend(refused)
-        [found] = [each for each in self.store.versions() if each.number == self.version]
+        [found] = [version for version in self.store.versions() if version.number == self.version]
         self.batch_then.append(found.position and found.position.batch)
 
 
 class SinkContract:
-    """Subclass it with a fixture `place`, see above."""
+    """Subclass it with a fixture `backend`, see above."""
 
     names = count()
 
     @pytest.fixture
-    def keyed(self, place: Place) -> Iterator[Store]:
-        if not place.has_keys:
+    def keyed(self, backend: Backend) -> Iterator[Store]:
+        if not backend.has_keys:
             pytest.skip("rows are only added to this store")
-        with closing(place.store(Target("shop", "orders", ("id",)))) as store:
+        with closing(backend.store(Target("shop", "orders", ("id",)))) as store:
             yield store
 
     @pytest.fixture
-    def plain(self, place: Place) -> Iterator[Store]:
+    def plain(self, backend: Backend) -> Iterator[Store]:
         """A target that the store can keep, with or without a key; each row is written once."""
-        key = ("id",) if place.has_keys else ()
-        with closing(place.store(Target("shop", "orders", key))) as store:
+        key = ("id",) if backend.has_keys else ()
+        with closing(backend.store(Target("shop", "orders", key))) as store:
             yield store
 
     # ---------------------------------------------------------------------------- contents
@@ -195,7 +195,7 @@ class SinkContract:
         plain.check()
         assert plain.versions() == []
 
-    def test_the_first_batch_makes_a_live_version(self, place, plain):
+    def test_the_first_batch_makes_a_live_version(self, backend, plain):
         with plain.writer(1, ID) as writer:
             assert writer.position is None
             [version] = plain.versions()
@@ -208,7 +208,7 @@ class SinkContract:
         assert version.fields.equals(ID)
         assert contents(plain)[0] == position(0)
         assert rows_of(plain) == [{"id": 1, "v": "a"}, {"id": 2, "v": None}]
-        assert comparable(place.live_rows("orders")) == rows_of(plain)
+        assert comparable(backend.live_rows("orders")) == rows_of(plain)
         plain.check()
 
     def test_changes_of_a_key_in_log_order(self, keyed):
@@ -235,10 +235,10 @@ class SinkContract:
             assert rows_of(keyed) == []
             assert contents(keyed)[0] == position(2)
 
-    def test_rows_without_a_key_are_added(self, place):
+    def test_rows_without_a_key_are_added(self, backend):
         target = Target("shop", "events", ())
-        with closing(place.store(target)) as store:
-            if not place.has_appends:
+        with closing(backend.store(target)) as store:
+            if not backend.has_appends:
                 with pytest.raises(HeadwaterError, match="key"):
                     store.check()
                 return
@@ -249,17 +249,17 @@ class SinkContract:
                 writer.apply(batch(1, table(ID, [same])))
             assert rows_of(store) == comparable([same, same, same, {"id": None, "v": None}])
 
-    def test_a_store_without_keys_says_so(self, place):
-        if place.has_keys:
+    def test_a_store_without_keys_says_so(self, backend):
+        if backend.has_keys:
             return
         with (
-            closing(place.store(Target("shop", "orders", ("id",)))) as store,
+            closing(backend.store(Target("shop", "orders", ("id",)))) as store,
             pytest.raises(HeadwaterError, match="key"),
         ):
             store.check()
 
-    def test_composite_keys(self, place):
-        if not place.has_keys:
+    def test_composite_keys(self, backend):
+        if not backend.has_keys:
             pytest.skip("rows are only added to this store")
         fields = pa.schema(
             [("n", pa.int64()), ("day", pa.date32()), ("shop", pa.string()), ("amount", pa.int64())]
@@ -273,27 +273,27 @@ class SinkContract:
             for day in days
             for shop in shops
         ]
-        with closing(place.store(Target("shop", "sales", key))) as store:
+        with closing(backend.store(Target("shop", "sales", key))) as store:
             with store.writer(1, fields) as writer:
                 writer.apply(batch(0, table(fields, rows)))
                 assert rows_of(store) == comparable(rows)
                 changed = [{**row, "amount": 7} for row in rows[::2]]
-                gone = [{**row, "amount": None} for row in rows[1::2]]
-                ops = ["u"] * len(changed) + ["d"] * len(gone)
-                writer.apply(batch(1, table(fields, changed + gone, ops)))
+                deleted = [{**row, "amount": None} for row in rows[1::2]]
+                ops = ["u"] * len(changed) + ["d"] * len(deleted)
+                writer.apply(batch(1, table(fields, changed + deleted, ops)))
             assert rows_of(store) == comparable(changed)
 
     @pytest.mark.parametrize("name", ["int32", "integral", "decimal", "string", "binary", "date",
                                       "timestamp", "instant", "bool"])  # fmt: skip
-    def test_a_key_of_any_type(self, place, name):
-        if not place.has_keys or name in place.lacks_types:
+    def test_a_key_of_any_type(self, backend, name):
+        if not backend.has_keys or name in backend.lacks_types:
             pytest.skip("the store has no such keys")
         type_, values = VALUES[name]
-        lacks = place.lacks_values.get(name, ())
-        values = [each for each in values if repr(each) not in lacks and len(repr(each)) < 1000]
+        lacks = backend.lacks_values.get(name, ())
+        values = [value for value in values if repr(value) not in lacks and len(repr(value)) < 1000]
         fields = pa.schema([("k", type_), ("n", pa.int64())])
         rows = [{"k": value, "n": n} for n, value in enumerate(values)]
-        with closing(place.store(Target("shop", f"by_{name}", ("k",)))) as store:
+        with closing(backend.store(Target("shop", f"by_{name}", ("k",)))) as store:
             with store.writer(1, fields) as writer:
                 writer.apply(batch(0, table(fields, rows)))
                 writer.apply(batch(1, table(fields, [{**row, "n": 7} for row in rows])))
@@ -308,95 +308,97 @@ class SinkContract:
             assert caught.value.column == "id"
             assert caught.value.row["v"] == "b"
             assert contents(keyed)[0] is None
-            told = Told(keyed)
-            writer.apply(batch(0, table(ID, [{"id": 1, "v": "a"}, {"id": None, "v": "b"}])), told)
-            assert [each.row["v"] for each in told.refused] == ["b"]
-            assert told.batch_then == [None]
+            refusals = RefusalRecorder(keyed)
+            writer.apply(
+                batch(0, table(ID, [{"id": 1, "v": "a"}, {"id": None, "v": "b"}])), refusals
+            )
+            assert [error.row["v"] for error in refusals.refused] == ["b"]
+            assert refusals.batch_then == [None]
         assert rows_of(keyed) == [{"id": 1, "v": "a"}]
 
-    def test_keys_that_are_floats(self, place):
+    def test_keys_that_are_floats(self, backend):
         """0.0 and -0.0 are equal, NaN is equal to nothing: not every store would agree."""
-        if not place.has_keys:
+        if not backend.has_keys:
             pytest.skip("rows are only added to this store")
         fields = pa.schema([("k", pa.float64()), ("v", pa.string())])
         rows = [{"k": 0.0, "v": "a"}, {"k": math.nan, "v": "b"}, {"k": -0.0, "v": "c"}]
-        with closing(place.store(Target("shop", "floats", ("k",)))) as store:
+        with closing(backend.store(Target("shop", "floats", ("k",)))) as store:
             with store.writer(1, fields) as writer:
-                told = Told(store)
-                writer.apply(batch(0, table(fields, rows)), told)
-                assert [each.row["v"] for each in told.refused] == ["b"]
+                refusals = RefusalRecorder(store)
+                writer.apply(batch(0, table(fields, rows)), refusals)
+                assert [error.row["v"] for error in refusals.refused] == ["b"]
                 assert rows_of(store) == [{"k": 0.0, "v": "c"}]
                 writer.apply(batch(1, table(fields, rows[2:], ["d"])))
             assert rows_of(store) == []
 
-    def test_what_cannot_be_a_key_is_refused(self, place):
+    def test_what_cannot_be_a_key_is_refused(self, backend):
         fields = pa.schema([("k", pa.struct([("n", pa.int64())])), ("v", pa.string())])
         rows = table(fields, [{"k": {"n": 1}, "v": "a"}])
         with (
-            closing(place.store(Target("shop", "nested", ("k",)))) as store,
+            closing(backend.store(Target("shop", "nested", ("k",)))) as store,
             pytest.raises(HeadwaterError, match="key"),
             store.writer(1, fields) as writer,
         ):
             writer.apply(batch(0, rows))
 
     @pytest.mark.parametrize("name", UNREADABLE)
-    def test_rows_that_nobody_can_read_are_refused(self, place, name):
+    def test_rows_that_nobody_can_read_are_refused(self, backend, name):
         values = UNREADABLE[name]
         fields = pa.schema([("id", pa.int64()), ("v", values.type)])
         rows = pa.table([pa.array(range(len(values))), values], schema=fields)
-        key = ("id",) if place.has_keys else ()
-        with closing(place.store(Target("shop", "unreadable", key))) as store:
+        key = ("id",) if backend.has_keys else ()
+        with closing(backend.store(Target("shop", "unreadable", key))) as store:
             with store.writer(1, fields) as writer:
                 with pytest.raises(RowRefused) as caught:
                     writer.apply(batch(0, rows))
                 assert (caught.value.row["id"], caught.value.column) == (1, "v")
-                told = Told(store)
-                writer.apply(batch(0, rows), told)
-                assert [each.row["id"] for each in told.refused] == [1, 2, 3]
-                if place.has_keys:  # to remove a row takes its key only
+                refusals = RefusalRecorder(store)
+                writer.apply(batch(0, rows), refusals)
+                assert [error.row["id"] for error in refusals.refused] == [1, 2, 3]
+                if backend.has_keys:  # to remove a row takes its key only
                     ops = pa.array(["d"] * len(values))
-                    writer.apply(batch(1, rows.append_column(OP, ops)), told)
-                    assert len(told.refused) == 3
-            assert [row["id"] for row in rows_of(store)] == ([] if place.has_keys else [0])
+                    writer.apply(batch(1, rows.append_column(OP, ops)), refusals)
+                    assert len(refusals.refused) == 3
+            assert [row["id"] for row in rows_of(store)] == ([] if backend.has_keys else [0])
 
     @pytest.mark.parametrize("name", ["timestamp", "date", "string"])
-    def test_keys_that_nobody_can_read_are_refused(self, place, name):
-        if not place.has_keys:
+    def test_keys_that_nobody_can_read_are_refused(self, backend, name):
+        if not backend.has_keys:
             pytest.skip("rows are only added to this store")
         values = UNREADABLE[name]
         fields = pa.schema([("k", values.type), ("n", pa.int64())])
         rows = pa.table([values, pa.array(range(len(values)))], schema=fields)
-        with closing(place.store(Target("shop", "unreadable", ("k",)))) as store:
+        with closing(backend.store(Target("shop", "unreadable", ("k",)))) as store:
             with store.writer(1, fields) as writer:
-                told = Told(store)
-                writer.apply(batch(0, rows), told)
-                assert [each.row["n"] for each in told.refused] == [1, 2, 3]
+                refusals = RefusalRecorder(store)
+                writer.apply(batch(0, rows), refusals)
+                assert [error.row["n"] for error in refusals.refused] == [1, 2, 3]
                 assert [row["n"] for row in rows_of(store)] == [0]
-                gone = rows.append_column(OP, pa.array(["d"] * len(values)))
-                writer.apply(batch(1, gone))  # there is no such row: nothing to tell
+                deleted = rows.append_column(OP, pa.array(["d"] * len(values)))
+                writer.apply(batch(1, deleted))  # there is no such row: nothing to report
             assert rows_of(store) == []
 
     @pytest.mark.parametrize("name", VALUES)
-    def test_values_are_read_back_as_they_were(self, place, name):
+    def test_values_are_read_back_as_they_were(self, backend, name):
         type_, values = VALUES[name]
         fields = pa.schema([("id", pa.int64()), ("v", type_)])
-        key = ("id",) if place.has_keys else ()
-        with closing(place.store(Target("shop", "values", key))) as store:
-            if name in place.lacks_types:
+        key = ("id",) if backend.has_keys else ()
+        with closing(backend.store(Target("shop", "values", key))) as store:
+            if name in backend.lacks_types:
                 with pytest.raises(StoreRefused, match=r"\bv\b"):
                     store.writer(1, fields)
                 return
-            lacks = place.lacks_values.get(name, frozenset())
+            lacks = backend.lacks_values.get(name, frozenset())
             rows = [{"id": n, "v": value} for n, value in enumerate([*values, None])]
             taken = [row for row in rows if repr(row["v"]) not in lacks]
             with store.writer(1, fields) as writer:
-                told = Told(store)
-                writer.apply(batch(0, table(fields, rows)), told)
-                assert [repr(each.row["v"]) in lacks for each in told.refused] == [True] * (
+                refusals = RefusalRecorder(store)
+                writer.apply(batch(0, table(fields, rows)), refusals)
+                assert [repr(error.row["v"]) in lacks for error in refusals.refused] == [True] * (
                     len(rows) - len(taken)
                 )
-                assert {each.column for each in told.refused} <= {"v"}
-                if place.has_keys:  # the same by way of an update, in few and in many rows
+                assert {error.column for error in refusals.refused} <= {"v"}
+                if backend.has_keys:  # the same by way of an update, in few and in many rows
                     many = [{"id": 1000 + n, "v": None} for n in range(300)]
                     writer.apply(batch(1, table(fields, many)))
                     writer.apply(batch(2, table(fields, [*taken, *many])))
@@ -406,26 +408,26 @@ class SinkContract:
             assert found.schema.equals(fields)
             assert comparable(found.to_pylist()) == comparable(taken)
 
-    def test_rows_of_all_types_at_once(self, place):
-        kept = {
-            name: (type_, [each for each in values if repr(each) not in
-                           place.lacks_values.get(name, ())])
-            for name, (type_, values) in VALUES.items() if name not in place.lacks_types
+    def test_rows_of_all_types_at_once(self, backend):
+        supported = {
+            name: (type_, [value for value in values if repr(value) not in
+                           backend.lacks_values.get(name, ())])
+            for name, (type_, values) in VALUES.items() if name not in backend.lacks_types
         }  # fmt: skip
         fields = pa.schema(
-            [("id", pa.int64()), *((name, type_) for name, (type_, _) in kept.items())]
+            [("id", pa.int64()), *((name, type_) for name, (type_, _) in supported.items())]
         )
         rng = random.Random(5)
         small = {
-            name: [each for each in [*values, None] if len(repr(each)) < 2000]
-            for name, (_, values) in kept.items()
+            name: [value for value in [*values, None] if len(repr(value)) < 2000]
+            for name, (_, values) in supported.items()
         }
         rows = [
             {"id": n, **{name: rng.choice(values) for name, values in small.items()}}
             for n in range(200)
         ]
-        key = ("id",) if place.has_keys else ()
-        with closing(place.store(Target("shop", "wide", key))) as store:
+        key = ("id",) if backend.has_keys else ()
+        with closing(backend.store(Target("shop", "wide", key))) as store:
             with store.writer(1, fields) as writer:
                 writer.apply(batch(0, table(fields, rows[:7])))
                 writer.apply(batch(1, table(fields, rows[7:])))
@@ -467,13 +469,13 @@ class SinkContract:
             max_size=5,
         )
     )
-    def test_random_programs(self, place, batches):
-        if not place.has_keys:
+    def test_random_programs(self, backend, batches):
+        if not backend.has_keys:
             pytest.skip("rows are only added to this store")
         fields = pa.schema([("a", pa.int32()), ("b", pa.string()), ("v", pa.string())])
         key = ("b", "a")
         expected: dict = {}
-        with closing(place.store(Target("random", f"t{next(self.names)}", key))) as store:
+        with closing(backend.store(Target("random", f"t{next(self.names)}", key))) as store:
             writer = store.writer(1, fields)
             for number, (changes, then) in enumerate(batches):
                 rows = table(
@@ -493,12 +495,12 @@ class SinkContract:
 
     # ------------------------------------------------------------------------- exactly once
 
-    def test_a_replayed_batch_changes_nothing(self, place, plain):
+    def test_a_replayed_batch_changes_nothing(self, backend, plain):
         first = batch(0, table(ID, [{"id": 1, "v": "a"}]))
         second = batch(1, table(ID, [{"id": 2, "v": "b"}]))
         with plain.writer(1, ID) as writer:
-            for each in (first, first, second, second, first):
-                writer.apply(each)
+            for applied in (first, first, second, second, first):
+                writer.apply(applied)
             assert writer.position == position(1)
         with plain.writer(1, ID) as writer:
             assert writer.position == position(1)
@@ -506,7 +508,7 @@ class SinkContract:
             writer.apply(second)
             assert writer.position == position(1)
         with closing(
-            place.store(Target("shop", "orders", ("id",) if place.has_keys else ()))
+            backend.store(Target("shop", "orders", ("id",) if backend.has_keys else ()))
         ) as it:
             assert rows_of(it) == [{"id": 1, "v": "a"}, {"id": 2, "v": "b"}]
 
@@ -543,11 +545,11 @@ class SinkContract:
         assert rows_of(plain) == [{"id": 1, "v": "a"}, {"id": 3, "v": "c"}]
         assert contents(plain)[0] == position(1)
 
-    def test_writers_that_take_over_from_each_other(self, place):
+    def test_writers_that_take_over_from_each_other(self, backend):
         """Several threads that each make a writer, write, and are fenced: no batch is lost, none is
         there twice.
         """
-        target = Target("shop", "orders", ("id",) if place.has_keys else ())
+        target = Target("shop", "orders", ("id",) if backend.has_keys else ())
         batches = [batch(n, table(ID, [{"id": n, "v": str(n)}])) for n in range(12)]
         problems: list[BaseException] = []
 
@@ -575,7 +577,7 @@ class SinkContract:
             except BaseException as error:
                 problems.append(error)
 
-        stores = [place.store(target) for _ in range(3)]
+        stores = [backend.store(target) for _ in range(3)]
         with stores[0].writer(1, ID):
             pass
         threads = [threading.Thread(target=write, args=(store,)) for store in stores]
@@ -588,124 +590,130 @@ class SinkContract:
         for store in stores:
             store.close()
 
-    def test_owners_do_not_share_a_name(self, place, plain):
+    def test_owners_do_not_share_a_name(self, backend, plain):
         with plain.writer(1, ID) as writer:
             writer.apply(batch(0, table(ID, [{"id": 1, "v": "a"}])))
-        other = Target("another", "orders", ("id",) if place.has_keys else ())
-        with closing(place.store(other)) as store:
+        other = Target("another", "orders", ("id",) if backend.has_keys else ())
+        with closing(backend.store(other)) as store:
             assert store.versions() == []
             with pytest.raises(StoreRefused, match="orders"):
                 store.writer(1, ID)
         assert rows_of(plain) == [{"id": 1, "v": "a"}]
 
-    def test_owners_beside_each_other(self, place):
-        key = ("id",) if place.has_keys else ()
+    def test_owners_beside_each_other(self, backend):
+        key = ("id",) if backend.has_keys else ()
         owners = ("a", "b", "a/b")
-        stores = [place.store(Target(owner, f"of_{n}", key)) for n, owner in enumerate(owners)]
+        stores = [backend.store(Target(owner, f"of_{n}", key)) for n, owner in enumerate(owners)]
         for n, store in enumerate(stores):
             with store.writer(1, ID) as writer:
                 writer.apply(batch(0, table(ID, [{"id": n, "v": "x"}])))
         for n, store in enumerate(stores):
-            assert [each.number for each in store.versions()] == [1]
+            assert [version.number for version in store.versions()] == [1]
             assert rows_of(store) == [{"id": n, "v": "x"}]
             store.close()
 
-    def test_what_is_not_ours_is_not_touched(self, place, plain):
+    def test_what_is_not_ours_is_not_touched(self, backend, plain):
         try:
-            place.put_foreign("orders")
+            backend.put_foreign("orders")
         except NotImplementedError:
-            pytest.skip("names of this store are nobody's")
-        before = place.foreign("orders")
+            pytest.skip("this store checks no owner of names")
+        before = backend.foreign("orders")
         with pytest.raises(StoreRefused, match="orders"):
             plain.check()
         with pytest.raises(StoreRefused, match="orders") as caught:
             plain.writer(1, ID)
         assert caught.value.hint
-        assert place.foreign("orders") == before
+        assert backend.foreign("orders") == before
         assert plain.versions() == []
 
     # ----------------------------------------------------------------------------- versions
 
-    def test_versions_are_promoted_and_dropped(self, place, plain):
+    def test_versions_are_promoted_and_dropped(self, backend, plain):
         with plain.writer(1, ID) as writer:
             writer.apply(batch(0, table(ID, [{"id": 1, "v": "one"}])))
-        if not place.has_versions:
+        if not backend.has_versions:
             with pytest.raises(StoreRefused, match="version"):
                 plain.writer(2, ID)
             return
         with plain.writer(2, ID_N) as writer:
             assert writer.position is None
             writer.apply(batch(0, table(ID_N, [{"id": 1, "v": "two", "n": 2}]), query="rebuild"))
-        assert place.live_rows("orders") == [{"id": 1, "v": "one"}]
-        assert [(each.number, each.is_live) for each in plain.versions()] == [(1, True), (2, False)]
+        assert backend.live_rows("orders") == [{"id": 1, "v": "one"}]
+        assert [(version.number, version.is_live) for version in plain.versions()] == [
+            (1, True),
+            (2, False),
+        ]
         plain.promote(2)
-        assert place.live_rows("orders") == [{"id": 1, "v": "two", "n": 2}]
-        assert [(each.number, each.is_live) for each in plain.versions()] == [(1, False), (2, True)]
+        assert backend.live_rows("orders") == [{"id": 1, "v": "two", "n": 2}]
+        assert [(version.number, version.is_live) for version in plain.versions()] == [
+            (1, False),
+            (2, True),
+        ]
         plain.promote(2)  # nothing more to do
         assert rows_of(plain, 1) == [{"id": 1, "v": "one"}]
         assert rows_of(plain, 2) == [{"id": 1, "v": "two", "n": 2}]
         plain.promote(1)
-        assert place.live_rows("orders") == [{"id": 1, "v": "one"}]
+        assert backend.live_rows("orders") == [{"id": 1, "v": "one"}]
         plain.promote(2)
         with pytest.raises(StoreRefused, match="live"):
             plain.drop(2)
         plain.drop(1)
-        assert [each.number for each in plain.versions()] == [2]
+        assert [version.number for version in plain.versions()] == [2]
         for unknown in (plain.promote, plain.drop):
             with pytest.raises(StoreRefused, match="7"):
                 unknown(7)
         with pytest.raises(StoreRefused, match="7"), plain.read(7):
             pass
-        with plain.writer(1, ID) as writer:  # a new one of an old number begins anew
+        with plain.writer(1, ID) as writer:  # a new one of an old number begins empty
             assert writer.position is None
             assert rows_of(plain, 1) == []
         with plain.writer(2, ID_N) as writer:
             assert writer.position.query == "rebuild"
 
-    def test_what_is_not_ours_stands_in_the_way_of_a_version(self, place, plain):
-        if not place.has_versions:
+    def test_what_is_not_ours_stands_in_the_way_of_a_version(self, backend, plain):
+        if not backend.has_versions:
             pytest.skip("the store has one version")
         with plain.writer(1, ID) as writer:
             writer.apply(batch(0, table(ID, [{"id": 1, "v": "one"}])))
         try:
-            place.put_foreign("orders__v2")
+            backend.put_foreign("orders__v2")
         except NotImplementedError:
-            pytest.skip("names of this store are nobody's")
-        before = place.foreign("orders__v2")
+            pytest.skip("this store checks no owner of names")
+        before = backend.foreign("orders__v2")
         with pytest.raises(StoreRefused, match="orders__v2"):
             plain.writer(2, ID)
-        assert place.foreign("orders__v2") == before
-        assert [each.number for each in plain.versions()] == [1]
+        assert backend.foreign("orders__v2") == before
+        assert [version.number for version in plain.versions()] == [1]
 
-    def test_what_is_not_ours_is_not_replaced_by_a_promote(self, place, plain):
-        if not place.has_versions:
+    def test_what_is_not_ours_is_not_replaced_by_a_promote(self, backend, plain):
+        if not backend.has_versions:
             pytest.skip("the store has one version")
         for version in (1, 2):
             with plain.writer(version, ID) as writer:
                 writer.apply(batch(0, table(ID, [{"id": version, "v": "a"}])))
         try:
-            place.put_foreign("orders__v1")
+            backend.put_foreign("orders__v1")
         except (NotImplementedError, FileExistsError):
-            pytest.skip("versions keep their names in this store")
+            pytest.skip("versions are never renamed in this store")
         with pytest.raises(HeadwaterError, match="orders__v1"):
             plain.promote(2)
-        assert place.live_rows("orders") == [{"id": 1, "v": "a"}]
-        assert place.foreign("orders__v1")
+        assert backend.live_rows("orders") == [{"id": 1, "v": "a"}]
+        assert backend.foreign("orders__v1")
 
-    def test_a_version_that_is_promoted_where_none_was_live(self, place, plain):
-        if not place.has_versions:
+    def test_a_version_that_is_promoted_where_none_was_live(self, backend, plain):
+        if not backend.has_versions:
             pytest.skip("the store has one version")
         with plain.writer(2, ID) as writer:
             writer.apply(batch(0, table(ID, [{"id": 1, "v": "a"}])))
         plain.promote(2)
-        assert [(each.number, each.is_live) for each in plain.versions()] == [(2, True)]
-        assert place.live_rows("orders") == [{"id": 1, "v": "a"}]
+        assert [(version.number, version.is_live) for version in plain.versions()] == [(2, True)]
+        assert backend.live_rows("orders") == [{"id": 1, "v": "a"}]
 
     @pytest.mark.parametrize("batches", [0, 2])
     def test_a_version_made_anew_is_not_written_by_who_wrote_the_old_one(
-        self, place, plain, batches
+        self, backend, plain, batches
     ):
-        if not place.has_versions:
+        if not backend.has_versions:
             pytest.skip("the store has one version")
         plain.writer(1, ID).close()
         with plain.writer(2, ID) as zombie:
@@ -723,27 +731,27 @@ class SinkContract:
         assert rows_of(plain, 2) == [{"id": 1, "v": "new"}, {"id": 2, "v": "new"}]
 
     @pytest.mark.parametrize("characters", [60, 63, 250])
-    def test_a_long_name_is_refused_at_once_or_will_do(self, place, characters):
+    def test_a_long_name_is_refused_at_once_or_will_do(self, backend, characters):
         name = "x" * characters
-        key = ("id",) if place.has_keys else ()
+        key = ("id",) if backend.has_keys else ()
         try:
-            with closing(place.store(Target("shop", name, key))) as store:
+            with closing(backend.store(Target("shop", name, key))) as store:
                 store.check()
         except (ConfigError, StoreRefused):
             return
-        with closing(place.store(Target("shop", name, key))) as store:
-            for version in (1, 2) if place.has_versions else (1,):
+        with closing(backend.store(Target("shop", name, key))) as store:
+            for version in (1, 2) if backend.has_versions else (1,):
                 with store.writer(version, ID) as writer:
                     writer.apply(batch(0, table(ID, [{"id": version, "v": "a"}])))
-            if place.has_versions:
+            if backend.has_versions:
                 store.promote(2)
             assert rows_of(store, 1) == [{"id": 1, "v": "a"}]
 
-    def test_writers_and_readers_go_on_while_versions_change_places(self, place):
-        """Both versions are written all the time; whoever reads sees one of them, whole."""
-        if not place.has_versions or not place.has_keys:
+    def test_writers_and_readers_go_on_while_versions_are_swapped(self, backend):
+        """Both versions are written all the time; a reader sees one of them, complete."""
+        if not backend.has_versions or not backend.has_keys:
             pytest.skip("the store has one version")
-        store = place.store(Target("shop", "orders", ("id",)))
+        store = backend.store(Target("shop", "orders", ("id",)))
         over, problems, seen = threading.Event(), [], set()
         applied = {1: 0, 2: 0}
 
@@ -751,7 +759,7 @@ class SinkContract:
             return table(ID_N, [{"id": id_, "v": f"v{version}", "n": number} for id_ in range(20)])
 
         def write(version: int) -> None:
-            own = place.store(Target("shop", "orders", ("id",)))
+            own = backend.store(Target("shop", "orders", ("id",)))
             with closing(own), own.writer(version, ID_N) as writer:
                 number = 0
                 while not over.is_set() or number < 2:
@@ -761,13 +769,13 @@ class SinkContract:
 
         def read() -> None:
             while not over.is_set():
-                found = place.live_rows("orders")
+                found = backend.live_rows("orders")
                 assert len(found) == 20
                 [(marker, _)] = {(row["v"], row["n"]) for row in found}
                 seen.add(marker)
 
         def read_versions() -> None:
-            with closing(place.store(Target("shop", "orders", ("id",)))) as own:
+            with closing(backend.store(Target("shop", "orders", ("id",)))) as own:
                 while not over.is_set():
                     for version in (1, 2):
                         at, found = contents(own, version)
@@ -789,7 +797,7 @@ class SinkContract:
             with store.writer(version, ID_N) as writer:
                 writer.apply(batch(0, rows(version, 0)))
         work = [noting(write, 1), noting(write, 2), noting(read), noting(read_versions)]
-        threads = [threading.Thread(target=each) for each in work]
+        threads = [threading.Thread(target=task) for task in work]
         for thread in threads:
             thread.start()
         try:
@@ -814,10 +822,10 @@ class SinkContract:
 
     # ------------------------------------------------------------------------------ columns
 
-    def test_new_columns_are_added(self, place, plain):
+    def test_new_columns_are_added(self, backend, plain):
         with plain.writer(1, ID) as writer:
             writer.apply(batch(0, table(ID, [{"id": 1, "v": "a"}])))
-            if not place.has_columns:
+            if not backend.has_columns:
                 with pytest.raises(StoreRefused, match=r"\bn\b"):
                     writer.apply(batch(1, table(ID_N, [{"id": 2, "v": "b", "n": 2}])))
                 return
@@ -837,10 +845,10 @@ class SinkContract:
             ]
         )
 
-    def test_a_column_that_is_no_longer_there_is_null_from_then_on(self, place, plain):
+    def test_a_column_that_is_no_longer_there_is_null_from_then_on(self, backend, plain):
         with plain.writer(1, ID_N) as writer:
             writer.apply(batch(0, table(ID_N, [{"id": 1, "v": "a", "n": 1}])))
-        changed = 1 if place.has_keys else 2
+        changed = 1 if backend.has_keys else 2
         with plain.writer(1, ID) as writer:
             writer.apply(batch(1, table(ID, [{"id": changed, "v": "b"}])))
         [version] = plain.versions()
@@ -848,14 +856,14 @@ class SinkContract:
         found = {row["id"]: row for row in rows_of(plain)}
         assert found[changed] == {"id": changed, "v": "b", "n": None}
 
-    def test_a_wider_type(self, place, plain):
+    def test_a_wider_type(self, backend, plain):
         narrow = pa.schema([("id", pa.int64()), ("n", pa.int32()), ("d", pa.decimal128(5, 2))])
         wide = pa.schema([("id", pa.int64()), ("n", pa.int64()), ("d", pa.decimal128(20, 4))])
         old = {"id": 1, "n": 7, "d": Decimal("1.25")}
         new = {"id": 2, "n": 2**40, "d": Decimal("1234567890.1234")}
         with plain.writer(1, narrow) as writer:
             writer.apply(batch(0, table(narrow, [old])))
-        if not place.widens:
+        if not backend.widens:
             with pytest.raises(StoreRefused, match=r"\bn\b"):
                 plain.writer(1, wide)
             return
@@ -879,47 +887,47 @@ class SinkContract:
             writer.apply(batch(1, table(ID, [{"id": 2, "v": "b"}])))
         assert rows_of(plain) == [{"id": 1, "v": "a"}, {"id": 2, "v": "b"}]
 
-    def test_odd_names(self, place):
-        for n, name in enumerate(place.odd_names):
-            key = ("id",) if place.has_keys else ()
-            with closing(place.store(Target(f"o{n} {name}", name, key))) as store:
+    def test_odd_names(self, backend):
+        for n, name in enumerate(backend.odd_names):
+            key = ("id",) if backend.has_keys else ()
+            with closing(backend.store(Target(f"o{n} {name}", name, key))) as store:
                 store.check()
                 with store.writer(1, ID) as writer:
                     writer.apply(batch(0, table(ID, [{"id": 1, "v": name}])))
-                if place.has_versions:
+                if backend.has_versions:
                     with store.writer(2, ID) as writer:
                         writer.apply(batch(0, table(ID, [{"id": 1, "v": name}])))
                     store.promote(2)
                     store.drop(1)
-                assert place.live_rows(name) == [{"id": 1, "v": name}]
+                assert backend.live_rows(name) == [{"id": 1, "v": name}]
                 assert rows_of(store, store.versions()[-1].number) == [{"id": 1, "v": name}]
 
-    def test_odd_columns(self, place):
-        columns = list(dict.fromkeys(place.odd_columns))
+    def test_odd_columns(self, backend):
+        columns = list(dict.fromkeys(backend.odd_columns))
         fields = pa.schema([("id", pa.int64()), *((name, pa.string()) for name in columns)])
         rows = [{"id": n, **{name: f"{name} {n}" for name in columns}} for n in range(3)]
-        key = ("id", columns[0], columns[2]) if place.has_keys else ()
-        with closing(place.store(Target("shop", "odd", key))) as store:
+        key = ("id", columns[0], columns[2]) if backend.has_keys else ()
+        with closing(backend.store(Target("shop", "odd", key))) as store:
             with store.writer(1, fields) as writer:
                 writer.apply(batch(0, table(fields, rows[:1])))
                 writer.apply(batch(1, table(fields, rows[1:])))
-                if place.has_keys:
+                if backend.has_keys:
                     writer.apply(batch(2, table(fields, rows[:1], ["d"])))
-            assert rows_of(store) == comparable(rows[1:] if place.has_keys else rows)
+            assert rows_of(store) == comparable(rows[1:] if backend.has_keys else rows)
 
     # ------------------------------------------------------------------------- what is wrong
 
-    def test_rows_that_do_not_fit_are_named(self, place):
-        if not place.unfit():
+    def test_rows_that_do_not_fit_are_named(self, backend):
+        if not backend.unfit():
             pytest.skip("the store takes any row")
-        for n, unfit in enumerate(place.unfit()):
-            key = ("id",) if place.has_keys else ()
+        for n, unfit in enumerate(backend.unfit()):
+            key = ("id",) if backend.has_keys else ()
             name = f"unfit{n}"
             good = [{**unfit.fitting, "id": id_} for id_ in range(1, 60)]
             bad = {**unfit.row, "id": 40}
             rows = [*good[:39], bad, *good[40:]]
             rest = [*good[:39], *good[40:]]
-            with closing(place.store(Target("shop", name, key))) as store:
+            with closing(backend.store(Target("shop", name, key))) as store:
                 with store.writer(1, unfit.fields) as writer:
                     writer.apply(batch(0, table(unfit.fields, [{**unfit.fitting, "id": 0}])))
                     if unfit.prepare:
@@ -930,28 +938,28 @@ class SinkContract:
                         assert caught.value.row["id"] == 40
                         assert caught.value.column == unfit.column
                         assert contents(store)[1].num_rows == 1
-                    told = Told(store)
-                    writer.apply(batch(1, table(unfit.fields, rows)), told)
-                    assert [each.row["id"] for each in told.refused] == [40]
-                    assert [each.column for each in told.refused] == [unfit.column]
-                    assert told.batch_then == [0], "told after the commit"
-                    writer.apply(batch(1, table(unfit.fields, rows)), told)
-                    assert len(told.refused) == 1, "told again for a batch that was applied"
+                    refusals = RefusalRecorder(store)
+                    writer.apply(batch(1, table(unfit.fields, rows)), refusals)
+                    assert [error.row["id"] for error in refusals.refused] == [40]
+                    assert [error.column for error in refusals.refused] == [unfit.column]
+                    assert refusals.batch_then == [0], "reported after the commit"
+                    writer.apply(batch(1, table(unfit.fields, rows)), refusals)
+                    assert len(refusals.refused) == 1, "reported again for a batch that was applied"
                     assert writer.position == position(1)
                 expected = [{**unfit.fitting, "id": 0}, *rest]
                 assert [row["id"] for row in rows_of(store)] == [
                     row["id"] for row in comparable(expected)
                 ]
 
-    def test_when_the_refused_rows_cannot_be_told_nothing_is_applied(self, place):
-        for n, unfit in enumerate(place.unfit()[:1]):
-            key = ("id",) if place.has_keys else ()
+    def test_when_the_refused_rows_cannot_be_told_nothing_is_applied(self, backend):
+        for n, unfit in enumerate(backend.unfit()[:1]):
+            key = ("id",) if backend.has_keys else ()
             name = f"untold{n}"
 
             def fail(_: Sequence[RowRefused]) -> None:
                 raise ZeroDivisionError
 
-            store = place.store(Target("shop", name, key))
+            store = backend.store(Target("shop", name, key))
             with closing(store), store.writer(1, unfit.fields) as writer:
                 writer.apply(batch(0, table(unfit.fields, [{**unfit.fitting, "id": 0}])))
                 if unfit.prepare:
@@ -968,42 +976,42 @@ class SinkContract:
             plain.writer(1, fields)
         assert plain.versions() == []
 
-    def test_wrong_credentials(self, place):
-        strange = place.stranger()
+    def test_wrong_credentials(self, backend):
+        strange = backend.stranger()
         if strange is None:
-            pytest.skip("the store asks nobody who he is")
-        key = ("id",) if place.has_keys else ()
-        with closing(store_of(strange, Target("shop", "orders", key), place.log)) as store:
+            pytest.skip("the store has no login")
+        key = ("id",) if backend.has_keys else ()
+        with closing(store_of(strange, Target("shop", "orders", key), backend.log)) as store:
             for ask in (store.check, store.versions, lambda: store.writer(1, ID)):
                 with pytest.raises(StoreRefused) as caught:
                     ask()
                 assert "wrong-secret" not in _all_of(caught.value)
                 assert caught.value.hint
 
-    def test_nobody_answers(self, place):
-        away = place.nowhere()
+    def test_nobody_answers(self, backend):
+        away = backend.nowhere()
         if away is None:
             pytest.skip("the store is in this process")
-        key = ("id",) if place.has_keys else ()
-        with closing(store_of(away, Target("shop", "orders", key), place.log)) as store:
+        key = ("id",) if backend.has_keys else ()
+        with closing(store_of(away, Target("shop", "orders", key), backend.log)) as store:
             for ask in (store.check, store.versions, lambda: store.writer(1, ID)):
                 began_s = time.monotonic()
                 with pytest.raises(StoreUnreachable) as caught:
                     ask()
                 assert time.monotonic() - began_s < 15
-                assert place.password not in _all_of(caught.value)
+                assert backend.password not in _all_of(caught.value)
 
-    def test_a_connection_lost_at_any_moment(self, place):
+    def test_a_connection_lost_at_any_moment(self, backend):
         """Cut before and after every chunk of an `apply`, also between a commit and its answer: a
         new writer with the same batch makes it exactly once.
         """
-        if place.address is None:
+        if backend.address is None:
             pytest.skip("the store has no connection")
-        key = ("id",) if place.has_keys else ()
+        key = ("id",) if backend.has_keys else ()
         target = Target("shop", "orders", key)
         number, expected, cuts = 0, {}, 0
         rng = random.Random(3)
-        with CutProxy(*place.address) as proxy, closing(place.store(target)) as direct:
+        with CutProxy(*backend.address) as proxy, closing(backend.store(target)) as direct:
             with direct.writer(1, ID) as writer:
                 writer.apply(batch(0, table(ID, [])))
             for passes_last in (False, True):
@@ -1015,7 +1023,9 @@ class SinkContract:
                         rows.append({"id": (number - 2) * 1000, "v": f"again {number}"})
                     made = batch(number, table(ID, rows))
                     applied_to(expected, made.rows, ("id",))
-                    with closing(store_of(place.through(proxy.port), target, place.log)) as store:
+                    with closing(
+                        store_of(backend.through(proxy.port), target, backend.log)
+                    ) as store:
                         writer = store.writer(1, ID)
                         proxy.cut_at(moment, passes_last=passes_last)
                         with suppress(StoreUnreachable):
@@ -1033,12 +1043,12 @@ class SinkContract:
             assert cuts >= 2
             assert rows_of(direct) == comparable(expected.values())
 
-    def test_a_server_that_is_restarted(self, place, plain):
-        if not place.can_restart:
+    def test_a_server_that_is_restarted(self, backend, plain):
+        if not backend.can_restart:
             pytest.skip("the store has no server of its own")
         with plain.writer(1, ID) as writer:
             writer.apply(batch(0, table(ID, [{"id": 1, "v": "a"}])))
-            place.restart()
+            backend.restart()
             with pytest.raises(StoreUnreachable):
                 writer.apply(batch(1, table(ID, [{"id": 2, "v": "b"}])))
         with plain.writer(1, ID) as writer:
@@ -1048,8 +1058,8 @@ class SinkContract:
 
     # ------------------------------------------------------------------------------- at work
 
-    def test_a_large_batch(self, place, plain):
-        n = place.large_rows
+    def test_a_large_batch(self, backend, plain):
+        n = backend.large_rows
         fields = pa.schema(
             [("id", pa.int64()), ("name", pa.string()), ("price", pa.decimal128(18, 2)),
              ("at", pa.timestamp("us", "UTC"))]
@@ -1069,14 +1079,14 @@ class SinkContract:
         assert position_ == position(1)
         assert found.sort_by("id").equals(rows)
 
-    def test_reading_is_consistent_while_a_writer_works(self, place, plain):
+    def test_reading_is_consistent_while_a_writer_works(self, backend, plain):
         over, problems = threading.Event(), []
 
         def write() -> None:
             try:
                 with plain.writer(1, ID_N) as writer:
                     for number in range(1, 1000):
-                        ids = range(50) if place.has_keys else [number]
+                        ids = range(50) if backend.has_keys else [number]
                         rows = [{"id": id_, "v": "x", "n": number} for id_ in ids]
                         writer.apply(batch(number, table(ID_N, rows)))
                         if over.is_set():
@@ -1085,13 +1095,13 @@ class SinkContract:
                 problems.append(error)
 
         with plain.writer(1, ID_N) as writer:
-            first = [{"id": n, "v": "x", "n": 0} for n in range(50)] if place.has_keys else []
+            first = [{"id": n, "v": "x", "n": 0} for n in range(50)] if backend.has_keys else []
             writer.apply(batch(0, table(ID_N, first)))
         thread = threading.Thread(target=write)
         thread.start()
         try:
             with closing(
-                place.store(Target("shop", "orders", ("id",) if place.has_keys else ()))
+                backend.store(Target("shop", "orders", ("id",) if backend.has_keys else ()))
             ) as store:
                 seen = set()
                 deadline_s = time.monotonic() + TIMEOUT_S
@@ -1099,7 +1109,7 @@ class SinkContract:
                     at, found = contents(store)
                     seen.add(at.batch)
                     numbers = found["n"].to_pylist()
-                    if place.has_keys:
+                    if backend.has_keys:
                         assert numbers == [at.batch] * 50
                     else:
                         assert sorted(numbers) == list(range(1, at.batch + 1))
@@ -1115,5 +1125,6 @@ def _all_of(error: HeadwaterError) -> str:
 
 
 __all__ = [
-    "ID", "NUL", "QUERY", "Batch", "Place", "SinkContract", "SinkError", "Told", "Unfit", "Writer",
+    "ID", "NUL", "QUERY", "Backend", "Batch", "RefusalRecorder", "SinkContract", "SinkError",
+    "Unfit", "Writer",
 ]  # fmt: skip

@@ -1,12 +1,12 @@
 """Kills of who writes to a store, at random and at every step of `apply`, and of its server.
 
-A store plugs in beside its contract, in tests/sinks/test_<store>_kills.py:
+A store plugs in beside its contract, in tests/sinks/<store>/test_<store>_kills.py:
 
     class TestPostgresKills(KillContract):
         drivers = ("psycopg2",)                  # what its module calls: a step is such a call
 
         @pytest.fixture
-        def place(self, …): return Postgres(…)   # the same as the contract's
+        def backend(self, …): return Postgres(…)   # the same as the contract's
 """
 
 import json
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sink_contract import Place
+from sink_contract import Backend
 from sink_process import FENCED, FEW, FIELDS, MANY, Checkpoint, made_batch
 from sink_rows import applied_to, comparable, contents, position
 
@@ -38,14 +38,15 @@ BATCHES = 8  # among so many in a row there are all kinds
 class Drivers:
     """Starts the processes that are killed, one at a time."""
 
-    def __init__(self, place: Place, modules: tuple[str, ...], folder: Path) -> None:
-        self.place = place
+    def __init__(self, backend: Backend, modules: tuple[str, ...], folder: Path) -> None:
+        self.backend = backend
         self.name = "killed"
         self._modules = modules
         self._path = folder / "checkpoint.json"
         self._log = (folder / "stderr").open("w+")
+        child = str(Path(__file__).with_name("sink_process.py"))
         self._parent = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("sink_process.py")), place.settings.kind],
+            [sys.executable, child, backend.settings.kind],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
         )  # fmt: skip
 
@@ -67,11 +68,11 @@ class Drivers:
         how: int = signal.SIGKILL,
     ) -> int:
         """The process's id. It ends by itself after so many batches more."""
-        settings = self.place.settings
+        settings = self.backend.settings
         task: dict[str, Any] = {
             "kind": settings.kind, "url": settings.url.reveal() if settings.url else None,
-            "options": dict(settings.options), "bootstrap": self.place.log.bootstrap,
-            "name": self.name, "has_keys": self.place.has_keys, "checkpoint": str(self._path),
+            "options": dict(settings.options), "bootstrap": self.backend.log.bootstrap,
+            "name": self.name, "has_keys": self.backend.has_keys, "checkpoint": str(self._path),
             "until": self.checkpoint.committed + 1 + batches, "die_at": die_at, "how": how,
             "drivers": self._modules, "die_in": die_in,
         }  # fmt: skip
@@ -113,21 +114,21 @@ class Model:
 
 
 class KillContract:
-    """Subclass it with a fixture `place`, see above."""
+    """Subclass it with a fixture `backend`, see above."""
 
     drivers: tuple[str, ...]
     chosen_kills = 10  # for small batches, and for large ones: at all steps, or so many of them
 
     @pytest.fixture
-    def killing(self, place: Place, tmp_path: Path) -> Iterator[Drivers]:
-        drivers = Drivers(place, self.drivers, tmp_path)
+    def killing(self, backend: Backend, tmp_path: Path) -> Iterator[Drivers]:
+        drivers = Drivers(backend, self.drivers, tmp_path)
         yield drivers
         drivers.close()
 
     @pytest.fixture
-    def store(self, place: Place) -> Iterator[Store]:
-        target = Target("kills", "killed", ("id",) if place.has_keys else ())
-        with closing(place.store(target)) as store:
+    def store(self, backend: Backend) -> Iterator[Store]:
+        target = Target("kills", "killed", ("id",) if backend.has_keys else ())
+        with closing(backend.store(target)) as store:
             yield store
 
     def _check(self, store: Store, model: Model, killing: Drivers) -> None:
@@ -143,9 +144,9 @@ class KillContract:
         assert comparable(rows.to_pylist()) == model.rows(number)
 
     @pytest.mark.parametrize("die_in", [FEW, MANY])
-    def test_kills_at_every_step(self, place, killing, store, die_in):
+    def test_kills_at_every_step(self, backend, killing, store, die_in):
         """The driver dies in front of a call into the store, or behind it."""
-        model, dead = Model(has_keys=place.has_keys), 0
+        model, dead = Model(has_keys=backend.has_keys), 0
         for step in _spread(self._steps(killing, die_in), self.chosen_kills):
             killing.start(BATCHES, die_in=die_in, die_at=step)
             code = killing.wait()
@@ -165,8 +166,8 @@ class KillContract:
         assert killing.steps > 0, "no call into the driver was seen"
         return killing.steps
 
-    def test_kills_at_random(self, place, killing, store):
-        model, rng = Model(has_keys=place.has_keys), random.Random(2)
+    def test_kills_at_random(self, backend, killing, store):
+        model, rng = Model(has_keys=backend.has_keys), random.Random(2)
         killing.start(5)
         assert killing.wait() == 0, killing.said()
         began_s = time.monotonic()
@@ -176,8 +177,8 @@ class KillContract:
         for n in range(RANDOM_KILLS):
             victim = killing.start(NEVER)
             time.sleep(rng.uniform(0, typical_s))
-            if place.can_restart and n % (RANDOM_KILLS // SERVER_KILLS) == 1:
-                place.restart()
+            if backend.can_restart and n % (RANDOM_KILLS // SERVER_KILLS) == 1:
+                backend.restart()
                 time.sleep(rng.uniform(0, typical_s))
             os.kill(victim, signal.SIGKILL)
             assert killing.wait() == -signal.SIGKILL, killing.said()
@@ -187,20 +188,20 @@ class KillContract:
         assert contents(store)[0] == position(killing.checkpoint.committed)
         self._check(store, model, killing)
 
-    def test_a_writer_that_was_stopped_and_wakes_up(self, place, killing, store):
+    def test_a_writer_that_was_stopped_and_wakes_up(self, backend, killing, store):
         """It may hold whatever it likes: its successor takes over, and it writes nothing more."""
-        model = Model(has_keys=place.has_keys)
+        model = Model(has_keys=backend.has_keys)
         steps = self._steps(killing, MANY)
         for step in (1, steps - 1):
             victim = killing.start(NEVER, die_in=MANY, die_at=step, how=signal.SIGSTOP)
             _wait_until_stopped(victim)
             number = killing.checkpoint.intended
             with store.writer(1, FIELDS) as writer:
-                for each in range(number, number + 3):
-                    writer.apply(made_batch(each, has_keys=place.has_keys))
+                for again in range(number, number + 3):
+                    writer.apply(made_batch(again, has_keys=backend.has_keys))
                 os.kill(victim, signal.SIGCONT)
                 assert killing.wait() == FENCED, killing.said()
-                writer.apply(made_batch(number + 3, has_keys=place.has_keys))
+                writer.apply(made_batch(number + 3, has_keys=backend.has_keys))
             at, rows = contents(store)
             assert at == position(number + 3)
             assert comparable(rows.to_pylist()) == model.rows(number + 3)

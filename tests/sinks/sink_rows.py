@@ -55,7 +55,7 @@ VALUES: Mapping[str, tuple[pa.DataType, list[Any]]] = {
         pa.date32(),
         [date(1, 1, 1), date(1969, 12, 31), date(2024, 2, 29), date(9999, 12, 31)],
     ),
-    "timestamp": (pa.timestamp("us"), [each.replace(tzinfo=None) for each in _INSTANTS]),
+    "timestamp": (pa.timestamp("us"), [value.replace(tzinfo=None) for value in _INSTANTS]),
     "instant": (pa.timestamp("us", "UTC"), _INSTANTS),
     "list": (_LIST, [[], [1, 2, 2], [None], [-(2**63), 2**63 - 1]]),
     "strings": (pa.list_(pa.string()), [[], ["", None, "'\"\\,{}"], ["\U0001f60a\n"]]),
@@ -77,7 +77,7 @@ VALUES: Mapping[str, tuple[pa.DataType, list[Any]]] = {
 
 _MOMENTS = pa.array([0, 2**62, -(2**62), -62_135_596_800_000_001], pa.int64())
 _BYTES = pa.array([b"a", b"\xff", b"\xed\xa0\x80", b"a\xc3"])  # the third: half of a surrogate pair
-# name: a value that can be read, and some that nobody can.
+# name: a valid value, and some invalid ones.
 UNREADABLE: Mapping[str, pa.Array] = {
     "timestamp": _MOMENTS.cast(pa.timestamp("us")),
     "instant": _MOMENTS.cast(pa.timestamp("us", "UTC")),
@@ -120,7 +120,7 @@ def contents(store: Store, version: int = 1) -> tuple[Position | None, pa.Table]
         batches = list(read.rows)
         if batches:
             return read.position, pa.Table.from_batches(batches)
-    [fields] = [each.fields for each in store.versions() if each.number == version]
+    [fields] = [found.fields for found in store.versions() if found.number == version]
     return read.position, fields.empty_table()
 
 
@@ -138,13 +138,13 @@ def _comparable(value: Any) -> Any:
     if isinstance(value, float) and math.isnan(value):
         return "NaN"
     if isinstance(value, dict):
-        return {name: _comparable(each) for name, each in value.items()}
+        return {name: _comparable(item) for name, item in value.items()}
     if isinstance(value, list):
-        if value and all(isinstance(each, tuple) for each in value):
+        if value and all(isinstance(item, tuple) for item in value):
             value = sorted(value)
-        return [_comparable(each) for each in value]
+        return [_comparable(item) for item in value]
     if isinstance(value, tuple):
-        return tuple(_comparable(each) for each in value)
+        return tuple(_comparable(item) for item in value)
     return value
 
 

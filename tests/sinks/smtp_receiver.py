@@ -32,7 +32,7 @@ class SmtpReceiver:
     port: int = 0
     mails: list[Mail] = field(default_factory=list)
     logins: list[tuple[str, str]] = field(default_factory=list)
-    password: str | None = None  # None: nobody is asked for it
+    password: str | None = None  # None: no login
     tls: ssl.SSLContext | None = None  # for STARTTLS
     # What is answered to a recipient, and to a mail (with the number of those before it).
     to: Callable[[str], str] = lambda address: "250 OK"
@@ -77,8 +77,8 @@ def receiving_mails(tls: ssl.SSLContext | None = None) -> Iterator[SmtpReceiver]
                     extensions = ["AUTH PLAIN"] if receiver.password is not None else []
                     if receiver.tls and not isinstance(self.connection, ssl.SSLSocket):
                         extensions = ["STARTTLS"]
-                    for each in ["receiver", *extensions]:
-                        self._say(f"250-{each}")
+                    for extension in ["receiver", *extensions]:
+                        self._say(f"250-{extension}")
                     self._say("250 SIZE 1000000")
                 elif verb == "STARTTLS":
                     self._say("220 go on")

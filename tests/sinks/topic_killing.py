@@ -1,7 +1,7 @@
 """Processes that write batches to topics, to be killed at any moment.
 
 They are forked from one that has imported everything and done nothing, so each begins within
-milliseconds. What Spark keeps in a checkpoint (which batch comes next) is a file here, written
+milliseconds. What Spark stores in a checkpoint (which batch comes next) is a file here, written
 behind the commit, as Spark does it.
 """
 
@@ -40,7 +40,7 @@ def forked() -> BaseContext:
         ["topic_killing", "headwater.pipelines.publishing.topic_writer", "pyspark.sql.pandas.types"]
     )
     with pytest.MonkeyPatch.context() as patch:
-        # Before Python 3.13 the server does not know our sys.path, and preloads nothing of it.
+        # Before Python 3.13 the server does not inherit our sys.path, and preloads nothing of it.
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
         forkserver._forkserver._stop()  # that of other tests has preloaded other modules
         forkserver.ensure_running()
@@ -64,14 +64,14 @@ def store_of(address: str, topic: str) -> TopicStore:
     return TopicStore(SinkSettings("topics", kind="topic"), target, Log(address))
 
 
-def apply_batches(address: str, topic: str, seed: int, told: Connection) -> None:
+def apply_batches(address: str, topic: str, seed: int, reports: Connection) -> None:
     """Through the sink, without an end: until it is fenced, or was stopped for too long."""
     with store_of(address, topic).writer(1, ROWS) as writer:
         done = 0 if writer.position is None else writer.position.batch
         with suppress(Fenced, StoreUnreachable):
             for number in count(done):  # the last one again
                 writer.apply(batch(number, rows_of(number)))
-                told.send(number)
+                reports.send(number)
 
 
 def commit_batches(
@@ -79,7 +79,7 @@ def commit_batches(
     topic: str,
     checkpoint: str,
     seed: int,
-    told: Connection,
+    reports: Connection,
     batches: int = 1_000_000,
 ) -> None:
     """Through Spark's writer, without Spark: each batch cut into tasks anew."""
@@ -96,8 +96,8 @@ def commit_batches(
         cuts = sorted(rng.randint(0, len(rows)) for _ in range(rng.randint(0, 3)))
         tasks = [rows.slice(a, b - a) for a, b in zip([0, *cuts], [*cuts, len(rows)], strict=True)]
         messages = [writer.write(iter(task.to_batches())) for task in tasks]
-        writer.commit([dataclasses.replace(each, query="q-1") for each in messages], number)
-        told.send(number)
+        writer.commit([dataclasses.replace(message, query="q-1") for message in messages], number)
+        reports.send(number)
         new = file.with_suffix(f".{seed}")
         new.write_text(str(number + 1))
         new.rename(file)

@@ -22,7 +22,9 @@ REAL_KAFKA = pytest.param(
 
 def read_records(address: str, topic: str, partition: int = 0) -> list[tuple]:
     """Keys and values as librdkafka reads them, read_committed."""
-    return [(each.key(), each.value()) for each in read_messages(address, topic, partition)]
+    return [
+        (message.key(), message.value()) for message in read_messages(address, topic, partition)
+    ]
 
 
 def read_messages(address: str, topic: str, partition: int = 0) -> list:
@@ -34,13 +36,15 @@ def read_messages(address: str, topic: str, partition: int = 0) -> list:
         assert time.monotonic() < deadline_s, "a transaction stays open"
     reader = _reader(address, "read_committed")
     try:
-        place = TopicPartition(topic, partition, 0)
-        reader.assign([place])
+        assigned = TopicPartition(topic, partition, 0)
+        reader.assign([assigned])
         found: list = []
-        _, end = reader.get_watermark_offsets(place, WAIT_S)
-        while reader.position([place])[0].offset < end and end > 0:
+        _, end = reader.get_watermark_offsets(assigned, WAIT_S)
+        while reader.position([assigned])[0].offset < end and end > 0:
             assert time.monotonic() < deadline_s, f"{len(found)} found up to {end}"
-            found += [each for each in reader.consume(10_000, 0.05) if each.error() is None]
+            found += [
+                message for message in reader.consume(10_000, 0.05) if message.error() is None
+            ]
         return found
     finally:
         reader.close()

@@ -54,11 +54,11 @@ def receiving() -> Iterator[Receiver]:
             self.send_response(status)
             for name, value in headers.items():
                 self.send_header(name, value)
-            told = b"" if status == 204 else b"because"
+            body = b"" if status == 204 else b"because"
             if status != 204:
-                self.send_header("Content-Length", str(len(told)))
+                self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(told)
+            self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
             return

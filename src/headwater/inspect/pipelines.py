@@ -16,8 +16,8 @@ from headwater.spelling import nearest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from headwater.pipelines.running.runner import Pipeline
-    from headwater.pipelines.verification.stores import Verdict
+    from headwater.pipelines.running.loaded_pipeline import Pipeline
+    from headwater.pipelines.verification.comparison import Verdict
     from headwater.sinks.contract import Offsets, Position, Version
 
 RUNNING, STOPPED, NEW = "running", "stopped", "never ran"
@@ -155,11 +155,11 @@ class PipelineState:
 def pipeline_states(loaded: config.Config, names: list[str]) -> list[PipelineState]:
     from headwater.pipelines.offsets import ends_of
     from headwater.sinks.contract import Log
-    from headwater.sinks.topic.transactional_positions import read_notes
+    from headwater.sinks.topic.transactional_positions import read_positions
 
     place = loaded.state_dir()
     log = Log(loaded.bootstrap(), loaded.client)
-    notes = read_notes(log) if names else {}
+    notes = read_positions(log) if names else {}
     found = []
     for name in names:
         reported = status.read(place, name)
@@ -270,13 +270,14 @@ def load_pipelines(
     loaded: config.Config, start: "Callable[[], SparkSession]", names: list[str]
 ) -> "list[Pipeline]":
     """The named pipelines with their functions. Spark starts after all files were read."""
-    from headwater.pipelines.running.query_run import Place
-    from headwater.pipelines.running.runner import pipelines_of
+    from headwater.pipelines.running.environment import Environment
+    from headwater.pipelines.running.loaded_pipeline import pipelines_of
     from headwater.sinks.contract import Log
 
     log = Log(loaded.bootstrap(), loaded.client)
-    place = Place(log, dict(loaded.sinks), loaded.state_dir())
-    return pipelines_of([loaded.pipelines[name] for name in names], loaded.base, place, start)
+    environment = Environment(log, dict(loaded.sinks), loaded.state_dir())
+    settings = [loaded.pipelines[name] for name in names]
+    return pipelines_of(settings, loaded.base, environment, start)
 
 
 def verify_captured_topic(loaded: config.Config, spark: "SparkSession", topic: str) -> "Verdict":

@@ -1,11 +1,11 @@
-"""What Spark has noted about a query in its checkpoint, and whose the checkpoint is.
+"""The checkpoint of a query: the offsets of its batches, and the lock of the process that runs it.
 
     <state_dir>/<pipeline>/<sink>.<table>/v<N>/     a write's version
         checkpoint/metadata                         {"id": …}: the query
         checkpoint/offsets/<batch>                  written before the batch runs
         checkpoint/commits/<batch>                  written when it is done
-        checkpoint/operators/                       what operators remember (operators/state.py)
-        checkpoint/lost                             why nothing can go on from here, if so
+        checkpoint/operators/                       state of operators (operators/state)
+        checkpoint/lost                             why the checkpoint is unusable, if so
         lock                                        held by the process that runs it
 
 An offsets file: a line with the format's version, one with the batch's metadata, and one line for
@@ -34,7 +34,7 @@ class RunsElsewhere(PipelineError):
 
 
 class Checkpoint:
-    """Of one version of one write. It is Spark that writes, but for `lost`."""
+    """The checkpoint of one version of one write. Spark writes it, except `lost`."""
 
     def __init__(self, state_dir: Path, pipeline: str, write: str, version: int) -> None:
         self.directory = state_dir / pipeline / _UNSAFE.sub(_escaped, write) / f"v{version}"
@@ -43,24 +43,24 @@ class Checkpoint:
         self._lock: int | None = None
 
     def query(self) -> str | None:
-        """None if there is no checkpoint, or no more."""
+        """The query's id; None if there is no checkpoint."""
         try:
             return str(orjson.loads((self.path / "metadata").read_bytes())["id"])
         except (FileNotFoundError, KeyError, ValueError):
             return None
 
     def offsets(self, batch: int) -> Offsets | None:
-        """Where the batch ends; None if it is not known."""
+        """The end offsets of the batch; None if the checkpoint has none."""
         try:
             lines = (self.path / "offsets" / str(batch)).read_text().splitlines()
         except FileNotFoundError:
             return None
         sources = [parted(orjson.loads(line))[0] for line in lines[2:] if line != "-"]
-        return _merged([offsets_from(each) for each in sources])
+        return _merged([offsets_from(source) for source in sources])
 
-    def stands_at(self, position: Position) -> bool:
-        """Whether Spark would go on behind this position: with the next batch, or with the same
-        one again, which the store knows.
+    def is_at(self, position: Position) -> bool:
+        """Whether Spark would continue from this position: with the next batch, or with the same
+        one again, which the store skips.
         """
         if self.is_lost():
             return False
@@ -71,7 +71,7 @@ class Checkpoint:
             if last == position.batch + 1:
                 return last not in _numbers(self.path / "commits")
             return last == position.batch
-        except (FileNotFoundError, ValueError):  # lost in part
+        except (FileNotFoundError, ValueError):  # partly lost
             return False
 
     def has_begun(self) -> bool:
@@ -82,15 +82,15 @@ class Checkpoint:
             return False
 
     def lose(self, reason: str) -> None:
-        """What belongs to it is gone or damaged; from now on it counts as gone as a whole."""
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)  # it may be gone as a whole
+        """Marks the checkpoint as lost: a part of it is missing or damaged."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)  # it may be missing altogether
         (self.path / "lost").write_text(reason)
 
     def is_lost(self) -> bool:
         return (self.path / "lost").exists()
 
     def remove(self) -> None:
-        """Of a version that is gone: what Spark would go on with does not belong to any store."""
+        """For a version that was dropped or emptied: no store matches the checkpoint any more."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def lock(self) -> Self:
@@ -110,7 +110,7 @@ class Checkpoint:
         try:
             os.ftruncate(lock, 0)
             os.pwrite(lock, str(os.getpid()).encode(), 0)
-        except OSError:  # a full disk; or this process would shut itself out for good
+        except OSError:  # a full disk; the lock must not stay with this process
             os.close(lock)
             raise
         self._lock = lock
@@ -123,15 +123,15 @@ class Checkpoint:
 
 
 def _merged(sources: list[Offsets]) -> Offsets:
-    """Two sources may read the same topic: what both have read is what counts."""
+    """Two sources may read the same topic: the lower offset counts."""
     merged: dict[str, dict[int, int]] = {}
     for topic in {topic for offsets in sources for topic in offsets}:
         ends = [offsets[topic] for offsets in sources if topic in offsets]
         merged[topic] = {
-            partition: min(each[partition] for each in ends)
+            partition: min(offsets[partition] for offsets in ends)
             for partition in sorted(ends[0])
-            # One may have found a new partition before the other.
-            if all(partition in each for each in ends)
+            # One source may have found a new partition before the other.
+            if all(partition in offsets for offsets in ends)
         }
     return merged
 

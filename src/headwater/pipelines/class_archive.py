@@ -1,6 +1,7 @@
-"""Spark's classes as the JVM has them in memory (class data sharing, JEP 350): with such an archive
-a session starts with half the work. `python -m headwater.pipelines.class_archive` makes it, once
-for each Java and PySpark; without it everything works the same.
+"""An archive of Spark's classes for the JVM (class data sharing, JEP 350).
+
+With it a session starts with half the work. `python -m headwater.pipelines.class_archive` creates
+it, once for each Java and PySpark; without it everything works the same.
 """
 
 import hashlib
@@ -16,7 +17,7 @@ import pyspark
 from headwater.errors import ConfigError
 
 _TIMEOUT_S: Final = 600
-# What a pipeline needs in its first seconds: SQL, state, a stream, Python workers.
+# Loads what a pipeline needs in its first seconds: SQL, state, a stream, Python workers.
 _WARM_UP: Final = """
 import sys, tempfile
 import headwater as hw
@@ -37,7 +38,7 @@ spark.stop()
 
 
 def archive_of(java: str) -> Path:
-    """Where the archive for this Java is, or would be."""
+    """The path of the archive for this Java, whether it exists or not."""
     binary = Path(java).resolve()
     what = (str(binary), binary.stat().st_mtime_ns, pyspark.__version__, pyspark.__file__)
     digest = hashlib.sha256(repr(what).encode()).hexdigest()[:16]
@@ -46,7 +47,7 @@ def archive_of(java: str) -> Path:
 
 
 def sharing_options(java: str) -> str:
-    """Of the JVM, if there is an archive. It passes over one that does not fit, in silence."""
+    """JVM options, if there is an archive. The JVM silently ignores one that does not match."""
     archive = archive_of(java)
     if not archive.exists() or " " in str(archive):
         return ""
@@ -54,7 +55,7 @@ def sharing_options(java: str) -> str:
 
 
 def make_archive() -> Path:
-    """Runs a small pipeline, whose JVM writes down the classes it has loaded when it ends."""
+    """Runs a small pipeline, whose JVM dumps the classes that it has loaded at its exit."""
     from headwater.pipelines.session import LOGGING, find_java
 
     archive = archive_of(find_java())
@@ -66,13 +67,15 @@ def make_archive() -> Path:
     if done.returncode == 0:
         _wait_for_end(int(done.stdout.split()[0]))
     if not new.exists():
-        raise ConfigError("no archive of Spark's classes was made", hint="Spark's words are above")
+        raise ConfigError(
+            "no archive of Spark's classes was made", hint="see the output of Spark above"
+        )
     new.replace(archive)
     return archive
 
 
 def _wait_for_end(pid: int) -> None:
-    """The JVM outlives the process that started it by the time that writing takes."""
+    """The JVM outlives the process that started it while it writes."""
     deadline_s = time.monotonic() + _TIMEOUT_S
     while Path(f"/proc/{pid}").exists():
         if time.monotonic() > deadline_s:

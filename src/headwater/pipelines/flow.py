@@ -1,4 +1,4 @@
-"""What a pipeline's function is given: the log as DataFrames, and a place to put the result."""
+"""`hw.Flow`, the argument of a pipeline's function: the log as DataFrames, and writes to sinks."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +33,7 @@ from headwater.spelling import nearest
 POSITION: Final = "_position"
 AT: Final = "_at"
 WRITTEN: Final = "headwater.written"  # in the metadata of `_op`: "u" is any value, also a new one
-KEPT_OP: Final = "op"  # `_op` where all rows are added
+STORED_OP: Final = "op"  # `_op` where all rows are added
 TOPICS: Final = "topic"  # the sink that needs no section: a topic of the log itself
 _TABLE: Final = "a topic by flow.table, as it is now"
 _TABLE_MARK: Final = "headwater_table"  # in Spark's plans
@@ -53,9 +53,11 @@ class Write:
     key: tuple[str, ...]
     mode: str  # Spark's output mode
     options: Mapping[str, str]
-    topics: tuple[str, ...] = ()  # that its rows come from; not those that are read anew each time
+    topics: tuple[
+        str, ...
+    ] = ()  # that its rows come from; not those that are read again for each batch
     patterns: tuple[str, ...] = ()
-    operators: tuple[Built, ...] = ()  # that its rows go through
+    operators: tuple[Built, ...] = ()  # that its rows pass
     not_from_log: str = ""  # what else its rows depend on, so that they cannot be derived again
     rows_of: Callable[[str], bool] = lambda _: True  # whether a topic's rows go into it, as rows
 
@@ -68,14 +70,14 @@ class Write:
 
 
 class Reader(Protocol):
-    """How a flow reads the log: as a stream, or as it stood at a position."""
+    """How a flow reads the log: as a stream, or bounded by a position."""
 
     log: Log
 
     def changes(
         self, topic: str, schema: Schema | None, value: str, options: Mapping[str, str]
     ) -> DataFrame:
-        """Options may have a `pattern`, and no topic then."""
+        """Without a topic, the options have a `pattern`."""
         ...
 
     def table(
@@ -83,14 +85,14 @@ class Reader(Protocol):
     ) -> DataFrame: ...
 
     def key_of(self, topic: str, options: Mapping[str, str]) -> tuple[str, ...]:
-        """As the options say, else that of a captured table."""
+        """From the options, else that of a captured table."""
         ...
 
 
 @dataclass(frozen=True)
 class TopicRead:
-    """What a frame of `flow.changes` or `flow.table` stands for, so that it can be read in another
-    way (`hw.enrich`).
+    """The topic and options of a frame of `flow.changes` or `flow.table`, so that it can be read in
+    another way (`hw.enrich`).
     """
 
     reader: Reader
@@ -101,7 +103,7 @@ class TopicRead:
 
 
 def read_of(frame: DataFrame) -> TopicRead | None:
-    """None unless the frame is as the flow gave it."""
+    """None if the frame is not exactly one that the flow has returned."""
     found = vars(frame).get(_READ)
     return found if isinstance(found, TopicRead) else None
 
@@ -113,7 +115,7 @@ def _standing_for(frame: DataFrame, read: TopicRead) -> DataFrame:
 
 @dataclass
 class Flow:
-    """Made for one pipeline; `hw.Flow` in the signature of its function."""
+    """The flow of one pipeline; `hw.Flow` in the signature of its function."""
 
     spark: SparkSession
     name: str
@@ -135,11 +137,11 @@ class Flow:
 
         `_op`        how the row changed: c, u, r (created, updated, read), d (deleted), t (all
                      rows of the table were)
-        `_at`        when, by the clock of whoever made the change
-        `_position`  where it stands in the log: topic, partition, offset
+        `_at`        when, by the clock of the source of the change
+        `_position`  its position in the log: topic, partition, offset
 
-        The columns of a captured table are known; of any other topic `schema` tells them (Spark's
-        DDL, "id bigint, total decimal(10,2)"), and `value` how they are written: json (the
+        The columns of a captured table are read from its capture; of any other topic `schema` has
+        them (Spark's DDL, "id bigint, total decimal(10,2)"), and `value` their format: json (the
         default), debezium, avro, protobuf, or bytes (key and value as they are). Instead of a
         topic (or several, with commas), `pattern` is a regular expression for whole names; topics
         that appear later are read from their first record.
@@ -163,11 +165,11 @@ class Flow:
         key: Sequence[str] | str = (),
         options: Mapping[str, str] | None = None,
     ) -> DataFrame:
-        """The topic as a table, for `hw.enrich`, which keeps it in step with the log. For Spark's
-        own joins it is the newest row of each key, read anew for each batch: such rows are not
-        revised when the table changes; nor can they be verified.
+        """The topic as a table, for `hw.enrich`, which updates it from the log. For Spark's own
+        joins it is the newest row of each key, read again for each batch: such rows are not revised
+        when the table changes; nor can they be verified.
 
-        `key` are the columns that tell rows apart; those of a captured table are known.
+        `key` are the columns that identify a row; those of a captured table are its own.
         """
         given = dict(options or {}) | {"key": ",".join(_names(key))}
         kind = _kind(schema, value)
@@ -185,7 +187,7 @@ class Flow:
         ignore_deletes: bool = False,
         options: Mapping[str, str] | None = None,
     ) -> None:
-        """Keeps `table` of the sink `to` in step with the frame: rows of a key replace each other,
+        """Maintains `table` of the sink `to` from the frame: rows of a key replace each other,
         those with `_op` "d" are deleted; without `key` all rows are added. `_at` and `_position`
         are not stored, unless under another name.
         """
@@ -210,7 +212,7 @@ class Flow:
                     f"pipeline {self.name}: the key of {table} has a column that is not there",
                     detail=f"{name} (of {', '.join(columns)})",
                 )
-        if any(each.to == to and each.table == table for each in self.writes):
+        if any(write.to == to and write.table == table for write in self.writes):
             raise PipelineError(f"pipeline {self.name} writes {to}/{table} twice")
         if mode is not None and mode not in _MODES:
             raise PipelineError(
@@ -222,8 +224,8 @@ class Flow:
         if keys and POSITION not in columns:
             self._check_order(frame, plan, table, keys)
         if not keys and OP in columns:
-            is_free = KEPT_OP not in columns
-            frame = frame.withColumnRenamed(OP, KEPT_OP) if is_free else frame.drop(OP)
+            is_free = STORED_OP not in columns
+            frame = frame.withColumnRenamed(OP, STORED_OP) if is_free else frame.drop(OP)
         topics, patterns = _topics(streams_of(plan))
         self.writes.append(
             Write(
@@ -232,7 +234,7 @@ class Flow:
                 table,
                 keys,
                 mode or ("update" if keys else "append"),
-                {name: str(each) for name, each in (options or {}).items()},
+                {name: str(value) for name, value in (options or {}).items()},
                 topics,
                 patterns,
                 operators_in(plan),
@@ -244,38 +246,37 @@ class Flow:
     def _check_sink(self, to: str) -> None:
         if to in self.sinks or to == TOPICS:
             return
-        known = (*self.sinks, TOPICS)
-        meant = nearest(to, known)
+        meant = nearest(to, (*self.sinks, TOPICS))
         raise PipelineError(
             f"pipeline {self.name} writes to a sink that does not exist: {to}",
             hint=f"did you mean {meant}?" if meant else f"[sink.{to}] in headwater.toml makes it",
         )
 
     def _check_deletes(self, plan: Node, table: str) -> None:
-        """A projection that leaves `_op` out would let deleted rows live on, and nobody would see
-        it. What is aggregated or joined has no such column, unless the operator gives it one.
+        """A projection without `_op` would silently leave deleted rows in the store. Aggregations
+        and joins have no such column, unless the operator adds one.
         """
         if gives_op(plan, is_operator):
             raise PipelineError(
                 f"pipeline {self.name}: what is written to {table} has lost its column {OP}",
                 detail="deleted rows would stay in the store",
-                hint=f'select "{OP}" and "{POSITION}" too, or say ignore_deletes=True',
+                hint=f'select "{OP}" and "{POSITION}" too, or set ignore_deletes=True',
             )
 
     def _check_order(self, frame: DataFrame, plan: Node, table: str, key: tuple[str, ...]) -> None:
-        """Without `_position` rows of a key replace each other in the order in which they come: it
-        has to be one, or which of them is the last is luck. (`verify` finds the rest by counting.)
+        """Without `_position` rows of a key replace each other in their order of arrival, which has
+        to be deterministic. (`verify` finds other cases by counting.)
         """
         if OP in frame.columns and disorders_rows(plan, is_operator):
             raise PipelineError(
                 f"pipeline {self.name}: what is written to {table} has {OP} and no {POSITION}",
                 detail="it comes out of a join or a shuffle of Spark's, so the order of the changes"
-                " of a row is not known",
+                " of a row is undefined",
                 hint=f'select "{POSITION}" too; it is not stored',
             )
         if operators_in(plan) and comes_from(frame, key, (WINDOW_START, WINDOW_END)) is False:
             raise PipelineError(
-                f"pipeline {self.name}: the key of {table} does not tell windows apart",
+                f"pipeline {self.name}: the key of {table} does not distinguish windows",
                 detail=f"it is {', '.join(key)}: of several windows one would stay",
                 hint=f'key=[…, "{WINDOW_START}"], also under another name',
             )
@@ -283,32 +284,32 @@ class Flow:
 
 def _topics(streams: Sequence[Node]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """And patterns."""
-    topics = {name for each in streams for name in each.topic.split(",") if name}
-    return tuple(sorted(topics)), tuple(sorted({each.pattern for each in streams} - {""}))
+    topics = {name for stream in streams for name in stream.topic.split(",") if name}
+    return tuple(sorted(topics)), tuple(sorted({stream.pattern for stream in streams} - {""}))
 
 
 def _is_among(topics: tuple[str, ...], patterns: tuple[str, ...], topic: str) -> bool:
-    return topic in topics or any(re.fullmatch(each, topic) for each in patterns)
+    return topic in topics or any(re.fullmatch(pattern, topic) for pattern in patterns)
 
 
 def has_events(frame: DataFrame) -> bool:
     """Whether its rows are records of topics that are no captured tables: each is an event, though
-    its `_op` is "u", as the log cannot tell whether it replaces another.
+    its `_op` is "u", as the log does not record whether it replaces another.
     """
     if frame.schema[OP].metadata.get(WRITTEN):
         return True
     values = [options.get("value") for _, options in _sources(frame)]
-    return bool(values) and all(each not in (None, "debezium") for each in values)
+    return bool(values) and all(value not in (None, "debezium") for value in values)
 
 
 def reads_twice(frame: DataFrame) -> bool:
-    """Whether a topic is read in several places of the plan, as by a union with itself."""
+    """Whether the plan reads a topic more than once, as by a union with itself."""
     read = [options.get("topic") or options.get("pattern") for _, options in _sources(frame)]
     return len(set(read)) < len(read)
 
 
 def _sources(frame: DataFrame) -> list[tuple[str, Any]]:
-    """What the plan reads, and with which options."""
+    """The sources of the plan, with their options."""
     leaves = frame._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001
     found = [leaves.apply(index) for index in range(leaves.size())]
     options = {"StreamingRelationV2": "extraOptions", "DataSourceV2Relation": "options"}

@@ -1,4 +1,4 @@
-"""A set of offsets that stays small: runs of neighbours, in ascending order."""
+"""A compact set of offsets: runs of consecutive offsets, in ascending order."""
 
 import zlib
 from base64 import b64decode, b64encode
@@ -14,17 +14,17 @@ _Bounds = npt.NDArray[np.int64]  # first, end, first, end, …: ascending
 
 
 class OffsetRuns:
-    """Beyond MAX_RUNS the lowest ones grow together, and the offsets between them count as members:
-    those are of the oldest records.
+    """Beyond MAX_RUNS the lowest runs are merged, and the offsets between them count as members:
+    those of the oldest records.
     """
 
     def __init__(self, bounds: _Bounds | None = None) -> None:
         self._bounds = np.zeros(0, np.int64) if bounds is None else bounds
 
     def has(self, offsets: Sequence[int]) -> list[bool]:
-        # Behind an odd number of bounds is inside of a run.
+        # An odd number of bounds before an offset: it is inside of a run.
         found = np.searchsorted(self._bounds, np.asarray(offsets, np.int64), "right") % 2 == 1
-        return [bool(each) for each in found]
+        return [bool(is_member) for is_member in found]
 
     def with_offsets(self, offsets: Sequence[int]) -> "OffsetRuns":
         if not offsets:

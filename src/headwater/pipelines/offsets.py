@@ -1,4 +1,4 @@
-"""Where the topics of a pipeline begin and end."""
+"""Start and end offsets of a pipeline's topics, and the lag of a position."""
 
 from collections.abc import Iterable, Mapping
 
@@ -10,41 +10,43 @@ from headwater.sinks.contract import Log, Offsets, Position
 
 
 def check_derivable(settings: PipelineSettings, log: Log, topics: Iterable[str]) -> None:
-    """Raises PipelineError unless a pipeline begins at the start of the log, and the log goes back
-    to the first record of each topic: what it has passed over, or retention has cut away, cannot
-    be derived again.
+    """Raises PipelineError unless the pipeline begins at the start of the log, and the log still
+    has the first record of each topic: records that it skipped, or that retention has removed,
+    cannot be derived again.
     """
     if settings.start != "earliest":
         raise PipelineError(
             f"pipeline {settings.name} does not begin at the start of the log",
             detail=f"start = {settings.start!r}",
-            hint="what it has written cannot be derived again",
+            hint="its rows cannot be derived again",
         )
     fetcher = Fetcher(log.bootstrap, log.login)
     try:
         for topic in topics:
-            places = [(topic, number) for number in range(fetcher.partitions(topic))]
-            cut = {at: offset for at, offset in fetcher.offsets(places, EARLIEST).items() if offset}
+            partitions = [(topic, number) for number in range(fetcher.partitions(topic))]
+            cut = {
+                at: offset for at, offset in fetcher.offsets(partitions, EARLIEST).items() if offset
+            }
             if cut:
                 (_, partition), first = next(iter(cut.items()))
                 raise PipelineError(
                     f"{topic} no longer begins at its first record",
                     detail=f"partition {partition} begins at offset {first}",
-                    hint="a topic that stores are derived from is compacted, or kept for ever"
-                    " (retention.ms=-1)",
+                    hint="a topic that stores are derived from has to be compacted, or retained"
+                    " indefinitely (retention.ms=-1)",
                 )
     finally:
         fetcher.close()
 
 
 def ends_of(log: Log, topics: Iterable[str]) -> Offsets:
-    """Where the topics end now, for readers of what is committed."""
+    """The end offsets of the topics now, for readers of committed records."""
     fetcher = Fetcher(log.bootstrap, log.login)
     try:
-        places = [
+        partitions = [
             (topic, number) for topic in topics for number in range(fetcher.partitions(topic))
         ]
-        return by_topic(fetcher.offsets(places, LATEST))
+        return by_topic(fetcher.offsets(partitions, LATEST))
     finally:
         fetcher.close()
 

@@ -1,4 +1,4 @@
-"""`@hw.pipeline`: marks a function as a pipeline, and finds it again in its file."""
+"""`@hw.pipeline`, which marks a function as a pipeline, and the loader of pipeline files."""
 
 import importlib.util
 import sys
@@ -25,23 +25,23 @@ MODULE_PREFIX: Final = "headwater_pipeline_"  # of the names that pipelines' fil
 
 
 def pipeline(function: Function) -> Function:
-    """The function describes what is derived: it is called with a `Flow` when the pipeline starts,
-    and again for a rebuild or a verification, with the log read differently each time. So it must
-    do nothing but describe.
+    """The function describes the derivation: it is called with a `Flow` when the pipeline starts,
+    and again for a rebuild or a verification, with another way to read the log. So it must have no
+    side effects.
     """
     setattr(function, _MARK, True)
     return function
 
 
 def load(settings: PipelineSettings, directory: Path, modules: Collection[Path] = ()) -> Function:
-    """The function of [pipeline.NAME]. `directory` is where a relative `file` begins, `modules` are
-    files beside it that it imports. Raises ConfigError.
+    """The function of [pipeline.NAME]. A relative `file` is resolved from `directory`; `modules`
+    are files beside it that it imports. Raises ConfigError.
     """
     file = directory / settings.file
     if not file.is_file():
         raise ConfigError(
             f"pipeline {settings.name}: there is no file {file}",
-            hint=f"`file` of [pipeline.{settings.name}] begins where the configuration file is",
+            hint=f"`file` of [pipeline.{settings.name}] is relative to the configuration file",
         )
     found = _pipelines_in(settings.name, file, modules)
     wanted = settings.function or settings.name.replace("-", "_")
@@ -63,40 +63,40 @@ def load(settings: PipelineSettings, directory: Path, modules: Collection[Path] 
 
 
 def _pipelines_in(name: str, file: Path, modules: Collection[Path]) -> dict[str, Function]:
-    # By a name of its own: two files may be called the same. Spark's workers get its functions by
-    # value, and those of the modules beside it: they live longer than what they have imported.
+    # Under a unique name: two files may have the same one. Spark's workers get its functions by
+    # value, and those of the modules beside it: workers outlive a version of the file.
     module_name = f"{MODULE_PREFIX}{name.replace('-', '_')}"
     spec = importlib.util.spec_from_file_location(module_name, file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
-    added = str(file.parent)  # what lies beside it can be imported
+    added = str(file.parent)  # modules beside it can be imported
     if added not in sys.path:
         sys.path.insert(0, added)
     importlib.invalidate_caches()  # a module beside it may be new
     try:
         with _without_bytecode():
             spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # which must not end the other pipelines
+    except (Exception, SystemExit) as error:  # must not end the other pipelines
         why = failed(name, error)
-        if isinstance(why, PipelineError):  # to be mended in that file, not to be tried again
+        if isinstance(why, PipelineError):  # to be fixed in that file: no retry
             why = ConfigError(why.what, detail=why.detail, hint=f"it was read from {file}")
         raise why from error
     _pickle_by_value(module_name, file)
-    for each in modules:
-        _pickle_by_value(_name_of(each, file.parent), each)
+    for path in modules:
+        _pickle_by_value(_name_of(path, file.parent), path)
     return {
-        each.__name__: each
-        for each in vars(module).values()
-        if callable(each) and getattr(each, _MARK, False)
+        function.__name__: function
+        for function in vars(module).values()
+        if callable(function) and getattr(function, _MARK, False)
     }
 
 
 @contextmanager
 def _without_bytecode() -> Iterator[None]:
-    """Cached bytecode is found by whole seconds and size: a second change within a second would
-    load the first.
+    """Cached bytecode is validated by the modification time in seconds and the size: a second
+    change within a second would load the first.
     """
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
@@ -111,8 +111,8 @@ def _name_of(module: Path, root: Path) -> str:
 
 
 def _pickle_by_value(name: str, file: Path) -> None:
-    """Also one that is imported later, within a function: cloudpickle goes by its name, and asks
-    for nothing but that it is there.
+    """Also a module that is imported later, within a function: cloudpickle only needs its name in
+    sys.modules.
     """
     from pyspark import cloudpickle
 
@@ -120,7 +120,7 @@ def _pickle_by_value(name: str, file: Path) -> None:
     if loaded is None:
         sys.modules[name] = ModuleType(name)
     elif Path(getattr(loaded, "__file__", None) or "").resolve() != file.resolve():
-        return  # another module that is called the same came first
+        return  # another module has the name already
     try:
         cloudpickle.register_pickle_by_value(sys.modules[name])  # type: ignore[no-untyped-call]
     finally:
@@ -129,7 +129,7 @@ def _pickle_by_value(name: str, file: Path) -> None:
 
 
 def failed(name: str, error: BaseException) -> HeadwaterError:
-    """What went wrong in the user's own code, and in which of its lines."""
+    """An error of the user's code, with the line in its file."""
     if isinstance(error, HeadwaterError):
         return error
     if isinstance(error, SyntaxError):

@@ -1,6 +1,6 @@
-"""A pipeline's file, and the modules beside it that it imports: loaded again when they change.
+"""A pipeline's file, with the modules beside it that it imports, reloaded when they change.
 
-Contents decide, not times: a file that is touched, or changed and changed back, is the same.
+Contents count, not times: a file that is touched, or changed and changed back, is the same.
 """
 
 import ast
@@ -16,34 +16,34 @@ from typing import Final, TypeAlias
 from headwater.pipelines.pipeline import MODULE_PREFIX, Function, load
 from headwater.pipelines.settings import PipelineSettings
 
-_RETRY_S: Final = 60.0  # for a mistake elsewhere: a topic that is not there yet, a missing module
+_RETRY_S: Final = 60.0  # for an error elsewhere: a missing topic or module
 
 Digests: TypeAlias = "Mapping[Path, bytes | None]"
 
 
 class PipelineFile:
-    """`is_changed` is to be called regularly, `replacing` when it says so; by one thread."""
+    """`is_changed` is to be called regularly, `replacing` when it returns True; by one thread."""
 
     def __init__(self, settings: PipelineSettings, directory: Path) -> None:
         """Loads it. Raises ConfigError."""
         self.path = directory / settings.file
         self._settings = settings
         self._directory = directory
-        digests = self._read()  # before it is loaded: a change meanwhile is one
+        digests = self._read()  # before it is loaded, so that a change meanwhile is noticed
         self.function = load(settings, directory, self._modules(digests))
         self._loaded = digests
-        self._seen = digests  # by the last look
+        self._seen = digests  # by the last check
         self._failed: Digests = {}
         self._failed_s = 0.0
 
     @property
     def is_as_loaded(self) -> bool:
-        """Also after a change that was taken back."""
+        """Also after a change that was reverted."""
         return all(self._seen[path] == digest for path, digest in self._loaded.items())
 
     def is_changed(self) -> bool:
-        """Whether it is to be loaded again. What is still being written is not: two looks have to
-        find the same. What did not load is tried again when it changes, and now and then.
+        """Whether it is to be loaded again. Not while it is being written: two checks have to find
+        the same. A file that did not load is retried when it changes, and every minute.
         """
         digests = {path: _digest(path) for path in self._seen}
         is_settled, self._seen = digests == self._seen, digests
@@ -53,8 +53,8 @@ class PipelineFile:
 
     @contextmanager
     def replacing(self) -> Iterator[Function]:
-        """The function as it is now, to be tried. Counts as loaded when the block ends without an
-        error; else all is as before, and the error raised. Raises ConfigError.
+        """The new function. It counts as loaded when the block ends without an error; else the old
+        one is restored, and the error raised. Raises ConfigError.
         """
         digests = {**self._loaded, **self._read()}
         before = _taken_out(self._modules(self._loaded) | self._modules(digests))
@@ -70,11 +70,11 @@ class PipelineFile:
         self.function = function
         self._failed = {}
         self._seen = self._read()
-        # What has changed since it was loaded differs from what is seen: it is loaded once more.
+        # A change since it was loaded differs from what was seen: it is loaded once more.
         self._loaded = {path: digests.get(path, digest) for path, digest in self._seen.items()}
 
     def _read(self) -> Digests:
-        """Its own, and those of the modules beside it that it imports, directly or not."""
+        """Of the file, and of the modules beside it that it imports, directly or not."""
         return {path: _digest(path) for path in (self.path, *_imported(self.path))}
 
     def _modules(self, digests: Digests) -> set[Path]:
@@ -82,8 +82,8 @@ class PipelineFile:
 
 
 def _imported(file: Path) -> list[Path]:
-    """Modules below the file's directory, by the source: it names also what is imported within
-    functions, and modules of which only a constant is taken.
+    """Modules below the file's directory, found in its source: also those imported within
+    functions, and those of which only a constant is used.
     """
     root = file.parent
     found: dict[Path, None] = {}
@@ -92,8 +92,8 @@ def _imported(file: Path) -> list[Path]:
         for name in _imported_names(waiting.pop(), root):
             parts = name.split(".")
             for length in range(1, len(parts) + 1):
-                place = root.joinpath(*parts[:length])
-                for module in (place.with_name(f"{place.name}.py"), place / "__init__.py"):
+                stem = root.joinpath(*parts[:length])
+                for module in (stem.with_name(f"{stem.name}.py"), stem / "__init__.py"):
                     if module not in found and module != file and module.is_file():
                         found[module] = None
                         waiting.append(module)
@@ -101,7 +101,7 @@ def _imported(file: Path) -> list[Path]:
 
 
 def _imported_names(file: Path, root: Path) -> Iterator[str]:
-    """Dotted, from `root` on; also of what may be no module but something in one."""
+    """Dotted, relative to `root`; some may be members of a module."""
     try:
         tree = ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError):  # reported when it is loaded
@@ -109,20 +109,20 @@ def _imported_names(file: Path, root: Path) -> Iterator[str]:
     package = file.relative_to(root).parent.parts
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (each.name for each in node.names)
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else ()
             base = ".".join((*above, *filter(None, [node.module])))
-            yield from (f"{base}.{each.name}".lstrip(".") for each in node.names)
+            yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names)
 
 
 def _taken_out(files: set[Path]) -> dict[str, ModuleType]:
-    """Of the modules that are loaded, those of these files: the next import loads them again."""
-    resolved = {each.resolve() for each in files}
+    """Removes the modules of these files from sys.modules: the next import loads them again."""
+    resolved = {file.resolve() for file in files}
     found = {
         name: module
         for name, module in list(sys.modules.items())  # other threads import, too
-        if not name.startswith(MODULE_PREFIX)  # a pipeline's own, which goes on
+        if not name.startswith(MODULE_PREFIX)  # of a running pipeline
         and (file := getattr(module, "__file__", None))
         and Path(file).resolve() in resolved
     }

@@ -1,4 +1,4 @@
-"""How a flow reads the log: as a stream for ever, or bounded, as it stood at some offsets.
+"""Readers of the log for a flow: as an unbounded stream, or bounded by offsets.
 
 The same function of a pipeline runs on both, which is what makes backfills, rebuilds and
 verification possible.
@@ -23,19 +23,19 @@ from headwater.settings import Secret
 from headwater.sinks.contract import DELETE, OP, TRUNCATE, Log, Offsets
 
 FORMAT: Final = "headwater"
-KAFKA_CONNECTOR: Final = "kafka"  # Spark's own, if its jars are there
+KAFKA_CONNECTOR: Final = "kafka"  # Spark's own, if its jars are installed
 
 
 class LiveReader:
-    """The log as a stream: what is there, and what comes."""
+    """The log as a stream: existing records, and new ones."""
 
     def __init__(self, spark: SparkSession, log: Log, settings: PipelineSettings) -> None:
         self._spark = spark
         self.log = log
         self._settings = settings
-        self.captured: dict[str, StructType] = {}  # topic to the columns that were found
+        self.captured: dict[str, StructType] = {}  # topic to the columns found at the start
         self.connects: dict[str, str] = {}  # and to how captures write them (decoding/captured.py)
-        self.topics: set[str] = set()  # that were read, but for patterns
+        self.topics: set[str] = set()  # that were read, except by patterns
 
     def changes(
         self, topic: str, schema: Schema | None, value: str, options: Mapping[str, str]
@@ -73,16 +73,16 @@ class LiveReader:
                 schema, given["debezium.connect"] = _captured(self, topics)
             elif isinstance(schema, str):
                 schema = cast("StructType", StructType.fromDDL(schema))
-            taken = [each.name for each in ADDED if each.name in schema.names]
+            taken = [field.name for field in ADDED if field.name in schema.names]
             if taken:
                 raise PipelineError(
-                    f"{topic or 'the schema'} has a column of a name that is ours: {taken[0]}",
+                    f"{topic or 'the schema'} has a column with a reserved name: {taken[0]}",
                     hint="leave it out of the schema; of a captured table, let the capture drop it",
                 )
             columns = StructType([*schema.fields, *ADDED])
             if given["value"] != "debezium":
                 written = StructField(OP, StringType(), metadata={WRITTEN: True})
-                columns = StructType([written if each.name == OP else each for each in columns])
+                columns = StructType([written if field.name == OP else field for field in columns])
         if connector == KAFKA_CONNECTOR:
             return read_by_kafka_connector(self._spark, given, columns, streaming=streaming)
         if connector != FORMAT:
@@ -94,7 +94,7 @@ class LiveReader:
         return (reader if columns is None else reader.schema(columns)).load()
 
     def schema_of(self, topic: str) -> StructType:
-        """Of a captured table, as it is now."""
+        """The current columns of a captured table."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
         from headwater.pipelines.decoding.captured import captured_schema, connect_option
@@ -114,8 +114,8 @@ class LiveReader:
 
 
 class BoundedReader(LiveReader):
-    """The log from its start to `offsets`, as if the rest had not been written yet. What cannot be
-    decoded is left out as in the stream, and not sent to dead letters again.
+    """The log from its start to `offsets`, as if the rest had not been written yet. Undecodable
+    records are left out as in the stream, and not sent to dead letters again.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ def _captured(reader: LiveReader, topics: list[str]) -> tuple[StructType, str]:
     for topic, columns in found.items():
         if columns != found[first]:
             raise PipelineError(
-                f"{first} and {topic} have not the same columns",
+                f"{first} and {topic} have different columns",
                 hint="give a schema, or read them one by one and unite what they have in common",
             )
     return found[first]
@@ -161,9 +161,9 @@ def _captured(reader: LiveReader, topics: list[str]) -> tuple[StructType, str]:
 
 def source_options(log: Log, topic: str, value: str) -> dict[str, str]:
     login = {
-        f"client.{each.name}": str(set_.reveal() if isinstance(set_, Secret) else set_)
-        for each in dataclasses.fields(log.login)
-        if (set_ := getattr(log.login, each.name)) != each.default
+        f"client.{option.name}": str(set_.reveal() if isinstance(set_, Secret) else set_)
+        for option in dataclasses.fields(log.login)
+        if (set_ := getattr(log.login, option.name)) != option.default
     }
     topics = {"topic": topic} if topic else {}  # else the options have a pattern
     return {"bootstrap": log.bootstrap, "value": value, **topics, **login}
@@ -172,22 +172,20 @@ def source_options(log: Log, topic: str, value: str) -> dict[str, str]:
 def as_table(changes: DataFrame, key: tuple[str, ...], topic: str = "") -> DataFrame:
     """The newest row of each key, without those that were deleted. A key's changes are expected in
     one partition, where they have an order; if not, the last partition counts, as it does within
-    a batch (`applying.in_log_order`).
+    a batch (`batch_applier.in_log_order`).
     """
     if not key:
-        raise PipelineError(
-            f"{topic} has no key: its rows cannot be told apart", hint="name one: key=[…]"
-        )
-    place = F.col(POSITION)
+        raise PipelineError(f"{topic} has no key to identify its rows", hint="name one: key=[…]")
+    position = F.col(POSITION)
     if OP in changes.columns:
-        of_partition = Window.partitionBy(place["topic"], place["partition"])
-        truncated = F.max(F.when(F.col(OP) == TRUNCATE, place["offset"])).over(of_partition)
+        of_partition = Window.partitionBy(position["topic"], position["partition"])
+        truncated = F.max(F.when(F.col(OP) == TRUNCATE, position["offset"])).over(of_partition)
         changes = changes.withColumn("__truncated", truncated).where(
-            F.coalesce("__truncated", F.lit(-1)) < place["offset"]
+            F.coalesce("__truncated", F.lit(-1)) < position["offset"]
         )
         changes = changes.drop("__truncated")
     row = F.struct(*[F.col(name) for name in changes.columns])
-    order = F.struct(place["topic"], place["partition"], place["offset"])
+    order = F.struct(position["topic"], position["partition"], position["offset"])
     newest = changes.groupBy(*[F.col(name).alias(f"__{name}") for name in key]).agg(
         F.max_by(row, order).alias("row")
     )

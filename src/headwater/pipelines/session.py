@@ -1,8 +1,8 @@
-"""A Spark session made for streaming: `headwater.spark(...)`.
+"""`hw.spark(...)`: a Spark session, tuned for streaming.
 
 Spark's defaults are for big batches. A small micro-batch spends most of its time on forking
 `chmod` and on 200 shuffle partitions; here it costs a fraction of that (docs/pipelines.md has the
-figures). Everything set here is a default: what the caller gives wins.
+figures). All settings here are defaults, which the caller can override.
 """
 
 import logging
@@ -44,8 +44,8 @@ def spark(
     """The Spark session of this process, started when there is none.
 
     `conf` are Spark's own settings (`**{"spark.driver.memory": "4g"}`); `jars` are added to
-    driver and executors. A process has one Spark: when it runs already, it is returned with those
-    of the settings that can still be changed. Checkpoints on a local disk survive kill -9 and a
+    driver and executors. A process has one Spark: one that runs already is returned, with those
+    settings applied that can still be changed. Checkpoints on a local disk survive kill -9 and a
     power cut.
     """
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -69,7 +69,7 @@ def spark(
     builder = SparkSession.builder.appName(app_name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    # PySpark warns of pandas 3 at every turn, also where no pandas is involved.
+    # PySpark warns of pandas 3 everywhere, also where no pandas is involved.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         # They write every error to stderr as JSON before it is raised.
@@ -91,14 +91,14 @@ def spark(
             raise ConfigError(
                 "Spark does not start",
                 detail=str(error).partition("\n\tat ")[0],
-                hint="its own words stand above this one",
+                hint="see the output of Spark above",
             ) from error
     session.dataSource.register(HeadwaterDataSource)
     return session
 
 
 def has_ended(session: "SparkSession") -> bool:
-    """Whether its JVM is gone, or its cluster has ended the application: nothing can be run by it
+    """Whether its JVM has ended, or its cluster has ended the application: nothing can run in it
     any more, and a process cannot start a second one.
     """
     from py4j.protocol import Py4JError
@@ -114,7 +114,7 @@ def has_ended(session: "SparkSession") -> bool:
 
 
 def _check_master(master: str) -> None:
-    """What is wrong with it is said at once, and not after a minute in words of Java."""
+    """Raises at once what Spark would report after a minute, as a Java exception."""
     if master.startswith("spark://"):
         tried = []
         for address in master.removeprefix("spark://").split(","):
@@ -157,8 +157,8 @@ def _settings(master: str, jars: Sequence[str]) -> dict[str, str]:
             "spark.sql.shuffle.partitions": str(cores),
         }
     if cores or master.startswith("spark://"):
-        # Files of a checkpoint are written by driver and executors, and seen by both. Elsewhere
-        # (YARN, Kubernetes) a checkpoint lies in HDFS or an object store, with its own rules.
+        # Driver and executors write files of a checkpoint, in a shared directory. Elsewhere (YARN,
+        # Kubernetes) a checkpoint is in HDFS or an object store, with its own rules.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         settings |= {
             "spark.driver.extraClassPath": str(JAR),
@@ -174,11 +174,11 @@ def _settings(master: str, jars: Sequence[str]) -> dict[str, str]:
 
 
 def _half(memory: str) -> str:
-    """Of the driver's memory, for the results of a job: Spark's own limit is 1 GiB however little
-    there is, so that a large batch would end the driver instead of failing.
+    """Half of the driver's memory, as the limit for a job's results: Spark's own limit is 1 GiB
+    even if the driver has less, so that a large batch would kill the driver instead of failing.
     """
     found = re.fullmatch(r"(\d+)([kmgt]?)b?", memory.strip().lower())
-    if found is None:  # Spark will say what is wrong with it
+    if found is None:  # Spark reports what is wrong with it
         return "512m"
     kib = int(found[1]) * {"": 1 / 1024, "k": 1, "m": 1 << 10, "g": 1 << 20, "t": 1 << 30}[found[2]]
     return f"{max(int(kib / 2), 1)}k"
@@ -193,7 +193,7 @@ def _local_cores(master: str) -> int:
 
 
 def cores() -> int:
-    """That this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
@@ -243,12 +243,14 @@ def find_java() -> str:
 
 def _fits(java: str, tried: list[str]) -> bool:
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr
+        output = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, check=True
+        ).stderr
     except (OSError, subprocess.CalledProcessError) as error:
         tried.append(f"{java}: {error}")
         return False
-    version = re.search(r'version "(\d+)', told)
+    version = re.search(r'version "(\d+)', output)
     if version and int(version[1]) >= OLDEST_JAVA:
         return True
-    tried.append(f"{java}: {told.splitlines()[0] if told else 'tells no version'}")
+    tried.append(f"{java}: {output.splitlines()[0] if output else 'reports no version'}")
     return False

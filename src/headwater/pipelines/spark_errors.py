@@ -1,4 +1,4 @@
-"""What Spark says in many lines, in one: what happened, and in which line of the user's file."""
+"""Errors of Spark as one line: the cause, and the line in the user's file."""
 
 import logging
 import re
@@ -8,7 +8,7 @@ from typing import Final
 from headwater.errors import HeadwaterError, PipelineError, StateLost
 
 _log = logging.getLogger(__name__)
-# An error of ours that was raised in a process of Spark's is there as text.
+# An error of ours that was raised in a process of Spark's arrives as text.
 _OWN: Final = re.compile(r"headwater\.errors\.(\w+): (.+)")
 _TRACEBACK: Final = "Traceback (most recent call last):"
 _FRAME: Final = re.compile(r'File "([^"]+)", line (\d+)')
@@ -51,18 +51,18 @@ def explained(pipeline: str, failed: BaseException) -> HeadwaterError:
         detail=f"{_where(text)}{_raised(text) or first_line(text) or type(failed).__name__}",
         hint="`headwater pipeline run -v` shows all of it; if the function has changed, its"
         f" checkpoint may not fit any more: `headwater pipeline rebuild {pipeline}` derives"
-        " everything anew",
+        " everything again",
     )
 
 
 def first_line(text: str) -> str:
-    """Of what Spark says, without what stands around it. Its plan is behind it."""
+    """The first line of Spark's message, without its wrapping. The plan follows it."""
     for line in map(str.strip, text.splitlines()):
-        told = line
-        while (cut := _AROUND.sub("", told)) != told:
-            told = cut
-        if told:
-            return _BEHIND.sub("", told)[:_LONGEST]
+        text_left = line
+        while (cut := _AROUND.sub("", text_left)) != text_left:
+            text_left = cut
+        if text_left:
+            return _BEHIND.sub("", text_left)[:_LONGEST]
     return ""
 
 
@@ -72,11 +72,11 @@ def is_own(file: str) -> bool:
 
 
 def _where(text: str) -> str:
-    own = [each for each in [*_CALLED.findall(text), *_FRAME.findall(text)] if is_own(each[0])]
+    own = [frame for frame in [*_CALLED.findall(text), *_FRAME.findall(text)] if is_own(frame[0])]
     return f"{Path(own[-1][0]).name}:{own[-1][1]}: " if own else ""
 
 
 def _raised(text: str) -> str:
-    """The error at the end of a traceback of Python's: what is not indented any more."""
+    """The error at the end of a Python traceback: its first line that is not indented."""
     _, _, trace = text.rpartition(_TRACEBACK) if _TRACEBACK in text else ("", "", "")
-    return next((each for each in trace.splitlines() if each[:1].strip()), "")[:_LONGEST]
+    return next((line for line in trace.splitlines() if line[:1].strip()), "")[:_LONGEST]

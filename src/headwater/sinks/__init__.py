@@ -1,10 +1,12 @@
-"""Derived stores: each one a view of the log that says how far it has come.
+"""Derived stores (sinks): views of the log, each with the position up to which it is applied.
 
-    contract    what a store promises, and the words in which it is spoken to
-    reducing    a batch to the last row of each key
-    settings    [sink.NAME]
-    stores      from a kind to the module that keeps such a store
-    …           one module for each kind of store
+    contract              Store, Writer, Batch, Position: what every store promises
+    settings              [sink.NAME]
+    stores                the registry: from a kind of store to its class
+    sql_positions         the table of positions of the SQL stores
+    version_directories   versions as directories, with a link to the live one
+    rows                  validation, last row by key, schema evolution, JSON
+    postgres, mysql, …    one package for each kind of store
 
-Nothing here knows Spark: a batch is an Arrow table.
+Nothing here depends on Spark: a batch is an Arrow table.
 """

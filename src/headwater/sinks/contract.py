@@ -1,26 +1,25 @@
-"""What a derived store is: what it promises, and the words in which it is spoken to.
+"""The contract of derived stores: Store, Writer, Batch, Position, and what they promise.
 
-A pipeline's `flow.write` keeps one *target* (a table, an index, a hash, a topic) of one store. The
-driver of the pipeline hands over batch by batch:
+A pipeline's `flow.write` maintains one *target* (a table, an index, a hash, a topic) of one store.
+The driver of the pipeline hands over batch by batch:
 
     store = store_of(settings, target, …)            sinks/stores.py
-    with store.writer(version, fields) as writer:    fences whoever wrote this version before
-        writer.position                              what the store says of itself
+    with store.writer(version, fields) as writer:    fences the writer before it
+        writer.position                              as the store has it
         writer.apply(batch)                          rows and position, in one transaction
 
-**Exactly once.** A store keeps its position (query, batch, offsets) in the same transaction as the
+**Exactly once.** A store has its position (query, batch, offsets) in the same transaction as the
 rows. Spark runs a batch again after a crash, with the same id and the same offsets; `apply` finds
 it in the position and does nothing. It needs no more of Spark than that.
 
 **Versions.** A target has versions 1, 2, …; the one that is live has the target's name, any other
 `<name>__v<N>`. Each has a position of its own. `promote` makes another one live, at once for every
-reader; a writer that is at work goes on with its version, whatever it is called meanwhile.
+reader; a running writer continues with its version, under whatever name.
 
-**Zombies.** `writer` counts up the epoch that is stored with the version's position. `apply` checks
+**Zombies.** `writer` increments the epoch stored with the version's position. `apply` checks
 in its transaction that the epoch is still its own, and raises Fenced if it is not.
 
-Where a store has no transactions (webhook, e-mail) its module says what it promises instead, in
-`Store.guarantee`.
+A store without transactions (webhook, e-mail) states its weaker promise in `Store.guarantee`.
 """
 
 import dataclasses
@@ -44,15 +43,15 @@ EXACTLY_ONCE, AT_LEAST_ONCE = "exactly once", "at least once"
 
 # topic → partition → the next offset that has not been read
 Offsets: TypeAlias = Mapping[str, Mapping[int, int]]
-# Told of the rows that a store does not take, before the rest of their batch is committed.
+# Called with the rows that a store refuses, before the rest of their batch is committed.
 Refuse: TypeAlias = Callable[[Sequence[RowRefused]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What one `flow.write` keeps in a store."""
+    """The table, index, hash or topic that one `flow.write` maintains in a store."""
 
-    owner: str  # the pipeline, or pipeline/write: the name under which the position is kept
+    owner: str  # the pipeline, or pipeline/write: the name under which the position is stored
     name: str  # table, index, hash, topic, directory: what readers call it
     key: tuple[str, ...]  # columns; () if rows are only ever added
     options: Mapping[str, str] = field(default_factory=dict)
@@ -60,7 +59,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """Where the log is; for stores that are topics, or keep their position in one."""
+    """The address of the log, for stores that are topics, or store their position in one."""
 
     bootstrap: str
     login: ClientSettings = field(default_factory=ClientSettings)
@@ -68,9 +67,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a version of a target has come: `offsets` are all read and applied, and nothing
-    behind them.
-    """
+    """The position of a version: all records before `offsets` are applied, and none behind."""
 
     query: str  # of the checkpoint that it was fed from
     batch: int
@@ -87,11 +84,11 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One micro-batch: rows in log order, and the stretch of the log that they come from.
+    """One micro-batch: rows in log order, and the offset range that they come from.
 
     `rows` has the columns of the writer's `fields` and, if rows can be deleted, OP: DELETE (only
-    the key's columns count), TRUNCATE (no column counts: what was there before is gone), anything
-    else or null: the row is so now. Without a key all rows are added, and OP is absent.
+    the key's columns count), TRUNCATE (no column counts: all earlier rows are removed), anything
+    else or null: the row as it is now. Without a key all rows are added, and OP is absent.
     """
 
     query: str
@@ -108,7 +105,7 @@ class Batch:
 class Version:
     number: int
     is_live: bool
-    position: Position | None  # None: nothing was applied yet
+    position: Position | None  # None: no batch was applied yet
     fields: pa.Schema
 
 
@@ -135,7 +132,7 @@ class Writer(ABC):
         nothing. New columns (`batch.rows` has them, the store does not) are added.
 
         A row that does not fit raises RowRefused (naming row and column); with `refuse` such rows
-        are left out and told, before the transaction is committed.
+        are left out and passed to it, before the transaction is committed.
         """
 
     @abstractmethod
@@ -160,8 +157,8 @@ class Store(ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """Raises what stands in the way (StoreUnreachable, StoreRefused, ConfigError) before a
-        pipeline starts. Changes nothing.
+        """Raises what would prevent writing (StoreUnreachable, StoreRefused, ConfigError) before
+        a pipeline starts. Changes nothing.
         """
 
     @abstractmethod
@@ -173,8 +170,8 @@ class Store(ABC):
         """Fences earlier writers of the version; makes table and position if they are missing
         (version 1 is made live, others are not), adds columns that are new in `fields`.
 
-        A table of that name which no version of this target belongs to is StoreRefused: it is
-        somebody else's, and is never written to.
+        A table of that name that is no version of this target is StoreRefused: it belongs to
+        another application, and is never written to.
         """
 
     @abstractmethod
@@ -183,11 +180,11 @@ class Store(ABC):
 
     @abstractmethod
     def drop(self, version: int) -> None:
-        """Removes a version that is not live, with its position. One that is live: StoreRefused."""
+        """Removes a version and its position. StoreRefused if it is live."""
 
     @abstractmethod
     def read(self, version: int) -> AbstractContextManager[Contents]:
-        """All rows and the position, in one consistent read that keeps no writer waiting."""
+        """All rows and the position, in one consistent read that blocks no writer."""
 
     def close(self) -> None:
         return
@@ -196,8 +193,8 @@ class Store(ABC):
 def is_applied(stored: Position | None, batch: Batch) -> bool:
     """Whether the store has the batch already. To be asked inside of its transaction.
 
-    Raises StoreDiverged if the batch is not the next one either: the checkpoint was lost, set back
-    or exchanged, and going on would leave rows out or count them twice.
+    Raises StoreDiverged if the batch is not the next one either: the checkpoint was lost, restored
+    from an older copy or exchanged, and to continue would lose rows or count them twice.
     """
     if stored is None:
         if batch.starts:  # the first batch of a checkpoint has none
@@ -218,7 +215,7 @@ def is_applied(stored: Position | None, batch: Batch) -> bool:
         for topic, partitions in batch.starts.items()
         for partition, start in partitions.items()
     ):
-        raise _diverged(stored, batch, "the batch does not begin where the store stands")
+        raise _diverged(stored, batch, "the batch does not begin at the store's position")
     return False
 
 
@@ -240,7 +237,7 @@ def _diverged(stored: Position, batch: Batch, why: str) -> StoreDiverged:
 
 
 def offsets_from(stored: Mapping[str, Mapping[str | int, int]]) -> Offsets:
-    """JSON has texts for numbers."""
+    """JSON has strings as keys, where partitions are numbers."""
     return {
         topic: {int(partition): int(offset) for partition, offset in partitions.items()}
         for topic, partitions in stored.items()
@@ -248,12 +245,12 @@ def offsets_from(stored: Mapping[str, Mapping[str | int, int]]) -> Offsets:
 
 
 def name_of(target: Target, version: int, *, is_live: bool) -> str:
-    """What the version's table is called."""
+    """The name of the version's table."""
     return target.name if is_live else f"{target.name}__v{version}"
 
 
 def fields_to_text(fields: pa.Schema) -> str:
-    """For the position's row. Arrow's own form: nothing of a type is lost."""
+    """For the position's row. Arrow's own serialization, which is lossless."""
     return b64encode(fields.remove_metadata().serialize().to_pybytes()).decode()
 
 

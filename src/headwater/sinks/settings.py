@@ -23,7 +23,7 @@ KINDS: Final = (
 )  # fmt: skip
 
 
-def _is_telling(name: str, value: Any) -> bool:
+def _is_secret(name: str, value: Any) -> bool:
     return bool(re.search("password|secret|token|credential|key", name, re.IGNORECASE))
 
 
@@ -45,7 +45,7 @@ class SinkSettings:
     options: Mapping[str, str] = table(
         option_text,
         "A table of options for this kind of store; docs/sinks.md.",
-        hides=_is_telling,
+        hides=_is_secret,
     )
 
 

@@ -1,4 +1,4 @@
-"""What the stores that speak SQL have in common: their table of positions, and their refusals."""
+"""The table of positions of the SQL stores, and the errors that they share."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -17,19 +17,19 @@ POSITIONS: Final = "__headwater_positions"
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """A row of it."""
+class StoredVersion:
+    """A row of the table of positions: one version of a target."""
 
     version: int
     is_live: bool
-    epoch: int  # counted up by every writer; one with another may not write any more
+    epoch: int  # incremented by every new writer, which fences those before it
     position: Position | None
     fields: pa.Schema
 
     @classmethod
     def from_row(
         cls, version: int, is_live: int, epoch: int, position: str | None, fields: str
-    ) -> "Stored":
+    ) -> "StoredVersion":
         return cls(
             version,
             bool(is_live),
@@ -46,8 +46,8 @@ class Stored:
 
 
 def first_epoch() -> int:
-    """Of a version that is made. After a drop the same number may be made again: a writer of the
-    one that is gone must not find its own epoch there.
+    """Of a new version. After a drop the same number may be created again: a writer of the dropped
+    one must not find its own epoch there.
     """
     return time.time_ns() // 1000
 
@@ -85,7 +85,7 @@ def refusal(row: dict[str, Any], column: str, what: str, detail: str = "") -> Ro
 
 
 def check_names(fields: pa.Schema) -> None:
-    """For databases to which ID and id are the same column."""
+    """For databases with column names that ignore case."""
     seen: dict[str, str] = {}
     for name in fields.names:
         other = seen.setdefault(name.lower(), name)
@@ -109,22 +109,22 @@ def check_key(table: str, found: Sequence[str], target: Target) -> None:
 
 def fenced(target: Target, version: int) -> Fenced:
     return Fenced(
-        f"another process has begun to write version {version} of {target.name}",
+        f"another process has taken over version {version} of {target.name}",
         detail=f"pipeline {target.owner}",
-        hint="if it runs twice, end one of the two",
+        hint="if the pipeline runs twice, stop one of the two",
     )
 
 
 def not_ours(table: str, target: Target) -> StoreRefused:
     return StoreRefused(
-        f"there is a table {table}, and pipeline {target.owner} did not make it",
+        f"there is a table {table}, and pipeline {target.owner} did not create it",
         hint="choose another name in the pipeline, or rename or drop that table",
     )
 
 
-def gone(table: str) -> StoreRefused:
+def table_missing(table: str) -> StoreRefused:
     return StoreRefused(
-        f"table {table} is gone, but its position is still there",
+        f"table {table} is missing, but its position still exists",
         hint="rebuild into a new version; the old one can then be dropped",
     )
 

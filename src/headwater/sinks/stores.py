@@ -1,4 +1,4 @@
-"""From a kind of store to the module that keeps it."""
+"""The registry of stores: from a kind in [sink.NAME] to its class, imported when used."""
 
 from importlib import import_module
 from typing import Final, cast
@@ -38,14 +38,14 @@ def store_of(settings: SinkSettings, target: Target, log: Log) -> Store:
     return cast("Store", getattr(module, class_name)(settings, target, log))
 
 
-def _check(whose: str, given: tuple[str, ...], known: tuple[str, ...]) -> None:
-    """One that nobody knows does nothing, and its author believes that it does."""
+def _check(whose: str, given: tuple[str, ...], allowed: tuple[str, ...]) -> None:
+    """Raises ConfigError: an unknown option would be ignored without a warning."""
     for name in given:
-        if name not in known:
-            meant = nearest(name, known)
+        if name not in allowed:
+            meant = nearest(name, allowed)
             raise ConfigError(
                 f"{whose}: unknown option {name}",
                 hint=f"did you mean {meant}?"
                 if meant
-                else f"known are: {', '.join(known) or 'none'}",
+                else f"known are: {', '.join(allowed) or 'none'}",
             )

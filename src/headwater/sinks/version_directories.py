@@ -1,12 +1,12 @@
-"""Versions of a target as directories, and a link to the one that is live.
+"""Versions of a target as directories, and a symbolic link to the live one.
 
     orders     -> orders__v2        what readers open
     orders__v1/
     orders__v2/
 
-A directory keeps its name for as long as it lives, so a writer at work need not know whether its
-version is live. A new link is renamed over the old one: whoever opens `orders` has the old version
-or the new one, and nothing between. Needs a file system with links; object stores have none.
+A directory is never renamed, so a running writer does not depend on which version is live. A new
+link is renamed over the old one: a reader that opens `orders` gets the old version or the new one,
+never a mixture. Needs a file system with links; object stores have none.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from headwater.errors import ConfigError, StoreRefused, StoreUnreachable
 from headwater.sinks.contract import Target
 from headwater.sinks.settings import SinkSettings
 
-_NAME_BYTES: Final = 200  # of 255, as version and what is temporary have names around it
+_NAME_BYTES: Final = 200  # of 255: versions and temporary files add to it
 
 
 def directory_of(settings: SinkSettings) -> str:
@@ -34,7 +34,7 @@ def directory_of(settings: SinkSettings) -> str:
 
 
 def directory_name(name: str) -> str:
-    """One directory for each name: tables do not lie within one another."""
+    """One directory for each name: tables are not nested."""
     if not name or name[0] in "._" or not name.isprintable():
         raise ConfigError(
             f"{name!r} is no name for a directory of rows", hint="readers pass over . and _"
@@ -45,7 +45,7 @@ def directory_name(name: str) -> str:
 
 
 class VersionDirectories:
-    """Those of one target."""
+    """The directories of one target, and the link to the live one."""
 
     def __init__(self, root: str, target: Target) -> None:
         self._name = directory_name(target.name)
@@ -53,7 +53,7 @@ class VersionDirectories:
         self._link = os.path.join(root, self._name)
 
     def check(self) -> None:
-        """StoreRefused if it is not ours, or the directories cannot be made. Changes nothing."""
+        """StoreRefused if the name is taken, or directories cannot be created. Changes nothing."""
         self.live()
         at = self._parent
         while not os.path.exists(at):
@@ -65,7 +65,7 @@ class VersionDirectories:
         return f"{self._link}__v{version}"
 
     def numbers(self) -> list[int]:
-        """Of all directories that are called as a version is, whoever made them."""
+        """Of all directories with the name of a version, also if another program made them."""
         pattern = re.compile(re.escape(self._name) + r"__v([1-9]\d*)")
         with contextlib.suppress(FileNotFoundError):
             matches = [pattern.fullmatch(name) for name in os.listdir(self._parent)]
@@ -73,7 +73,7 @@ class VersionDirectories:
         return []
 
     def live(self) -> int:
-        """The first version is live from its start, also if there is nothing of it yet."""
+        """Version 1 if there is no link: it is live from its start, before it has files."""
         try:
             linked = os.readlink(self._link)
         except FileNotFoundError:
@@ -92,7 +92,7 @@ class VersionDirectories:
             raise refused(error, self._parent) from error
 
     def make_live(self, version: int) -> None:
-        self.live()  # raises if the name is somebody else's
+        self.live()  # raises if the name is taken
         new = f"{self._link}.{secrets.token_hex(8)}.link"
         try:
             os.symlink(os.path.basename(self.path(version)), new)
@@ -105,36 +105,36 @@ class VersionDirectories:
         return os.path.islink(self._link)
 
     def drop(self, version: int) -> None:
-        """Out of sight at once, then file by file."""
+        """Renamed at once, so that no reader finds it; then removed file by file."""
         if version == self.live():
             raise StoreRefused(f"version {version} of {self._name} is live", hint="promote another")
-        gone = os.path.join(self._parent, f".{self._name}__v{version}.dropped")
+        dropped = os.path.join(self._parent, f".{self._name}__v{version}.dropped")
         try:
-            shutil.rmtree(gone, ignore_errors=True)  # of a drop that was interrupted
+            shutil.rmtree(dropped, ignore_errors=True)  # of a drop that was interrupted
             with contextlib.suppress(FileNotFoundError):
-                os.rename(self.path(version), gone)
+                os.rename(self.path(version), dropped)
             sync_directory(self._parent)
-            shutil.rmtree(gone, ignore_errors=True)
+            shutil.rmtree(dropped, ignore_errors=True)
         except OSError as error:
             raise refused(error, self.path(version)) from error
 
     def _foreign(self) -> StoreRefused:
         return StoreRefused(
-            f"{self._link} is there, and no link of ours",
-            detail="what somebody else keeps there is not written to",
+            f"{self._link} exists, and is no link of a sink",
+            detail="files of another program are not written to",
             hint="choose another name for the table, or move the directory away",
         )
 
 
 def refused(error: OSError, path: str) -> StoreRefused | StoreUnreachable:
-    """Rights and names stay as they are; a full or failing disk may be mended meanwhile."""
+    """Retried unless it is about permissions or names: a full or failing disk can recover."""
     if isinstance(error, PermissionError | NotADirectoryError | IsADirectoryError):
         return StoreRefused(f"{path} cannot be written", detail=str(error))
     return StoreUnreachable(f"{path} cannot be written", detail=str(error))
 
 
 def sync_directory(path: str) -> None:
-    """So that a power cut does not take back names."""
+    """Makes renames durable: without it a power cut can undo them."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

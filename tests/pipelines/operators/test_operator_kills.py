@@ -185,7 +185,7 @@ def commits(project):
 def proven(project, spark):
     (pipeline,) = project.pipelines(spark, "killed")
     writes = pipeline.flow().writes
-    ends = ends_of(pipeline.place.log, [project.events, project.others, project.names])
+    ends = ends_of(pipeline.environment.log, [project.events, project.others, project.names])
     expected = project.expected_late()
     assert all(expected.values())
     counts = {name: len(places) for name, places in expected.items()}

@@ -15,8 +15,8 @@ from headwater.terminal.output import count, note, plural, print_json, say, styl
 from headwater.terminal.progress import shows_progress
 
 if TYPE_CHECKING:
-    from headwater.pipelines.running.runner import Pipeline
-    from headwater.pipelines.verification.stores import Difference, Verdict
+    from headwater.pipelines.running.loaded_pipeline import Pipeline
+    from headwater.pipelines.verification.comparison import Difference, Verdict
 
 
 def _configure(parser: Parser) -> None:

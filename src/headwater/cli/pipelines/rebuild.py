@@ -113,7 +113,7 @@ class _Shown:
         self._bar: Progress | None = None
         self._done: dict[str, tuple[int, int]] = {}
 
-    def report(self, progress: "rebuilding.Progress") -> None:
+    def report(self, progress: "rebuilding.RebuildProgress") -> None:
         self._done[progress.write] = (progress.done, progress.total)
         done = sum(each for each, _ in self._done.values())
         total = sum(each for _, each in self._done.values())

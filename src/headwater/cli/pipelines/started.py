@@ -8,7 +8,7 @@ from headwater.inspect.pipelines import load_pipelines, spark_of, wanted
 
 if TYPE_CHECKING:
     from headwater import config
-    from headwater.pipelines.running.runner import Pipeline
+    from headwater.pipelines.running.loaded_pipeline import Pipeline
 
 
 def started_pipeline(args: argparse.Namespace, name: str) -> "tuple[config.Config, Pipeline]":

@@ -43,8 +43,8 @@ from headwater.pipelines.operators.runtime.lineage import Traceable
 from headwater.pipelines.operators.runtime.naming import Built
 from headwater.pipelines.operators.runtime.stages import OperatorRun, Side
 from headwater.pipelines.reading import BoundedReader
-from headwater.pipelines.running.query_run import open_store
-from headwater.pipelines.running.runner import Pipeline, write_named
+from headwater.pipelines.running.environment import open_store
+from headwater.pipelines.running.loaded_pipeline import Pipeline, write_named
 from headwater.pipelines.source.progress import READ_TO_END, READ_TO_HERE
 from headwater.sinks.contract import DELETE, OP, TRUNCATE, Position
 
@@ -138,7 +138,9 @@ def why(pipeline: Pipeline, name: str, key: Mapping[str, str], *, limit: int = 2
     write = write_named(pipeline.flow(), name)
     _check_key(write, key)
     position = _position(pipeline, write)
-    reader = _Recorded(pipeline.spark, pipeline.place.log, pipeline.settings, position.offsets)
+    reader = _Recorded(
+        pipeline.spark, pipeline.environment.log, pipeline.settings, position.offsets
+    )
     flow = pipeline.flow(reader)
     if "hw.processing_time" in flow.unrepeatable:
         raise PipelineError(
@@ -162,7 +164,7 @@ def _check_key(write: Write, key: Mapping[str, str]) -> None:
 
 
 def _position(pipeline: Pipeline, write: Write) -> Position:
-    store = open_store(pipeline.place, pipeline.name, write)
+    store = open_store(pipeline.environment, pipeline.name, write)
     try:
         live = next((each for each in store.versions() if each.is_live), None)
     finally:

@@ -1,9 +1,9 @@
-"""Records that could not be decoded go to `<topic>.dlq`, exactly once, with the reason.
+"""Dead letters: undecodable records go to `<topic>.dlq`, exactly once, with the cause.
 
-See idempotent_publisher.py for what makes it exactly once.
+idempotent_publisher.py explains what makes it exactly once.
 
     transactional id    <pipeline>.dlq.<topic>.<partition>
-    key of the note     /dlq/<pipeline>/<topic>/<partition>
+    key of the position /dlq/<pipeline>/<topic>/<partition>
 
 Headers that are added to the record's own, named as broker/queues/dead_letters.py names them:
 `headwater.dlq.cause`, `.topic`, `.partition`, `.offset`, `.timestamp`, and `.pipeline`.
@@ -16,32 +16,32 @@ from typing import Final
 from headwater.client.sending import TopicPartition
 from headwater.pipelines.decoding.contract import Rejected
 from headwater.pipelines.publishing.idempotent_publisher import (
-    PublishedOnce,
+    IdempotentPublisher,
     Record,
     Stream,
     count_in,
 )
 from headwater.settings import ClientSettings
 from headwater.sinks.contract import Log
-from headwater.sinks.topic.transactional_positions import read_notes
+from headwater.sinks.topic.transactional_positions import read_positions
 
 SUFFIX: Final = ".dlq"
 PREFIX: Final = "headwater.dlq."
 
 
 class DeadLetters:
-    """Of one pipeline, in one process. Safe in threads."""
+    """The dead letters of one pipeline in one process. Thread-safe."""
 
     def __init__(self, bootstrap: str, login: ClientSettings, name: str) -> None:
         self._name = name
-        self._published = PublishedOnce(Log(bootstrap, login))
+        self._published = IdempotentPublisher(Log(bootstrap, login))
 
     def close(self) -> None:
         self._published.close()
 
     def write(self, topic: str, partition: int, rejected: Sequence[Rejected]) -> int:
-        """Writes those that are not written yet; how many they were. When this returns, all are
-        durable. Raises StoreUnreachable, after which asking again writes what is missing, and
+        """Writes those that are not written yet, and returns their number. When this returns, all
+        are durable. Raises StoreUnreachable, after which a retry writes the missing ones, and
         StoreRefused.
         """
         stream = Stream(
@@ -52,7 +52,7 @@ class DeadLetters:
             topic + SUFFIX,
         )
         return self._published.write(
-            stream, [self._letter(topic, partition, each) for each in rejected]
+            stream, [self._letter(topic, partition, record) for record in rejected]
         )
 
     def _letter(self, topic: str, partition: int, rejected: Rejected) -> Record:
@@ -76,23 +76,23 @@ class DeadLetters:
 
 def counts(bootstrap: str, login: ClientSettings, name: str) -> dict[TopicPartition, int]:
     """How many dead letters the pipeline has written, by topic and partition."""
-    return counts_in(read_notes(Log(bootstrap, login)), name)
+    return counts_in(read_positions(Log(bootstrap, login)), name)
 
 
-def counts_in(notes: Mapping[bytes, bytes], name: str) -> dict[TopicPartition, int]:
+def counts_in(positions: Mapping[bytes, bytes], name: str) -> dict[TopicPartition, int]:
     prefix = _key(name)
     found: dict[TopicPartition, int] = {}
-    for key, note in notes.items():
+    for key, position in positions.items():
         if key.startswith(prefix):
             topic, _, partition = key.removeprefix(prefix).decode().rpartition("/")
-            found[topic, int(partition)] = count_in(note, key)
+            found[topic, int(partition)] = count_in(position, key)
     return found
 
 
 @lru_cache(maxsize=64)
 def of_process(bootstrap: str, login: ClientSettings, name: str) -> DeadLetters:
-    """The pipeline's dead letters in this process, which serves one task after the other: what they
-    have in common is opened and read once.
+    """The pipeline's dead letters in this worker process, shared by the tasks that it runs
+    one after the other.
     """
     return DeadLetters(bootstrap, login, name)
 

@@ -1,13 +1,14 @@
-"""Records that are made of records of the log, and written once, whoever comes with them how often.
+"""An idempotent publisher: records derived from records of the log are written exactly once.
 
-A task may be run again, a batch replayed, a query started twice over the same records, a store
-rebuilt from the start: only the first one writes. What is written, and a note of which offsets it
-was made of, are one Kafka transaction (sinks/topic/transactional_positions.py):
+A task may run again, a batch be replayed, a query be started twice over the same records, a store
+be rebuilt from the start: only the first attempt writes. The records, and a position with the
+offsets that they were derived from, are one Kafka transaction
+(sinks/topic/transactional_positions.py):
 
-    the note    {"count": records written, "offsets": of which records (offset_runs.py)}
+    position    {"count": records written, "offsets": of which records (offset_runs.py)}
 
-A second process that comes for the same stream fences the first, and reads its note; so what one
-process remembers of its note is true for as long as it is not fenced.
+A second process with the same stream fences the first, and reads its position; so the position that
+a process has cached is valid as long as it is not fenced.
 """
 
 import random
@@ -27,11 +28,11 @@ from headwater.client.topics import NewTopic, ensure_topics, topic_configs
 from headwater.errors import Fenced, PipelineError
 from headwater.pipelines.offset_runs import OffsetRuns
 from headwater.sinks.contract import Log
-from headwater.sinks.topic.transactional_positions import NotedTransactions, as_sink_errors
+from headwater.sinks.topic.transactional_positions import TransactionalPositions, as_sink_errors
 
-_CONFIGS: Final = {"retention.ms": "-1"}  # they wait for a person
-_HEADERS_BYTES: Final = 64 << 10  # room for what is added to a record
-_WRITERS: Final = 16  # streams whose writers are kept open
+_CONFIGS: Final = {"retention.ms": "-1"}  # until a person handles them
+_HEADERS_BYTES: Final = 64 << 10  # room for added headers
+_WRITERS: Final = 16  # streams with an open writer
 _PIECE_BYTES: Final = 4 << 20  # of one transaction
 # Against another process that writes the same stream: tasks may share one.
 _ATTEMPTS: Final = 10
@@ -40,25 +41,25 @@ _PAUSE_S: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Records that are made of one partition's, and go to one topic."""
+    """Records derived from one partition, which go to one topic."""
 
     transactional_id: str
-    key: bytes  # of the note
+    key: bytes  # of the position
     topic: str
     partition: int
-    to: str  # a topic that is made, if need be, with as many partitions as `topic` has
+    to: str  # a topic, created if missing with as many partitions as `topic` has
 
 
 class Record(NamedTuple):
-    offset: int  # of the record that it was made of; several may be of the same one
+    offset: int  # of the record that it is derived from; several may share one
     key: bytes | None
     value: bytes | None
     headers: list[tuple[str, bytes | None]]
     timestamp_ms: int
 
 
-class PublishedOnce:
-    """Safe in threads."""
+class IdempotentPublisher:
+    """Writes records of many streams once. Thread-safe."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -71,9 +72,9 @@ class PublishedOnce:
                 self._writers.popitem()[1].close()
 
     def write(self, stream: Stream, records: Sequence[Record]) -> int:
-        """Writes those that are not written yet; how many they were. All that are made of the same
-        record come in one call. When this returns, all are durable. Raises StoreUnreachable, after
-        which asking again writes what is missing, and StoreRefused.
+        """Writes those that are not written yet, and returns their number. All that are derived
+        from the same record have to be in one call. When this returns, all are durable. Raises
+        StoreUnreachable, after which a retry writes the missing ones, and StoreRefused.
         """
         written = 0
         with self._lock:
@@ -112,57 +113,57 @@ class PublishedOnce:
 
 class _Writer:
     def __init__(self, log: Log, stream: Stream) -> None:
-        self._noted = NotedTransactions(log, stream.transactional_id, stream.key)
+        self._positions = TransactionalPositions(log, stream.transactional_id, stream.key)
         try:
-            self._place = stream.to, stream.partition % _ensured(log, stream)
-            self._count, self._runs = _read(self._noted.note, stream.key)
+            self._partition = stream.to, stream.partition % _ensured(log, stream)
+            self._count, self._runs = _read(self._positions.position, stream.key)
         except BaseException:
-            self._noted.close()
+            self._positions.close()
             raise
 
     def close(self) -> None:
-        self._noted.close()
+        self._positions.close()
 
     def write(self, records: list[Record]) -> int:
-        is_written = self._runs.has([each.offset for each in records])
-        new = [each for each, known in zip(records, is_written, strict=True) if not known]
+        is_written = self._runs.has([record.offset for record in records])
+        new = [record for record, is_old in zip(records, is_written, strict=True) if not is_old]
         if not new:
             return 0
         builders = [BatchBuilder()]
-        for each in new:
-            content = each.key, each.value, each.headers, each.timestamp_ms
+        for record in new:
+            content = record.key, record.value, record.headers, record.timestamp_ms
             if not builders[-1].append(*content):
                 builders.append(BatchBuilder())
                 builders[-1].append(*content)
-        runs = self._runs.with_offsets([each.offset for each in new])
+        runs = self._runs.with_offsets([record.offset for record in new])
         count = self._count + len(new)
-        note = orjson.dumps({"count": count, "offsets": runs.to_text()})
-        self._noted.commit({self._place: builders}, lambda _: note)
+        position = orjson.dumps({"count": count, "offsets": runs.to_text()})
+        self._positions.commit({self._partition: builders}, lambda _: position)
         self._count, self._runs = count, runs
         return len(new)
 
 
-def count_in(note: bytes, key: bytes) -> int:
-    """How many records a note tells of."""
-    return _read(note, key)[0]
+def count_in(position: bytes, key: bytes) -> int:
+    """How many records were written up to a position."""
+    return _read(position, key)[0]
 
 
-def _read(note: bytes | None, key: bytes) -> tuple[int, OffsetRuns]:
-    if note is None:
+def _read(position: bytes | None, key: bytes) -> tuple[int, OffsetRuns]:
+    if position is None:
         return 0, OffsetRuns()
     try:
-        read: dict[str, Any] = orjson.loads(note)
+        read: dict[str, Any] = orjson.loads(position)
         return int(read["count"]), OffsetRuns.from_text(read["offsets"])
     except (ValueError, TypeError, LookupError, zlib.error) as error:
         raise PipelineError(
-            f"the note {key.decode()} cannot be read",
+            f"the position {key.decode()} cannot be read",
             detail=f"{type(error).__name__}: {error}",
-            hint="was it written by another version, or by somebody else?",
+            hint="was it written by another version of Headwater, or by another program?",
         ) from error
 
 
 def _ensured(log: Log, stream: Stream) -> int:
-    """How many partitions the topic has that they go to. It is made with as many as theirs has,
+    """The number of partitions of the target topic. It is created with as many as the source topic,
     and with room for the largest of its records.
     """
     cluster = Cluster(log.bootstrap, log.login)
@@ -183,14 +184,14 @@ def _ensured(log: Log, stream: Stream) -> int:
 
 
 def _pieces(records: Sequence[Record]) -> Iterator[list[Record]]:
-    """Records of the same offset stay together: the note knows offsets only."""
+    """Records of the same offset stay together: the position has offsets only."""
     piece: list[Record] = []
     size_bytes = 0
-    for each in records:
-        if size_bytes >= _PIECE_BYTES and each.offset != piece[-1].offset:
+    for record in records:
+        if size_bytes >= _PIECE_BYTES and record.offset != piece[-1].offset:
             yield piece
             piece, size_bytes = [], 0
-        piece.append(each)
-        size_bytes += len(each.key or b"") + len(each.value or b"") + 400  # and headers
+        piece.append(record)
+        size_bytes += len(record.key or b"") + len(record.value or b"") + 400  # and headers
     if piece:
         yield piece

@@ -1,17 +1,17 @@
-"""DataFrames into topics: `format("headwater")` as a sink of Spark, exactly once.
+"""The Spark sink `format("headwater")`: DataFrames into topics, exactly once.
 
     tasks      rows ──▶ ready batches, compressed (client/encoding.py) ──▶ commit message
-    driver     commit(messages, batch) ──▶ one Kafka transaction: all batches, and the note
+    driver     commit(messages, batch) ──▶ one Kafka transaction: all batches, and the position
                {"batch": n} under the query's id (sinks/topic/transactional_positions.py)
 
-Tasks write nothing, so a task that is run twice, or that lives on as a zombie, changes nothing. A
-batch that Spark runs again is found in the note. The query's id is the checkpoint's: it comes with
-the tasks' local properties, and stays the same for as long as the checkpoint is there.
+Tasks write nothing, so a task that runs twice, or survives as a zombie, changes nothing. A batch
+that Spark runs again is found by its position. The query's id is that of the checkpoint: it comes
+with the tasks' local properties, and stays the same as long as the checkpoint exists.
 
-Spark calls `commit` in a Python worker that it keeps for the next one, but it may take another. So
-the process that commits keeps its producer, and opens a new one (which fences the others) whenever
-the batch is not the one behind its last. A driver that was stopped and wakes up behind its
-successor is refused by the broker.
+Spark calls `commit` in a Python worker that it usually reuses, but not always. So the process that
+commits caches its producer, and opens a new one (which fences the others) whenever the batch does
+not follow its last one. The broker refuses a driver that was suspended and wakes up after its
+successor has started.
 
 All that a micro-batch writes passes through the memory of the driver, compressed: Spark refuses
 more than `spark.driver.maxResultSize`, a task refuses more than half a GiB by itself.
@@ -42,35 +42,35 @@ from headwater.errors import ConfigError, PipelineError, StoreDiverged, UsageErr
 from headwater.pipelines.source.options import CLIENT, client_of
 from headwater.pipelines.source.reading import settle
 from headwater.sinks.contract import OP, TRUNCATE, Log, Target
-from headwater.sinks.topic.records import Form, Telling, Topic, compression_of, find_topic
+from headwater.sinks.topic.records import Form, RecordBuilder, Topic, compression_of, find_topic
 from headwater.sinks.topic.transactional_positions import (
-    NotedTransactions,
+    TransactionalPositions,
     as_sink_errors,
-    read_notes,
+    read_positions,
 )
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 OPTIONS: Final = ("bootstrap", "topic", "key", "value", "partitions", "compression")
-_SPARKS: Final = ("checkpointlocation", "path", "queryname")  # which it hands on with ours
+_SPARKS: Final = ("checkpointlocation", "path", "queryname")  # which it passes on with ours
 _QUERY: Final = "sql.streaming.queryId"  # Spark's property of the tasks of a stream
 _MOST_OF_A_TASK_BYTES: Final = 512 << 20
-_KNOWN_S: Final = 30.0  # for how long partitions and limits of a topic are believed
+_CACHED_S: Final = 30.0  # for how long partitions and limits of a topic are cached
 _PATIENCE_S: Final = 60.0
 _MOST_COMMITTERS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Written(WriterCommitMessage):
-    """What a task has made of its rows."""
+    """The batches of a task's rows."""
 
     query: str | None  # None: not a stream
     batches: Encoded
 
 
 class _TopicWriter:
-    """What streams and batch writes share: the way from rows to batches, on executors."""
+    """From rows to batches, on executors: the part that stream and batch writes share."""
 
     def __init__(self, options: Mapping[str, str], schema: "StructType") -> None:
         from pyspark.sql.pandas.types import to_arrow_schema
@@ -87,14 +87,14 @@ class _TopicWriter:
             )
         fields = to_arrow_schema(schema, timezone="UTC")
         self._form.check(pa.schema([field for field in fields if field.name != OP]))
-        self.topic = _known_topic(self.log, self.target, options)
+        self.topic = _ensured_topic(self.log, self.target, options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        telling = Telling(self._form, self.topic, self.target.key, self.compression)
-        encoder = telling.encoder()
+        builder = RecordBuilder(self._form, self.topic, self.target.key, self.compression)
+        encoder = builder.encoder()
         for rows in iterator:
             _refuse_truncates(rows)
-            for records in telling.records(pa.Table.from_batches([rows])):
+            for records in builder.records(pa.Table.from_batches([rows])):
                 encoder.add(records)
             _check_size(encoder.packed_bytes)
         encoded = encoder.finish()
@@ -105,7 +105,7 @@ class _TopicWriter:
         return Written(None if context is None else context.getLocalProperty(_QUERY), encoded)
 
     def _all(self, messages: Sequence[Any]) -> dict[TopicPartition, list[EncodedBatch]]:
-        """Of all tasks, in their order."""
+        """The batches of all tasks, in their order."""
         batches: dict[TopicPartition, list[EncodedBatch]] = {}
         for message in messages:
             for partition, given in message.batches.items():
@@ -114,14 +114,14 @@ class _TopicWriter:
 
 
 class TopicStreamWriter(_TopicWriter, DataSourceStreamArrowWriter):
-    """Each micro-batch is one transaction, written once. `abort` has nothing to do: what tasks have
-    made is gone with them, and a transaction that was not committed is ended by whoever is next.
+    """Each micro-batch is one transaction, written once. `abort` has nothing to do: the batches of
+    tasks are dropped, and the next producer aborts a transaction that was not committed.
     """
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 (Spark's name)
         queries = {message.query for message in messages}
         if len(queries) != 1 or None in queries:
-            raise PipelineError("Spark does not tell which query this is", detail=str(queries))
+            raise PipelineError("Spark does not report the id of the query", detail=str(queries))
         _commit(self.log, self.target.name, queries.pop(), batchId, self._all(messages))
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
@@ -130,7 +130,7 @@ class TopicStreamWriter(_TopicWriter, DataSourceStreamArrowWriter):
 
 class TopicBatchWriter(_TopicWriter, DataSourceArrowWriter):
     """The whole write is one transaction. Spark commits it once; if the answer to the commit is
-    lost, the error says that the rows may be there.
+    lost, the error states that the rows may be committed.
     """
 
     def commit(self, messages: list[Any]) -> None:
@@ -191,10 +191,10 @@ def _target_of(options: Mapping[str, str]) -> tuple[Target, str]:
 _topics: dict[tuple[Log, str], tuple[float, Topic]] = {}  # of this process; at most a few
 
 
-def _known_topic(log: Log, target: Target, options: Mapping[str, str]) -> Topic:
-    """Made if it is not there. Asked once in a while: writers are made for every micro-batch."""
+def _ensured_topic(log: Log, target: Target, options: Mapping[str, str]) -> Topic:
+    """Created if it is missing. Cached, as writers are created for every micro-batch."""
     at_s, topic = _topics.get((log, target.name), (0.0, None))
-    if topic is None or time.monotonic() - at_s > _KNOWN_S:
+    if topic is None or time.monotonic() - at_s > _CACHED_S:
         partitions = options.get("partitions", "1")
         if not partitions.isdigit() or not int(partitions):
             raise ConfigError(f"topic {target.name}: partitions is a number from 1 on")
@@ -211,7 +211,7 @@ def _known_topic(log: Log, target: Target, options: Mapping[str, str]) -> Topic:
 def _refuse_truncates(rows: pa.RecordBatch) -> None:
     if OP in rows.schema.names and pc.any(pc.equal(rows[OP], TRUNCATE)).as_py():
         raise UsageError(
-            "a row says that all rows are gone, which a record cannot say",
+            "a row is a TRUNCATE, which a record cannot represent",
             detail=f'{OP} = "{TRUNCATE}"',
             hint=f"filter such rows out: df.where(\"{OP} <> '{TRUNCATE}'\")",
         )
@@ -220,7 +220,7 @@ def _refuse_truncates(rows: pa.RecordBatch) -> None:
 def _check_size(packed_bytes: int) -> None:
     if packed_bytes > _MOST_OF_A_TASK_BYTES:
         raise PipelineError(
-            "a task has more rows than the driver can take at once",
+            "a task has more rows than the driver can hold at once",
             detail=f"{packed_bytes} bytes after compression, at most {_MOST_OF_A_TASK_BYTES}",
             hint="smaller micro-batches (the source's max_rows or max_bytes), or more partitions:"
             " df.repartition(N)",
@@ -229,7 +229,7 @@ def _check_size(packed_bytes: int) -> None:
 
 # Committing, in a worker of the driver.
 
-_committers: OrderedDict[tuple[Log, str, str], tuple[NotedTransactions, int]] = OrderedDict()
+_committers: OrderedDict[tuple[Log, str, str], tuple[TransactionalPositions, int]] = OrderedDict()
 
 
 def _commit(
@@ -239,7 +239,7 @@ def _commit(
     batch: int,
     batches: Mapping[TopicPartition, Sequence[EncodedBatch]],
 ) -> None:
-    """Writes the batch, unless it is written."""
+    """Writes the batch, unless it is written already."""
     name = (log, topic, query)
     transactional_id, key = f"headwater-query-{query}-{topic}", f"/query/{query}/{topic}".encode()
     transactions, last = _committers.pop(name, (None, -1))
@@ -247,14 +247,16 @@ def _commit(
         transactions.close()
         transactions = None
     if transactions is None:
-        # One that woke up too late finds its batch here, and does not fence who has gone on.
-        if _is_written(batch, read_notes(log, patience_s=_PATIENCE_S).get(key), topic):
+        # A late driver finds its batch here, and does not fence its successor.
+        if _is_written(batch, read_positions(log, patience_s=_PATIENCE_S).get(key), topic):
             return
-        transactions = NotedTransactions(log, transactional_id, key, patience_s=_PATIENCE_S)
+        transactions = TransactionalPositions(log, transactional_id, key, patience_s=_PATIENCE_S)
     try:
-        if not _is_written(batch, transactions.note, topic):
-            note = orjson.dumps({"batch": batch, "topic": topic, "at_ms": int(time.time() * 1000)})
-            transactions.commit(batches, lambda _: note)
+        if not _is_written(batch, transactions.position, topic):
+            position = orjson.dumps(
+                {"batch": batch, "topic": topic, "at_ms": int(time.time() * 1000)}
+            )
+            transactions.commit(batches, lambda _: position)
     except BaseException:
         transactions.close()
         raise
@@ -263,12 +265,12 @@ def _commit(
         _committers.popitem(last=False)[1][0].close()
 
 
-def _is_written(batch: int, note: bytes | None, topic: str) -> bool:
-    stored = -1 if note is None else int(orjson.loads(note)["batch"])
+def _is_written(batch: int, position: bytes | None, topic: str) -> bool:
+    stored = -1 if position is None else int(orjson.loads(position)["batch"])
     if batch < stored:
         raise StoreDiverged(
             f"topic {topic} has batches of this query that come later",
             detail=f"this is batch {batch}, {stored} is there",
-            hint="was the checkpoint set back? A new one begins a new query",
+            hint="was an older checkpoint restored? A new one begins a new query",
         )
     return batch == stored

@@ -1,11 +1,11 @@
-"""One micro-batch of Spark into a store: what `foreachBatch` calls.
+"""The `foreachBatch` function of a query: applies each micro-batch to its store.
 
-offsets/<batch>  ──▶  where the batch begins and ends      (noted by Spark before it runs)
+offsets/<batch>  ──▶  offset range of the batch            (written by Spark before it runs)
 DataFrame        ──▶  Arrow, in the order of the log
-computing        ──▶  which state its operators have to find, and have left (manifests.py)
-computed         ──▶  rows that operators put aside, into their topic (late_rows.py)
-writer.apply     ──▶  rows and position in one transaction (again and again while the store
-                      does not answer; the other pipelines go on meanwhile)
+computing        ──▶  the state that operators read and write (manifests.py)
+computed         ──▶  late rows of operators, into their topic (late_rows.py)
+writer.apply     ──▶  rows and position in one transaction (retried while the store does not
+                      answer; the other pipelines continue meanwhile)
 """
 
 import logging
@@ -28,18 +28,18 @@ from headwater.sinks.contract import OP, TRUNCATE, Batch, Offsets, Position, Ref
 _log = logging.getLogger(__name__)
 _FIRST_PAUSE_S: Final = 0.25
 _LONGEST_PAUSE_S: Final = 30.0
-_CLOSING_S: Final = 10.0  # for a transaction that is under way
+_CLOSING_S: Final = 10.0  # for a transaction in flight
 
 
 class _BatchFailed(Exception):
-    """`Applying.error` has the cause."""
+    """`BatchApplier.error` has the cause."""
 
 
-class Applying:
+class BatchApplier:
     """Called by Spark with each batch of one query, one after another, in a thread of Spark's.
 
-    `error` is what ended the query, if it came from here: Spark would show it as a text within a
-    text of Java's.
+    `error` is the exception that ended the query, if it was raised here: Spark would show it as
+    text within text of Java's.
     """
 
     def __init__(
@@ -64,29 +64,29 @@ class Applying:
         self._before = before
         self._computing = computing
         self._computed = computed
-        self._told: int | None = None  # the batch that `computed` has been called with
+        self._published: int | None = None  # the batch that `computed` has been called with
         self._refuse = refuse
         self._applied = applied
         self._writer: Writer | None = None
         self._at_work = threading.Lock()
         self._stopping = threading.Event()
         self.error: Exception | None = None
-        self.waits_for: str | None = None  # why the store does not take the batch just now
+        self.waits_for: str | None = None  # why the store cannot apply the batch now
         self.position: Position | None = None
         self.store_ms: int | None = None  # how long the store took for the last batch
 
     def open(self) -> None:
-        """Fences whoever wrote before. Raises what the store says, StoreUnreachable too."""
+        """Fences the earlier writer. Raises errors of the store, StoreUnreachable too."""
         self._writer = self._store.writer(self._version, self._fields)
         self.position = self._writer.position
 
     def stop(self) -> None:
-        """A batch that waits for its store is given up; it runs again at the next start."""
+        """A batch that waits for its store is abandoned; it runs again at the next start."""
         self._stopping.set()
 
     def close(self) -> None:
-        """From another thread than Spark's. Spark does not wait for a call of ours that runs, so
-        the transaction that it is in is waited for here, a while.
+        """Called from another thread than Spark's. Spark does not wait for a running call, so this
+        waits a while for its transaction.
         """
         has_waited = self._at_work.acquire(timeout=_CLOSING_S)
         try:
@@ -115,17 +115,19 @@ class Applying:
         if query is None or offsets is None:
             raise PipelineError(
                 "the checkpoint was removed while the pipeline ran",
-                detail=f"{self._checkpoint.path} does not know batch {batch_id}",
+                detail=f"{self._checkpoint.path} has no batch {batch_id}",
             )
         starts = self._checkpoint.offsets(batch_id - 1) if batch_id else {}
         if starts is None:
             raise PipelineError(
-                "where the batch begins is not known",
-                detail=f"{self._checkpoint.path} does not know batch {batch_id - 1}",
+                "the start of the batch is missing",
+                detail=f"{self._checkpoint.path} has no batch {batch_id - 1}",
             )
         with self._computing(batch_id):
             rows = in_log_order(frame.toArrow())
-        check_truncates(rows, {each: offsets[each] for each in offsets if self._rows_of(each)})
+        check_truncates(
+            rows, {topic: ends for topic, ends in offsets.items() if self._rows_of(topic)}
+        )
         return Batch(query, batch_id, starts, offsets, rows)
 
     def _apply(self, batch: Batch) -> None:
@@ -135,11 +137,11 @@ class Applying:
                 with self._at_work:
                     self._apply_once(batch)
                     self.position = batch.position()
-                    self._applied(self.position)  # who waits for the batch finds it told
+                    self._applied(self.position)  # before `close` returns
                 break
             except StoreUnreachable as error:
                 if self.waits_for is None:
-                    _log.warning("%s; trying again", error)
+                    _log.warning("%s; retrying", error)
                 self.waits_for = str(error)
                 with self._at_work:
                     self._close_writer()
@@ -152,11 +154,11 @@ class Applying:
 
     def _apply_once(self, batch: Batch) -> None:
         if self._stopping.is_set():
-            # The next run may be at work already; a writer made now would fence it.
+            # The next run may have started already; a new writer here would fence it.
             raise PipelineError("the pipeline was stopped")
-        if self._told != batch.id:
+        if self._published != batch.id:
             self._computed(batch.id)
-            self._told = batch.id
+            self._published = batch.id
         if self._writer is None:
             self._check_alone(batch)
             self._writer = self._store.writer(self._version, self._fields)
@@ -165,12 +167,17 @@ class Applying:
         self.store_ms = round((time.monotonic() - began_s) * 1000)
 
     def _check_alone(self, batch: Batch) -> None:
-        """Before a writer takes over again. Some stores end the connection of a writer that they
-        replace, which looks like a store that does not answer: without this, two processes would
-        take over from each other for ever.
+        """Before a new writer takes over. Some stores end the connection of a fenced writer, which
+        looks like a store that does not answer: without this check two processes would fence each
+        other indefinitely.
         """
         found = next(
-            (each.position for each in self._store.versions() if each.number == self._version), None
+            (
+                version.position
+                for version in self._store.versions()
+                if version.number == self._version
+            ),
+            None,
         )
         if found in (self.position, batch.position()):
             return
@@ -181,20 +188,20 @@ class Applying:
                 f" {batch.id} of query {batch.query}",
             )
         raise StoreDiverged(
-            "the store is not where it was when it last answered",
+            "the store is not at the position that it had when it last answered",
             detail=f"it is at batch {found.batch}" if found else "it is empty",
         )
 
 
 def in_log_order(rows: pa.Table) -> pa.Table:
-    """A shuffle leaves rows in any order; `_position` has the one of the log: by topic, partition,
+    """A shuffle leaves rows in any order; `_position` has that of the log: by topic, partition,
     offset, as in `reading.as_table`. It is not stored, nor is `_at`.
     """
     if POSITION in rows.column_names and len(rows) > 1:
-        place = rows[POSITION].combine_chunks()
-        partition = pc.struct_field(place, "partition").to_numpy(zero_copy_only=False)
-        offset = pc.struct_field(place, "offset").to_numpy(zero_copy_only=False)
-        topic = pc.struct_field(place, "topic")
+        position = rows[POSITION].combine_chunks()
+        partition = pc.struct_field(position, "partition").to_numpy(zero_copy_only=False)
+        offset = pc.struct_field(position, "offset").to_numpy(zero_copy_only=False)
+        topic = pc.struct_field(position, "topic")
         if pc.count_distinct(topic).as_py() > 1:
             order = np.lexsort((offset, partition, pc.rank(topic, tiebreaker="dense").to_numpy()))
         else:
@@ -205,22 +212,22 @@ def in_log_order(rows: pa.Table) -> pa.Table:
 
 
 def check_truncates(rows: pa.Table, offsets: Offsets) -> None:
-    """Raises PipelineError if all rows are to go, and the log does not tell which came before:
-    partitions have no order among each other, nor have topics. Some batch would lose new rows.
-    `offsets` are those of the topics whose rows are written; a table that is only looked up in has
-    no part in their order.
+    """Raises PipelineError if there is a TRUNCATE, and its order among the rows is undefined:
+    partitions have no order among each other, nor have topics. A batch could lose new rows.
+    `offsets` are those of the topics whose rows are written; a table that is only used for lookups
+    does not count.
     """
     if OP not in rows.column_names or sum(map(len, offsets.values())) <= 1:
         return
     if pc.any(pc.equal(rows[OP], TRUNCATE)).as_py():
         raise PipelineError(
-            "a table was truncated or made anew, and what is read has several partitions",
-            detail=f"which rows came before is not known, of {', '.join(sorted(offsets))}",
+            "a table was truncated or created again, and what is read has several partitions",
+            detail=f"the order of the rows is undefined, of {', '.join(sorted(offsets))}",
             hint=f"a topic with one partition has the order; or .where(\"{OP} != '{TRUNCATE}'\")"
-            " lets the old rows stay",
+            " leaves the old rows in the store",
         )
 
 
 def is_final(error: HeadwaterError | None) -> bool:
-    """Whether trying again would do harm, or nothing."""
+    """Whether a retry would be harmful or useless."""
     return isinstance(error, Fenced)

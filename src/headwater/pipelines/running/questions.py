@@ -1,12 +1,12 @@
-"""Questions to the process that runs a pipeline, so that no second Spark is started for them.
+"""Questions to the process that runs a pipeline, by files, so that no second Spark is started.
 
     <state_dir>/<pipeline>/questions/<id>.question   {"write": …, "key": {…}, "limit": …}
     <state_dir>/<pipeline>/questions/<id>.taken      the same file, once the process has seen it
     <state_dir>/<pipeline>/questions/<id>.answer     {"trace": …} or {"error": {…}}
 
-Who may read the checkpoints may ask; the directory is the user's own. Answers are written under
-another name and renamed, so that half of one is never read. The asker removes what is left; what
-one that was killed has left goes when the process starts.
+Users who may read the checkpoints may ask; the directory is private to them. Answers are written
+under another name and renamed, so that none is read in part. The client removes its files; the
+process removes those of killed clients when it starts.
 """
 
 import contextlib
@@ -26,9 +26,9 @@ from headwater.errors import HeadwaterError, PipelineError
 from headwater.pipelines.running import status
 
 if TYPE_CHECKING:
-    from headwater.pipelines.running.runner import Pipeline
+    from headwater.pipelines.running.loaded_pipeline import Pipeline
 
-_TAKEN_WITHIN_S = 5.0  # or the process is busy with another one, or knows no questions
+_TAKEN_WITHIN_S = 5.0  # else the process is busy with another one, or does not support questions
 _ROUND_S: Final = 0.05
 _log = logging.getLogger(__name__)
 
@@ -76,17 +76,18 @@ def _read(answer: Path) -> dict[str, Any]:
 
 
 class Questions:
-    """Those that the pipelines of this process are asked, answered one at a time, in a thread: the
-    queries go on. One whose asker has left is given up: it may take long, and others wait.
+    """The questions to the pipelines of this process, answered one at a time, in a thread: the
+    queries continue. One whose client has left is cancelled: it may take long, and others wait.
     """
 
     def __init__(self, pipelines: Sequence["Pipeline"]) -> None:
-        self._places = [
-            (each, each.place.state_dir / each.name / "questions") for each in pipelines
+        self._directories = [
+            (pipeline, pipeline.environment.state_dir / pipeline.name / "questions")
+            for pipeline in pipelines
         ]
         self._thread: threading.Thread | None = None
         self._taken: tuple[Pipeline, Path] | None = None  # by the thread
-        for _, directory in self._places:
+        for _, directory in self._directories:
             for left in _files(directory):
                 with contextlib.suppress(OSError):
                     left.unlink()
@@ -96,12 +97,12 @@ class Questions:
         if self._thread is not None and self._thread.is_alive():
             self._cancel_if_left()
             return
-        for pipeline, directory in self._places:
+        for pipeline, directory in self._directories:
             for question in _files(directory, ".question"):
                 taken = question.with_suffix(".taken")
                 try:
                     question.rename(taken)
-                except OSError:  # the asker has given up
+                except OSError:  # the client has given up
                     continue
                 self._thread = threading.Thread(
                     target=_answer, args=(pipeline, taken), name="questions", daemon=True
@@ -111,7 +112,7 @@ class Questions:
                 return
 
     def _cancel_if_left(self) -> None:
-        """Each time: a job may have begun since."""
+        """Called repeatedly: a job may have begun since."""
         assert self._taken is not None
         pipeline, taken = self._taken
         if not taken.exists():
@@ -140,7 +141,7 @@ def _answer(pipeline: "Pipeline", taken: Path) -> None:
         about = {"kind": type(error).__name__, "what": error.what}
         content = {"error": {**about, "detail": error.detail, "hint": error.hint}}
     try:
-        if taken.exists():  # else the asker has left
+        if taken.exists():  # else the client has left
             _put(taken.with_suffix(".answer"), content)
     except OSError as error:
         _log.warning("a question about %s cannot be answered: %s", pipeline.name, error)

@@ -1,10 +1,10 @@
-"""A store derived anew, beside the one that is in use, and put in its place.
+"""Rebuild and promote: a new version of a store, derived beside the live one, replaces it.
 
-    rebuild    reads the log from its start into the next version; the live one goes on
-    promote    brings that version up to where the live one stands, and makes it live
+    rebuild    reads the log from its start into the next version; the live one is still fed
+    promote    brings that version up to the position of the live one, and makes it live
 
-Who runs the pipeline meanwhile finds the new version within seconds, and feeds it from then on.
-The old one stays as it is, with its checkpoint: promoting it again is going back.
+A process that runs the pipeline meanwhile finds the new version within seconds, and feeds it from
+then on. The old one stays as it is, with its checkpoint: promoting it again is a rollback.
 """
 
 import threading
@@ -18,18 +18,20 @@ from headwater.pipelines.checkpoint import Checkpoint, RunsElsewhere
 from headwater.pipelines.flow import Write
 from headwater.pipelines.offsets import check_derivable, ends_of, has_reached
 from headwater.pipelines.reading import LiveReader
-from headwater.pipelines.running.query_run import Choice, WriteRun, open_store
-from headwater.pipelines.running.runner import Pipeline
+from headwater.pipelines.running.environment import open_store
+from headwater.pipelines.running.loaded_pipeline import Pipeline
+from headwater.pipelines.running.query_run import QueryRun
 from headwater.pipelines.running.schema_watch import SchemaWatch
+from headwater.pipelines.running.version_choice import VersionChoice
 from headwater.sinks.contract import Offsets, Store, Version
 
 _ROUND_S: Final = 0.1
-_LEAVING_S: Final = 30.0  # for the process that feeds a version that is no longer live
+_LEAVING_S: Final = 30.0  # for a process to leave a version that is no longer live
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """Of one write, in records of the log."""
+class RebuildProgress:
+    """The progress of one write, in records of the log."""
 
     write: str
     version: int
@@ -39,13 +41,13 @@ class Progress:
 
     @property
     def remaining_s(self) -> float | None:
-        """None until it can be told."""
+        """None until it can be estimated."""
         if not self.done or self.elapsed_s < 1:
             return None
         return self.elapsed_s / self.done * (self.total - self.done)
 
 
-Report: TypeAlias = Callable[[Progress], None]
+Report: TypeAlias = Callable[[RebuildProgress], None]
 
 
 def rebuild(
@@ -56,14 +58,14 @@ def rebuild(
     report: Report = lambda _: None,
     stop: threading.Event | None = None,
 ) -> dict[str, int]:
-    """The new version of each write. Returns when they have read what is there now.
+    """The new version of each write. Returns when they have read the log up to its current end.
 
-    A version that an earlier rebuild has left without being promoted is removed, or gone on with
-    if `resume`.
+    A version that an earlier rebuild has left without a promote is removed, or continued if
+    `resume`.
     """
-    reader = LiveReader(pipeline.spark, pipeline.place.log, pipeline.settings)
+    reader = LiveReader(pipeline.spark, pipeline.environment.log, pipeline.settings)
     writes = _writes(pipeline, reader, only)
-    check_derivable(pipeline.settings, pipeline.place.log, reader.topics)
+    check_derivable(pipeline.settings, pipeline.environment.log, reader.topics)
     chosen = {write.name: _next_version(pipeline, write, resume=resume) for write in writes}
     _run(pipeline, reader, writes, chosen, report, stop)
     return chosen
@@ -77,17 +79,17 @@ def promote(
     report: Report = lambda _: None,
     stop: threading.Event | None = None,
 ) -> dict[str, tuple[int | None, int]]:
-    """Which version was live, and which is now, of each write. Without `version`: the newest, of
-    the writes that have one which is newer than the live one.
+    """By write, which version was live, and which is now. Without `version`: the newest, of the
+    writes that have one newer than the live one.
 
-    A version that is behind the live one is brought up to it first, so that readers are not taken
-    back in time by more than what comes in within that moment.
+    A version that is behind the live one is brought up to it first, so that readers miss at most
+    the records that arrive in that moment.
     """
-    reader = LiveReader(pipeline.spark, pipeline.place.log, pipeline.settings)
+    reader = LiveReader(pipeline.spark, pipeline.environment.log, pipeline.settings)
     writes = _writes(pipeline, reader, only)
     versions = {write.name: versions_of(pipeline, write) for write in writes}
     if version is None:
-        writes = [each for each in writes if _newer(versions[each.name])] or writes
+        writes = [write for write in writes if _newer(versions[write.name])] or writes
     chosen: dict[str, int] = {}
     live: dict[str, Version | None] = {}
     behind: list[Write] = []
@@ -104,7 +106,7 @@ def promote(
     if behind:
         _run(pipeline, reader, behind, chosen, report, stop)
     for write in writes:
-        store = open_store(pipeline.place, pipeline.name, write)
+        store = open_store(pipeline.environment, pipeline.name, write)
         try:
             store.promote(chosen[write.name])
         finally:
@@ -116,10 +118,10 @@ def promote(
 
 
 def drop(pipeline: Pipeline, write: Write, version: int) -> None:
-    """Removes a version that is not live, and its checkpoint. Raises RunsElsewhere if it is fed
-    just now; who runs the pipeline leaves one that is no longer live within seconds.
+    """Removes a version that is not live, and its checkpoint. Raises RunsElsewhere while a process
+    feeds it; the pipeline's process leaves one that is no longer live within seconds.
     """
-    store = open_store(pipeline.place, pipeline.name, write)
+    store = open_store(pipeline.environment, pipeline.name, write)
     try:
         live = _live(store.versions())
         if live is not None and live.number == version:
@@ -130,7 +132,7 @@ def drop(pipeline: Pipeline, write: Write, version: int) -> None:
 
 
 def _drop(pipeline: Pipeline, write: Write, store: Store, version: int) -> None:
-    checkpoint = Checkpoint(pipeline.place.state_dir, pipeline.name, write.name, version)
+    checkpoint = Checkpoint(pipeline.environment.state_dir, pipeline.name, write.name, version)
     _await_lock(checkpoint)
     try:
         store.drop(version)
@@ -152,7 +154,7 @@ def _await_lock(checkpoint: Checkpoint) -> None:
 
 
 def versions_of(pipeline: Pipeline, write: Write) -> list[Version]:
-    store = open_store(pipeline.place, pipeline.name, write)
+    store = open_store(pipeline.environment, pipeline.name, write)
     try:
         return store.versions()
     finally:
@@ -173,27 +175,27 @@ def _writes(pipeline: Pipeline, reader: LiveReader, only: str | None) -> list[Wr
 
 
 def _next_version(pipeline: Pipeline, write: Write, *, resume: bool) -> int:
-    store = open_store(pipeline.place, pipeline.name, write)
+    store = open_store(pipeline.environment, pipeline.name, write)
     try:
         versions = store.versions()
         unfinished = _newer(versions)
         if resume and unfinished:
             return unfinished[-1].number
-        for each in unfinished:
-            _drop(pipeline, write, store, each.number)
-        return max([each.number for each in versions], default=0) + 1
+        for version in unfinished:
+            _drop(pipeline, write, store, version.number)
+        return max([version.number for version in versions], default=0) + 1
     finally:
         store.close()
 
 
 def _live(versions: list[Version]) -> Version | None:
-    return next((each for each in versions if each.is_live), None)
+    return next((version for version in versions if version.is_live), None)
 
 
 def _newer(versions: list[Version]) -> list[Version]:
-    """Than the live one: made by a rebuild, and not promoted."""
+    """Versions newer than the live one: of a rebuild, and not promoted."""
     live = _live(versions)
-    return [each for each in versions if live is None or each.number > live.number]
+    return [version for version in versions if live is None or version.number > live.number]
 
 
 def _wanted(
@@ -202,14 +204,14 @@ def _wanted(
     if version is None:
         candidates = _newer(versions)
     else:
-        candidates = [each for each in versions if each.number == version]
+        candidates = [candidate for candidate in versions if candidate.number == version]
     if candidates:
         return candidates[-1]
     raise PipelineError(
         f"{write.name} has no version {version}"
         if version is not None
         else f"{write.name} has no version newer than the live one",
-        detail="it has " + (", ".join(str(each.number) for each in versions) or "none"),
+        detail="it has " + (", ".join(str(found.number) for found in versions) or "none"),
         hint=f"`headwater pipeline rebuild {pipeline.name}` makes a new one",
     )
 
@@ -222,14 +224,22 @@ def _run(
     report: Report,
     stop: threading.Event | None,
 ) -> None:
-    """Each write's version up to where the log ends now."""
-    watch = SchemaWatch(reader, pipeline.place.log)
+    """Feeds each write's version up to the current end of the log."""
+    watch = SchemaWatch(reader, pipeline.environment.log)
     runs = [
-        WriteRun(pipeline.place, pipeline.settings, write, Choice(chosen[write.name]), before=watch)
+        QueryRun(
+            pipeline.environment,
+            pipeline.settings,
+            write,
+            VersionChoice(chosen[write.name]),
+            before=watch,
+        )
         for write in writes
     ]
     started_s = time.monotonic()
-    totals = {write.name: _count(ends_of(pipeline.place.log, write.topics)) for write in writes}
+    totals = {
+        write.name: _count(ends_of(pipeline.environment.log, write.topics)) for write in writes
+    }
     try:
         for run in runs:
             run.start(until_now=True)
@@ -239,11 +249,11 @@ def _run(
                 total = totals[run.write.name]
                 done = min(_count(run.position.offsets), total) if run.position else 0
                 elapsed_s = time.monotonic() - started_s
-                report(Progress(run.write.name, run.choice.version, done, total, elapsed_s))
+                report(RebuildProgress(run.write.name, run.choice.version, done, total, elapsed_s))
             if not active:
                 break
             if stop is not None and stop.wait(_ROUND_S):
-                raise PipelineError("stopped before the end", hint="--resume goes on from here")
+                raise PipelineError("stopped before the end", hint="--resume continues from here")
             if stop is None:
                 time.sleep(_ROUND_S)
         for run in runs:

@@ -1,4 +1,4 @@
-"""Whether the captured tables that a running write reads have got other columns."""
+"""Detects changed columns of the captured tables that a running write reads."""
 
 import threading
 import time
@@ -22,27 +22,31 @@ class SchemaChanged(PipelineError):
 
 
 class SchemaWatch:
-    """Whether the captured tables of a flow have got other columns. Asked before each batch, so
-    that none is applied with columns left out.
+    """Raises SchemaChanged when captured tables of a flow have other columns. Called before each
+    batch, so that none is applied with columns left out.
 
     The capture writes a change of columns into `<capture>.schema`, and its tables' states into the
     topic of positions, in the same Kafka transaction as the first rows that have them, or earlier.
-    Whoever sees such a row finds them written, if not yet committed: partitions learn one after
-    another that a transaction is. So it is asked for what is written, and waited for the rest.
+    A reader that has such a row finds them written, if not yet committed: the markers of a
+    transaction reach its partitions one after another. So the end offsets are read uncommitted,
+    and then waited for.
     """
 
     def __init__(self, reader: LiveReader, log: Log) -> None:
         self._reader = reader
-        self._known = dict(reader.captured)
-        self._lock = threading.Lock()  # several writes ask
+        self._schemas = dict(reader.captured)
+        self._lock = threading.Lock()  # several writes call it
         self._fetchers = (
-            {each: Fetcher(log.bootstrap, log.login, isolation=each) for each in _ISOLATIONS}
-            if self._known
+            {
+                isolation: Fetcher(log.bootstrap, log.login, isolation=isolation)
+                for isolation in _ISOLATIONS
+            }
+            if self._schemas
             else {}
         )
         self._ends: Offsets = {}
         try:
-            # Also now: a change since the columns were asked for would be missed.
+            # Also now: a change since the columns were read would be missed.
             self()
         except BaseException:
             self.close()
@@ -50,10 +54,10 @@ class SchemaWatch:
 
     def __call__(self) -> None:
         """Raises SchemaChanged."""
-        if not self._known:
+        if not self._schemas:
             return
         with self._lock:
-            captures = {topic.split(".")[0] for topic in self._known}
+            captures = {topic.split(".")[0] for topic in self._schemas}
             ends = self._look([f"{capture}.schema" for capture in captures], "read_uncommitted")
             if ends == self._ends:
                 return
@@ -68,25 +72,25 @@ class SchemaWatch:
 
     def _look(self, topics: Iterable[str], isolation: Isolation) -> Offsets:
         fetcher = self._fetchers[isolation]
-        places = [
+        partitions = [
             (topic, number) for topic in topics for number in range(fetcher.partitions(topic))
         ]
-        return by_topic(fetcher.offsets(places, LATEST))
+        return by_topic(fetcher.offsets(partitions, LATEST))
 
     def _await_committed(self, ends: Offsets) -> None:
         until_s = time.monotonic() + _COMMITTED_S
         while lag_of(self._look(ends, "read_committed"), ends):
             if time.monotonic() > until_s:
                 raise PipelineError(
-                    "whether the columns of its tables have changed is not known yet",
+                    "a change of its tables' columns cannot be ruled out yet",
                     detail=f"a transaction in {', '.join(sorted(ends))} is open",
                 )
             time.sleep(_POLL_S)
 
     def _compare(self) -> None:
-        for topic, schema in self._known.items():
+        for topic, schema in self._schemas.items():
             if self._reader.schema_of(topic) != schema:
                 raise SchemaChanged(
                     f"the columns of {topic} have changed",
-                    hint="what was begun can go on: --resume",
+                    hint="--resume continues it",
                 )

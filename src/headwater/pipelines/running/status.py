@@ -1,10 +1,11 @@
-"""What the process that runs a pipeline tells about it, in files beside the checkpoints.
+"""Status files of the process that runs a pipeline, beside the checkpoints.
 
     <state_dir>/<pipeline>/status.json   replaced, never changed in place, at most once a second
     <state_dir>/<pipeline>/plans.json    Spark's plan of each write, once it has had a batch
     <state_dir>/<pipeline>/running       locked by that process for as long as it lives
 
-Who has the lock tells; a second process that tries to run the pipeline says nothing here.
+Only the process that holds the lock writes them; a second one that tries to run the pipeline does
+not.
 """
 
 import contextlib
@@ -30,17 +31,19 @@ _PLAN: Final = 100_000  # characters of a plan
 _log = logging.getLogger(__name__)
 _written: dict[Path, tuple[float, bytes]] = {}
 _locks: dict[Path, int] = {}  # those that this process has
-_untold: set[Path] = set()  # those that could not be written last time
+_unwritten: set[Path] = set()  # those that could not be written last time
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
     is_running: bool  # whether a process runs it now
-    writes: Mapping[str, Mapping[str, Any]]  # by <sink>/<table>; "" before they are known
+    writes: Mapping[
+        str, Mapping[str, Any]
+    ]  # by <sink>/<table>; "" before the function has described them
 
 
 def about(write: "Write") -> dict[str, Any]:
-    """What a write is: enough to find its store and its lag without Spark."""
+    """A description of a write: enough to find its store and its lag without Spark."""
     return {
         "sink": write.to,
         "table": write.table,
@@ -52,16 +55,16 @@ def about(write: "Write") -> dict[str, Any]:
 
 
 def starting(state_dir: Path, pipeline: str) -> None:
-    """A process has begun, and does not know yet what the pipeline writes."""
+    """A process has started, and has not yet called the pipeline's function."""
     write(state_dir, pipeline, {"": {"state": STARTING}})
 
 
 def write(state_dir: Path, pipeline: str, writes: Mapping[str, Mapping[str, Any]]) -> None:
-    """Nothing, if nothing is new, the last time was just now, or another process runs it. A disk
-    that takes no file is no reason to stop.
+    """Does nothing if no state has changed within the last second, or another process runs it. A
+    full disk is logged, and no reason to stop.
     """
     path = state_dir / pipeline / "status.json"
-    states = orjson.dumps({name: each["state"] for name, each in writes.items()})
+    states = orjson.dumps({name: entry["state"] for name, entry in writes.items()})
     last_s, last = _written.get(path, (0.0, b""))
     if states == last and time.monotonic() - last_s < _EVERY_S:
         return
@@ -69,15 +72,15 @@ def write(state_dir: Path, pipeline: str, writes: Mapping[str, Mapping[str, Any]
     try:
         if _lock(path.parent):
             _replace(path, _merged(read(state_dir, pipeline).writes, writes))
-        _untold.discard(path)
+        _unwritten.discard(path)
     except OSError as error:
-        if path not in _untold:
+        if path not in _unwritten:
             _log.warning("the status of %s cannot be written: %s", pipeline, error)
-        _untold.add(path)
+        _unwritten.add(path)
 
 
 def write_plan(state_dir: Path, pipeline: str, write: str, plan: str) -> None:
-    """For people who look; a disk that does not take it is told of by `write`."""
+    """For display only; `write` reports a disk error."""
     path = state_dir / pipeline / "plans.json"
     if path.parent in _locks:
         with contextlib.suppress(OSError):
@@ -95,7 +98,7 @@ def read_plans(state_dir: Path, pipeline: str) -> dict[str, str]:
 
 
 def ended(state_dir: Path, pipeline: str) -> None:
-    """From now on nobody runs it, or another process."""
+    """Releases the lock: this process no longer runs it."""
     lock = _locks.pop(state_dir / pipeline, None)
     if lock is not None:
         os.close(lock)
@@ -113,15 +116,15 @@ def read(state_dir: Path, pipeline: str) -> Status:
 def _merged(
     before: Mapping[str, Mapping[str, Any]], writes: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Mapping[str, Any]]:
-    """What they are is known, also while they fail."""
-    told: dict[str, Mapping[str, Any]] = {
-        name: {**before.get(name, {}), **each} for name, each in writes.items() if name
+    """Writes that fail have their description from before."""
+    merged: dict[str, Mapping[str, Any]] = {
+        name: {**before.get(name, {}), **entry} for name, entry in writes.items() if name
     }
-    return told or {**before, "": dict(writes.get("", {}))}
+    return merged or {**before, "": dict(writes.get("", {}))}
 
 
-def _replace(path: Path, told: Mapping[str, Mapping[str, Any]]) -> None:
-    content = orjson.dumps({"pid": os.getpid(), "at": time.time(), "writes": told})
+def _replace(path: Path, writes: Mapping[str, Mapping[str, Any]]) -> None:
+    content = orjson.dumps({"pid": os.getpid(), "at": time.time(), "writes": writes})
     private_files.replace(path, content)
 
 

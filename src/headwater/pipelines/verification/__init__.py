@@ -1,1 +1,1 @@
-"""Proof that stores and captured topics are what the log and the database say."""
+"""Verification: stores compared with the log, captured topics with their tables."""

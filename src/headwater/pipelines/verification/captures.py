@@ -1,12 +1,12 @@
-"""Proof that a captured topic is what its table is.
+"""Verification of a captured topic against its table.
 
-The database goes on while it is read, so there is no one moment for both. Instead:
+The database changes while it is read, so no snapshot covers both. Instead:
 
     E0, the topic's end now ──▶ the table is read, chunk by chunk ──▶ the capture has passed all of
     that ──▶ E1, the topic's end then
 
-What the topic had at E0 was committed before the table was read. So a row that did not change
-between E0 and E1 must be equal, and one that did must be as the topic had it at some time between.
+The records before E0 were committed before the table was read. So a row that did not change between
+E0 and E1 must be equal, and one that did must equal one of its states in between.
 """
 
 import time
@@ -34,7 +34,8 @@ from headwater.pipelines.offsets import ends_of
 from headwater.pipelines.reading import BoundedReader, as_table
 from headwater.pipelines.running.capture_position import await_capture
 from headwater.pipelines.settings import PipelineSettings
-from headwater.pipelines.verification.stores import Verdict, compare, seen_by_tasks, stored_frame
+from headwater.pipelines.verification.comparison import Verdict, compare
+from headwater.pipelines.verification.stores import seen_by_tasks, stored_frame
 from headwater.sinks.contract import OP, TRUNCATE, Log, Offsets, Position
 
 _AGAIN_S: Final = 0.05
@@ -49,10 +50,10 @@ def verify_captured(
     state_dir: Path,
     timeout_s: float = 60.0,
 ) -> Verdict:
-    """Compares the table in the database with what its topic says. `settings` have the password."""
+    """Compares the table in the database with its topic. `settings` include the password."""
     fields, key = captured_schema(log.bootstrap, log.login, topic)
     if not key:
-        raise PipelineError(f"{topic} has no key: its rows cannot be told apart")
+        raise PipelineError(f"{topic} has no key to identify its rows")
     source = source_of(settings, log.bootstrap)
     try:
         table = _table(source, settings.name, topic)
@@ -83,14 +84,14 @@ def _last(log: Log, capture: str) -> Begin | None:
     return stored.capture.last if stored.capture is not None else None
 
 
-def _chunks(source: Source, table: Table, chunk_rows: int, known: Begin | None) -> Iterator[Chunk]:
-    """The table. A database may send a transaction before others see it: a chunk that does not
-    show `known` yet is read again.
+def _chunks(source: Source, table: Table, chunk_rows: int, last: Begin | None) -> Iterator[Chunk]:
+    """The chunks of the table. A database may stream a transaction before it is visible to readers:
+    a chunk that does not contain `last` yet is read again.
     """
     after: Any = None
     while True:
         chunk = source.read_chunk(table, after, chunk_rows)
-        if known is not None and not chunk.contains(known):
+        if last is not None and not chunk.contains(last):
             time.sleep(_AGAIN_S)
             continue
         yield chunk
@@ -100,7 +101,7 @@ def _chunks(source: Source, table: Table, chunk_rows: int, known: Begin | None) 
 
 
 def _save(chunks: Iterator[Chunk], shaper: Shaper, fields: pa.Schema, path: Path) -> Chunk:
-    """The table as the topic would have it, in a file; the last chunk that was read."""
+    """Saves the table as the topic would have it, in a file; the last chunk that was read."""
     decode = decoder("debezium", fields, {})
     with pq.ParquetWriter(path, fields.remove_metadata(), compression="lz4") as file:
         for chunk in chunks:
@@ -120,8 +121,8 @@ def _records(shaper: Shaper, chunk: Chunk) -> Iterator[pa.RecordBatch]:
         count = len(shaped)
         yield pa.RecordBatch.from_arrays(
             [
-                pa.array([each[1] for each in shaped], pa.binary()),
-                pa.array([each[2] for each in shaped], pa.binary()),
+                pa.array([record[1] for record in shaped], pa.binary()),
+                pa.array([record[2] for record in shaped], pa.binary()),
                 pa.array(range(count), pa.int64()),
                 pa.array([0] * count, pa.timestamp("us", "UTC")),
             ],
@@ -140,14 +141,13 @@ def _compared(
     after = ends_of(log, [topic])
     settings = PipelineSettings(topic, file="")
     changes = BoundedReader(spark, log, settings, after).changes(topic, None, "debezium", {})
-    place = F.col(POSITION)
-    known = F.lit(False)  # in front of E0
+    position = F.col(POSITION)
+    is_before = F.lit(False)  # E0
     for partition, end in before[topic].items():
-        known |= (place["partition"] == partition) & (place["offset"] < end)
-    derived = as_table(changes.where(known), key).select(*stored.columns)
+        is_before |= (position["partition"] == partition) & (position["offset"] < end)
+    derived = as_table(changes.where(is_before), key).select(*stored.columns)
     write = Write(derived, "topic", topic, key, "update", {})
-    position = Position("", 0, after)
-    between = changes.where(~known)
+    between = changes.where(~is_before)
     if between.where(F.col(OP) == TRUNCATE).take(1):
         raise NotReady(f"the table of {topic} was truncated while it was read", hint="try again")
-    return compare(write, 1, position, stored, derived, also=between)
+    return compare(write, 1, Position("", 0, after), stored, derived, also=between)

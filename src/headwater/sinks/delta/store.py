@@ -1,15 +1,15 @@
-"""Delta tables, through delta-rs: no Java, no jar.
+"""The versions of a Delta table, through delta-rs: no Java, no jar.
 
 A batch is one commit of the table, with rows and position (transaction_log.py, writer.py). A
-writer begins with a commit of the table's properties: whatever an earlier one still has under way
-fails on it, because the table's metadata changed.
+writer begins with a commit of the table's properties: commits in flight of an earlier writer fail,
+because the table's metadata has changed.
 
-Where the table lies on disks, versions are directories with a link to the live one
+On a file system, versions are directories with a link to the live one
 (`version_directories.py`). An object store has no links: there the first version stays the live
 one.
 
-Rows that change or go are a MERGE: files with such rows are written anew (copy on write). What is
-no longer part of the table is kept for `retention`, for those who still read it.
+Updates and deletes are a MERGE: files with such rows are written again (copy on write). Files that
+are no longer part of the table are retained for `retention`, for readers of older versions.
 """
 
 import contextlib
@@ -42,9 +42,9 @@ from headwater.sinks.delta.transaction_log import (
 from headwater.sinks.delta.writer import (
     FILE_BYTES,
     KEYED_FILE_BYTES,
-    UPKEEP_OPTIONS,
+    MAINTENANCE_OPTIONS,
     DeltaWriter,
-    Upkeep,
+    Maintenance,
 )
 from headwater.sinks.rows.schema_evolution import evolved, plain
 from headwater.sinks.settings import SinkSettings
@@ -58,8 +58,8 @@ _OBJECT_STORE: Final = {  # option to delta-rs's name of it
     "session_token": "AWS_SESSION_TOKEN",
     "allow_http": "AWS_ALLOW_HTTP",
 }
-OPTIONS: Final = (*_OBJECT_STORE, *UPKEEP_OPTIONS)
-TARGET_OPTIONS: Final = ("partition_by", *UPKEEP_OPTIONS)
+OPTIONS: Final = (*_OBJECT_STORE, *MAINTENANCE_OPTIONS)
+TARGET_OPTIONS: Final = ("partition_by", *MAINTENANCE_OPTIONS)
 
 
 class DeltaStore(Store):
@@ -79,7 +79,7 @@ class DeltaStore(Store):
             name.strip() for name in options.get("partition_by", "").split(",") if name.strip()
         ]
         file_bytes = KEYED_FILE_BYTES if target.key else FILE_BYTES
-        self._upkeep = Upkeep.of(options, file_bytes)
+        self._maintenance = Maintenance.of(options, file_bytes)
 
     def check(self) -> None:
         if self._is_local:
@@ -106,7 +106,7 @@ class DeltaStore(Store):
                     hint=f"there are {', '.join(fields.names)}",
                 )
         path = self._path(version)
-        stored(plain(fields))  # raises for a type that Delta has not
+        stored(plain(fields))  # raises for a type that Delta lacks
         if self._is_local:
             self._directories.check()
             self._directories.make_parent()
@@ -118,7 +118,7 @@ class DeltaStore(Store):
         if self._is_local and version == 1 and not self._directories.has_link():
             self._directories.make_live(version)
         path_here = path if self._is_local else None
-        return DeltaWriter(table, state, self._target, path_here, self._upkeep)
+        return DeltaWriter(table, state, self._target, path_here, self._maintenance)
 
     def promote(self, version: int) -> None:
         self._open_ours(version)
@@ -128,14 +128,14 @@ class DeltaStore(Store):
             raise StoreRefused(
                 "an object store has no links, so another version cannot take the name",
                 detail=f"{self._path(version)} can be read as it is",
-                hint="point readers there, or keep the table in a directory",
+                hint="point readers there, or put the table into a directory",
             )
         self._directories.make_live(version)
 
     def drop(self, version: int) -> None:
         if not self._is_local:
             raise StoreRefused(
-                "versions in an object store are not removed by us",
+                "versions in an object store are not removed by Headwater",
                 hint=f"remove everything below {self._path(version)}/ there",
             )
         self._open_ours(version)
@@ -162,8 +162,10 @@ class DeltaStore(Store):
         with delta_errors():
             if self._is_local:
                 numbers = self._directories.numbers()
-                return [each for each in numbers if DeltaTable.is_deltatable(self._path(each))]
-            found: list[int] = []  # versions are given one after the other, and none is dropped
+                return [
+                    number for number in numbers if DeltaTable.is_deltatable(self._path(number))
+                ]
+            found: list[int] = []  # numbers are consecutive, and none is dropped
             while DeltaTable.is_deltatable(self._path(len(found) + 1), self._storage or None):
                 found.append(len(found) + 1)
         return found
@@ -179,13 +181,13 @@ class DeltaStore(Store):
         if (owner := owner_of(table)) != self._target.owner:
             raise StoreRefused(
                 f"the Delta table {self._path(version)} is not of {self._target.owner}",
-                detail=f"it belongs to {owner or 'somebody else'}",
+                detail=f"it belongs to {owner or 'another program'}",
                 hint="choose another name for the table",
             )
         return table
 
     def _create(self, path: str, fields: pa.Schema) -> None:
-        """Empty. If another process is faster, its table is as good."""
+        """Creates an empty table. If another process is faster, its table serves as well."""
         state = State(0, None, plain(fields))
         with delta_errors():
             DeltaTable.create(
@@ -197,14 +199,14 @@ class DeltaStore(Store):
                 configuration={
                     OWNER: self._target.owner,
                     STATE: state.to_text(),
-                    **self._upkeep.properties(),
+                    **self._maintenance.properties(),
                 },
                 raise_if_key_not_exists=False,
                 commit_properties=commit_of(state, self._target),
             )
 
     def _begin(self, version: int, fields: pa.Schema) -> tuple[DeltaTable, State]:
-        """Takes the table over: the epoch is the next."""
+        """Takes the table over, with the next epoch."""
         for attempt in range(TRIES):
             table = self._open_ours(version)
             state = state_of(table, self._target)
@@ -217,7 +219,7 @@ class DeltaStore(Store):
                         if state_of(table, self._target) != state:
                             continue
                     table.alter.set_table_properties(
-                        {STATE: new.to_text(), **self._upkeep.properties()},
+                        {STATE: new.to_text(), **self._maintenance.properties()},
                         raise_if_not_exists=False,
                         commit_properties=commit_of(new, self._target),
                     )
@@ -229,12 +231,12 @@ class DeltaStore(Store):
 
 
 def _check_is_free(path: str) -> None:
-    """Somebody who was killed while they made the table may have left an empty log."""
+    """A process that was killed while it created the table may have left an empty log."""
     if os.path.lexists(path) and (
         not os.path.isdir(path) or set(os.listdir(path)) - {"_delta_log"}
     ):
         raise StoreRefused(
-            f"{path} is there, and no Delta table",
+            f"{path} exists, and is no Delta table",
             hint="choose another name for the table, or move the directory away",
         )
 

@@ -1,4 +1,4 @@
-"""What a Delta table says of itself, in its log; and delta-rs's errors as ours.
+"""The position of a Delta table in its transaction log, and the mapping of delta-rs's errors.
 
 Every commit of ours has
     txn          `headwater/<owner>`: the batch; of two commits with it at the same time, one fails
@@ -30,16 +30,16 @@ from headwater.sinks.contract import (
 )
 
 OWNER, STATE = "headwater.owner", "headwater.state"  # properties of the table
-TRIES: Final = 8  # against others who change the table at the same time
+TRIES: Final = 8  # against concurrent commits of others
 PAUSE_S: Final = 0.05
 
 _COMMIT: Final = "headwater"  # key in commitInfo
-_NONE: Final = -1  # the batch in front of the first
+_NONE: Final = -1  # before the first batch
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a version says of itself."""
+    """The epoch, position and fields that a commit stores."""
 
     epoch: int
     position: Position | None
@@ -67,9 +67,9 @@ def owner_of(table: DeltaTable) -> str | None:
 
 
 def state_of(table: DeltaTable, target: Target) -> State:
-    """What the table says of itself at the version that is loaded: in the last commit of ours.
-    Commits of others (OPTIMIZE, VACUUM) are passed over. Old ones are removed from Delta's log
-    after its retention; then it is the table's property, if the batch is the same.
+    """The state at the loaded version: of the last commit by Headwater. Commits of others
+    (OPTIMIZE, VACUUM) are skipped. Old commits are removed from Delta's log after its retention;
+    then the table's property counts, if its batch is the same.
     """
     with delta_errors():
         properties = table.metadata().configuration
@@ -93,9 +93,9 @@ def state_of(table: DeltaTable, target: Target) -> State:
         ) from error
     if applied != (_NONE if state.position is None else state.position.batch):
         raise StoreRefused(
-            f"the Delta table {target.name} no longer says which offsets batch {applied} ended at",
-            detail="its log was shortened by others since",
-            hint="a rebuild begins a new version; delta.logRetentionDuration keeps the log longer",
+            f"the Delta table {target.name} no longer has the offsets of batch {applied}",
+            detail="another program has since removed entries of its log",
+            hint="a rebuild begins a new version; delta.logRetentionDuration can be longer",
         )
     return state
 
@@ -122,7 +122,7 @@ def _log_of(table: DeltaTable) -> Any:
 
 
 def commit_of(state: State, target: Target) -> CommitProperties:
-    """With the txn a commit is not put behind another one of ours that it does not know."""
+    """With the txn, a commit conflicts with any of ours that it has not read."""
     batch = _NONE if state.position is None else state.position.batch
     return CommitProperties(
         custom_metadata={_COMMIT: state.to_text()},
@@ -135,9 +135,11 @@ def _app(target: Target) -> str:
 
 
 def add_columns(table: DeltaTable, fields: pa.Schema) -> bool:
-    known = {field.name for field in table.schema().fields}
+    existing = {field.name for field in table.schema().fields}
     new = [
-        field for field in DeltaSchema.from_arrow(stored(fields)).fields if field.name not in known
+        field
+        for field in DeltaSchema.from_arrow(stored(fields)).fields
+        if field.name not in existing
     ]
     if new:
         table.alter.add_columns(new)
@@ -145,7 +147,7 @@ def add_columns(table: DeltaTable, fields: pa.Schema) -> bool:
 
 
 def stored(fields: pa.Schema) -> pa.Schema:
-    """Raises StoreRefused for a column of a type that Delta has not."""
+    """Raises StoreRefused for a column with a type that Delta lacks."""
     for field in fields:
         if not _is_stored(field.type):
             raise StoreRefused(
@@ -168,7 +170,7 @@ def _is_stored(kind: pa.DataType) -> bool:
 
 @contextlib.contextmanager
 def delta_errors() -> Iterator[None]:
-    """delta-rs's errors as ours. A failed commit is the caller's to judge."""
+    """Maps delta-rs's errors to SinkError. CommitFailedError is left to the caller."""
     try:
         yield
     except (HeadwaterError, CommitFailedError):
@@ -183,7 +185,7 @@ def delta_errors() -> Iterator[None]:
         raise StoreRefused("Delta refuses it", detail=_first_line(error)) from error
     except pa.ArrowException:
         raise
-    except Exception as error:  # some of delta-rs's have no class of their own
+    except Exception as error:  # some errors of delta-rs have no class of their own
         raise StoreRefused("Delta refuses it", detail=_first_line(error)) from error
 
 
@@ -193,6 +195,6 @@ def _first_line(error: Exception) -> str:
 
 def busy(target: Target) -> StoreUnreachable:
     return StoreUnreachable(
-        f"the Delta table {target.name} is changed by others all the time",
-        detail=f"{TRIES} commits were in the way of ours, one after the other",
+        f"the Delta table {target.name} is changed by other programs all the time",
+        detail=f"{TRIES} commits of ours conflicted, one after the other",
     )

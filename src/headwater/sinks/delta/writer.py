@@ -1,4 +1,4 @@
-"""Batches into a Delta table, one commit each; and the table's upkeep."""
+"""Writes batches into a Delta table, one commit each; compaction and VACUUM of its files."""
 
 import logging
 import os
@@ -26,22 +26,21 @@ from headwater.sinks.delta.transaction_log import (
     delta_errors,
     state_of,
 )
-from headwater.sinks.rows.last_by_key import Reduced, reduce
+from headwater.sinks.rows.last_by_key import LastByKey, reduce
 from headwater.sinks.rows.schema_evolution import evolved, fitted
 from headwater.sinks.version_directories import sync_directory
 
-UPKEEP_OPTIONS: Final = ("compact_every", "retention")
-# What small files are put together to. One with a changed row is written anew, so less if rows
-# change.
+MAINTENANCE_OPTIONS: Final = ("compact_every", "retention")
+# Target sizes of compaction. A file with a changed row is written again: smaller if rows change.
 FILE_BYTES, KEYED_FILE_BYTES = 128 << 20, 32 << 20
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Upkeep:
-    """Small files are put together after every so many commits; what is not part of the table any
-    more goes when it is older than the retention.
+class Maintenance:
+    """Small files are compacted after every so many commits; files that are no longer part of the
+    table are removed when they are older than the retention.
     """
 
     every: int
@@ -49,7 +48,7 @@ class Upkeep:
     file_bytes: int
 
     @classmethod
-    def of(cls, options: Mapping[str, str], file_bytes: int) -> "Upkeep":
+    def of(cls, options: Mapping[str, str], file_bytes: int) -> "Maintenance":
         try:
             every = int(options.get("compact_every", "100"))
             hours = parse_duration_ms(options.get("retention", "6h")) // 3_600_000
@@ -63,7 +62,7 @@ class Upkeep:
         return cls(every, hours, file_bytes)
 
     def properties(self) -> dict[str, str]:
-        """Also for others who look after the table; the log is kept for a day at least."""
+        """For other maintenance jobs, too; the log is retained for a day at least."""
         return {
             "delta.deletedFileRetentionDuration": f"interval {self.retention_hours} hours",
             "delta.targetFileSize": str(self.file_bytes),
@@ -78,22 +77,23 @@ class DeltaWriter(Writer):
         state: State,
         target: Target,
         path: str | None,
-        upkeep: Upkeep,
+        maintenance: Maintenance,
     ) -> None:
         self._table = table
         self._target = target
-        self._path = path  # None: not on our disks
-        # Open, so that no other directory gets its number: `_look` compares them.
+        self._path = path  # None: not on a local file system
+        # Held open, so that its inode number is not reused: `_look` compares them.
         self._directory = None if path is None else os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        self._upkeep = upkeep
+        self._maintenance = maintenance
         self._epoch, self.position, self._fields = state.epoch, state.position, state.fields
-        self._seen = -1  # the version of the table that we know the state of
-        self._kept_at = table.version() // upkeep.every  # when small files were last put together
-        self._is_first_upkeep = True
+        self._seen = -1  # the table's version that was read last
+        # The turn in which small files were last compacted.
+        self._compacted_at = table.version() // maintenance.every
+        self._is_first_maintenance = True
         self._is_empty = True
 
     def apply(self, batch: Batch, refuse: Refuse | None = None) -> None:
-        reduced: Reduced | None = None
+        reduced: LastByKey | None = None
         for attempt in range(TRIES):
             self._look()
             if is_applied(self.position, batch):
@@ -105,7 +105,7 @@ class DeltaWriter(Writer):
                         self._look()
                         reduced = self._reduced(batch.rows, refuse)
                     self._commit(batch, reduced)
-            except CommitFailedError:  # ours or somebody else's: the next look tells
+            except CommitFailedError:  # by our commit or another one: the next look decides
                 time.sleep(PAUSE_S * 2**attempt)
                 continue
             self.position = batch.position()
@@ -121,8 +121,8 @@ class DeltaWriter(Writer):
             self._directory = None
 
     def _look(self) -> None:
-        """What others did since; Fenced if one of them has taken over, or the version was dropped:
-        another one of its number may be there, whose log does not go on from ours.
+        """Reads the commits of others; Fenced if one of them has taken over, or the version was
+        dropped: another one may have its number, whose log does not continue ours.
         """
         if self._path is not None and not self._is_there(self._path):
             raise Fenced(f"this version of {self._target.name} was dropped")
@@ -148,7 +148,7 @@ class DeltaWriter(Writer):
             return False
 
     def _widen(self, given: pa.Schema) -> None:
-        """A column of its own commit: one without values is no part of any batch."""
+        """Columns are added by a commit of their own: one without values is in no batch."""
         if OP in given.names:
             given = given.remove(given.get_field_index(OP))
         fields = evolved(self._fields, given, can_widen=False).fields
@@ -156,18 +156,18 @@ class DeltaWriter(Writer):
             add_columns(self._table, fields)
             self._fields = fields
 
-    def _reduced(self, rows: pa.Table, refuse: Refuse | None) -> Reduced:
+    def _reduced(self, rows: pa.Table, refuse: Refuse | None) -> LastByKey:
         key = self._target.key
         refused: list[RowRefused] = []
         reduced = reduce(rows, key, None if refuse is None else refused)
         if refuse is not None and refused:
             refuse(refused)
         keys = pa.schema([self._fields.field(name) for name in key])
-        return Reduced(
+        return LastByKey(
             reduced.clears, fitted(reduced.deletes, keys), fitted(reduced.upserts, self._fields)
         )
 
-    def _commit(self, batch: Batch, reduced: Reduced) -> None:
+    def _commit(self, batch: Batch, reduced: LastByKey) -> None:
         state = State(self._epoch, batch.position(), self._fields)
         properties = commit_of(state, self._target)
         has_changes = len(reduced.upserts) or len(reduced.deletes)
@@ -178,11 +178,11 @@ class DeltaWriter(Writer):
         else:
             before = self._table.version()
             self._merge(reduced.upserts, reduced.deletes, properties)
-            if self._table.version() == before:  # nothing was there to be deleted: no commit
+            if self._table.version() == before:  # no row was deleted: no commit
                 self._write("append", reduced.upserts.slice(0, 0), properties)
 
     def _has_rows(self) -> bool:
-        """Asked until there are some: a version that is built up is appended to at first."""
+        """Checked until there are some: a version that is being built is appended to at first."""
         self._is_empty = self._is_empty and not self._table.count()
         return not self._is_empty
 
@@ -214,10 +214,10 @@ class DeltaWriter(Writer):
         )
 
     def _sync(self) -> None:
-        """delta-rs leaves it to the system when bytes reach the disk; Spark forgets the batch
-        when we return. Raises StateLost: the commit is there to be seen, and may be gone after a
-        power cut. A sync that failed is not repeated, for the system may have dropped what it could
-        not write; so this version counts as lost, and another one is derived beside it.
+        """delta-rs does not fsync, and Spark never repeats the batch once we return. Raises
+        StateLost if it fails: the commit is visible, and may be lost in a power cut. A failed fsync
+        is not repeated, as the kernel may have dropped the pages that it could not write; so this
+        version counts as lost, and another one is derived beside it.
         """
         if self._path is None:
             return
@@ -235,26 +235,26 @@ class DeltaWriter(Writer):
             raise StateLost(
                 f"what was written to {self._target.name} may not be on the disk",
                 detail=str(error),
-                hint="look after the disk; the table is derived again from the log",
+                hint="check the disk; the table is derived again from the log",
             ) from error
 
     def _look_after(self) -> None:
-        """The batch is in the table: whatever fails here is for the next time."""
-        turn = self._seen // self._upkeep.every
-        if turn == self._kept_at:
+        """The batch is committed: an error here is logged, and the next time retries."""
+        turn = self._seen // self._maintenance.every
+        if turn == self._compacted_at:
             return
-        self._kept_at = turn
+        self._compacted_at = turn
         try:
             self._table.optimize.compact(max_concurrent_tasks=1)
             self._table.vacuum(
-                self._upkeep.retention_hours,
+                self._maintenance.retention_hours,
                 dry_run=False,
                 enforce_retention_duration=False,
-                full=self._is_first_upkeep,  # also what a killed writer left; lists all files
+                full=self._is_first_maintenance,  # also what a killed writer left; lists all files
             )
-            self._is_first_upkeep = False
+            self._is_first_maintenance = False
         except Exception as error:
-            logger.warning("%s: small files stay as they are: %s", self._target.name, error)
+            logger.warning("%s: small files are not compacted: %s", self._target.name, error)
 
 
 def _quoted(name: str) -> str:

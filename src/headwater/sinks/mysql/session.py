@@ -1,4 +1,4 @@
-"""Connections to MySQL and MariaDB for writing, and what their errors mean to a sink."""
+"""Connections to MySQL and MariaDB for writing, and the mapping of their errors."""
 
 import contextlib
 import re
@@ -32,7 +32,7 @@ _SQL_MODE: Final = (
     "STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY_ZERO,"
     "NO_ENGINE_SUBSTITUTION"
 )
-# Texts as they come; only parameters are converted.
+# Results stay text; only parameters are converted.
 _CONVERSIONS: Final = {kind: how for kind, how in conversions.items() if not isinstance(kind, int)}
 
 _NO_SUCH_TABLE: Final = 1146
@@ -52,11 +52,11 @@ _PASSING: Final = (
 
 
 class NoSuchTable(StoreRefused):
-    """It may have another name now."""
+    """It may have been renamed."""
 
 
-class Again(StoreUnreachable):
-    """The transaction is to be begun anew: a deadlock, or a table that was just renamed."""
+class TransactionConflict(StoreUnreachable):
+    """A deadlock, or a table that was renamed meanwhile: the transaction is to be retried."""
 
 
 class Session:
@@ -86,8 +86,8 @@ class Session:
             cursor.execute(sql, values or None)
 
     def change(self, sql: str) -> None:
-        """A change of tables, which needs them for itself. While it waits, everybody who comes
-        later waits too; so it waits for a moment only, and tries again.
+        """DDL, which needs an exclusive metadata lock. While it waits for it, all later sessions
+        wait too; so it waits only for a second, and retries.
         """
         deadline_s = time.monotonic() + CHANGE_TIMEOUT_S
         self.run("SET SESSION lock_wait_timeout = 1")
@@ -105,11 +105,11 @@ class Session:
                 self.run(f"SET SESSION lock_wait_timeout = {LOCK_TIMEOUT_S}")
 
     def send(self, sql: bytes) -> None:
-        """A statement as it is. Raises pymysql's own error if it is about a row."""
+        """A statement as bytes. Raises pymysql's own error if it is about a row."""
         try:
             with translated(self._address, but=OF_A_ROW):
                 self._connection.query(sql)
-        except ValueError as error:  # of our own making: the driver's packets have a limit
+        except ValueError as error:  # the driver's packets have a limit
             raise StoreRefused("a statement is too large", detail=str(error)) from error
 
     def stream(self, sql: str, rows: int) -> Iterator[Sequence[tuple[Any, ...]]]:
@@ -137,7 +137,7 @@ class Session:
 
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
-        """For everybody who asks for the same name. Ends with the connection, if not before."""
+        """An exclusive advisory lock (GET_LOCK). Ends with the connection, if not before."""
         if not self.try_lock(name, LOCK_TIMEOUT_S):
             raise StoreUnreachable(
                 f"another process is changing the tables of {name}",
@@ -156,7 +156,7 @@ class Session:
         """Ends the connection that has locked the name, if there is one and we may."""
         [(holder,)] = self.ask("SELECT IS_USED_LOCK(%s)", [_lock_name(name)])
         if holder is not None:
-            with contextlib.suppress(SinkError):  # gone, or another user's
+            with contextlib.suppress(SinkError):  # closed meanwhile, or of another user
                 self.run(f"KILL {int(holder)}")
 
     def close(self) -> None:
@@ -219,7 +219,7 @@ def _connect(address: Address) -> Any:
 
 @contextmanager
 def translated(address: Address, but: frozenset[int] = frozenset()) -> Iterator[None]:
-    """The driver's errors as ours; those with a code of `but` as they are."""
+    """The driver's errors as SinkError; those with a code in `but` unchanged."""
     try:
         yield
     except HeadwaterError:
@@ -227,12 +227,12 @@ def translated(address: Address, but: frozenset[int] = frozenset()) -> Iterator[
     except pymysql.err.MySQLError as error:
         if code_of(error) in but:
             raise
-        raise _in_our_words(error, address) from error
+        raise _sink_error(error, address) from error
     except (OSError, EOFError) as error:
         raise _unreachable(address, str(error)) from error
 
 
-def _in_our_words(error: Any, address: Address) -> SinkError:
+def _sink_error(error: Any, address: Address) -> SinkError:
     code = code_of(error)
     detail = f"{error.args[1] if len(error.args) > 1 else error} ({code})"
     if code == 0 or 2000 <= code < 3000:
@@ -240,7 +240,7 @@ def _in_our_words(error: Any, address: Address) -> SinkError:
     if code == _NO_SUCH_TABLE:
         return NoSuchTable(f"the database at {address} has no such table", detail=detail)
     if code == _DEADLOCK:
-        return Again(f"the database at {address} cannot do it now", detail=detail)
+        return TransactionConflict(f"the database at {address} cannot do it now", detail=detail)
     if code in _PASSING:
         return StoreUnreachable(f"the database at {address} cannot do it now", detail=detail)
     if code in _NO_RIGHT:

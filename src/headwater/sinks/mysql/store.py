@@ -30,7 +30,7 @@ from headwater.sinks.mysql.values import column_types, from_stored
 from headwater.sinks.mysql.writer import MySqlWriter
 from headwater.sinks.rows.schema_evolution import evolved, plain
 from headwater.sinks.settings import SinkSettings, with_password
-from headwater.sinks.sql_positions import POSITIONS, Stored
+from headwater.sinks.sql_positions import POSITIONS, StoredVersion
 
 OPTIONS: Final = ()
 TARGET_OPTIONS: Final = ()
@@ -60,7 +60,7 @@ class MySqlStore(Store):
 
     def versions(self) -> list[Version]:
         with closing(Session(self._address)) as session:
-            return [each.described() for each in self._tables.all_stored(session).values()]
+            return [stored.described() for stored in self._tables.all_stored(session).values()]
 
     # ------------------------------------------------------------------- making a writer
 
@@ -74,7 +74,7 @@ class MySqlStore(Store):
             session.close()
             raise
 
-    def _begin(self, session: Session, version: int, fields: pa.Schema) -> Stored:
+    def _begin(self, session: Session, version: int, fields: pa.Schema) -> StoredVersion:
         sql_positions.check_names(fields)
         collation = _collation(session)
         self._make_positions(session, collation)
@@ -82,15 +82,15 @@ class MySqlStore(Store):
         self._finish_promote(session)
         found = self._tables.all_stored(session)
         if version not in found:
-            is_live = version == 1 and not any(each.is_live for each in found.values())
+            is_live = version == 1 and not any(stored.is_live for stored in found.values())
             self._create(session, version, is_live, fields, collation)
             return self._take_over(session, version, is_live, fields)
         old = found[version]
         table = self._tables.table_of(session, old)
         table.check_engine()
         sql_positions.check_key(table.name, table.key, self._target)
-        evolved(old.fields, fields)  # or it is refused, before anybody is fenced
-        # First this, because a writer that hangs has a lock on the table.
+        evolved(old.fields, fields)  # may refuse, before the earlier writer is fenced
+        # This comes first, because a writer that hangs has a lock on the table.
         stored = self._take_over(session, version, old.is_live, old.fields)
         return replace(stored, fields=self._tables.evolve(session, stored, fields))
 
@@ -131,9 +131,9 @@ class MySqlStore(Store):
 
     def _take_over(
         self, session: Session, version: int, is_live: bool, fields: pa.Schema
-    ) -> Stored:
-        """Counts the epoch up. A writer that holds the row for too long (a process that was stopped
-        in the midst of a batch) loses its connection.
+    ) -> StoredVersion:
+        """Increments the epoch. A writer that holds the row for too long (a process stopped within
+        a batch) loses its connection.
         """
         for is_last in (False, True):
             try:
@@ -170,7 +170,7 @@ class MySqlStore(Store):
             table = self._tables.table_of(session, found[version])
             steps = [(table.name, self._target.name)]
             if live := describe(session, self._target.name):
-                old = next((each.version for each in found.values() if each.is_live), None)
+                old = next((stored.version for stored in found.values() if stored.is_live), None)
                 if old is None:
                     raise sql_positions.not_ours(live.name, self._target)
                 _carry_over(session, live, table)
@@ -182,8 +182,8 @@ class MySqlStore(Store):
             _rename(session, steps)
 
     def _finish_promote(self, session: Session) -> None:
-        """If a RENAME of two tables has stopped between them, no version is live; the one that
-        should be is made so.
+        """If a RENAME of two tables has stopped between them, no version is live; the intended one
+        is renamed now.
         """
         if describe(session, POSITIONS) is None:
             return
@@ -238,9 +238,9 @@ class MySqlStore(Store):
             pieces = session.stream(query, _READ_ROWS)
             yield Contents(found.position, _batches(pieces, found.fields))
 
-    def _snapshot(self, session: Session, version: int) -> tuple[Table, Stored]:
-        """Begins a transaction. What it sees is of the moment in which it reads the first row: the
-        position's, when the table is locked already and cannot change any more.
+    def _snapshot(self, session: Session, version: int) -> tuple[Table, StoredVersion]:
+        """Begins a transaction. Its snapshot is taken when it reads the first row: that of the
+        position, when the table is locked already and can no longer change.
         """
         session.run("START TRANSACTION")
         table = self._tables.locked_table(session, version)
@@ -262,8 +262,8 @@ def _batches(
 
 
 def _carry_over(session: Session, live: Table, table: Table) -> None:
-    """The indexes that people have given to the live table, to the one that takes its place. What
-    cannot be carried over, and would stay with the old table in silence, is StoreRefused.
+    """Creates the indexes that users added to the live table on its successor. What cannot be
+    carried over, and would silently stay with the old table, is StoreRefused.
     """
     rows = session.ask(
         "SELECT CONCAT('trigger ', trigger_name) FROM information_schema.triggers"
@@ -273,13 +273,13 @@ def _carry_over(session: Session, live: Table, table: Table) -> None:
         " WHERE referenced_table_schema = DATABASE() AND referenced_table_name = %s",
         [live.name, live.name],
     )
-    bound = [f"constraint {each}" for each in live.constraints if each not in table.constraints]
+    bound = [f"constraint {name}" for name in live.constraints if name not in table.constraints]
     bound += [str(what) for (what,) in rows]
     if bound:
         raise StoreRefused(
-            f"what table {live.name} has would not go along to its new version",
+            f"what was added to table {live.name} cannot be carried over to its new version",
             detail=", ".join(bound),
-            hint=f"drop it, promote, and make it anew (constraints: also on {table.name} before)",
+            hint=f"drop it, promote, create it again (constraints: also on {table.name} before)",
         )
     new = [f"ADD {how}" for name, how in live.indexes.items() if name not in table.indexes]
     if new:

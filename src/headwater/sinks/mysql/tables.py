@@ -13,10 +13,10 @@ import pyarrow as pa
 from headwater.errors import StoreRefused
 from headwater.sinks import sql_positions
 from headwater.sinks.contract import Position, Target, fields_to_text, name_of
-from headwater.sinks.mysql.session import Again, NoSuchTable, Session
+from headwater.sinks.mysql.session import NoSuchTable, Session, TransactionConflict
 from headwater.sinks.mysql.values import column_types
 from headwater.sinks.rows.schema_evolution import evolved
-from headwater.sinks.sql_positions import POSITIONS, Stored
+from headwater.sinks.sql_positions import POSITIONS, StoredVersion
 
 WHERE: Final = " WHERE owner = %s AND target = %s AND version = %s"
 _ATTEMPTS: Final = 10  # to find a table that is being renamed
@@ -31,31 +31,31 @@ class Table:
     comment: str
     key: tuple[str, ...]
     uniques: Mapping[str, str]  # further unique indexes: the first column of each
-    columns: frozenset[str]  # in lower case: the server does not tell the cases apart
+    columns: frozenset[str]  # in lower case: the server ignores case
     indexes: Mapping[str, str]  # all but the primary key: "KEY `by_n` (`n`)"
     constraints: tuple[str, ...]
 
     def check_engine(self) -> None:
         if self.engine != "InnoDB":
             raise StoreRefused(
-                f"table {self.name} is not kept by InnoDB",
+                f"table {self.name} is not stored by InnoDB",
                 detail=f"its engine is {self.engine or 'none'}, which has no transactions",
                 hint=f"ALTER TABLE {quoted(self.name)} ENGINE = InnoDB;",
             )
 
 
 class Tables:
-    """Of one target."""
+    """The tables of one target: its versions, and their rows in the table of positions."""
 
     def __init__(self, database: str, target: Target) -> None:
         self.target = target
         self._name = f"{database} {target.name}"
 
     def unchanging(self, session: Session) -> AbstractContextManager[None]:
-        """Nobody else makes, renames, changes or drops its tables meanwhile."""
+        """A lock: no other process creates, renames, alters or drops its tables meanwhile."""
         return session.lock(self._name)
 
-    def all_stored(self, session: Session) -> dict[int, Stored]:
+    def all_stored(self, session: Session) -> dict[int, StoredVersion]:
         if describe(session, POSITIONS) is None:
             return {}
         rows = session.ask(
@@ -66,14 +66,16 @@ class Tables:
         live = describe(session, self.target.name) if rows else None
         comment = live.comment if live else ""
         return {
-            int(number): Stored.from_row(
+            int(number): StoredVersion.from_row(
                 int(number), comment == self.marker(int(number)), int(epoch), position, fields
             )
             for number, epoch, position, fields in rows
         }
 
-    def stored(self, session: Session, version: int, *, locks: bool = False) -> Stored | None:
-        """One row, without asking what is live."""
+    def stored(
+        self, session: Session, version: int, *, locks: bool = False
+    ) -> StoredVersion | None:
+        """One row, without finding out what is live."""
         rows = session.ask(
             f"SELECT epoch, position, fields FROM {POSITIONS}{WHERE} AND fields <> ''"
             + (" FOR UPDATE" if locks else ""),
@@ -82,7 +84,7 @@ class Tables:
         if not rows:
             return None
         [(epoch, position, fields)] = rows
-        return Stored.from_row(version, False, int(epoch), position, fields)
+        return StoredVersion.from_row(version, False, int(epoch), position, fields)
 
     def save(self, session: Session, version: int, position: Position, fields: pa.Schema) -> None:
         session.run(
@@ -90,16 +92,16 @@ class Tables:
             [position.to_json().decode(), fields_to_text(fields), *self.identity(version)],
         )
 
-    def table_of(self, session: Session, stored: Stored) -> Table:
+    def table_of(self, session: Session, stored: StoredVersion) -> Table:
         name = stored.table(self.target)
         table = describe(session, name)
         if table is None or table.comment != self.marker(stored.version):
-            raise sql_positions.gone(name)
+            raise sql_positions.table_missing(name)
         return table
 
-    def evolve(self, session: Session, stored: Stored, fields: pa.Schema) -> pa.Schema:
-        """All columns. Those that are new are added, also if a crash came after some of them; then
-        the position's row tells of them.
+    def evolve(self, session: Session, stored: StoredVersion, fields: pa.Schema) -> pa.Schema:
+        """All columns. New ones are added, also if a crash came after some of them; then the
+        position's row is updated.
         """
         changed = evolved(stored.fields, fields)
         sql_positions.check_names(changed.fields)
@@ -127,8 +129,8 @@ class Tables:
         return table is not None and table.comment == self.marker(version)
 
     def locked_table(self, session: Session, version: int) -> Table:
-        """The version's table, of which nobody can change the name until the transaction ends.
-        Raises Again if that happens just now.
+        """The version's table, which no session can rename until the transaction ends. Raises
+        TransactionConflict if it is being renamed.
         """
         for is_live in (True, False):
             name = name_of(self.target, version, is_live=is_live)
@@ -139,22 +141,22 @@ class Tables:
                     if table is not None and table.comment == self.marker(version):
                         return table
                 break
-        raise Again(f"the tables of {self.target.name} are being renamed")
+        raise TransactionConflict(f"the tables of {self.target.name} are being renamed")
 
     def retried(self, session: Session, version: int, work: Callable[[], _Result]) -> _Result:
         """`work` is one transaction, or the beginning of one."""
         for _ in range(_ATTEMPTS):
             try:
                 return work()
-            except Again as error:
+            except TransactionConflict as error:
                 session.run("ROLLBACK")
                 again = error
         if found := self.all_stored(session).get(version):
-            self.table_of(session, found)  # or it is gone
+            self.table_of(session, found)  # raises if it is missing
         raise again
 
     def marker(self, version: int) -> str:
-        # Of characters that a server shows as they are.
+        # Only characters that a server shows unescaped.
         name, owner = quote(self.target.name), quote(self.target.owner)
         return f"headwater: version {version} of {name}, by {owner}"
 
@@ -183,7 +185,7 @@ def describe(session: Session, name: str) -> Table | None:
         _first(r"COMMENT='([^']*)'", options),
         tuple(_unquoted(re.findall(_NAME, _first(r"^  PRIMARY KEY \((.*)\)", body)))),
         {_unquoted([index])[0]: _unquoted([column])[0] for index, column in uniques},
-        frozenset(each.lower() for each in _unquoted(columns)),
+        frozenset(name.lower() for name in _unquoted(columns)),
         {_unquoted([name])[0]: definition for definition, name in indexes},
         tuple(_unquoted(re.findall(rf"^  CONSTRAINT {_NAME}", body, re.MULTILINE))),
     )

@@ -1,6 +1,6 @@
-"""Arrow's types and values in MySQL and MariaDB: columns, literals, and what comes back.
+"""Arrow types and values as MySQL column types and literals, and back.
 
-Rows become text column by column, in Arrow, because the driver's own way costs more than the
+Rows become text column by column, in Arrow: the driver's own conversion costs more than the
 server's part of the work.
 """
 
@@ -30,7 +30,7 @@ _TEXT: Final = pa.large_binary()  # what literals are: utf8mb4, but for _binary'
 
 
 def column_types(fields: pa.Schema, key: Sequence[str]) -> dict[str, str]:
-    """By name. Raises StoreRefused for a column that has no type there.
+    """By name. Raises StoreRefused for a column that MySQL has no type for.
 
     Texts and bytes of a key share what is left of the 3072 bytes that a key may have.
     """
@@ -81,7 +81,7 @@ def _column_type(field: pa.Field) -> str:
 
 
 def checked(rows: pa.Table, types: dict[str, str], refused: list[RowRefused] | None) -> pa.Table:
-    """Without the rows of which it is known that the server does not take them."""
+    """Without the rows that the server would refuse."""
     for field in rows.schema:
         name, type_ = field.name, field.type
         if pa.types.is_floating(type_):
@@ -119,12 +119,12 @@ class RowTexts:
         return len(self._texts)
 
     def of(self, begin: int, end: int) -> memoryview:
-        """Without what would lead to the next."""
+        """The text of these rows, without the separator behind the last one."""
         buffer = memoryview(self._texts.buffers()[2])
         return buffer[self.ends[begin] : self.ends[end] - self._behind]
 
     def pieces(self, size_bytes: int, rows: int) -> Iterable[tuple[int, int]]:
-        """Runs of so many bytes and rows at most, but of one row at least."""
+        """Ranges of at most so many bytes and rows, but of one row at least."""
         begin = 0
         while begin < len(self):
             fits = int(np.searchsorted(self.ends, self.ends[begin] + size_bytes, "right")) - 1
@@ -169,7 +169,7 @@ def _text(text: bytes) -> pa.Scalar:
 
 
 def from_stored(column: Sequence[Any], type_: pa.DataType) -> pa.Array:
-    """Of what the server sends as text, and bytes."""
+    """From text and bytes, as the server sends them."""
     if pa.types.is_binary(type_) or pa.types.is_fixed_size_binary(type_) or pa.types.is_null(type_):
         return pa.array(column, type_)
     if pa.types.is_boolean(type_):

@@ -19,7 +19,7 @@ from headwater.sinks.mysql.values import RowTexts, checked, column_types
 from headwater.sinks.rows.last_by_key import reduce
 from headwater.sinks.rows.row_validation import shown
 from headwater.sinks.rows.schema_evolution import evolved, fitted
-from headwater.sinks.sql_positions import Stored
+from headwater.sinks.sql_positions import StoredVersion
 
 _TEXT_ROWS: Final = 20_000  # turned into text at a time
 _STATEMENT_BYTES: Final = 1 << 20
@@ -32,7 +32,9 @@ _TOO_LARGE: Final = 1153
 
 
 class MySqlWriter(Writer):
-    def __init__(self, address: Address, tables: Tables, session: Session, stored: Stored) -> None:
+    def __init__(
+        self, address: Address, tables: Tables, session: Session, stored: StoredVersion
+    ) -> None:
         self._address = address
         self._tables = tables
         self._key = tables.target.key
@@ -77,13 +79,13 @@ class MySqlWriter(Writer):
                 if not is_applied(stored.position, batch):
                     self._fields = self._tables.evolve(self._session, stored, fields)
 
-    def _own(self, stored: Stored | None) -> Stored:
+    def _own(self, stored: StoredVersion | None) -> StoredVersion:
         if stored is None or stored.epoch != self._epoch:
             raise sql_positions.fenced(self._tables.target, self._version)
         return stored
 
     def _check_fenced(self) -> None:
-        """Who takes over may have had to end our connection."""
+        """Raises Fenced if a new writer has ended this connection."""
         with contextlib.suppress(SinkError), closing(Session(self._address)) as session:
             self._own(self._tables.stored(session, self._version))
 
@@ -129,7 +131,7 @@ class MySqlWriter(Writer):
         table: Table,
         refused: list[RowRefused] | None,
     ) -> None:
-        """A statement changes all of its rows or none, so a bad one is found by halves."""
+        """A statement changes all of its rows or none, so a bad row is found by bisection."""
         run = texts.of(begin, end)
         try:
             if len(run) > self._row_bytes:
@@ -141,10 +143,10 @@ class MySqlWriter(Writer):
                 self._send_run(statement, rows, texts, begin, middle, table, refused)
                 self._send_run(statement, rows, texts, middle, end, table, refused)
                 return
-            told = _refusal(error, shown(rows.slice(begin, 1))[0], table, self._key)
+            refusal = _refusal(error, shown(rows.slice(begin, 1))[0], table, self._key)
             if refused is None:
-                raise told from error
-            refused.append(told)
+                raise refusal from error
+            refused.append(refusal)
 
     def close(self) -> None:
         self._session.close()
@@ -152,7 +154,7 @@ class MySqlWriter(Writer):
 
 @dataclass(frozen=True, slots=True)
 class _Statement:
-    """What stands around rows, and how many of them."""
+    """The text around the rows of a statement, and how many rows it has at most."""
 
     head: str
     tail: str
@@ -166,7 +168,7 @@ def _on_duplicate(columns: Sequence[str], key: Sequence[str], *, is_guarded: boo
     """
     if not key:
         return ""
-    own = [f"{each} = IF({each} <=> VALUES({each}), {each}, NULL)" for each in map(quoted, key)]
+    own = [f"{name} = IF({name} <=> VALUES({name}), {name}, NULL)" for name in map(quoted, key)]
     others = [
         f"{quoted(column)} = VALUES({quoted(column)})" for column in columns if column not in key
     ]
@@ -176,9 +178,9 @@ def _on_duplicate(columns: Sequence[str], key: Sequence[str], *, is_guarded: boo
 
 def _refusal(error: Any, row: dict[str, Any], table: Table, key: Sequence[str]) -> RowRefused:
     code, text = code_of(error), str(error.args[1])
-    column = next((each for each in row if f"olumn '{each}'" in text), "")
+    column = next((name for name in row if f"olumn '{name}'" in text), "")
     if (code == _NULL and column in key) or code == _TWICE:  # see _on_duplicate
-        uniques = [each for index, each in table.uniques.items() if index in text]
+        uniques = [first for index, first in table.uniques.items() if index in text]
         uniques = uniques or list(table.uniques.values())
         column = uniques[0] if len(uniques) == 1 else ""
         text = "another row has the same in a unique index"

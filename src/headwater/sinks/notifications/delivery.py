@@ -1,16 +1,16 @@
-"""Stores that are told, and cannot be asked: what webhooks and e-mail have in common.
+"""Delivery of rows as messages, at least once: what webhooks and e-mail have in common.
 
-What was sent cannot be taken back, and nobody can be asked whether it arrived, so there is no
-transaction of rows and position. The guarantee is *at least once*:
+A sent message cannot be taken back, and the receiver cannot be asked whether it arrived, so there
+is no transaction of rows and position. The guarantee is *at least once*:
 
   - Messages are sent one after the other, in the order of the rows; none is left out.
-  - What was sent is recorded in the log (`__headwater_positions`, transactional_positions.py), with
-    the position in the batch. After a crash delivery continues behind that position.
-  - What was sent behind the last note is sent again, with the same idempotency key. The key is a
-    digest of owner, query, batch and the message's rows, so a repetition has it again even if Spark
-    brings the rows of the batch in another order; equal messages of a batch have different ones.
+  - The count of sent messages is committed to the log (`__headwater_positions`,
+    transactional_positions.py) with the batch. After a crash delivery continues behind it.
+  - Messages sent after the last commit are sent again, with the same idempotency key. The key is a
+    digest of owner, query, batch and the message's rows, so a repetition has the same key even if
+    Spark delivers the batch in another order; equal messages of a batch have different keys.
   - There is one version. A rebuild would send everything again, and is refused.
-  - A zombie is fenced at its next note; until then it may repeat what the new writer sends.
+  - A zombie is fenced at its next commit; until then it may repeat what the new writer sends.
 """
 
 import hashlib
@@ -53,9 +53,9 @@ from headwater.sinks.contract import (
     offsets_from,
 )
 from headwater.sinks.rows import json_text
-from headwater.sinks.rows.row_validation import readable
+from headwater.sinks.rows.row_validation import validated
 from headwater.sinks.settings import SinkSettings
-from headwater.sinks.topic.transactional_positions import NotedTransactions, read_notes
+from headwater.sinks.topic.transactional_positions import TransactionalPositions, read_positions
 
 _CHUNK_ROWS: Final = 1024
 _FIRST_PAUSE_S: Final = 0.1
@@ -64,11 +64,11 @@ _PATIENCE_S: Final = 30.0  # for one message; then the pipeline's own retries ta
 
 
 class TryAgain(Exception):
-    """Not now; perhaps later."""
+    """A transient failure: the message is to be retried."""
 
     def __init__(self, reason: str, after_s: float = 0.0) -> None:
         super().__init__(reason)
-        self.after_s = after_s  # the other side asked for that much time
+        self.after_s = after_s  # requested by the receiver
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +82,15 @@ class Sender(ABC):
     """Sends messages of some rows each."""
 
     rows_per_message: int = 1
-    notes_every_s: float = 0.0  # 0: what was sent is noted before the next message
+    commit_every_s: float = 0.0  # 0: committed after every message
 
     def wanted(self, rows: pa.Table) -> pa.Table:
-        """The rows that messages are sent of."""
+        """The rows to send messages for."""
         return rows
 
     @abstractmethod
     def send(self, message: Message) -> list[RowRefused]:
-        """Returns when the other side has it, with the rows that it will never take. Raises
+        """Returns when the receiver has it, with the rows that it permanently refuses. Raises
         TryAgain, StoreRefused.
         """
 
@@ -99,8 +99,8 @@ class Sender(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class _Note:
-    """What the log knows of a target."""
+class _DeliveryState:
+    """The stored state of a target: its position, and how much of the next batch was sent."""
 
     owner: str
     fields: pa.Schema
@@ -127,15 +127,15 @@ class _Note:
         )
 
     @classmethod
-    def from_json(cls, stored: bytes) -> "_Note":
+    def from_json(cls, stored: bytes) -> "_DeliveryState":
         read: dict[str, Any] = orjson.loads(stored)
         at = read.pop("position")
         position = at and Position(at["query"], at["batch"], offsets_from(at["offsets"]))
         return cls(**{**read, "fields": fields_from_text(read["fields"]), "position": position})
 
 
-class SendingStore(Store):
-    """One target of a store that is told."""
+class DeliveryStore(Store):
+    """One target of a store that receives messages."""
 
     guarantee = AT_LEAST_ONCE
     kind: str
@@ -151,17 +151,17 @@ class SendingStore(Store):
         """Ready to send rows with these columns. ConfigError if they do not suffice."""
 
     def versions(self) -> list[Version]:
-        note = self._note()
-        if note is None or note.owner != self.target.owner:
+        state = self._state()
+        if state is None or state.owner != self.target.owner:
             return []
-        return [Version(1, True, note.position, note.fields)]
+        return [Version(1, True, state.position, state.fields)]
 
     def writer(self, version: int, fields: pa.Schema) -> Writer:
         self._check_version(version)
-        self._check_owner(self._note())
-        return _SendingWriter(
+        self._check_owner(self._state())
+        return _DeliveryWriter(
             self.sender(fields),
-            NotedTransactions(self.log, f"headwater-{self._name}", self._key()),
+            TransactionalPositions(self.log, f"headwater-{self._name}", self._key()),
             self.target.owner,
             fields.remove_metadata(),
         )
@@ -171,25 +171,27 @@ class SendingStore(Store):
 
     def drop(self, version: int) -> None:
         self._check_version(version)
-        raise StoreRefused(f"{self.target.name} is live", detail="what was sent stays sent")
+        raise StoreRefused(
+            f"{self.target.name} is live", detail="sent messages cannot be taken back"
+        )
 
     def read(self, version: int) -> AbstractContextManager[Contents]:
         raise StoreRefused(f"what was sent to {self.settings.name} cannot be read back")
 
     def check(self) -> None:
-        self._check_owner(self._note())
+        self._check_owner(self._state())
 
     def _key(self) -> bytes:
         return f"/{self._name}".encode()
 
-    def _note(self) -> _Note | None:
-        stored = read_notes(self.log).get(self._key())
-        return None if stored is None else _Note.from_json(stored)
+    def _state(self) -> _DeliveryState | None:
+        stored = read_positions(self.log).get(self._key())
+        return None if stored is None else _DeliveryState.from_json(stored)
 
-    def _check_owner(self, note: _Note | None) -> None:
-        if note is not None and note.owner != self.target.owner:
+    def _check_owner(self, state: _DeliveryState | None) -> None:
+        if state is not None and state.owner != self.target.owner:
             raise StoreRefused(
-                f"{self.target.name} of {self.settings.name} belongs to {note.owner}",
+                f"{self.target.name} of {self.settings.name} belongs to {state.owner}",
                 hint="choose another name",
             )
 
@@ -198,22 +200,24 @@ class SendingStore(Store):
             raise StoreRefused(
                 f"{self.settings.name} has no version {version} of {self.target.name}",
                 detail="a rebuild would send everything again",
-                hint="a new target, of another name, begins anew",
+                hint="a target with another name starts from the beginning",
             )
 
 
-class _SendingWriter(Writer):
+class _DeliveryWriter(Writer):
     def __init__(
-        self, sender: Sender, notes: NotedTransactions, owner: str, fields: pa.Schema
+        self, sender: Sender, positions: TransactionalPositions, owner: str, fields: pa.Schema
     ) -> None:
         self._sender = sender
-        self._notes = notes
-        stored = notes.note
-        self._note = _Note(owner, fields) if stored is None else _Note.from_json(stored)
-        self.position = self._note.position
+        self._positions = positions
+        stored = positions.position
+        self._state = (
+            _DeliveryState(owner, fields) if stored is None else _DeliveryState.from_json(stored)
+        )
+        self.position = self._state.position
         if stored is None:
             try:
-                self._put(self._note)
+                self._put(self._state)
             except HeadwaterError:
                 self.close()
                 raise
@@ -222,45 +226,45 @@ class _SendingWriter(Writer):
         if is_applied(self.position, batch):
             return
         unreadable: list[RowRefused] | None = None if refuse is None else []
-        batch = replace(batch, rows=readable(batch.rows, None, unreadable))
+        batch = replace(batch, rows=validated(batch.rows, None, unreadable))
         if refuse is not None:
             refuse(unreadable or ())
         sent = self._sent_of(batch)
         digest = hashlib.sha256()
-        noted_s = time.monotonic()
+        committed_s = time.monotonic()
         number = 0
         for number, message in enumerate(self._messages(batch), 1):
             digest.update(b"\n".join(message.texts))
             refused = [] if number <= sent else self._send(message, number - 1)
             if refused and refuse is None:
                 raise refused[0]
-            if refuse is not None:  # of each message: whoever counts calls finds its place again
+            if refuse is not None:  # of each message: calls are counted to skip repetitions
                 refuse(refused)
             if number <= sent:
                 continue
             here = replace(
-                self._note,
+                self._state,
                 query=batch.query,
                 batch=batch.id,
                 sent=number,
                 digest=digest.hexdigest(),
             )
-            self._note = here
-            if time.monotonic() - noted_s >= self._sender.notes_every_s:
+            self._state = here
+            if time.monotonic() - committed_s >= self._sender.commit_every_s:
                 self._put(here)
-                noted_s = time.monotonic()
+                committed_s = time.monotonic()
         fields = batch.rows.schema.remove_metadata()
         if OP in fields.names:
             fields = fields.remove(fields.get_field_index(OP))
-        self._put(_Note(self._note.owner, fields, batch.position()))
+        self._put(_DeliveryState(self._state.owner, fields, batch.position()))
         self.position = batch.position()
 
     def close(self) -> None:
         self._sender.close()
-        self._notes.close()
+        self._positions.close()
 
     def _send(self, message: Message, sent: int) -> list[RowRefused]:
-        """Tries until it is there, or for half a minute."""
+        """Retries with backoff, for half a minute."""
         until_s = time.monotonic() + _PATIENCE_S
         pause_s = _FIRST_PAUSE_S
         while True:
@@ -293,31 +297,31 @@ class _SendingWriter(Writer):
                 contents = hashlib.sha256(b"\n".join(of_it)).digest()
                 seen[contents] += 1
                 identity = orjson.dumps(
-                    [self._note.owner, batch.query, batch.id, contents.hex(), seen[contents]]
+                    [self._state.owner, batch.query, batch.id, contents.hex(), seen[contents]]
                 )
                 key = hashlib.sha256(identity).hexdigest()[:32]
                 yield Message(key, of_it, chunk.slice(at, size))
 
     def _sent_of(self, batch: Batch) -> int:
-        """How many messages of the batch are out, if it has the same rows in the same order."""
-        note = self._note
-        if (note.query, note.batch) != (batch.query, batch.id):
+        """How many messages of the batch were sent, if it has the same rows in the same order."""
+        state = self._state
+        if (state.query, state.batch) != (batch.query, batch.id):
             return 0
         digest = hashlib.sha256()
         for number, message in enumerate(self._messages(batch), 1):
             digest.update(b"\n".join(message.texts))
-            if number == note.sent:
-                return number if digest.hexdigest() == note.digest else 0
+            if number == state.sent:
+                return number if digest.hexdigest() == state.digest else 0
         return 0
 
     def _put_if_behind(self, sent: int) -> None:
-        """So that the next writer goes on from here."""
-        if sent and self._notes.note != self._note.to_json():
-            self._put(self._note)
+        """So that the next writer continues from here."""
+        if sent and self._positions.position != self._state.to_json():
+            self._put(self._state)
 
-    def _put(self, note: _Note) -> None:
-        self._notes.commit({}, lambda _: note.to_json())
-        self._note = note
+    def _put(self, state: _DeliveryState) -> None:
+        self._positions.commit({}, lambda _: state.to_json())
+        self._state = state
 
 
 def _as_json(rows: pa.Table) -> list[bytes]:
@@ -325,7 +329,9 @@ def _as_json(rows: pa.Table) -> list[bytes]:
         return []
     whole = rows.combine_chunks()
     columns = [whole[name].combine_chunks() for name in whole.column_names]
-    plain = [each.chunk(0) if isinstance(each, pa.ChunkedArray) else each for each in columns]
+    plain = [
+        column.chunk(0) if isinstance(column, pa.ChunkedArray) else column for column in columns
+    ]
     return json_text.objects(plain, whole.column_names).to_pylist()  # type: ignore[no-any-return]
 
 
@@ -348,7 +354,7 @@ def split_address(whose: str, url: str, schemes: Collection[str], hint: str) -> 
 
 def refuse_clear_credentials(whose: str, host: str, hint: str) -> None:
     """Raises ConfigError unless `host` is this machine: the connection is not encrypted, and a
-    password or token would be read by whoever is on the way. A name is taken for another machine.
+    password or token could be read on the way. A host name counts as another machine.
     """
     if not is_loopback_host(host):
         raise ConfigError(
@@ -380,7 +386,7 @@ def untrusted(address: str, error: ssl.SSLCertVerificationError) -> StoreRefused
     return StoreRefused(
         f"the certificate of {address} is not trusted",
         detail=error.verify_message,
-        hint="tls_ca names a file with the certificates of who signed it",
+        hint="tls_ca names a file with the certificates of its authority",
     )
 
 

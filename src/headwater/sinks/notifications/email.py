@@ -1,11 +1,13 @@
-"""A mail for each row, by SMTP. At least once (sending.py); Message-ID is made of the idempotency
-key, so that a repetition is known by it: many mail stores show it once.
+"""E-mail: a mail for each row, by SMTP.
+
+At least once (delivery.py). Message-ID is derived from the idempotency key, which identifies a
+repetition: many mail stores show it once.
 
 `to`, `subject` and `body` are templates: {column} is the row's value, {{ and }} are braces. What a
 row holds never becomes a header, or another recipient: each address in `to` stays one address, and
 line ends in a subject become blanks. Rows that were deleted send no mail.
 
-    4xx, no answer     sent again, later
+    4xx, no answer     retried
     5xx to a recipient or to the mail     the row is wrong: RowRefused
     5xx to the sender, wrong password     StoreRefused
 """
@@ -29,9 +31,9 @@ import pyarrow.compute as pc
 from headwater.errors import ConfigError, RowRefused, StoreRefused, StoreUnreachable
 from headwater.sinks.contract import DELETE, OP, TRUNCATE, Log, Target
 from headwater.sinks.notifications.delivery import (
+    DeliveryStore,
     Message,
     Sender,
-    SendingStore,
     TryAgain,
     number_of,
     password_of,
@@ -49,12 +51,12 @@ _SCHEMES: Final = {"smtp": 25, "smtp+starttls": 587, "smtps": 465}
 _ADDRESS: Final = re.compile(r"[^\s@<>(),;:\"\[\]\\]+@[^\s@<>(),;:\"\[\]\\]+")
 
 
-class EmailStore(SendingStore):
+class EmailStore(DeliveryStore):
     kind = "email"
 
     def __init__(self, settings: SinkSettings, target: Target, log: Log) -> None:
         super().__init__(settings, target, log)
-        _Mailer(settings, target)  # what is wrong with the settings is said at once
+        _Mailer(settings, target)  # raises at once if the settings are wrong
 
     def check(self) -> None:
         """Connects and logs in, and sends nothing."""
@@ -151,19 +153,19 @@ class _Mailer(Sender):
         self._timeout_s = number_of(options, "timeout_s", "30", 0.001)
         per_minute = number_of(options, "mails_per_minute", "0")
         self._pause_s = 60 / per_minute if per_minute else 0.0
-        self._next_s = 0.0  # when the next mail may go
+        self._next_s = 0.0  # when the next mail may be sent
         self._tls = tls_context(options.get("tls_ca"))
         try:
             self._from = _Recipient.of("from", options["from"]).filled({})
         except (ValueError, MessageError) as error:
             raise ConfigError(f"from: {error}") from error
-        self._to = [_Recipient.of("to", each) for each in options["to"].split(",")]
+        self._to = [_Recipient.of("to", recipient) for recipient in options["to"].split(",")]
         self._subject = Template("subject", options["subject"])
         self._body = Template("body", options.get("body", ""))
         self._smtp: smtplib.SMTP | None = None
 
     def check_columns(self, names: list[str]) -> None:
-        used = [column for each in self._to for column in each.columns()]
+        used = [column for recipient in self._to for column in recipient.columns()]
         for column in [*used, *self._subject.columns, *self._body.columns]:
             if column not in names:
                 raise ConfigError(
@@ -174,16 +176,16 @@ class _Mailer(Sender):
     def wanted(self, rows: pa.Table) -> pa.Table:
         if OP not in rows.column_names:
             return rows
-        gone = pc.is_in(rows[OP], pa.array([DELETE, TRUNCATE], rows[OP].type))
-        return rows.filter(pc.invert(gone))
+        deleted = pc.is_in(rows[OP], pa.array([DELETE, TRUNCATE], rows[OP].type))
+        return rows.filter(pc.invert(deleted))
 
     def send(self, message: Message) -> list[RowRefused]:
         [row] = message.rows.to_pylist()
         try:
-            recipients = [each.filled(row) for each in self._to]
+            recipients = [recipient.filled(row) for recipient in self._to]
             mail = self._mail(message.key, recipients, row)
         except (ValueError, MessageError) as error:
-            columns = [column for each in self._to for column in each.columns()]
+            columns = [column for recipient in self._to for column in recipient.columns()]
             return [
                 RowRefused(
                     "a mail cannot be made of a row",
@@ -194,7 +196,7 @@ class _Mailer(Sender):
             ]
         time.sleep(max(0.0, self._next_s - time.monotonic()))
         self._next_s = time.monotonic() + self._pause_s
-        return self._deliver(mail, [each.addr_spec for each in recipients], row)
+        return self._deliver(mail, [recipient.addr_spec for recipient in recipients], row)
 
     def connect(self) -> smtplib.SMTP:
         if self._smtp is not None:
@@ -228,7 +230,7 @@ class _Mailer(Sender):
                 raise self._later(error) from error
             raise StoreRefused(
                 f"{self.address} does not let {self._user} in",
-                detail=_told(error.smtp_code, error.smtp_error),
+                detail=_reply(error.smtp_code, error.smtp_error),
                 hint="user and password come from url, the password also from password_file",
             ) from error
         except UnicodeEncodeError:
@@ -258,14 +260,14 @@ class _Mailer(Sender):
         mail["To"] = to
         mail["Subject"] = _one_line(self._subject.filled(row))
         mail["Auto-Submitted"] = "auto-generated"
-        # Servers need not take more than ASCII, nor long lines.
+        # Servers need not accept more than ASCII, nor long lines.
         mail.set_content(self._body.filled(row), cte="quoted-printable")
         return mail
 
     def _deliver(
         self, mail: EmailMessage, to: list[str], row: Mapping[str, Any]
     ) -> list[RowRefused]:
-        """A mail goes to all recipients, or to none that is told later."""
+        """Refused for all recipients: retried. Refused for some: reported, and not retried."""
         smtp = self.connect()
         try:
             refused = smtp.send_message(mail, self._from.addr_spec, to)
@@ -279,19 +281,19 @@ class _Mailer(Sender):
                 raise self._later(error) from error
             raise StoreRefused(
                 f"{self.address} does not take mails from {self._from.addr_spec}",
-                detail=_told(error.smtp_code, error.smtp_error),
+                detail=_reply(error.smtp_code, error.smtp_error),
             ) from error
         except smtplib.SMTPDataError as error:
             if error.smtp_code < 500:
                 raise self._later(error) from error
-            return [self._refused(row, _told(error.smtp_code, error.smtp_error))]
+            return [self._refused(row, _reply(error.smtp_code, error.smtp_error))]
         except smtplib.SMTPNotSupportedError as error:  # an address that is not ASCII
             return [self._refused(row, str(error))]
         except (OSError, smtplib.SMTPException) as error:
             self.close()
             raise self._later(error) from error
-        # Those who took it have it: also who was to be asked later is told of here, as a
-        # repetition would go to all.
+        # Some recipients have it: also those with a transient error are reported here, as a retry
+        # would go to all.
         return [self._refused(row, _first(refused))] if refused else []
 
     def _refused(self, row: Mapping[str, Any], detail: str) -> RowRefused:
@@ -299,7 +301,7 @@ class _Mailer(Sender):
 
     def _later(self, error: Exception) -> TryAgain:
         if isinstance(error, smtplib.SMTPResponseException):
-            return TryAgain(f"{self.address}: {_told(error.smtp_code, error.smtp_error)}")
+            return TryAgain(f"{self.address}: {_reply(error.smtp_code, error.smtp_error)}")
         return TryAgain(f"{self.address}: {type(error).__name__}: {error}")
 
 
@@ -307,11 +309,11 @@ def _one_line(text: str) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
-def _told(code: int, answer: bytes | str) -> str:
+def _reply(code: int, answer: bytes | str) -> str:
     text = answer.decode(errors="replace") if isinstance(answer, bytes) else answer
     return f"{code} {_one_line(text)}"
 
 
 def _first(refused: Mapping[str, tuple[int, bytes]]) -> str:
     [(address, (code, answer)), *_] = refused.items()
-    return f"{address}: {_told(code, answer)}"
+    return f"{address}: {_reply(code, answer)}"

@@ -1,5 +1,6 @@
-"""Rows to an HTTP address: POST with JSON. At least once, each request with its idempotency key
-(sending.py).
+"""Webhooks: rows as JSON by POST to an HTTP address, each request with an idempotency key.
+
+At least once (delivery.py):
 
     POST /path
     Content-Type: application/json
@@ -8,9 +9,9 @@
 
     {"id": 1, "total": "9.90", "_op": "u"}        or an array, if rows_per_request is set
 
-    2xx              taken
-    408, 425, 429, 5xx, no answer   sent again, later; Retry-After is honoured
-    401, 403, 404, 405, 410, 3xx    the address or our rights are wrong: StoreRefused
+    2xx              delivered
+    408, 425, 429, 5xx, no answer   retried; Retry-After is honoured
+    401, 403, 404, 405, 410, 3xx    the address or the credentials are wrong: StoreRefused
     any other 4xx    the rows are wrong: RowRefused; rows that came together are tried one by one
 """
 
@@ -30,9 +31,9 @@ import pyarrow as pa
 from headwater.errors import ConfigError, RowRefused, StoreRefused, StoreUnreachable
 from headwater.sinks.contract import Log, Target
 from headwater.sinks.notifications.delivery import (
+    DeliveryStore,
     Message,
     Sender,
-    SendingStore,
     TryAgain,
     number_of,
     password_of,
@@ -51,15 +52,15 @@ _LATER: Final = (408, 425, 429)
 _NOT_OURS: Final = (401, 403, 404, 405, 407, 410)
 _LONGEST_RETRY_AFTER_S: Final = 300.0
 _SHOWN_BYTES: Final = 300
-_NOTES_EVERY_S: Final = 0.1
+_COMMIT_EVERY_S: Final = 0.1
 
 
-class WebhookStore(SendingStore):
+class WebhookStore(DeliveryStore):
     kind = "webhook"
 
     def __init__(self, settings: SinkSettings, target: Target, log: Log) -> None:
         super().__init__(settings, target, log)
-        _Webhook(settings, target)  # what is wrong with the settings is said at once
+        _Webhook(settings, target)  # raises at once if the settings are wrong
 
     def check(self) -> None:
         """Connects, and sends nothing."""
@@ -81,7 +82,7 @@ class WebhookStore(SendingStore):
 
 
 class _Webhook(Sender):
-    notes_every_s = _NOTES_EVERY_S
+    commit_every_s = _COMMIT_EVERY_S
 
     def __init__(self, settings: SinkSettings, target: Target) -> None:
         url = split_address(
@@ -149,13 +150,13 @@ class _Webhook(Sender):
         return refused
 
     def _post(self, key: str, texts: Sequence[bytes]) -> tuple[int | None, str]:
-        """None: it is taken; otherwise the status that says it never will be, and why."""
+        """None if it is delivered; otherwise the status of a permanent refusal, and its text."""
         body = b"[" + b",".join(texts) + b"]" if self._is_array else texts[0]
         headers = {**self._headers, "Idempotency-Key": key, **self._signed(key, body)}
         try:
             self._connection.request("POST", self._path, body, headers)
             answer = self._connection.getresponse()
-            status, told = answer.status, answer.read(_SHOWN_BYTES)
+            status, content = answer.status, answer.read(_SHOWN_BYTES)
             if answer.read(1):
                 self._connection.close()  # the rest of a long answer is not waited for
         except ssl.SSLCertVerificationError as error:
@@ -163,7 +164,7 @@ class _Webhook(Sender):
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
             raise TryAgain(f"{self.address}: {type(error).__name__}: {error}") from error
-        text = told.decode(errors="replace").strip()
+        text = content.decode(errors="replace").strip()
         if 200 <= status < 300:
             return None, ""
         if status in _LATER or status >= 500:
@@ -196,7 +197,7 @@ class _Webhook(Sender):
 
 
 def _secret(given: str | None) -> bytes | None:
-    """As Standard Webhooks has it: whsec_ and base64; anything else counts as it is."""
+    """As Standard Webhooks defines it: whsec_ and base64; any other text is taken literally."""
     if given is None:
         return None
     if given.startswith("whsec_"):
@@ -208,7 +209,7 @@ def _secret(given: str | None) -> bytes | None:
 
 
 def _retry_after_s(given: str | None) -> float:
-    """Seconds or a date; an answer of nonsense is none."""
+    """Seconds or a date; anything else is ignored."""
     if given is None:
         return 0.0
     try:

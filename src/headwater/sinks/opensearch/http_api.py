@@ -1,4 +1,4 @@
-"""OpenSearch's HTTP API, as much of it as the sink speaks."""
+"""A client of OpenSearch's HTTP API, as far as the sink needs it."""
 
 import base64
 import http.client
@@ -16,7 +16,7 @@ from headwater.sinks.notifications.delivery import (
 )
 
 _TIMEOUT_S: Final = 60
-_IDLE_S: Final = 5  # a connection that rested longer may have been closed by anybody on the way
+_IDLE_S: Final = 5  # a longer idle connection may have been closed by a proxy
 
 
 class OpenSearchApi:
@@ -42,7 +42,7 @@ class OpenSearchApi:
         self, method: str, path: str, body: Any = None, *, allow: tuple[int, ...] = ()
     ) -> tuple[int, Any]:
         """Status and answer. `body` is made JSON; bytes are sent as they are. Raises
-        StoreUnreachable (asking again may help) and StoreRefused, but not for a status of `allow`.
+        StoreUnreachable (a retry may help) and StoreRefused, but not for a status of `allow`.
         """
         content = body if isinstance(body, bytes) or body is None else orjson.dumps(body)
         status, answer = self._send(method, path, content)
@@ -60,7 +60,7 @@ class OpenSearchApi:
                 hint="the user comes from url, its password from there or from password_file",
             )
         if status == 429 or status >= 500:
-            raise StoreUnreachable(f"{self._whose}: OpenSearch takes nothing now", detail=detail)
+            raise StoreUnreachable(f"{self._whose}: OpenSearch accepts nothing now", detail=detail)
         raise StoreRefused(f"{self._whose}: OpenSearch refuses {method} {path}", detail=detail)
 
     def close(self) -> None:
@@ -78,7 +78,7 @@ class OpenSearchApi:
             with self._connection.getresponse() as response:
                 answer = response.read()
         except (OSError, http.client.HTTPException) as error:
-            # Not sent again from here: whether it was done is for the position to say.
+            # Not retried here: only the position can decide whether it was done.
             self.close()
             raise StoreUnreachable(
                 f"{self._whose}: OpenSearch does not answer",
@@ -95,7 +95,7 @@ class OpenSearchApi:
 
 
 def reason_of(answer: Any) -> str:
-    """Why, in OpenSearch's words: the innermost cause of an error."""
+    """The innermost cause of an error, as OpenSearch reports it."""
     error = answer.get("error") if isinstance(answer, dict) else None
     if not isinstance(error, dict):
         return str(error or "")

@@ -1,5 +1,7 @@
-"""Columns as an OpenSearch mapping: only how they are searched. The row itself is `_source`, which
-OpenSearch gives back byte by byte; a value that it cannot index (NaN) is there all the same.
+"""Columns as an OpenSearch mapping, which only decides how they are searched.
+
+The row itself is `_source`, which OpenSearch returns byte by byte; a value that it cannot index
+(NaN) is in there all the same.
 """
 
 from typing import Any, Final
@@ -8,7 +10,7 @@ import pyarrow as pa
 
 from headwater.errors import StoreRefused
 
-# What documents may not have, for OpenSearch has it besides them.
+# Names of OpenSearch's own metadata fields, which documents may not have.
 _RESERVED: Final = frozenset(
     ("_id", "_index", "_source", "_size", "_field_names", "_ignored", "_routing", "_type",
      "_version", "_seq_no", "_primary_term", "_doc_count", "_nested_path", "_data_stream_timestamp")
@@ -17,7 +19,7 @@ _EXACT_CHARACTERS: Final = 8191  # 32 KiB is the longest term, of characters tha
 
 
 def mapping_of(fields: pa.Schema, analyzer: str) -> dict[str, Any]:
-    """Raises StoreRefused for a column whose name cannot be."""
+    """Raises StoreRefused for a column with a reserved name."""
     for field in fields:
         if field.name in _RESERVED or not all(field.name.split(".")) or not field.name.strip():
             raise StoreRefused(
@@ -31,7 +33,7 @@ def _property(kind: pa.DataType, analyzer: str) -> dict[str, Any]:
     if is_.is_list(kind) or is_.is_large_list(kind) or is_.is_fixed_size_list(kind):
         return _property(kind.value_type, analyzer)
     if is_.is_struct(kind):
-        inside = {each.name: _property(each.type, analyzer) for each in kind}
+        inside = {field.name: _property(field.type, analyzer) for field in kind}
         return {"type": "object", "dynamic": False, "properties": inside}
     if is_.is_map(kind):  # any names
         return {"type": "object", "enabled": False}

@@ -1,22 +1,22 @@
-"""A target as an OpenSearch index; versions are indexes, and an alias says which one is live.
+"""The versions of a target as OpenSearch indexes, with an alias of the live one.
 
     orders                  an alias of orders__v1
     orders__v1, orders__v2  one document for each row; its id is the key's text
     headwater_positions     document orders__v1: owner, epoch, position, fields, stage
 
-OpenSearch has no transactions. What stands for them:
+OpenSearch has no transactions. In their stead:
 
-1.  The position's document is replaced only as it was read (`if_seq_no`), so of two writers one is
-    told that it is fenced: before it writes a row, and before its position counts.
-2.  Every row carries a version made of epoch and batch, and OpenSearch takes no older one
-    (`external_gte`). A batch that was written in part is written again to the same end; what a
-    zombie still has on its way is refused row by row.
-3.  Searches see what was there at the last refresh, and indexes are refreshed only here: when all
+1.  The position's document is replaced only as it was read (`if_seq_no`), so of two writers one
+    finds that it is fenced: before it writes a row, and before its position counts.
+2.  Every row carries a version made of epoch and batch, and OpenSearch refuses an older one
+    (`external_gte`). A batch that was written in part is written again with the same result; the
+    requests in flight of a zombie are refused row by row.
+3.  Searches see the state of the last refresh, and indexes are refreshed only here: when all
     rows of a batch are written. So a reader sees whole batches, shard by shard.
 
-Left open: somebody else's refresh, or a node that restarts, shows a part of a batch until it is
-written again. OpenSearch forgets a deleted row's version after `index.gc_deletes` (an hour, here):
-a zombie that was stopped between two requests for longer could bring such a row back.
+Remaining gaps: another client's refresh, or a node that restarts, shows a part of a batch until it
+is written again. OpenSearch forgets a deleted row's version after `index.gc_deletes` (here an
+hour): a zombie that was stopped between two requests for longer could bring such a row back.
 """
 
 import re
@@ -64,7 +64,7 @@ _ABANDONED_S: Final = 1.0
 
 
 class OpenSearchStore(Store):
-    guarantee = "effectively once: whole batches, unless somebody else refreshes the index"
+    guarantee = "effectively once: whole batches, unless another client refreshes the index"
 
     def __init__(self, settings: SinkSettings, target: Target, log: Log) -> None:
         whose = f"sink {settings.name}"
@@ -77,7 +77,7 @@ class OpenSearchStore(Store):
                 hint='in lower case, without blanks and any of \\ / * ? " < > | , # :',
             )
         self.target = target
-        self._place = (whose, url.reveal(), settings.options.get("tls_ca"))
+        self._address = (whose, url.reveal(), settings.options.get("tls_ca"))
         self.api = self._connect()
         self._numbers = {
             name: int(target.options[name])
@@ -110,10 +110,10 @@ class OpenSearchStore(Store):
                 if version == 1 and True not in self._versions().values():
                     self._check_free(self.target.name)
                 self._make_positions()
-                made = State(self.target.owner, 1, None, plain(fields), None, -1, -1)
+                new = State(self.target.owner, 1, None, plain(fields), None, -1, -1)
                 if state is not None:
-                    made = replace(
-                        state, epoch=state.epoch + 1, position=None, stage=None, fields=made.fields
+                    new = replace(
+                        state, epoch=state.epoch + 1, position=None, stage=None, fields=new.fields
                     )
             else:
                 self._check_owner(state)
@@ -121,14 +121,14 @@ class OpenSearchStore(Store):
                 if state.stage == COMMITTED:
                     self.refresh(version, self.api)
                     state = replace(state, stage=None)
-                made = replace(state, epoch=state.epoch + 1, fields=columns)
-            taken = self.replace(version, made)
+                new = replace(state, epoch=state.epoch + 1, fields=columns)
+            taken = self.replace(version, new)
             if taken is not None:
                 self._make_index(version, taken.fields)
                 return OpenSearchWriter(self, self._connect(), version, taken)
 
     def promote(self, version: int) -> None:
-        self._check_known(version)
+        self._check_version(version)
         alias = self.target.name
         actions = [
             {"remove": {"index": self.index(number), "alias": alias}}
@@ -139,19 +139,20 @@ class OpenSearchStore(Store):
         self.api.ask("POST", "/_aliases", {"actions": actions})
 
     def drop(self, version: int) -> None:
-        self._check_known(version)
+        self._check_version(version)
         if self._versions()[version]:
             raise StoreRefused(
                 f"version {version} of {self.target.name} is live", hint="promote another one first"
             )
-        # The document stays, for its epoch: a writer of today is fenced by a version of tomorrow.
+        # The document stays, for its epoch: it fences writers of this version if it is created
+        # again.
         while (state := self.state(version)) is not None and state.stage != DROPPED:
             self.replace(version, replace(state, position=None, stage=DROPPED))
         self.api.ask("DELETE", path_of(self.index(version)), allow=(404,))
 
     @contextmanager
     def read(self, version: int) -> Iterator[Contents]:
-        self._check_known(version)
+        self._check_version(version)
         api = self._connect()
         scroll = None
         try:
@@ -169,15 +170,15 @@ class OpenSearchStore(Store):
                 api.ask("DELETE", "/_search/scroll", {"scroll_id": scroll}, allow=(404,))
                 if not is_at_rest:
                     since_s = time.monotonic()
-                elif time.monotonic() > since_s + _ABANDONED_S:  # its writer has ended just there
+                elif time.monotonic() > since_s + _ABANDONED_S:  # its writer ended right there
                     self.refresh(version, api)
                     before = replace(before, stage=None)
                     scroll, page = self._scroll(api, version)
                     break
                 if time.monotonic() > deadline_s:
                     raise StoreUnreachable(
-                        f"{self.target.name} was never at rest for a moment",
-                        hint="it is while its pipeline waits for records, or is stopped",
+                        f"{self.target.name} was never idle",
+                        hint="it is idle while its pipeline waits for records, or is stopped",
                     )
             newest = -1 if before.position is None else before.position.batch
             yield Contents(before.position, _rows(api, scroll, page, before.fields, newest))
@@ -210,7 +211,7 @@ class OpenSearchStore(Store):
         )
 
     def replace(self, version: int, state: State, api: OpenSearchApi | None = None) -> State | None:
-        """None if it is no longer the one that was read. Then nothing is changed."""
+        """None if the document has changed since it was read; then nothing is done."""
         document = {
             "owner": state.owner,
             "epoch": state.epoch,
@@ -237,14 +238,14 @@ class OpenSearchStore(Store):
         api.ask("POST", path_of(self.index(version), "_refresh"))
 
     def _connect(self) -> OpenSearchApi:
-        return OpenSearchApi(*self._place)
+        return OpenSearchApi(*self._address)
 
     @property
     def _analyzer(self) -> str:
         return self.target.options.get("analyzer", "standard")
 
     def _versions(self) -> dict[int, bool]:
-        """The indexes that there are, and whether the alias points to them."""
+        """The existing indexes, and whether the alias points to them."""
         every = f"/{path_of(self.target.name)[1:]}__v*/_alias"
         _, found = self.api.ask("GET", every, allow=(404,))
         versions = {}
@@ -277,7 +278,7 @@ class OpenSearchStore(Store):
     def _create(self, index: str, body: dict[str, Any]) -> None:
         status, answer = self.api.ask("PUT", path_of(index), body, allow=(400,))
         if status == 400 and answer["error"].get("type") != "resource_already_exists_exception":
-            raise StoreRefused(f"the index {index} cannot be made", detail=reason_of(answer))
+            raise StoreRefused(f"the index {index} cannot be created", detail=reason_of(answer))
 
     def _scroll(self, api: OpenSearchApi, version: int) -> tuple[str, Any]:
         path = f"{path_of(self.index(version), '_search')}?scroll=10m"
@@ -288,12 +289,12 @@ class OpenSearchStore(Store):
     def _check_owner(self, state: State | None) -> None:
         if state is not None and state.owner != self.target.owner:
             raise StoreRefused(
-                f"{self.target.name} is kept by {state.owner}",
+                f"{self.target.name} belongs to {state.owner}",
                 detail=f"{self.target.owner} would write into it too",
                 hint="give one of the two another name",
             )
 
-    def _check_known(self, version: int) -> None:
+    def _check_version(self, version: int) -> None:
         state = self.state(version)
         self._check_owner(state)
         if state is None or state.stage == DROPPED or version not in self._versions():
@@ -314,7 +315,7 @@ def _rows(
     while hits := page["hits"]["hits"]:
         if any(batch_of(hit["_version"]) > newest for hit in hits):
             raise StoreUnreachable(
-                "somebody else has refreshed the index in the midst of a batch",
+                "another client has refreshed the index within a batch",
                 hint="read again when the batch is written",
             )
         yield json_reading.rows([hit["_source"] for hit in hits], fields)

@@ -1,4 +1,4 @@
-"""Writes batches into an OpenSearch index; what makes that safe stands in `opensearch`."""
+"""Writes batches into an OpenSearch index; store.py explains what makes that safe."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -17,10 +17,10 @@ from headwater.sinks.rows.documents import Documents, documents_of
 from headwater.sinks.rows.row_validation import shown
 from headwater.sinks.rows.schema_evolution import evolved
 
-# Stages of a batch. What searches see is, while WRITING, the stored position; when COMMITTED, that
-# or the one before; None: the stored position, and no batch is under way.
+# Stages of a batch. Searches see, while WRITING, the stored position; when COMMITTED, that or the
+# one before; None: the stored position, and no batch is in flight.
 WRITING, COMMITTED = "writing", "committed"
-DROPPED: Final = "dropped"  # in their place
+DROPPED: Final = "dropped"  # in place of a stage
 _BATCH_BITS: Final = 40
 _REQUEST_BYTES: Final = 8 << 20
 _PAGE_ROWS: Final = 5000
@@ -29,7 +29,7 @@ _LONGEST_ID_BYTES: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A version's document among the positions, and what it takes to replace exactly this one."""
+    """A version's document of the positions, with the sequence number to replace exactly this."""
 
     owner: str
     epoch: int
@@ -41,7 +41,7 @@ class State:
 
 
 class Positions(Protocol):
-    """What a writer needs of its store."""
+    """The part of the store that a writer uses."""
 
     target: Target
 
@@ -85,7 +85,7 @@ class OpenSearchWriter(Writer):
         self._api.close()
 
     def _to(self, state: State, **changes: Any) -> State:
-        """Raises Fenced if somebody else has changed it."""
+        """Raises Fenced if another writer has changed it."""
         replaced = self._store.replace(self._version, replace(state, **changes), self._api)
         if replaced is None:
             raise self._fenced()
@@ -118,17 +118,17 @@ class OpenSearchWriter(Writer):
                 detail=reason,
             )  # fmt: skip
 
-        told = self._bulk(_upserts(ids, documents.documents, version), refused)
-        if told:
+        errors = self._bulk(_upserts(ids, documents.documents, version), refused)
+        if errors:
             if refuse is None:
-                raise told[0]
-            refuse(told)
+                raise errors[0]
+            refuse(errors)
 
     def _bulk(
         self, actions: pa.Array, refused: Callable[[int, Any], RowRefused] | None
     ) -> list[RowRefused]:
-        """Whatever is not taken for good is returned."""
-        told: list[RowRefused] = []
+        """Returns the rows that OpenSearch will never accept."""
+        errors: list[RowRefused] = []
         wanted = "filter_path=errors,items.*.status,items.*.error"
         for first, content in _requests(actions):
             _, answer = self._api.ask("POST", f"{path_of(self._index, '_bulk')}?{wanted}", content)
@@ -144,8 +144,8 @@ class OpenSearchWriter(Writer):
                     raise StoreUnreachable(
                         "OpenSearch did not write all rows", detail=reason_of(result)
                     )
-                told.append(refused(first + number, result))
-        return told
+                errors.append(refused(first + number, result))
+        return errors
 
     def _all_ids(self) -> Iterator[pa.Array]:
         path = f"{path_of(self._index, '_search')}?scroll=10m"
@@ -161,7 +161,7 @@ class OpenSearchWriter(Writer):
 
 
 def version_of(epoch: int, batch: int) -> int:
-    """What OpenSearch compares: any batch of a later epoch is newer."""
+    """The external version: any batch of a later epoch is newer."""
     return (epoch << _BATCH_BITS) + batch
 
 
@@ -193,7 +193,7 @@ def _heads(action: str, ids: pa.Array, version: int) -> pa.Array:
 
 
 def _requests(actions: pa.Array) -> Iterator[tuple[int, bytes]]:
-    """Number of the first action, and actions of some megabytes."""
+    """Chunks of some megabytes, each with the number of its first action."""
     _, offsets, data = actions.buffers()
     bounds = np.frombuffer(offsets, np.int64, len(actions) + 1, actions.offset * 8)
     first = 0

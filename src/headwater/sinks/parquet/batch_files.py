@@ -33,7 +33,7 @@ def check_types(fields: pa.Schema) -> None:
 
 
 def show(root: str, files: dict[str, str]) -> None:
-    """Gives the files of a commit their names, if they do not have them."""
+    """Renames the files of a commit to their final names, where that is not done yet."""
     for temporary, name in files.items():
         with contextlib.suppress(FileNotFoundError):
             os.rename(os.path.join(root, temporary), os.path.join(root, name))
@@ -42,7 +42,7 @@ def show(root: str, files: dict[str, str]) -> None:
 
 
 def sweep(root: str, epoch: int) -> None:
-    """Removes what earlier writers did not commit."""
+    """Removes files that earlier writers did not commit."""
     for directory, _, names in os.walk(root):
         for name in names:
             match = re.fullmatch(r"\.(\d+)-\d+-\d+\.tmp", name)
@@ -84,8 +84,8 @@ def _text(value: pa.Scalar) -> str:
 
 
 def opened(root: str, last_batch: int, latest: Mapping[str, str]) -> dict[str, Any]:
-    """The files of all batches up to the last: `latest`, its own, opened (they may be getting their
-    names just now), the others as they are called.
+    """The files of all batches up to the last: `latest`, those of the last, opened (they may be
+    renamed meanwhile), the others by name.
     """
     files: dict[str, Any] = {}
     for directory, _, names in os.walk(root):

@@ -2,15 +2,15 @@
 
     orders__v1/
       day=2026-01-31/part-000000000042-0000.parquet     batch 42
-      day=2026-01-31/.3-000000000043-0000.tmp           epoch 3 writes batch 43: nobody sees it
+      day=2026-01-31/.3-000000000043-0000.tmp           epoch 3 writes batch 43: hidden from readers
       _headwater/01790000000000000017.json              the 17th commit: `_State`
 
-A commit is a file with the next number in `_headwater/`, made by link(2), which fails if there is
-one: of two writers one loses, looks what is there, and finds that it is fenced. The commit names
-the batch's files, which get their names afterwards; a writer that begins completes that for the one
-that was killed. So those who list the directory never see rows that are not committed. Right after
-a crash they may see a part of the last batch only, until the pipeline runs again; `Store.read`
-always sees all of it.
+A commit is a file with the next number in `_headwater/`, created by link(2), which fails if it
+exists: of two writers one loses, reads the commits, and finds that it is fenced. The commit lists
+the batch's files, which are renamed afterwards; a new writer completes the renames of one that was
+killed. So a reader that lists the directory never sees rows that are not committed. Right after a
+crash it may see only a part of the last batch, until the pipeline runs again; `Store.read` always
+sees all of it.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ from headwater.sinks.parquet.batch_files import (
     show,
     sweep,
 )
-from headwater.sinks.rows.row_validation import readable
+from headwater.sinks.rows.row_validation import validated
 from headwater.sinks.rows.schema_evolution import evolved, fitted, plain
 from headwater.sinks.settings import SinkSettings
 from headwater.sinks.version_directories import (
@@ -64,21 +64,21 @@ from headwater.sinks.version_directories import (
 OPTIONS: Final = ("compression",)
 TARGET_OPTIONS: Final = ("partition_by", "mode", "compression")
 
-_COMMITS: Final = "_headwater"  # readers pass over names that begin with _ or .
-_BEGIN: Final = "begin"  # what their numbers begin with
-_KEPT: Final = 10  # commits; only the last one counts
+_COMMITS: Final = "_headwater"  # readers skip names that begin with _ or .
+_BEGIN: Final = "begin"  # its content is the number before the first commit
+_RETAINED: Final = 10  # commits; only the last one counts
 _COMPRESSIONS: Final = ("zstd", "snappy", "gzip", "lz4", "none")
 
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What a version says of itself."""
+    """The content of a commit: epoch, position, fields and files."""
 
     owner: str
     epoch: int
     position: Position | None
     fields: pa.Schema
-    files: dict[str, str]  # of the last batch: what it was written as, to its name
+    files: dict[str, str]  # of the last batch: temporary name to final name
 
     def to_json(self) -> bytes:
         return orjson.dumps(
@@ -110,8 +110,8 @@ class ParquetStore(Store):
         url = settings.url.reveal() if settings.url is not None else ""
         if "://" in url and not url.startswith("file://"):
             raise ConfigError(
-                f"sink {settings.name}: Parquet files are kept in a directory",
-                hint='kind = "delta" keeps tables in an object store',
+                f"sink {settings.name}: Parquet files need a directory",
+                hint='kind = "delta" has tables in an object store',
             )
         options = {**settings.options, **target.options}
         mode = options.get("mode", "rows")
@@ -134,7 +134,7 @@ class ParquetStore(Store):
         if self._target.key and not self._keeps_changes:
             raise ConfigError(
                 f"{self._target.owner}: rows with a key change, and Parquet files do not",
-                hint='kind = "delta" keeps such a table; mode = "changes" keeps every change as a'
+                hint='kind = "delta" has such tables; mode = "changes" stores every change as a'
                 f" row with {OP}",
             )
         self._directories.check()
@@ -142,7 +142,7 @@ class ParquetStore(Store):
 
     def versions(self) -> list[Version]:
         found = []
-        numbers = [each for each in self._directories.numbers() if self._commits(each).last()]
+        numbers = [number for number in self._directories.numbers() if self._commits(number).last()]
         live = self._directories.live() if numbers else 1
         for number in numbers:
             state = self._commits(number).read()
@@ -220,9 +220,9 @@ class ParquetStore(Store):
 
 
 class _Commits:
-    """The commits of one version. The one with the highest number counts; those in front of it may
-    be missing, or be a late writer's, who looks and finds that it does not. Numbers begin with the
-    time at which the version was made: a writer of one that was dropped has lower ones.
+    """The commits of one version. The one with the highest number counts; earlier ones may be
+    missing, or be a late writer's, which checks and finds that its commit does not count. Numbers
+    begin with the time at which the version was created: a writer of a dropped one has lower ones.
     """
 
     def __init__(self, root: str) -> None:
@@ -238,7 +238,7 @@ class _Commits:
             return 0
 
     def begin(self) -> int:
-        """The number in front of the first, which all writers of this directory agree on."""
+        """The number before the first, on which all writers of this directory agree."""
         path = os.path.join(self.path, _BEGIN)
         with contextlib.suppress(FileExistsError):
             self._put(path, str(time.time_ns()).encode())
@@ -246,7 +246,7 @@ class _Commits:
             return int(file.read())
 
     def read(self) -> _State:
-        for _ in range(_KEPT):
+        for _ in range(_RETAINED):
             number = self.last()
             with contextlib.suppress(FileNotFoundError):  # many commits since
                 return self.read_one(number)
@@ -263,7 +263,7 @@ class _Commits:
             ) from error
 
     def add(self, number: int, state: _State) -> bool:
-        """Whether it is the last one now; durable then."""
+        """Whether it is now the last one; if so, it is durable."""
         try:
             self._put(self._file(number), state.to_json())
         except FileExistsError:
@@ -271,11 +271,11 @@ class _Commits:
         if self.last() != number:
             return False
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._file(number - _KEPT))
+            os.unlink(self._file(number - _RETAINED))
         return True
 
     def _put(self, path: str, contents: bytes) -> None:
-        """At once, and for good. FileExistsError if there is one."""
+        """Atomic and durable. FileExistsError if there is one."""
         temporary = os.path.join(self.path, f".{secrets.token_hex(8)}.tmp")
         with open(temporary, "wb") as file:
             file.write(contents)
@@ -317,10 +317,10 @@ class _ParquetWriter(Writer):
             if OP in given.names and OP not in self._state.fields.names:
                 given = given.remove(given.get_field_index(OP))
             fields = evolved(self._state.fields, given, can_widen=False).fields
-            told: list[RowRefused] | None = None if refuse is None else []
-            files = self._write(batch.id, fitted(readable(batch.rows, None, told), fields))
-            if refuse is not None and told:
-                refuse(told)
+            unreadable: list[RowRefused] | None = None if refuse is None else []
+            files = self._write(batch.id, fitted(validated(batch.rows, None, unreadable), fields))
+            if refuse is not None and unreadable:
+                refuse(unreadable)
             state = _State(self._state.owner, self._state.epoch, batch.position(), fields, files)
             if not self._commits.add(self._number + 1, state):
                 raise self._fenced()
@@ -333,7 +333,7 @@ class _ParquetWriter(Writer):
         return
 
     def _begin(self, owner: str, fields: pa.Schema) -> None:
-        """Takes over: what is committed gets its names, what is not goes."""
+        """Takes over: committed files get their final names, others are removed."""
         while True:
             self._number = self._commits.last()
             if self._number:
@@ -387,12 +387,12 @@ def _check_owner(state: _State, owner: str, root: str) -> None:
 
 
 def _check_is_free(commits: _Commits) -> None:
-    """A directory that is not ours has files and no commits."""
+    """Raises StoreRefused for a directory with files and no commits: of another program."""
     if commits.last() or not os.path.lexists(commits.root):
         return
     if not os.path.isdir(commits.root) or set(os.listdir(commits.root)) - {_COMMITS}:
         raise StoreRefused(
-            f"{commits.root} is there, and not ours",
+            f"{commits.root} exists, and no pipeline wrote it",
             hint="choose another name for the table, or move the directory away",
         )
 

@@ -1,4 +1,4 @@
-"""Sessions of PostgreSQL, and what the server's errors mean."""
+"""Sessions of PostgreSQL, and the mapping of server errors."""
 
 import io
 import re
@@ -12,22 +12,22 @@ import psycopg2.extensions
 from headwater.errors import ConfigError, SinkError, StoreRefused, StoreUnreachable
 from headwater.settings import Secret
 
-# Values are read and written as text, whose form these decide.
+# Values are read and written as text, whose format these settings decide.
 _SESSION: Final = (
     "SET timezone = 'UTC'; SET datestyle = 'ISO, YMD'; SET bytea_output = 'hex';"
     " SET extra_float_digits = 1; SET standard_conforming_strings = on;"
     " SET client_min_messages = error; SET statement_timeout = 0; SET row_security = off;"
     " SET default_transaction_isolation = 'read committed'; SET temp_buffers = '64MB';"
-    # Spark forgets a batch that is committed: it must not be lost in a crash.
+    # Spark never repeats a committed batch: a crash must not lose it.
     " SELECT set_config('synchronous_commit', 'on', false)"
     " WHERE current_setting('synchronous_commit') = 'off'"
 )
 _CONNECT_TIMEOUT_S: Final = 10
 
-# Nothing is wrong with settings or rights: connections, shutdown, crash, recovery, room, locks.
+# Transient: connections, shutdown, crash recovery, resources, locks.
 _PASSING: Final = ("08", "25", "40", "53", "57", "58", "XX")
 _PASSING_STATES: Final = ("55006", "55P03")
-# Values, constraints, limits (of an index's row), what triggers raise: another row would do.
+# About a row: values, constraints, limits (of an index's row), errors of triggers.
 _OF_VALUES: Final = ("22", "23", "44", "54", "P0")
 _HINTS: Final = {
     "42501": "grant the role of the sink the right that is named, or let the table's owner do it",
@@ -36,11 +36,11 @@ _HINTS: Final = {
 
 
 class TableLocked(StoreUnreachable):
-    """Somebody else has it for longer than we wanted to wait."""
+    """Another session holds the lock for longer than the timeout."""
 
 
 class ValuesRefused(StoreRefused):
-    """Something about the values of a statement: others would do."""
+    """The error is about the values of a statement, not about the statement."""
 
     def __init__(self, error: psycopg2.Error, detail: str) -> None:
         super().__init__("PostgreSQL refuses", detail=detail)
@@ -48,9 +48,7 @@ class ValuesRefused(StoreRefused):
 
 
 class Session:
-    """One connection, without transactions of its own: BEGIN and COMMIT are statements. What goes
-    wrong is raised as SinkError.
-    """
+    """One connection in autocommit: BEGIN and COMMIT are statements. Errors are SinkError."""
 
     def __init__(self, url: Secret, application: str) -> None:
         parts = _parts(url)
@@ -58,7 +56,7 @@ class Session:
         self._user = parts.get("user", "")
         self._database = parts.get("dbname") or self._user
         parts.setdefault("connect_timeout", str(_CONNECT_TIMEOUT_S))
-        # A server that is gone without a word is noticed after about half a minute.
+        # A server that vanished without closing is detected after about half a minute.
         parts.setdefault("keepalives_idle", "10")
         parts.setdefault("keepalives_interval", "5")
         parts.setdefault("keepalives_count", "4")
@@ -77,7 +75,7 @@ class Session:
             raise
 
     def run(self, statement: str, values: Mapping[str, Any] | None = None) -> list[Any]:
-        """The rows of the last statement. Without values, % stands for itself."""
+        """The rows of the last statement. Without values, % is a plain character."""
         with self.errors():
             self._cursor.execute(statement, values)
             return self._cursor.fetchall() if self._cursor.description else []
@@ -98,7 +96,7 @@ class Session:
 
     @contextmanager
     def transaction(self, how: str = "") -> Iterator[None]:
-        """Committed at the end; on an error nothing is left of it."""
+        """Committed at the end, rolled back on an error."""
         self.run(f"BEGIN {how}")
         try:
             yield
@@ -121,13 +119,13 @@ class Session:
             raise self.explained(error) from None
 
     def explained(self, error: psycopg2.Error) -> SinkError:
-        """In our words, without the password."""
+        """As SinkError, without the password."""
         text = self.shown(error)
         state: str = error.pgcode or ""
         if not state or state.startswith(("28", "3D")):
             return self._explained_connect(text)
         if state == "55P03":
-            return TableLocked("others keep the table locked", detail=text)
+            return TableLocked("another session holds a lock on the table", detail=text)
         if state == "25006":
             return StoreUnreachable(
                 "PostgreSQL is read-only",
@@ -135,7 +133,7 @@ class Session:
                 hint="a standby? `url` must name the primary",
             )
         if state.startswith(_PASSING) or state in _PASSING_STATES:
-            return StoreUnreachable("PostgreSQL broke off", detail=text)
+            return StoreUnreachable("PostgreSQL interrupted the request", detail=text)
         if state.startswith(_OF_VALUES):
             return ValuesRefused(error, text)
         hint = _HINTS.get(state) or getattr(error.diag, "message_hint", None) or ""
@@ -150,7 +148,7 @@ class Session:
         return re.sub(r"\s*\n\s*", " ", text) or "the connection was closed"
 
     def _explained_connect(self, text: str) -> SinkError:
-        """Errors of connecting have no SQLSTATE in psycopg2: their words are all there is."""
+        """Errors of connecting have no SQLSTATE in psycopg2: only their text."""
         if re.search("password authentication failed|no password supplied|authentication", text):
             return StoreRefused(
                 "PostgreSQL refuses the password",
@@ -187,7 +185,7 @@ class Session:
 
 
 class _Source:
-    """What psycopg2 reads from. It hides the error of a `read` behind one of its own."""
+    """The file that psycopg2 reads from, which would hide an error of `read`."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces

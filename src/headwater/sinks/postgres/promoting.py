@@ -1,9 +1,9 @@
-"""Another version under the live name, at once for every reader.
+"""Promotion: another version gets the live name, at once for every reader.
 
 Tables are renamed, in one transaction. A view is bound to a table and not to its name, so views on
-the live table are made anew over the other one; indexes and privileges that the live table was
-given are given to the other one first. What cannot be carried over (materialized views, triggers,
-foreign keys, check constraints) stands in the way, unless the other version has one of that name.
+the live table are created again over the other one; indexes and privileges that users added to the
+live table are added to the other one first. What cannot be carried over (materialized views,
+triggers, foreign keys, check constraints) is refused, unless the other version has its like.
 """
 
 from dataclasses import dataclass
@@ -13,12 +13,17 @@ from typing import Final
 from headwater.errors import StoreRefused
 from headwater.sinks import sql_positions
 from headwater.sinks.contract import name_of
-from headwater.sinks.postgres import tables
 from headwater.sinks.postgres.connection import Session
-from headwater.sinks.postgres.tables import Place, hidden_name, literal
-from headwater.sinks.sql_positions import Stored, quoted
+from headwater.sinks.postgres.tables import (
+    NAME_BYTES,
+    Tables,
+    hidden_name,
+    literal,
+    with_table_lock,
+)
+from headwater.sinks.sql_positions import StoredVersion, quoted
 
-# Those of the live table (%(live)s) which the other one (%(other)s) has not.
+# Those of the live table (%(live)s) that the other one (%(other)s) lacks.
 _IN_THE_WAY: Final = """
 SELECT 'trigger ' || tgname FROM pg_trigger t WHERE tgrelid = %(live)s AND NOT tgisinternal
    AND NOT EXISTS (SELECT FROM pg_trigger o WHERE o.tgrelid = %(other)s AND o.tgname = t.tgname)
@@ -75,109 +80,111 @@ class _Index:
     is_primary: bool
 
 
-def promote(session: Session, place: Place, version: int) -> None:
-    """An index may take its time: it is built before anybody has to wait."""
+def promote(session: Session, tables: Tables, version: int) -> None:
+    """Indexes are built first, outside of the exclusive lock: that may take long."""
     while True:
         with session.transaction():
-            tables.lock_changes(session, place)
-            found = tables.stored_versions(session, place, "FOR UPDATE")
+            tables.lock_changes(session)
+            found = tables.stored_versions(session, "FOR UPDATE")
             if version not in found:
-                raise sql_positions.unknown_version(place.target, version)
+                raise sql_positions.unknown_version(tables.target, version)
             if found[version].is_live:
                 return
-            live = next((each for each in found.values() if each.is_live), None)
-            missing = _missing_indexes(session, place, live, found[version])
+            live = next((stored for stored in found.values() if stored.is_live), None)
+            missing = _missing_indexes(session, tables, live, found[version])
             if not missing:
-                swap = partial(_swap, session, place, live, found[version])
-                tables.with_table_lock(session, swap)
+                swap = partial(_swap, session, tables, live, found[version])
+                with_table_lock(session, swap)
                 return
         for index in missing:
-            _build(session, place, index, found[version])
+            _build(session, tables, index, found[version])
 
 
-def _swap(session: Session, place: Place, live: Stored | None, other: Stored) -> None:
-    target = place.target
+def _swap(
+    session: Session, tables: Tables, live: StoredVersion | None, other: StoredVersion
+) -> None:
+    target = tables.target
     views = []
     if live is None:
-        if tables.exists(session, place, target.name):
+        if tables.exists(session, target.name):
             raise sql_positions.not_ours(target.name, target)
     else:
-        oids = {"live": _oid(session, place, live), "other": _oid(session, place, other)}
-        _check_nothing_in_the_way(session, place, oids, other)
+        oids = {"live": _oid(session, tables, live), "other": _oid(session, tables, other)}
+        _check_nothing_in_the_way(session, tables, oids, other)
         views = session.run(_VIEWS, oids)
-        for (grant,) in session.run(_GRANTS, {**oids, "into": place.table(other)}):
+        for (grant,) in session.run(_GRANTS, {**oids, "into": tables.table(other)}):
             session.run(grant)
-        _rename(session, place, live, is_live=False)
-    _rename(session, place, other, is_live=True)
+        _rename(session, tables, live, is_live=False)
+    _rename(session, tables, other, is_live=True)
     for view, definition, options, _ in views:
         session.run(f"CREATE OR REPLACE VIEW {view} {options} AS {definition}")
 
 
-def _rename(session: Session, place: Place, stored: Stored, *, is_live: bool) -> None:
+def _rename(session: Session, tables: Tables, stored: StoredVersion, *, is_live: bool) -> None:
     """The table, its indexes (the key's among them), and the position's row."""
     suffix = hidden_name("", stored.version)
-    for index in _indexes(session, place, stored):
+    for index in _indexes(session, tables, stored):
         if is_live and index.name.endswith(suffix):
             new_name = index.name.removesuffix(suffix)
         elif not is_live:
             new_name = hidden_name(index.name, stored.version)
         else:
             continue
-        session.run(f"ALTER INDEX {place.named(index.name)} RENAME TO {quoted(new_name)}")
-    name = name_of(place.target, stored.version, is_live=is_live)
-    session.run(f"ALTER TABLE {place.table(stored)} RENAME TO {quoted(name)}")
+        session.run(f"ALTER INDEX {tables.named(index.name)} RENAME TO {quoted(new_name)}")
+    name = name_of(tables.target, stored.version, is_live=is_live)
+    session.run(f"ALTER TABLE {tables.table(stored)} RENAME TO {quoted(name)}")
     session.run(
-        f"UPDATE {place.positions} SET is_live = {is_live}"
-        f" WHERE {place.where} AND version = {stored.version}"
+        f"UPDATE {tables.positions} SET is_live = {is_live}"
+        f" WHERE {tables.where} AND version = {stored.version}"
     )
 
 
 def _check_nothing_in_the_way(
-    session: Session, place: Place, oids: dict[str, int], other: Stored
+    session: Session, tables: Tables, oids: dict[str, int], other: StoredVersion
 ) -> None:
     found = [name for (name,) in session.run(_IN_THE_WAY, oids)]
     if found:
         raise StoreRefused(
-            f"{place.target.name} has what cannot be carried over to version {other.version}",
+            f"{tables.target.name} has what cannot be carried over to version {other.version}",
             detail=", ".join(found),
-            hint=f"give {other.table(place.target)} the same, by the same name, or drop it"
-            " and make it again after the promote",
+            hint=f"give {other.table(tables.target)} the same, by the same name, or drop it"
+            " and create it again after the promote",
         )
 
 
 def _missing_indexes(
-    session: Session, place: Place, live: Stored | None, other: Stored
+    session: Session, tables: Tables, live: StoredVersion | None, other: StoredVersion
 ) -> list[_Index]:
     if live is None:
         return []
-    has = {index.name for index in _indexes(session, place, other)}
+    has = {index.name for index in _indexes(session, tables, other)}
     return [
         index
-        for index in _indexes(session, place, live)
+        for index in _indexes(session, tables, live)
         if not index.is_primary and hidden_name(index.name, other.version) not in has
     ]
 
 
-def _build(session: Session, place: Place, index: _Index, other: Stored) -> None:
-    """Its table's writer waits, readers do not."""
+def _build(session: Session, tables: Tables, index: _Index, other: StoredVersion) -> None:
+    """Blocks the table's writer, but no reader."""
     name = hidden_name(index.name, other.version)
-    if len(name.encode()) > tables.NAME_BYTES:
+    if len(name.encode()) > NAME_BYTES:
         raise StoreRefused(
-            f"index {index.name} has a name that is too long for two versions of it",
+            f"index {index.name} has a name that is too long for two versions",
             hint=f"ALTER INDEX … RENAME: with __v{other.version} behind it, it has"
-            f" {tables.NAME_BYTES} bytes at most",
+            f" {NAME_BYTES} bytes at most",
         )
     unique = "UNIQUE " if index.is_unique else ""
-    session.run(f"CREATE {unique}INDEX {quoted(name)} ON {place.table(other)} {index.definition}")
+    session.run(f"CREATE {unique}INDEX {quoted(name)} ON {tables.table(other)} {index.definition}")
 
 
-def _indexes(session: Session, place: Place, stored: Stored) -> list[_Index]:
-    rows = session.run(_INDEXES, {"table": _oid(session, place, stored)})
+def _indexes(session: Session, tables: Tables, stored: StoredVersion) -> list[_Index]:
+    rows = session.run(_INDEXES, {"table": _oid(session, tables, stored)})
     return [_Index(*row) for row in rows]
 
 
-def _oid(session: Session, place: Place, stored: Stored) -> int:
-    if not tables.exists(session, place, stored.table(place.target)):
-        raise sql_positions.gone(stored.table(place.target))
-    [(oid,)] = session.run(f"SELECT {literal(place.table(stored))}::regclass::oid")
+def _oid(session: Session, tables: Tables, stored: StoredVersion) -> int:
+    if not tables.exists(session, stored.table(tables.target)):
+        raise sql_positions.table_missing(stored.table(tables.target))
+    [(oid,)] = session.run(f"SELECT {literal(tables.table(stored))}::regclass::oid")
     return int(oid)

@@ -1,4 +1,4 @@
-"""All rows of a version at one position, by COPY, some megabytes at a time."""
+"""A consistent read of a version by COPY: all rows at one position, streamed."""
 
 import os
 import queue
@@ -14,62 +14,61 @@ import pyarrow as pa
 from headwater.errors import SinkError, StoreRefused
 from headwater.sinks import sql_positions
 from headwater.sinks.contract import Contents
-from headwater.sinks.postgres import tables
 from headwater.sinks.postgres.connection import Session
-from headwater.sinks.postgres.tables import Place
+from headwater.sinks.postgres.tables import Tables
 from headwater.sinks.postgres.values import from_csv, selected
-from headwater.sinks.sql_positions import Stored, quoted
+from headwater.sinks.sql_positions import StoredVersion, quoted
 
 _PIECE_BYTES: Final = 4 << 20
-_PIECES: Final = 2  # that wait for who reads
+_PIECES: Final = 2  # buffered for the reader
 
 
 @contextmanager
-def reading(session_of: Callable[[], Session], place: Place, version: int) -> Iterator[Contents]:
+def reading(session_of: Callable[[], Session], tables: Tables, version: int) -> Iterator[Contents]:
     with session_of() as session:
-        stored = _found(session, place, version)
-        copy = _Copy(session, place, stored)
+        stored = _found(session, tables, version)
+        copy = _Copy(session, tables, stored)
         try:
             yield Contents(stored.position, copy.batches())
         finally:
             copy.close()
 
 
-def _found(session: Session, place: Place, version: int) -> Stored:
-    """Begins a transaction of one snapshot, with a lock that keeps the table's name from changing.
-    Names are looked up outside of snapshots, so the lock comes before the snapshot, and the name
-    before the lock; it is then asked again.
+def _found(session: Session, tables: Tables, version: int) -> StoredVersion:
+    """Begins a transaction with one snapshot, and a lock that prevents a rename of the table.
+    PostgreSQL resolves names outside of snapshots, so the lock comes before the snapshot, and the
+    name before the lock; it is then checked again.
     """
-    if not tables.has_positions(session, place):
-        raise sql_positions.unknown_version(place.target, version)
+    if not tables.has_positions(session):
+        raise sql_positions.unknown_version(tables.target, version)
     while True:
-        stored = tables.stored_versions(session, place).get(version)
+        stored = tables.stored_versions(session).get(version)
         if stored is None:
-            raise sql_positions.unknown_version(place.target, version)
+            raise sql_positions.unknown_version(tables.target, version)
         session.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         try:
-            session.run(f"LOCK TABLE {place.table(stored)} IN ACCESS SHARE MODE")
+            session.run(f"LOCK TABLE {tables.table(stored)} IN ACCESS SHARE MODE")
         except StoreRefused:
             session.roll_back()
-            now = tables.stored_versions(session, place).get(version)
+            now = tables.stored_versions(session).get(version)
             if now is None or now.is_live == stored.is_live:
-                tables.check_table(session, place, stored)
+                tables.check_table(session, stored)
                 raise
             continue
-        now = tables.stored_versions(session, place).get(version)
+        now = tables.stored_versions(session).get(version)
         if now is not None and now.is_live == stored.is_live:
             return now
         session.roll_back()
 
 
 class _Copy:
-    """COPY pushes, and who reads pulls: a thread between them, and a bounded queue."""
+    """COPY pushes and the reader pulls: a thread between them, and a bounded queue."""
 
-    def __init__(self, session: Session, place: Place, stored: Stored) -> None:
+    def __init__(self, session: Session, tables: Tables, stored: StoredVersion) -> None:
         self._session = session
-        columns = ", ".join(selected(each, quoted(each.name)) for each in stored.fields)
+        columns = ", ".join(selected(field, quoted(field.name)) for field in stored.fields)
         self._statement = (
-            f"COPY (SELECT {columns} FROM {place.table(stored)}) TO STDOUT (FORMAT csv)"
+            f"COPY (SELECT {columns} FROM {tables.table(stored)}) TO STDOUT (FORMAT csv)"
         )
         self._fields = stored.fields
         self._pieces: queue.Queue[bytes | SinkError | None] = queue.Queue(_PIECES)
@@ -118,7 +117,7 @@ class _Copy:
         raise _Closed
 
     def close(self) -> None:
-        """Who reads may have had enough."""
+        """Raises _Closed if the reader has stopped."""
         self._is_closed = True
         if self._thread is not None and self._thread.is_alive():
             with (
@@ -133,4 +132,4 @@ class _Copy:
 
 
 class _Closed(Exception):
-    """Nobody reads any more."""
+    """The reader has stopped."""

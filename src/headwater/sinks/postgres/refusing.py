@@ -1,4 +1,4 @@
-"""Which rows of a batch PostgreSQL does not take: by halves, until there is one row left."""
+"""Finds the rows of a batch that PostgreSQL refuses, by bisection with savepoints."""
 
 import re
 from collections.abc import Callable
@@ -50,7 +50,7 @@ def _explained(session: Session, row: pa.Table, error: psycopg2.Error, table: st
 
 
 def _column_of(session: Session, error: psycopg2.Error, table: str) -> str:
-    """What PostgreSQL says of it."""
+    """The refusal, with the column and cause that PostgreSQL reports."""
     diag = error.diag
     if diag.column_name:
         return str(diag.column_name)
@@ -67,8 +67,8 @@ def _column_of(session: Session, error: psycopg2.Error, table: str) -> str:
 
 
 def _by_trying(session: Session, row: pa.Table, error: psycopg2.Error, table: str) -> str:
-    """A value that the column's type does not take is an error of the same kind without the other
-    columns, too: it comes before the constraints.
+    """A value that the column's type rejects fails alike without the other columns: types are
+    checked before constraints.
     """
     for column in row.column_names:
         found: Any = None

@@ -1,4 +1,4 @@
-"""One target in PostgreSQL, with all its versions."""
+"""The versions of a target in PostgreSQL."""
 
 import os
 from contextlib import AbstractContextManager
@@ -10,15 +10,15 @@ import pyarrow as pa
 from headwater.errors import ConfigError, StoreRefused
 from headwater.sinks import sql_positions
 from headwater.sinks.contract import Contents, Log, Store, Target, Version, Writer
-from headwater.sinks.postgres import promoting, tables
+from headwater.sinks.postgres import promoting
 from headwater.sinks.postgres.connection import Session, TableLocked
 from headwater.sinks.postgres.reading import reading
-from headwater.sinks.postgres.tables import Place, literal
+from headwater.sinks.postgres.tables import Tables, literal, stored_from, with_table_lock
 from headwater.sinks.postgres.values import column_type
 from headwater.sinks.postgres.writer import PostgresWriter
 from headwater.sinks.rows.schema_evolution import evolved, plain
 from headwater.sinks.settings import SinkSettings, with_password
-from headwater.sinks.sql_positions import Stored
+from headwater.sinks.sql_positions import StoredVersion
 
 OPTIONS: Final = ("schema",)  # of tables whose name has none; public
 TARGET_OPTIONS: Final = ()
@@ -37,58 +37,58 @@ class PostgresStore(Store):
         schema, dot, name = target.name.partition(".")
         if not dot:
             schema, name = settings.options.get("schema", "public"), target.name
-        self._place = Place(schema, replace(target, name=name))
+        self._tables = Tables(schema, replace(target, name=name))
         self._application = f"headwater {target.owner}"[:63]
 
     def check(self) -> None:
-        place = self._place
-        place.check_names()
+        tables = self._tables
+        tables.check_names()
         with self._session() as session:
             self._check_schema(session)
             found = self._stored(session)
-            if not found and tables.exists(session, place, place.target.name):
-                raise sql_positions.not_ours(place.target.name, place.target)
-            for each in found.values():
-                tables.check_table(session, place, each)
+            if not found and tables.exists(session, tables.target.name):
+                raise sql_positions.not_ours(tables.target.name, tables.target)
+            for stored in found.values():
+                tables.check_table(session, stored)
 
     def _check_schema(self, session: Session) -> None:
-        schema = literal(self._place.schema)
+        schema = literal(self._tables.schema)
         [(is_there, can_use, can_create)] = session.run(
             f"SELECT to_regnamespace(quote_ident({schema})) IS NOT NULL,"
             f" coalesce(has_schema_privilege(to_regnamespace(quote_ident({schema}))::oid, 'USAGE'),"
             f" false), coalesce(has_schema_privilege(to_regnamespace(quote_ident({schema}))::oid,"
             " 'CREATE'), false)"
         )
-        name = sql_positions.quoted(self._place.schema)
+        name = sql_positions.quoted(self._tables.schema)
         if not is_there:
             raise StoreRefused(
-                f"there is no schema {self._place.schema}", hint=f"CREATE SCHEMA {name};"
+                f"there is no schema {self._tables.schema}", hint=f"CREATE SCHEMA {name};"
             )
         if not (can_use and can_create):
             raise StoreRefused(
-                f"the role of the sink may not make tables in schema {self._place.schema}",
+                f"the role of the sink may not create tables in schema {self._tables.schema}",
                 hint=f"GRANT USAGE, CREATE ON SCHEMA {name} TO the role in `url`;",
             )
 
     def versions(self) -> list[Version]:
         with self._session() as session:
-            return [each.described() for each in self._stored(session).values()]
+            return [stored.described() for stored in self._stored(session).values()]
 
     def writer(self, version: int, fields: pa.Schema) -> Writer:
         fields = plain(fields)
-        self._place.check_names(fields, version)
+        self._tables.check_names(fields, version)
         for field in fields:
             column_type(field)
         session = self._session()
         try:
             self._check_schema(session)
             stored = self._take_over(session, version, fields)
-            return PostgresWriter(session, self._place, stored)
+            return PostgresWriter(session, self._tables, stored)
         except BaseException:
             session.close()
             raise
 
-    def _take_over(self, session: Session, version: int, fields: pa.Schema) -> Stored:
+    def _take_over(self, session: Session, version: int, fields: pa.Schema) -> StoredVersion:
         for attempt in range(_TAKE_OVERS):
             try:
                 with session.transaction():
@@ -99,76 +99,76 @@ class PostgresStore(Store):
                 self._end_writer(session, version)
         raise AssertionError
 
-    def _begin(self, session: Session, version: int, fields: pa.Schema) -> Stored:
-        place = self._place
+    def _begin(self, session: Session, version: int, fields: pa.Schema) -> StoredVersion:
+        tables = self._tables
         session.run(f"SET LOCAL lock_timeout = {_TAKE_OVER_MS}")
-        if not tables.has_positions(session, place):
-            tables.lock_changes(session, place)
-            tables.make_positions(session, place)
-        stored = tables.stored_from(session.run(tables.locked(place, version)))
+        if not tables.has_positions(session):
+            tables.lock_changes(session)
+            tables.make_positions(session)
+        stored = stored_from(session.run(tables.locked(version)))
         if stored is None:
-            tables.lock_changes(session, place)
-            others = tables.stored_versions(session, place)
-            is_live = version == 1 and not any(each.is_live for each in others.values())
-            stored = others.get(version) or Stored(version, is_live, 0, None, fields)
+            tables.lock_changes(session)
+            others = tables.stored_versions(session)
+            is_live = version == 1 and not any(other.is_live for other in others.values())
+            stored = others.get(version) or StoredVersion(version, is_live, 0, None, fields)
             if version not in others:
-                tables.create_table(session, place, stored)
-        tables.check_table(session, place, stored)
+                tables.create_table(session, stored)
+        tables.check_table(session, stored)
         changed = evolved(stored.fields, fields)
-        tables.change_columns(session, place, stored, changed)
+        tables.change_columns(session, stored, changed)
         session.run(
-            f"UPDATE {place.positions} SET epoch = epoch + 1, writer_pid = pg_backend_pid(),"
+            f"UPDATE {tables.positions} SET epoch = epoch + 1, writer_pid = pg_backend_pid(),"
             " writer_since = (SELECT backend_start FROM pg_stat_activity"
             " WHERE pid = pg_backend_pid())"
-            f" WHERE {place.where} AND version = {version}"
+            f" WHERE {tables.where} AND version = {version}"
         )
-        # Asked of the row, as another writer may have made it in between.
-        again = tables.stored_from(session.run(tables.locked(place, version)))
+        # Read from the row, as another writer may have created it in between.
+        again = stored_from(session.run(tables.locked(version)))
         assert again is not None
         return again
 
     def _end_writer(self, session: Session, version: int) -> None:
-        """One that was stopped, or whose machine is gone, in the midst of a batch holds the row of
-        the position, maybe for ever. Its role is ours, so its session may be ended.
+        """A writer that was stopped within a batch, or whose machine failed, holds the lock of the
+        position's row indefinitely. It has our role, so we may terminate its session.
         """
         session.run(
-            f"SELECT pg_terminate_backend(a.pid) FROM {self._place.positions} p"
+            f"SELECT pg_terminate_backend(a.pid) FROM {self._tables.positions} p"
             " JOIN pg_stat_activity a ON a.pid = writer_pid AND backend_start = writer_since"
-            f" WHERE {self._place.where} AND version = {version} AND a.pid <> pg_backend_pid()"
+            f" WHERE {self._tables.where} AND version = {version} AND a.pid <> pg_backend_pid()"
         )
 
     def promote(self, version: int) -> None:
         with self._session() as session:
             if version not in self._stored(session):
-                raise sql_positions.unknown_version(self._place.target, version)
-            promoting.promote(session, self._place, version)
+                raise sql_positions.unknown_version(self._tables.target, version)
+            promoting.promote(session, self._tables, version)
 
     def drop(self, version: int) -> None:
-        place = self._place
+        tables = self._tables
         with self._session() as session:
             if version not in self._stored(session):
-                raise sql_positions.unknown_version(place.target, version)
+                raise sql_positions.unknown_version(tables.target, version)
             with session.transaction():
-                tables.lock_changes(session, place)
-                stored = tables.stored_from(session.run(tables.locked(place, version)))
+                tables.lock_changes(session)
+                stored = stored_from(session.run(tables.locked(version)))
                 if stored is None:
-                    raise sql_positions.unknown_version(place.target, version)
+                    raise sql_positions.unknown_version(tables.target, version)
                 if stored.is_live:
-                    raise sql_positions.still_live(place.target, version)
-                tables.with_table_lock(
-                    session, lambda: session.run(f"DROP TABLE IF EXISTS {place.table(stored)}")
+                    raise sql_positions.still_live(tables.target, version)
+                with_table_lock(
+                    session, lambda: session.run(f"DROP TABLE IF EXISTS {tables.table(stored)}")
                 )
                 session.run(
-                    f"DELETE FROM {place.positions} WHERE {place.where} AND version = {version}"
+                    f"DELETE FROM {tables.positions} WHERE {tables.where} AND version = {version}"
                 )
 
     def read(self, version: int) -> AbstractContextManager[Contents]:
-        return reading(self._session, self._place, version)
+        return reading(self._session, self._tables, version)
 
-    def _stored(self, session: Session) -> dict[int, Stored]:
-        if not tables.has_positions(session, self._place):
+    def _stored(self, session: Session) -> dict[int, StoredVersion]:
+        if not self._tables.has_positions(session):
             return {}
-        return tables.stored_versions(session, self._place)
+        return self._tables.stored_versions(session)
 
     def _session(self) -> Session:
         return Session(self._url, f"{self._application} {os.getpid()}"[:63])

@@ -1,6 +1,7 @@
-"""Types, and Arrow columns to COPY's CSV and back: all but nested values without a Python loop.
+"""PostgreSQL column types, and Arrow columns to COPY's CSV and back, without a loop in Python.
 
-In CSV a null is nothing, an empty text is "": Arrow and PostgreSQL agree on that.
+Nested values are the exception. In CSV a null is empty, an empty text is "": Arrow and PostgreSQL
+agree on that.
 """
 
 import io
@@ -43,7 +44,7 @@ def column_type(field: pa.Field) -> str:
         return f"numeric({field.type.precision}, {field.type.scale})"
     if field.type not in _TYPES:
         raise StoreRefused(
-            f"column {field.name} has a type that PostgreSQL has no place for",
+            f"column {field.name} has a type that PostgreSQL cannot store",
             detail=str(field.type),
             hint="cast it in the pipeline",
         )
@@ -51,9 +52,7 @@ def column_type(field: pa.Field) -> str:
 
 
 def checked(rows: pa.Table, refused: list[RowRefused] | None) -> pa.Table:
-    """Without the rows that PostgreSQL would not understand; the first is raised if nobody is told
-    (`refused` is None).
-    """
+    """Without rows that PostgreSQL cannot represent; raises the first if `refused` is None."""
     for field in rows.schema:
         if field.type == pa.string() and _may_hold_nul(rows[field.name]):
             has_nul = pc.match_substring(rows[field.name], "\0")
@@ -74,7 +73,7 @@ def to_csv(rows: pa.Table) -> Iterator[bytes]:
 
 
 def to_literals(rows: pa.Table) -> Iterator[str]:
-    """`('1', 'a', NULL)` for each row; to be used where the type is known from elsewhere."""
+    """`('1', 'a', NULL)` for each row; only where the context determines the types."""
     columns = [
         [
             "NULL" if text is None else "'" + text.replace("'", "''") + "'"
@@ -87,7 +86,7 @@ def to_literals(rows: pa.Table) -> Iterator[str]:
 
 
 def selected(field: pa.Field, column: str) -> str:
-    """What COPY … TO asks for, in the form that `from_csv` reads."""
+    """The expression for COPY … TO, in the format that `from_csv` reads."""
     return f"encode({column}, 'hex')" if field.type == pa.binary() else column
 
 
@@ -98,7 +97,9 @@ def from_csv(csv: bytes, fields: pa.Schema) -> pa.RecordBatch:
         pa.csv.ReadOptions(column_names=fields.names, block_size=len(csv) + 1),
         pa.csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
         pa.csv.ConvertOptions(
-            column_types=pa.schema([pa.field(each.name, _csv_type(each.type)) for each in fields]),
+            column_types=pa.schema(
+                [pa.field(field.name, _csv_type(field.type)) for field in fields]
+            ),
             null_values=[""],
             true_values=["t"],
             false_values=["f"],
@@ -165,7 +166,7 @@ def _from_hex(column: pa.Array) -> pa.Array:
 
 
 def _may_hold_nul(column: pa.ChunkedArray) -> bool:
-    """Looks at the bytes, which is much faster than at the values."""
+    """Checks the buffer, which is much faster than checking the values."""
     for chunk in column.chunks:
         _, offsets, data = chunk.buffers()
         if data is None or not len(chunk):

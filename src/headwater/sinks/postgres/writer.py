@@ -1,9 +1,9 @@
-"""A batch into one transaction.
+"""Writes batches into a table of PostgreSQL, each in one transaction.
 
 Few rows go as literals in one statement, with the commit behind them: two round trips in all. Many
 rows go by COPY: straight into the table if it is empty or has no key, otherwise into a temporary
-one and from there as one INSERT … ON CONFLICT. Should a row not fit, nothing of that is left; the
-batch is begun anew with a savepoint for every part of it (refusing.py).
+one and from there as one INSERT … ON CONFLICT. If a row does not fit, the transaction is rolled
+back; the batch is written again with a savepoint for every part of it (refusing.py).
 """
 
 from collections.abc import Iterator
@@ -16,21 +16,21 @@ import pyarrow.compute as pc
 from headwater.errors import RowRefused, StoreUnreachable
 from headwater.sinks import sql_positions
 from headwater.sinks.contract import OP, Batch, Position, Refuse, Writer, is_applied
-from headwater.sinks.postgres import refusing, tables
+from headwater.sinks.postgres import refusing
 from headwater.sinks.postgres.connection import Session, ValuesRefused
-from headwater.sinks.postgres.tables import Place
+from headwater.sinks.postgres.tables import Tables, stored_from
 from headwater.sinks.postgres.values import checked, column_type, to_csv, to_literals
-from headwater.sinks.rows.last_by_key import Reduced, reduce
+from headwater.sinks.rows.last_by_key import LastByKey, reduce
 from headwater.sinks.rows.schema_evolution import evolved, fitted
-from headwater.sinks.sql_positions import Stored, names, quoted
+from headwater.sinks.sql_positions import StoredVersion, names, quoted
 
 _FEW_ROWS: Final = 50
 
 
 class PostgresWriter(Writer):
-    def __init__(self, session: Session, place: Place, stored: Stored) -> None:
+    def __init__(self, session: Session, tables: Tables, stored: StoredVersion) -> None:
         self._session = session
-        self._place = place
+        self._tables = tables
         self._version = stored.version
         self._epoch = stored.epoch
         self._staging = _Staging(session)
@@ -55,11 +55,11 @@ class PostgresWriter(Writer):
         return self.position is not None and batch.id <= self.position.batch
 
     def _apply(self, batch: Batch, refuse: Refuse | None, *, is_careful: bool) -> None:
-        place, session = self._place, self._session
-        found = session.run(f"BEGIN; {tables.locked(place, self._version)}")
-        stored = tables.stored_from(found)
+        tables, session = self._tables, self._session
+        found = session.run(f"BEGIN; {tables.locked(self._version)}")
+        stored = stored_from(found)
         if stored is None or stored.epoch != self._epoch:
-            raise sql_positions.fenced(place.target, self._version)
+            raise sql_positions.fenced(tables.target, self._version)
         if is_applied(stored.position, batch):
             self.position = stored.position
             session.roll_back()
@@ -67,7 +67,7 @@ class PostgresWriter(Writer):
         refused: list[RowRefused] | None = None if refuse is None else []
         stored = self._follow(stored, batch.rows.schema)
         change = self._change(stored, batch.rows, refused)
-        update = tables.position_update(place, self._version, batch.position())
+        update = tables.position_update(self._version, batch.position())
         if is_careful:
             self._write_carefully(stored, change, refused)
         elif change.is_small:
@@ -82,47 +82,53 @@ class PostgresWriter(Writer):
             refuse(refused)
         session.run("COMMIT")
 
-    def _follow(self, stored: Stored, schema: pa.Schema) -> Stored:
-        """Its columns are those of the rows, too."""
-        given = pa.schema([each for each in schema if each.name != OP])
+    def _follow(self, stored: StoredVersion, schema: pa.Schema) -> StoredVersion:
+        """Adds the columns that are new in the rows."""
+        given = pa.schema([field for field in schema if field.name != OP])
         if given.equals(stored.fields):
             return stored
         changed = evolved(stored.fields, given)
-        self._place.check_names(given, self._version)
-        tables.change_columns(self._session, self._place, stored, changed)
-        return Stored(stored.version, stored.is_live, stored.epoch, stored.position, changed.fields)
+        self._tables.check_names(given, self._version)
+        self._tables.change_columns(self._session, stored, changed)
+        return StoredVersion(
+            stored.version, stored.is_live, stored.epoch, stored.position, changed.fields
+        )
 
-    def _change(self, stored: Stored, rows: pa.Table, refused: list[RowRefused] | None) -> "Change":
-        reduced = reduce(rows, self._place.target.key, refused)
+    def _change(
+        self, stored: StoredVersion, rows: pa.Table, refused: list[RowRefused] | None
+    ) -> "Change":
+        reduced = reduce(rows, self._tables.target.key, refused)
         upserts = checked(fitted(reduced.upserts, stored.fields), refused)
-        key_fields = pa.schema([stored.fields.field(each) for each in self._place.target.key])
-        deletes = checked(fitted(reduced.deletes, key_fields), [])  # such keys are not there
+        key_fields = pa.schema([stored.fields.field(name) for name in self._tables.target.key])
+        deletes = checked(
+            fitted(reduced.deletes, key_fields), []
+        )  # the table cannot have such keys
         is_empty = stored.position is None or reduced.clears
         return Change(
-            self._place.table(stored),
-            self._place.target.key,
-            Reduced(reduced.clears, deletes, upserts),
+            self._tables.table(stored),
+            self._tables.target.key,
+            LastByKey(reduced.clears, deletes, upserts),
             is_empty=is_empty,
         )
 
     def _write_carefully(
-        self, stored: Stored, change: "Change", refused: list[RowRefused] | None
+        self, stored: StoredVersion, change: "Change", refused: list[RowRefused] | None
     ) -> None:
         if change.reduced.clears:
             self._session.run(change.clear())
         for part, rows in change.parts():
             write = partial(change.copy_part, self._staging, part)
-            refusing.write_parts(self._session, rows, write, refused, self._place.table(stored))
+            refusing.write_parts(self._session, rows, write, refused, self._tables.table(stored))
 
     def close(self) -> None:
         self._session.close()
 
 
 class Change:
-    """What a batch does to its table."""
+    """The change that a batch makes to its table."""
 
     def __init__(
-        self, table: str, key: tuple[str, ...], reduced: Reduced, *, is_empty: bool
+        self, table: str, key: tuple[str, ...], reduced: LastByKey, *, is_empty: bool
     ) -> None:
         self.table = table
         self.reduced = reduced
@@ -171,7 +177,7 @@ class Change:
             return
         with_rows = staging.filled(rows)
         if part == "deletes":
-            equal = " AND ".join(f"t.{quoted(each)} = d.{quoted(each)}" for each in self._key)
+            equal = " AND ".join(f"t.{quoted(name)} = d.{quoted(name)}" for name in self._key)
             staging.session.run(f"DELETE FROM {self.table} t USING {with_rows} d WHERE {equal}")
         else:
             staging.session.run(
@@ -180,8 +186,8 @@ class Change:
             )
 
     def _are_new(self, session: Session, rows: pa.Table) -> bool:
-        """Whether the table has none of the rows for certain: then COPY goes straight into it, at
-        twice the speed. Keys that only grow are common, in new rows as in a first copy.
+        """Whether the table certainly has none of the rows: then COPY goes straight into it, at
+        twice the speed. Growing keys are common, in new rows as in a first copy.
         """
         if self._is_empty or not self._key:
             return True
@@ -200,8 +206,8 @@ class Change:
     def _on_conflict(self, columns: list[str]) -> str:
         if not self._key:
             return ""
-        others = [quoted(each) for each in columns if each not in self._key]
-        assignments = ", ".join(f"{each} = excluded.{each}" for each in others)
+        others = [quoted(name) for name in columns if name not in self._key]
+        assignments = ", ".join(f"{name} = excluded.{name}" for name in others)
         return f"ON CONFLICT ({names(self._key)}) DO " + (
             f"UPDATE SET {assignments}" if others else "NOTHING"
         )

@@ -1,6 +1,6 @@
-"""A batch as Redis commands in their bytes on the wire, made from Arrow columns.
+"""A batch as Redis commands in their wire format, built from Arrow columns.
 
-No row becomes an object of Python: Arrow joins the texts of a column with their lengths, and a
+No row becomes a Python object: Arrow joins the texts of a column with their lengths, and a
 command is a head and a slice of the result.
 """
 
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from headwater.sinks.rows.documents import Documents
 
 ROWS_PER_COMMAND: Final = 1000
-# Inside of EXEC, so that a thousand entries are one command and one answer.
+# A script within EXEC, so that a thousand entries are one command and one answer.
 _ADD: Final = b"""
 for number = 2, #ARGV do
   if ARGV[1] == '' then redis.call('XADD', KEYS[1], '*', 'row', ARGV[number])
@@ -27,13 +27,13 @@ def command(*arguments: bytes) -> bytes:
 
 
 def commands_of(name: bytes, documents: Documents, *, has_key: bool, maxlen: bytes) -> list[bytes]:
-    made = [command(b"UNLINK", name)] if documents.clears else []
+    commands = [command(b"UNLINK", name)] if documents.clears else []
     if not has_key:
         head = (b"EVAL", _ADD, b"1", name, maxlen)
-        return made + list(_with_columns(head, documents.documents))
-    made += _with_columns((b"HDEL", name), documents.deletes)
-    made += _with_columns((b"HSET", name), documents.ids, documents.documents)
-    return made
+        return commands + list(_with_columns(head, documents.documents))
+    commands += _with_columns((b"HDEL", name), documents.deletes)
+    commands += _with_columns((b"HSET", name), documents.ids, documents.documents)
+    return commands
 
 
 def _with_columns(head: tuple[bytes, ...], *columns: pa.Array) -> Iterator[bytes]:

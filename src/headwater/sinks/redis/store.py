@@ -1,4 +1,4 @@
-"""A target as one Redis hash: `HGET orders 17` is the row, as JSON.
+"""The versions of a target as Redis hashes: `HGET orders 17` is the row, as JSON.
 
     orders                    key's text → JSON of the row; live
     orders__v2                the same of a version that is not
@@ -8,13 +8,13 @@
 Rows without a key are a stream of the same name, one entry with the field `row` for each.
 
 **One step.** A batch is one MULTI … EXEC under WATCH: rows and position change for all readers at
-once, or (somebody changed epoch, names or rows in between) not at all. The append-only file has
-such a transaction as a whole. A Redis that lost its newest seconds in a crash has lost rows and
-position alike; the next batch then does not begin where the store stands: StoreDiverged.
+once, or (another client changed epoch, names or rows in between) not at all. The append-only file
+has such a transaction as a whole. A Redis that lost its newest seconds in a crash has lost rows and
+position alike; the next batch then does not begin at the store's position: StoreDiverged.
 
-Redis goes on with a transaction if one of its commands fails as it runs, so whatever could fail
-(a key of another type) is looked at first, under WATCH; lack of memory and of rights it tells
-before, and then runs none of them.
+Redis continues a transaction when one of its commands fails, so what could fail (a key of another
+type) is checked first, under WATCH; lack of memory and of permissions is reported when a command is
+queued, and then none of them runs.
 """
 
 from collections.abc import Callable, Iterator
@@ -55,9 +55,9 @@ OPTIONS: Final = ()
 TARGET_OPTIONS: Final = ("maxlen",)
 
 _TIMEOUT_S: Final = 60  # a large transaction blocks the server for seconds, not for minutes
-# Redis takes 1 GiB of commands from a client (client-query-buffer-limit) before it hangs up.
+# Redis takes 1 GiB of commands from a client (client-query-buffer-limit) before it disconnects.
 _LARGEST_BATCH_BYTES: Final = 800 << 20
-# Refused for now: it is full, or has just become a replica.
+# Transient: it is full, or has just become a replica.
 _PASSING: Final = (redis.exceptions.OutOfMemoryError, redis.ReadOnlyError)
 _PAGE_ROWS: Final = 5000
 _READ_EXPIRES_S: Final = 600
@@ -80,7 +80,7 @@ class RedisStore(Store):
                 protocol=2,
                 socket_timeout=_TIMEOUT_S,
                 socket_connect_timeout=10,
-                retry=Retry(NoBackoff(), 0),  # the pipeline tries again, with a new writer
+                retry=Retry(NoBackoff(), 0),  # the pipeline retries, with a new writer
             )
         except ValueError:  # which may show a part of the password
             raise ConfigError(
@@ -95,7 +95,7 @@ class RedisStore(Store):
             )
 
     def check(self) -> None:
-        with self.told():
+        with self.errors():
             info = self._redis.info()
         if info.get("cluster_enabled"):
             raise StoreRefused(
@@ -106,27 +106,27 @@ class RedisStore(Store):
         policy = str(info.get("maxmemory_policy", "noeviction"))
         if info.get("maxmemory") and policy.startswith("allkeys"):
             raise StoreRefused(
-                f"{self._address} throws rows away when its memory is full",
+                f"{self._address} evicts rows when its memory is full",
                 detail=f"maxmemory-policy is {policy}",
                 hint="CONFIG SET maxmemory-policy noeviction, or any volatile-*",
             )
-        with self.told():
-            known = _text(self._redis.hgetall(self.target_key))
-            self._check_owner(known)
-            if not known:
+        with self.errors():
+            stored = _text(self._redis.hgetall(self.target_key))
+            self._check_owner(stored)
+            if not stored:
                 self._check_free(self._redis, self._target.name)
 
     def versions(self) -> list[Version]:
         def read(pipe: Any) -> list[Version]:
-            known = _text(pipe.hgetall(self.target_key))
-            if known.get("owner") != self._target.owner:
+            stored = _text(pipe.hgetall(self.target_key))
+            if stored.get("owner") != self._target.owner:
                 return []
-            numbers = sorted(int(name[1:]) for name in known if name[:1] == "v")
+            numbers = sorted(int(name[1:]) for name in stored if name[:1] == "v")
             found = []
             for number in numbers:
                 position, fields = pipe.hmget(self.version_key(number), "position", "fields")
                 if fields is not None:  # not dropped meanwhile
-                    is_live = known.get("live") == str(number)
+                    is_live = stored.get("live") == str(number)
                     found.append(Version(number, is_live, _position(position), _fields(fields)))
             return found
 
@@ -134,13 +134,13 @@ class RedisStore(Store):
 
     def writer(self, version: int, fields: pa.Schema) -> "RedisWriter":
         def open_version(pipe: Any) -> tuple[int, Position | None, pa.Schema]:
-            known = _text(pipe.hgetall(self.target_key))
-            self._check_owner(known)
+            stored = _text(pipe.hgetall(self.target_key))
+            self._check_owner(stored)
             position, before = pipe.hmget(self.version_key(version), "position", "fields")
-            epoch = int(known.get("epoch", 0)) + 1  # of all versions, so that none comes twice
+            epoch = int(stored.get("epoch", 0)) + 1  # of all versions, so that none comes twice
             check_types(fields)
-            is_new = f"v{version}" not in known
-            becomes_live = version == 1 and "live" not in known
+            is_new = f"v{version}" not in stored
+            becomes_live = version == 1 and "live" not in stored
             if is_new:
                 self._check_free(pipe, name_of(self._target, version, is_live=becomes_live))
                 columns = plain(fields)
@@ -158,24 +158,24 @@ class RedisStore(Store):
         epoch, position, columns = self.transaction(
             open_version, self.target_key, self.version_key(version)
         )
-        with self.told():
+        with self.errors():
             connection = self._redis.connection_pool.get_connection()
         return RedisWriter(self, self._target, connection, version, epoch, position, columns)
 
     def promote(self, version: int) -> None:
         def rename(pipe: Any) -> None:
-            known = _text(pipe.hgetall(self.target_key))
-            self._check_known(known, version)
-            live = known.get("live")
+            stored = _text(pipe.hgetall(self.target_key))
+            self._check_version(stored, version)
+            live = stored.get("live")
             if live == str(version):
                 pipe.multi()
                 return
             data, new = self._target.name, self.other_name(version)
-            # RENAME would replace what somebody else has there.
+            # RENAME would replace a key of another application.
             old = data if live is None else self.other_name(int(live))
             pipe.watch(data, old, new)
             self._check_free(pipe, old)
-            # A hash without rows is not there at all, and cannot be renamed.
+            # A hash without rows does not exist, and cannot be renamed.
             is_there = [bool(pipe.exists(name)) for name in (data, new)]
             pipe.multi()
             if is_there[0]:
@@ -188,9 +188,9 @@ class RedisStore(Store):
 
     def drop(self, version: int) -> None:
         def remove(pipe: Any) -> None:
-            known = _text(pipe.hgetall(self.target_key))
-            self._check_known(known, version)
-            if known.get("live") == str(version):
+            stored = _text(pipe.hgetall(self.target_key))
+            self._check_version(stored, version)
+            if stored.get("live") == str(version):
                 raise StoreRefused(
                     f"version {version} of {self._target.name} is live",
                     hint="promote another one first",
@@ -203,16 +203,16 @@ class RedisStore(Store):
 
     @contextmanager
     def read(self, version: int) -> Iterator[Contents]:
-        """Redis has no snapshots: the rows are copied in one step (some 0.6 s for a million of
-        them, in which the server does nothing else) and the copy is read page by page.
+        """Redis has no snapshots: the rows are copied by one command (some 0.6 s for a million of
+        them, which blocks the server) and the copy is read page by page.
         """
         copied = f"headwater:{{{self._target.name}}}:read:{uuid4()}"
 
         def copy(pipe: Any) -> tuple[Position | None, pa.Schema]:
-            known = _text(pipe.hgetall(self.target_key))
-            self._check_known(known, version)
+            stored = _text(pipe.hgetall(self.target_key))
+            self._check_version(stored, version)
             position, fields = pipe.hmget(self.version_key(version), "position", "fields")
-            name = name_of(self._target, version, is_live=known.get("live") == str(version))
+            name = name_of(self._target, version, is_live=stored.get("live") == str(version))
             pipe.multi()
             pipe.copy(name, copied)
             pipe.expire(copied, _READ_EXPIRES_S)
@@ -222,7 +222,7 @@ class RedisStore(Store):
         try:
             yield Contents(position, self._pages(copied, fields))
         finally:
-            with self.told():
+            with self.errors():
                 self._redis.unlink(copied)
 
     def close(self) -> None:
@@ -239,26 +239,26 @@ class RedisStore(Store):
         return name_of(self._target, version, is_live=False)
 
     def transaction(self, steps: Callable[[Any], _Result], *watched: str) -> _Result:
-        """Runs `steps` with a pipeline that reads until its `multi`; again while others change what
-        is watched.
+        """Runs `steps` with a pipeline that reads until its `multi`; retries while other clients
+        change what is watched.
         """
-        with self.told():
+        with self.errors():
             found: _Result = self._redis.transaction(
                 cast("Any", steps), *watched, value_from_callable=True
             )  # type: ignore[assignment]
             return found
 
-    def _check_owner(self, known: dict[str, str]) -> None:
-        if known and known["owner"] != self._target.owner:
+    def _check_owner(self, stored: dict[str, str]) -> None:
+        if stored and stored["owner"] != self._target.owner:
             raise StoreRefused(
-                f"{self._target.name} is kept by {known['owner']}",
+                f"{self._target.name} belongs to {stored['owner']}",
                 detail=f"{self._target.owner} would write into it too",
                 hint="give one of the two another name",
             )
 
-    def _check_known(self, known: dict[str, str], version: int) -> None:
-        self._check_owner(known)
-        if f"v{version}" not in known:
+    def _check_version(self, stored: dict[str, str], version: int) -> None:
+        self._check_owner(stored)
+        if f"v{version}" not in stored:
             raise StoreRefused(f"{self._target.name} has no version {version}")
 
     def _check_free(self, pipe: Any, name: str) -> None:
@@ -271,7 +271,7 @@ class RedisStore(Store):
     def _pages(self, copied: str, fields: pa.Schema) -> Iterator[pa.RecordBatch]:
         is_there, cursor, last = True, 0, b"-"
         while is_there:
-            with self.told(), self._redis.pipeline() as pipe:
+            with self.errors(), self._redis.pipeline() as pipe:
                 if self._target.key:
                     pipe.hscan(copied, cursor, count=_PAGE_ROWS)
                 else:
@@ -288,11 +288,11 @@ class RedisStore(Store):
                 yield json_reading.rows([orjson.loads(row) for row in rows], fields)
             if is_there and not is_kept:
                 raise StoreUnreachable(
-                    f"{self._address}: a read took too long between two pages, its copy is gone"
+                    f"{self._address}: a read took too long between two pages, its copy has expired"
                 )
 
-    def told(self) -> AbstractContextManager[None]:
-        return _told(self._address)
+    def errors(self) -> AbstractContextManager[None]:
+        return _sink_errors(self._address)
 
 
 class RedisWriter(Writer):
@@ -311,14 +311,14 @@ class RedisWriter(Writer):
         self._version, self._epoch, self._fields = version, epoch, fields
 
     def apply(self, batch: Batch, refuse: Refuse | None = None) -> None:
-        with self._store.told():
+        with self._store.errors():
             is_there = is_applied(self._stored(), batch)
         if is_there:
             return
         columns = [name for name in batch.rows.column_names if name != OP]
         fields = evolved(self._fields, batch.rows.select(columns).schema).fields
         documents = documents_of(batch.rows, self._target.key, fields, refuse)
-        with self._store.told():
+        with self._store.errors():
             while not self._try(batch, documents, fields):
                 pass
         self.position, self._fields = batch.position(), fields
@@ -327,7 +327,7 @@ class RedisWriter(Writer):
         self._connection.disconnect()
 
     def _try(self, batch: Batch, documents: Documents, fields: pa.Schema) -> bool:
-        """False: something that is watched was changed before EXEC, and nothing was done."""
+        """False: a watched key was changed before EXEC, and nothing was done."""
         target, version = self._store.target_key, self._store.version_key(self._version)
         self._ask("WATCH", target, version)
         if is_applied(self._stored(), batch):
@@ -338,7 +338,7 @@ class RedisWriter(Writer):
         kind = self._ask("TYPE", name)
         if kind not in (b"none", b"hash" if self._target.key else b"stream"):
             raise StoreRefused(
-                f"the key {name} is a {kind.decode()} now, which somebody else has written",
+                f"the key {name} is a {kind.decode()} now, which another client has written",
                 hint="remove it, and rebuild",
             )
         commands = commands_of(
@@ -359,7 +359,7 @@ class RedisWriter(Writer):
         if epoch is None or int(epoch) != self._epoch:
             raise Fenced(
                 f"another process writes version {self._version} of {self._target.name} now",
-                detail=f"its epoch is {'gone' if epoch is None else int(epoch)},"
+                detail=f"its epoch is {'missing' if epoch is None else int(epoch)},"
                 f" this process had {self._epoch}",
             )
         return _position(position)
@@ -377,13 +377,13 @@ class RedisWriter(Writer):
             for _ in range(len(commands) + 1):  # OK, then QUEUED, or why not
                 self._connection.read_response()
             answers = self._connection.read_response()
-        except BaseException:  # the answers behind it are of no question that comes later
+        except BaseException:  # later answers would be read as those of other commands
             self._connection.disconnect()
             raise
         if answers is None:
             return False
         for answer in answers:
-            if isinstance(answer, Exception):  # what was watched excludes it
+            if isinstance(answer, Exception):  # excluded by the checks under WATCH
                 raise answer
         return True
 
@@ -393,8 +393,8 @@ class RedisWriter(Writer):
 
 
 @contextmanager
-def _told(whose: str) -> Iterator[None]:
-    """What Redis says, in the errors of this project."""
+def _sink_errors(whose: str) -> Iterator[None]:
+    """Maps errors of Redis to SinkError."""
     try:
         yield
     except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:

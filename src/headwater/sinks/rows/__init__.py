@@ -1,1 +1,1 @@
-"""What the rows of all stores have in common: validation, schema evolution, reduction, JSON."""
+"""Rows of all stores: validation, last row by key, schema evolution, JSON and SQL literals."""

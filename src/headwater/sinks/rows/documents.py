@@ -1,4 +1,4 @@
-"""Rows as documents: for stores that keep each row as one JSON object under one key.
+"""Rows as documents, for stores that hold each row as one JSON object under one id.
 
 id        the key's text; of several columns a JSON array: ["eu",17]
 document  {"column": value, …} as `json_text` writes it, the key's columns too
@@ -20,13 +20,13 @@ from headwater.sinks.rows.schema_evolution import fitted
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """What a batch comes to: remove all if `clears`, remove `deletes`, then write the others."""
+    """The effect of a batch: remove all if `clears`, remove `deletes`, then write the others."""
 
     clears: bool
     deletes: pa.Array  # ids, as large_string
     ids: pa.Array  # the same; of rows without a key none
     documents: pa.Array  # large_binary
-    rows: pa.Table  # that the documents were made of
+    rows: pa.Table  # of the documents
 
 
 def documents_of(
@@ -36,8 +36,8 @@ def documents_of(
     refuse: Refuse | None,
     id_bytes: tuple[int, int] = (0, 1 << 29),
 ) -> Documents:
-    """Raises RowRefused for a row that has no id, or none that the store could take, or cannot be
-    read (last_by_key.py); with `refuse` tells of all those, and leaves them out.
+    """Raises RowRefused for a row that has no id, or one that the store does not support, or is not
+    valid (last_by_key.py); with `refuse` all those are passed to it, and left out.
     """
     refused: list[RowRefused] = []
     reduced = reduce(rows, key, refused)
@@ -61,18 +61,18 @@ def documents_of(
         if refuse is None:
             raise refused[0]
         refuse(refused)
-    kept = fitted(upserts, fields)
-    return Documents(reduced.clears, removed, ids, _json(kept), kept)
+    rows = fitted(upserts, fields)
+    return Documents(reduced.clears, removed, ids, _json(rows), rows)
 
 
 def check_types(fields: pa.Schema) -> None:
-    """Raises StoreRefused for a column that JSON has no words for."""
+    """Raises StoreRefused for a column that JSON cannot represent."""
     for field in fields:
         try:
             json_text.objects([pa.array([], field.type)], [field.name])
         except StoreRefused as error:
             raise StoreRefused(
-                f"column {field.name} has a type that JSON cannot tell",
+                f"column {field.name} has a type that JSON cannot represent",
                 detail=error.detail,
                 hint="cast it, or leave it out",
             ) from None

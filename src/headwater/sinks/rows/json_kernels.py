@@ -1,7 +1,7 @@
-"""The loops of `json_text`, compiled by numba.
+"""The kernels of `json_text`, compiled by numba.
 
-A column is (data, starts, lengths); a length of -1 is null. TOKEN: the text is JSON as it stands.
-STRING: it is put into quotes and escaped. TIME: into quotes, with a T for the blank in the midst.
+A column is (data, starts, lengths); a length of -1 is null. TOKEN: the text is JSON already.
+STRING: it is quoted and escaped. TIME: it is quoted, with a T for the blank.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Arrow columns as JSON text, one object for each row, without an object of Python for each value.
+"""Arrow columns as JSON text, one object for each row, without a Python object for each value.
 
     int, bool            as they are             float       a number; "NaN", "Infinity"
     text                 a string                decimal     a string: a number would be rounded
@@ -7,8 +7,8 @@
     bytes                base64                  duration    a number, in its unit
     list, struct, map    arrays, and objects (the keys of a map as texts)
 
-A column is first brought into texts by Arrow; then `json_kernels` writes them, column by column,
-each row's at the row's place in one buffer.
+Arrow converts each column to texts; then `json_kernels` writes them column by column into one
+buffer, each text at the cursor of its row.
 """
 
 from base64 import b64encode
@@ -42,7 +42,7 @@ def objects(columns: Sequence[pa.Array], names: Sequence[str]) -> pa.Array:
     return joined(rows, list(zip(before, columns, strict=True)), b"}")
 
 
-def can_tell(kind: pa.DataType) -> bool:
+def is_supported(kind: pa.DataType) -> bool:
     try:
         _text(pa.array([], kind))
     except (StoreRefused, pa.ArrowNotImplementedError):
@@ -53,7 +53,7 @@ def can_tell(kind: pa.DataType) -> bool:
 def joined(rows: int, parts: Sequence[tuple[bytes, pa.Array | Ready]], end: bytes) -> pa.Array:
     """Of each row: each part's bytes and the JSON of its column, then `end`; as large_binary."""
     texts = [
-        (np.frombuffer(before, np.uint8), *_places(*_text(column))) for before, column in parts
+        (np.frombuffer(before, np.uint8), *_layout(*_text(column))) for before, column in parts
     ]
     sizes = np.full(rows, len(end), np.int64)
     for before, data, starts, lengths, kind in texts:
@@ -70,7 +70,7 @@ def joined(rows: int, parts: Sequence[tuple[bytes, pa.Array | Ready]], end: byte
 
 
 def _text(column: pa.Array | Ready) -> tuple[pa.Array, int]:
-    """The column's texts, large_string or large_binary, and what they are."""
+    """The column's texts, large_string or large_binary, and their kind (json_kernels.py)."""
     if isinstance(column, Ready):
         return column.texts, _TOKEN
     kind = column.type
@@ -96,7 +96,7 @@ def _text(column: pa.Array | Ready) -> tuple[pa.Array, int]:
     if is_.is_duration(kind):
         return column.cast(pa.int64()).cast(pa.large_string()), _TOKEN
     if is_.is_binary(kind) or is_.is_large_binary(kind) or is_.is_fixed_size_binary(kind):
-        coded = [None if each is None else b64encode(each) for each in column.to_pylist()]
+        coded = [None if value is None else b64encode(value) for value in column.to_pylist()]
         return pa.array(coded, pa.large_binary()), _STRING
     if is_.is_struct(kind):
         return _but_null(objects(column.flatten(), kind.names), column), _TOKEN
@@ -104,13 +104,13 @@ def _text(column: pa.Array | Ready) -> tuple[pa.Array, int]:
         return _map(column), _TOKEN
     if is_.is_list(kind) or is_.is_large_list(kind) or is_.is_fixed_size_list(kind):
         return _list(column), _TOKEN
-    raise StoreRefused("a column has a type that JSON cannot tell", detail=str(kind))
+    raise StoreRefused("a column has a type that JSON cannot represent", detail=str(kind))
 
 
 def _floats(column: pa.Array) -> pa.Array:
     texts = column.cast(pa.float32() if column.type == pa.float16() else column.type)
     texts = texts.cast(pa.string())
-    # 1.0 stays a float for readers that tell the type from the text.
+    # 1.0 stays a float for readers that infer the type from the text.
     is_whole = pc.match_substring_regex(texts, "^-?[0-9]+$")
     texts = pc.if_else(is_whole, pc.binary_join_element_wise(texts, ".0", ""), texts)
     if pc.any(pc.invert(pc.is_finite(column))).as_py():
@@ -125,7 +125,7 @@ def _floats(column: pa.Array) -> pa.Array:
 
 
 def _list(column: pa.Array) -> pa.Array:
-    values = column.flatten()  # without what lies behind nulls
+    values = column.flatten()  # without values behind nulls
     return _arrays(column, joined(len(values), [(b"", values)], b""), "[", "]")
 
 
@@ -137,10 +137,10 @@ def _map(column: pa.Array) -> pa.Array:
 
 
 def _arrays(column: pa.Array, texts: pa.Array, begin: str, end: str) -> pa.Array:
-    """Of each list the texts of its values; null where the list is."""
+    """The texts of each list's values; null for a null list."""
     counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
     bounds = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
-    # Binary, for binary_join takes no lists with wide offsets of wide texts.
+    # Binary, as binary_join does not support large lists of large strings.
     parts = pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), texts.cast(pa.binary()))
     inside = pc.binary_join(parts, b",")
     whole = pc.binary_join_element_wise(begin.encode(), inside, end.encode(), b"")
@@ -153,8 +153,8 @@ def _but_null(texts: pa.Array, column: pa.Array) -> pa.Array:
     return pc.if_else(column.is_valid(), texts, pa.scalar(None, texts.type))
 
 
-def _places(texts: pa.Array, kind: int) -> tuple[Any, Any, Any, int]:
-    """Bytes of the texts, where each begins, how long it is (-1: null)."""
+def _layout(texts: pa.Array, kind: int) -> tuple[Any, Any, Any, int]:
+    """Bytes of the texts, the start and length of each (-1: null)."""
     _, offsets, data = texts.buffers()
     bounds = np.frombuffer(offsets, np.int64, len(texts) + 1, texts.offset * 8)
     lengths = np.diff(bounds)

@@ -1,7 +1,7 @@
-"""A batch to what is left of it: the last row of each key.
+"""A batch reduced to the last row of each key.
 
-Between two positions a store owes its readers the newest state only, so of ten changes of a row
-one is written. Order is that of the rows; nothing here looks at clocks.
+Between two positions a store only has to show the newest state, so of ten changes of a row one is
+written. The order is that of the rows, never that of clocks.
 """
 
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ import pyarrow.compute as pc
 
 from headwater.errors import RowRefused, StoreRefused
 from headwater.sinks.contract import DELETE, OP, TRUNCATE
-from headwater.sinks.rows.row_validation import readable, shown
+from headwater.sinks.rows.row_validation import shown, validated
 
 
 @dataclass(frozen=True, slots=True)
-class Reduced:
-    """What to do, in this order: remove everything if `clears`, remove `deletes`, write `upserts`.
-    A key is in one of the two at most.
+class LastByKey:
+    """The effect of a batch, in this order: remove everything if `clears`, remove `deletes`, write
+    `upserts`. A key is in at most one of the two.
     """
 
     clears: bool
@@ -27,7 +27,9 @@ class Reduced:
     upserts: pa.Table  # all columns but OP
 
 
-def reduce(rows: pa.Table, key: Sequence[str], refused: list[RowRefused] | None = None) -> Reduced:
+def reduce(
+    rows: pa.Table, key: Sequence[str], refused: list[RowRefused] | None = None
+) -> LastByKey:
     """Raises what `with_keys` does. Without a key all rows are upserts."""
     clears = False
     if OP in rows.column_names:
@@ -38,11 +40,11 @@ def reduce(rows: pa.Table, key: Sequence[str], refused: list[RowRefused] | None 
             rows = rows.slice(int(truncated[-1]) + 1)
     rows = with_keys(rows, key, refused)
     if key:
-        rows = _last_of_each(rows, key)
+        rows = _last_rows(rows, key)
     if OP not in rows.column_names:
-        return Reduced(clears, rows.select(list(key)).slice(0, 0), rows)
+        return LastByKey(clears, rows.select(list(key)).slice(0, 0), rows)
     is_deleted = pc.fill_null(pc.equal(rows[OP], DELETE), fill_value=False)
-    return Reduced(
+    return LastByKey(
         clears,
         rows.filter(is_deleted).select(list(key)),
         rows.filter(pc.invert(is_deleted)).drop_columns([OP]),
@@ -50,14 +52,14 @@ def reduce(rows: pa.Table, key: Sequence[str], refused: list[RowRefused] | None 
 
 
 def with_keys(rows: pa.Table, key: Sequence[str], refused: list[RowRefused] | None) -> pa.Table:
-    """The rows whose keys are themselves in every store. Raises RowRefused for a key that has a
-    null or a NaN: no store can tell such rows apart; and for what is not `readable`. With `refused`
-    they are left out and added to it. -0.0 and 0.0 are one key: the latter.
+    """The rows with keys that are distinct in every store. Raises RowRefused for a key that has a
+    null or a NaN, which stores do not compare alike, and for rows that are not `validated`. With
+    `refused` they are left out and added to it. -0.0 and 0.0 are one key: the latter.
     """
     for column in key:
         if pa.types.is_nested(rows[column].type):
             raise StoreRefused(f"column {column} is {rows[column].type}: no part of a key")
-    rows = readable(rows, key, refused)
+    rows = validated(rows, key, refused)
     for column in key:
         is_float = pa.types.is_floating(rows[column].type)
         if rows[column].null_count or is_float:
@@ -83,7 +85,7 @@ def with_keys(rows: pa.Table, key: Sequence[str], refused: list[RowRefused] | No
     return rows
 
 
-def _last_of_each(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+def _last_rows(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     """In the order of the last appearances."""
     names = [f"key{at}" for at in range(len(key))]
     numbered = pa.table(

@@ -1,7 +1,7 @@
 """Lists, structs and maps as JSON, for stores that have no such types; and back, exactly.
 
-Structs and maps with text keys are objects; other maps are lists of [key, value]. What JSON has not
-is text: exact numbers ("1.50"), bytes (base64), dates and times (ISO 8601), NaN and infinities.
+Structs and maps with text keys are objects; other maps are lists of [key, value]. Text represents
+what JSON lacks: decimals ("1.50"), bytes (base64), dates and times (ISO 8601), NaN and infinities.
 Durations are whole microseconds.
 """
 
@@ -37,7 +37,7 @@ def to_json(column: pa.ChunkedArray | pa.Array) -> pa.Array:
 
 
 def from_json(texts: pa.ChunkedArray | pa.Array, type_: pa.DataType) -> pa.Array:
-    """What `to_json` was given, of that type. Maps may have another order."""
+    """The inverse of `to_json`, with that type. Maps may have another order."""
     convert = _from_json(type_)
     values = (text if text is None else orjson.loads(text) for text in texts.to_pylist())
     return pa.array(
@@ -46,7 +46,7 @@ def from_json(texts: pa.ChunkedArray | pa.Array, type_: pa.DataType) -> pa.Array
 
 
 def _to_json(type_: pa.DataType) -> _Convert | None:
-    """None: as it is."""
+    """None: unchanged."""
     if pa.types.is_floating(type_):
         return _number_to_json
     if pa.types.is_decimal(type_):
@@ -81,9 +81,9 @@ def _inside(
 ) -> _Convert | None:
     if pa.types.is_list(type_) or pa.types.is_large_list(type_):
         item = of(type_.value_type)
-        return None if item is None else lambda values: [_or_null(item, each) for each in values]
+        return None if item is None else lambda values: [_or_null(item, value) for value in values]
     if pa.types.is_struct(type_):
-        members = [(each.name, of(each.type)) for each in type_]
+        members = [(field.name, of(field.type)) for field in type_]
         if not any(convert for _, convert in members):
             return None
         return lambda value: {
@@ -103,7 +103,7 @@ def _map(
 
     def pairs(value: Any) -> list[tuple[Any, Any]]:
         found = value.items() if isinstance(value, dict) else value
-        return [(key(name) if key else name, _or_null(item, each)) for name, each in found]
+        return [(key(name) if key else name, _or_null(item, value)) for name, value in found]
 
     return (lambda value: dict(pairs(value))) if has_text_keys and writes else pairs
 

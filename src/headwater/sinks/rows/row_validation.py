@@ -1,6 +1,7 @@
-"""Rows that any store can keep and any reader can read: texts are UTF-8, and times lie in the years
-1 to 9999. Others have been seen: Spark casts any bytes to text, and PostgreSQL's `infinity` comes
-as a number of microseconds. They are told of as other rows that a store does not take.
+"""Validation of rows for any store: texts are UTF-8, times lie in the years 1 to 9999.
+
+Other values occur: Spark casts any bytes to text, and PostgreSQL's `infinity` comes as a number of
+microseconds. Rows with them are refused like other rows that a store does not accept.
 """
 
 from collections.abc import Sequence
@@ -18,12 +19,12 @@ _END_S: Final = 253_402_300_800  # of the year 9999
 _UNITS: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
-def readable(
+def validated(
     rows: pa.Table, key: Sequence[str] | None, refused: list[RowRefused] | None
 ) -> pa.Table:
-    """Raises RowRefused for a row that is not; with `refused` such rows are left out and added to
-    it. Deletions count by their key only, and one that is not readable is left out without a word:
-    there is no row of that key. (`key` is None: they count like any other row.)
+    """Raises RowRefused for an invalid row; with `refused` such rows are left out and added to it.
+    Of deletions only the key counts, and one with an invalid key is silently left out: no store has
+    a row of that key. (`key` is None: they count like any other row.)
     """
     for name in rows.column_names:
         is_bad = None if name == OP else _unreadable(rows[name])
@@ -51,13 +52,13 @@ def readable(
 
 
 def shown(rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
-    """The rows as Python has them. What it has no value for is a number, or text with marks in it:
-    to be told of a row must not fail.
+    """The rows as Python values. A value that Python lacks becomes a number, or text with escapes:
+    reporting a row must not fail.
     """
     try:
         return rows.to_pylist()  # type: ignore[no-any-return]
     except (OverflowError, ValueError):
-        columns = [[_shown(each) for each in column] for column in rows.columns]
+        columns = [[_shown(value) for value in column] for column in rows.columns]
         return [
             dict(zip(rows.schema.names, row, strict=True)) for row in zip(*columns, strict=True)
         ]
@@ -68,9 +69,9 @@ def _shown(value: pa.Scalar) -> Any:
         return value.as_py()
     except (OverflowError, ValueError):
         if pa.types.is_struct(value.type):
-            return {name: _shown(each) for name, each in value.items()}
+            return {name: _shown(item) for name, item in value.items()}
         if pa.types.is_nested(value.type):
-            return [_shown(each) for each in value.values]
+            return [_shown(item) for item in value.values]
         if pa.types.is_temporal(value.type):
             return value.value
         return value.as_buffer().to_pybytes().decode(errors="replace")
@@ -81,14 +82,14 @@ def _is(rows: pa.Table, op: str) -> np.ndarray:
 
 
 def _unreadable(column: pa.ChunkedArray) -> np.ndarray | None:
-    """None: all values can be read."""
+    """A mask of invalid values; None if all are valid."""
     found = [_unreadable_in(chunk) for chunk in column.chunks]
-    if all(each is None for each in found):
+    if all(mask is None for mask in found):
         return None
     return np.concatenate(
         [
-            np.zeros(len(chunk), bool) if each is None else each
-            for chunk, each in zip(column.chunks, found, strict=True)
+            np.zeros(len(chunk), bool) if mask is None else mask
+            for chunk, mask in zip(column.chunks, found, strict=True)
         ]
     )
 
@@ -102,7 +103,7 @@ def _unreadable_in(array: pa.Array) -> np.ndarray | None:
     if is_.is_dictionary(kind):
         return _unreadable_in(array.dictionary_decode())
     if is_.is_struct(kind):
-        found = [each for each in map(_unreadable_in, array.flatten()) if each is not None]
+        found = [mask for mask in map(_unreadable_in, array.flatten()) if mask is not None]
         return np.logical_or.reduce(found) if found else None
     if is_.is_map(kind):
         return _unreadable_in(array.cast(pa.list_(pa.struct([kind.key_field, kind.item_field]))))

@@ -1,7 +1,7 @@
-"""The columns of a target as they change: what is new, what became wider, what does not fit.
+"""Schema evolution of a target: added columns, widened types, and incompatible changes.
 
 A version's fields only ever grow. A column that a pipeline no longer has stays, and is null in rows
-written since, so that a store holds the same however its batches were cut.
+written since, so that a store has the same contents however the log is cut into batches.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from headwater.errors import StoreRefused
 
-# Of one type all values are values of the next ones, and stay themselves.
+# All values of a type are values of the following types, unchanged.
 _INTEGERS: Final = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _UNSIGNED: Final = {
     pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(),
@@ -23,18 +23,18 @@ _SAME: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Evolved:
-    fields: pa.Schema  # all columns: the known ones in their order, then the new ones
+class EvolvedSchema:
+    fields: pa.Schema  # all columns: the stored ones in their order, then the new ones
     added: tuple[pa.Field, ...]
     widened: tuple[pa.Field, ...]  # with their new types
 
 
-def evolved(known: pa.Schema, given: pa.Schema, *, can_widen: bool = True) -> Evolved:
-    """What a store with `known` columns must have to take rows of `given`. All but nullability
-    counts. Raises StoreRefused for a column whose type changed to one that does not hold the
-    values which are there, or (`can_widen` is False) to any wider one.
+def evolved(stored: pa.Schema, given: pa.Schema, *, can_widen: bool = True) -> EvolvedSchema:
+    """The columns that a store with `stored` needs for rows of `given`. Nullability is ignored.
+    Raises StoreRefused for a column whose type changed to one that does not hold the stored values,
+    or (`can_widen` is False) to any wider one.
     """
-    fields = {field.name: field for field in plain(known)}
+    fields = {field.name: field for field in plain(stored)}
     added, widened = [], []
     for field in plain(given):
         if field.name not in fields:
@@ -52,11 +52,11 @@ def evolved(known: pa.Schema, given: pa.Schema, *, can_widen: bool = True) -> Ev
         if wider != before:
             fields[field.name] = pa.field(field.name, wider)
             widened.append(fields[field.name])
-    return Evolved(pa.schema(list(fields.values())), tuple(added), tuple(widened))
+    return EvolvedSchema(pa.schema(list(fields.values())), tuple(added), tuple(widened))
 
 
 def plain(fields: pa.Schema) -> pa.Schema:
-    """The types that stores know: without Arrow's second forms of the same, zones as UTC."""
+    """The types that stores support: one Arrow type for each logical type, zones as UTC."""
     return pa.schema([pa.field(field.name, _plain(field.type)) for field in fields])
 
 
@@ -91,12 +91,12 @@ def _plain(type_: pa.DataType) -> pa.DataType:
     if pa.types.is_list(type_) or pa.types.is_large_list(type_):
         return pa.list_(_plain(type_.value_type))
     if pa.types.is_struct(type_):
-        return pa.struct([pa.field(each.name, _plain(each.type)) for each in type_])
+        return pa.struct([pa.field(field.name, _plain(field.type)) for field in type_])
     return _SAME.get(type_) or _UNSIGNED.get(type_) or type_
 
 
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """The type for values of both; None if there is none."""
+    """The narrowest type for values of both; None if there is none."""
     if one == other:
         return one
     if one in _INTEGERS and other in _INTEGERS:
@@ -118,10 +118,10 @@ def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 
 def _wider_struct(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    types = {each.name: each.type for each in one}
-    for each in other:
-        wider = _wider(types[each.name], each.type) if each.name in types else each.type
+    types = {field.name: field.type for field in one}
+    for field in other:
+        wider = _wider(types[field.name], field.type) if field.name in types else field.type
         if wider is None:
             return None
-        types[each.name] = wider
+        types[field.name] = wider
     return pa.struct([pa.field(name, type_) for name, type_ in types.items()])

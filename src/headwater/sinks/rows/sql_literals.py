@@ -1,6 +1,6 @@
-"""Values as text that says them exactly, for SQL literals and for columns that are text; and back.
+"""Values as exact text, for SQL literals and text columns, and back.
 
-Texts of one type sort as their values do, but for exact numbers.
+Texts of one type sort like their values, except decimals.
 """
 
 from collections.abc import Iterable
@@ -13,15 +13,17 @@ from headwater.sinks.rows.nested import from_json, is_nested, to_json
 
 
 def to_texts(column: pa.Array) -> pa.Array:
-    """For exact numbers, dates, times and whatever is nested. Instants are in UTC, without a Z."""
+    """For decimals, dates, times and nested values. Instants are in UTC, without a Z."""
     type_ = column.type
     if is_nested(type_):
         return to_json(column)
     if pa.types.is_decimal(type_) and type_.scale > 6:  # Arrow would write 1E-9
-        texts = [None if each is None else format(each, "f") for each in column.to_pylist()]
+        texts = [None if value is None else format(value, "f") for value in column.to_pylist()]
         return pa.array(texts, pa.string())
     if pa.types.is_timestamp(type_) and type_.tz:
-        column = column.cast(pa.timestamp(type_.unit))  # otherwise it looks the zone up per row
+        column = column.cast(
+            pa.timestamp(type_.unit)
+        )  # otherwise Arrow looks up the zone for every row
     return column.cast(pa.string())
 
 
@@ -29,7 +31,7 @@ def from_texts(stored: Iterable[Any], type_: pa.DataType) -> pa.Array:
     texts = pa.array(stored, pa.string())
     if is_nested(type_):
         return from_json(texts, type_)
-    if pa.types.is_time(type_):  # Arrow reads no times, but timestamps
+    if pa.types.is_time(type_):  # Arrow parses timestamps only
         days = pc.binary_join_element_wise("1970-01-01", texts, " ")
         unit = "ns" if type_.unit == "ns" else "us"  # in which they were written
         return days.cast(pa.timestamp(unit)).cast(pa.time64(unit)).cast(type_)

@@ -1,4 +1,4 @@
-"""The file of a SQLite database: connections, transactions, and what SQLite's errors mean."""
+"""The file of a SQLite database: connections, transactions, and the mapping of its errors."""
 
 import os
 import sqlite3
@@ -39,7 +39,7 @@ class Database:
 
     @contextmanager
     def transaction(self, connection: sqlite3.Connection) -> Iterator[None]:
-        """Holds the one write lock of the database from its beginning on."""
+        """Holds the write lock of the database from its beginning (BEGIN IMMEDIATE)."""
         with self.translated():
             connection.execute("BEGIN IMMEDIATE")
             try:
@@ -62,7 +62,7 @@ class Database:
                 uri, uri=True, isolation_level=None, timeout=_BUSY_TIMEOUT_S,
                 check_same_thread=False,
             )  # fmt: skip
-            # Otherwise a renamed table takes along the views that readers have made over it.
+            # Otherwise views of users would follow a renamed table.
             connection.execute("PRAGMA legacy_alter_table = ON")
             return connection
 
@@ -73,12 +73,12 @@ class Database:
         except HeadwaterError:
             raise
         except sqlite3.Error as error:
-            raise _in_our_words(error, self.path) from error
+            raise _sink_error(error, self.path) from error
 
 
-def _in_our_words(error: sqlite3.Error, path: str) -> SinkError:
+def _sink_error(error: sqlite3.Error, path: str) -> SinkError:
     detail = f"{path}: {error}"
-    code = (getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF  # the low byte is the kind
+    code = (getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF  # the low byte is the primary code
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StoreUnreachable(
             "the SQLite database is locked",

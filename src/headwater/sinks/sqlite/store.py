@@ -14,7 +14,7 @@ from headwater.sinks import sql_positions
 from headwater.sinks.contract import Contents, Log, Store, Target, Version, Writer, name_of
 from headwater.sinks.rows.schema_evolution import plain
 from headwater.sinks.settings import SinkSettings
-from headwater.sinks.sql_positions import POSITIONS, Stored, names, quoted
+from headwater.sinks.sql_positions import POSITIONS, StoredVersion, names, quoted
 from headwater.sinks.sqlite.database import Database
 from headwater.sinks.sqlite.tables import Tables, exists
 from headwater.sinks.sqlite.values import from_stored
@@ -57,7 +57,7 @@ class SqliteStore(Store):
         if not self._database.exists():
             return []
         with self._database.connected("rw") as connection:
-            return [each.described() for each in self._tables.all_stored(connection).values()]
+            return [stored.described() for stored in self._tables.all_stored(connection).values()]
 
     def writer(self, version: int, fields: pa.Schema) -> Writer:
         connection = self._database.connect("rwc")
@@ -73,7 +73,9 @@ class SqliteStore(Store):
             raise
         return SqliteWriter(self._database, self._tables, connection, stored)
 
-    def _begin(self, connection: sqlite3.Connection, version: int, fields: pa.Schema) -> Stored:
+    def _begin(
+        self, connection: sqlite3.Connection, version: int, fields: pa.Schema
+    ) -> StoredVersion:
         self._tables.make_positions(connection)
         sql_positions.check_names(fields)
         found = self._tables.all_stored(connection)
@@ -81,10 +83,10 @@ class SqliteStore(Store):
             old = found[version]
             self._tables.check(connection, old)
             fields = self._tables.evolve(connection, old, fields)
-            stored = Stored(version, old.is_live, old.epoch + 1, old.position, fields)
+            stored = StoredVersion(version, old.is_live, old.epoch + 1, old.position, fields)
         else:
-            is_live = version == 1 and not any(each.is_live for each in found.values())
-            stored = Stored(version, is_live, sql_positions.first_epoch(), None, fields)
+            is_live = version == 1 and not any(stored.is_live for stored in found.values())
+            stored = StoredVersion(version, is_live, sql_positions.first_epoch(), None, fields)
             self._tables.create(connection, stored)
         self._tables.save(connection, stored)
         return stored
@@ -96,10 +98,10 @@ class SqliteStore(Store):
             if found[version].is_live:
                 return
             carried = []
-            for each in found.values():
-                if each.is_live:
-                    carried = _take_off(connection, each.table(self._target))
-                    self._rename(connection, each, is_live=False)
+            for stored in found.values():
+                if stored.is_live:
+                    carried = _take_off(connection, stored.table(self._target))
+                    self._rename(connection, stored, is_live=False)
             self._rename(connection, found[version], is_live=True)
             for statement in carried:  # which name the live table
                 connection.execute(statement)
@@ -122,7 +124,7 @@ class SqliteStore(Store):
         if not self._database.exists():
             raise sql_positions.unknown_version(self._target, version)
         with self._database.connected("rw") as connection:
-            connection.execute("BEGIN")  # all that follows is of one state
+            connection.execute("BEGIN")  # one snapshot for all that follows
             found = self._tables.all_stored(connection).get(version)
             if found is None:
                 raise sql_positions.unknown_version(self._target, version)
@@ -142,7 +144,9 @@ class SqliteStore(Store):
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=fields)
 
-    def _rename(self, connection: sqlite3.Connection, stored: Stored, *, is_live: bool) -> None:
+    def _rename(
+        self, connection: sqlite3.Connection, stored: StoredVersion, *, is_live: bool
+    ) -> None:
         old = stored.table(self._target)
         new = name_of(self._target, stored.version, is_live=is_live)
         if exists(connection, new):
@@ -151,7 +155,7 @@ class SqliteStore(Store):
         self._tables.save(connection, replace(stored, is_live=is_live))
 
     @contextmanager
-    def _changing(self) -> Iterator[tuple[sqlite3.Connection, dict[int, Stored]]]:
+    def _changing(self) -> Iterator[tuple[sqlite3.Connection, dict[int, StoredVersion]]]:
         if not self._database.exists():
             raise StoreRefused("there is no such SQLite database", detail=self._database.path)
         with (
@@ -174,7 +178,7 @@ def _path(settings: SinkSettings) -> str:
 
 
 def _take_off(connection: sqlite3.Connection, table: str) -> list[str]:
-    """Drops the indexes and triggers that people have given to a table; how to make them again."""
+    """Drops the indexes and triggers that users added to a table; the statements that add them."""
     rows = connection.execute(
         "SELECT type, name, sql FROM sqlite_master WHERE tbl_name = ? COLLATE NOCASE"
         " AND type IN ('index', 'trigger') AND sql IS NOT NULL",

@@ -9,12 +9,12 @@ from headwater.sinks import sql_positions
 from headwater.sinks.contract import Target, fields_to_text
 from headwater.sinks.rows.nested import is_nested
 from headwater.sinks.rows.schema_evolution import evolved
-from headwater.sinks.sql_positions import POSITIONS, Stored, names, quoted
+from headwater.sinks.sql_positions import POSITIONS, StoredVersion, names, quoted
 from headwater.sinks.sqlite.values import column_type
 
 
 class Tables:
-    """Of one target."""
+    """The tables of one target: its versions, and their rows in the table of positions."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -27,7 +27,7 @@ class Tables:
             " STRICT, WITHOUT ROWID"
         )
 
-    def save(self, connection: sqlite3.Connection, stored: Stored) -> None:
+    def save(self, connection: sqlite3.Connection, stored: StoredVersion) -> None:
         connection.execute(
             f"INSERT INTO {POSITIONS} VALUES (?, ?, ?, ?, ?, ?, ?)"
             " ON CONFLICT DO UPDATE SET is_live = excluded.is_live, epoch = excluded.epoch,"
@@ -43,7 +43,7 @@ class Tables:
             ),
         )
 
-    def all_stored(self, connection: sqlite3.Connection) -> dict[int, Stored]:
+    def all_stored(self, connection: sqlite3.Connection) -> dict[int, StoredVersion]:
         if not exists(connection, POSITIONS):
             return {}
         rows = connection.execute(
@@ -51,9 +51,9 @@ class Tables:
             " WHERE owner = ? AND target = ? ORDER BY version",
             (self.target.owner, self.target.name),
         )
-        return {row[0]: Stored.from_row(*row) for row in rows}
+        return {row[0]: StoredVersion.from_row(*row) for row in rows}
 
-    def create(self, connection: sqlite3.Connection, stored: Stored) -> None:
+    def create(self, connection: sqlite3.Connection, stored: StoredVersion) -> None:
         table, fields = stored.table(self.target), stored.fields
         if exists(connection, table):
             raise sql_positions.not_ours(table, self.target)
@@ -69,23 +69,23 @@ class Tables:
                 kind += ", WITHOUT ROWID"  # the rows lie in the key's own tree
         connection.execute(f"CREATE TABLE {quoted(table)} ({', '.join(columns)}) {kind}")
 
-    def check(self, connection: sqlite3.Connection, stored: Stored) -> None:
-        """That it is there, with the key of the target. Raises StoreRefused."""
+    def check(self, connection: sqlite3.Connection, stored: StoredVersion) -> None:
+        """Raises StoreRefused if it is missing, or has another key than the target."""
         table = stored.table(self.target)
         if not exists(connection, table):
-            raise sql_positions.gone(table)
+            raise sql_positions.table_missing(table)
         rows = connection.execute(f"PRAGMA table_info({quoted(table)})").fetchall()
         key = [row[1] for row in sorted(rows, key=lambda row: row[5]) if row[5]]
         sql_positions.check_key(table, key, self.target)
 
     def evolve(
-        self, connection: sqlite3.Connection, stored: Stored, fields: pa.Schema
+        self, connection: sqlite3.Connection, stored: StoredVersion, fields: pa.Schema
     ) -> pa.Schema:
-        """All columns; those that are new are added."""
+        """All columns; new ones are added."""
         changed = evolved(stored.fields, fields)
         sql_positions.check_names(changed.fields)
         for field in changed.widened:
-            # Integers of all sizes are one type here. Of other texts a key would have two forms.
+            # Integers of all sizes are one type here. With others a key would have two forms.
             if field.name in self.target.key and column_type(field) != "INTEGER":
                 raise StoreRefused(
                     f"column {field.name} is part of the key and has become {field.type}",

@@ -22,7 +22,7 @@ def column_type(field: pa.Field) -> str:
     if pa.types.is_binary(type_) or pa.types.is_fixed_size_binary(type_):
         return "BLOB"
     if pa.types.is_null(type_):
-        return "ANY"  # it may become something
+        return "ANY"  # its type may be decided later
     if pa.types.is_string(type_) or _is_text(type_):
         return "TEXT"
     raise StoreRefused(
@@ -32,7 +32,7 @@ def column_type(field: pa.Field) -> str:
 
 
 def checked(rows: pa.Table, refused: list[RowRefused] | None) -> pa.Table:
-    """Without the rows that SQLite would not take, or would take as something else."""
+    """Without the rows that SQLite would refuse, or store as another value."""
     for field in rows.schema:
         name, type_ = field.name, field.type
         if pa.types.is_floating(type_):
@@ -67,7 +67,7 @@ def from_stored(column: Sequence[Any], type_: pa.DataType) -> pa.Array:
 
 
 def _is_text(type_: pa.DataType) -> bool:
-    """Whether it is text that says something else."""
+    """Whether SQLite stores the type as text."""
     return bool(
         pa.types.is_decimal(type_)
         or pa.types.is_date(type_)

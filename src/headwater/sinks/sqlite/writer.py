@@ -13,7 +13,7 @@ from headwater.sinks.contract import Batch, Refuse, Writer, is_applied
 from headwater.sinks.rows.last_by_key import reduce
 from headwater.sinks.rows.row_validation import shown
 from headwater.sinks.rows.schema_evolution import fitted
-from headwater.sinks.sql_positions import Stored, names, quoted
+from headwater.sinks.sql_positions import StoredVersion, names, quoted
 from headwater.sinks.sqlite.database import Database
 from headwater.sinks.sqlite.tables import Tables
 from headwater.sinks.sqlite.values import checked, to_stored
@@ -24,7 +24,11 @@ _A_ROW: Final = (sqlite3.IntegrityError, sqlite3.DataError, OverflowError)
 
 class SqliteWriter(Writer):
     def __init__(
-        self, database: Database, tables: Tables, connection: sqlite3.Connection, stored: Stored
+        self,
+        database: Database,
+        tables: Tables,
+        connection: sqlite3.Connection,
+        stored: StoredVersion,
     ) -> None:
         self._database = database
         self._tables = tables
@@ -48,11 +52,13 @@ class SqliteWriter(Writer):
                     refuse(refused)
                 self._tables.save(
                     self._connection,
-                    Stored(self._version, stored.is_live, self._epoch, position, fields),
+                    StoredVersion(self._version, stored.is_live, self._epoch, position, fields),
                 )
         self.position = position
 
-    def _write(self, batch: Batch, stored: Stored, refused: list[RowRefused] | None) -> pa.Schema:
+    def _write(
+        self, batch: Batch, stored: StoredVersion, refused: list[RowRefused] | None
+    ) -> pa.Schema:
         table = stored.table(self._target)
         reduced = reduce(batch.rows, self._target.key, refused)
         fields = self._tables.evolve(self._connection, stored, reduced.upserts.schema)
@@ -69,7 +75,7 @@ class SqliteWriter(Writer):
         keys = fitted(keys, pa.schema([fields.field(column) for column in self._target.key]))
         where = " AND ".join(f"{quoted(column)} = ?" for column in self._target.key)
         statement = f"DELETE FROM {quoted(table)} WHERE {where}"
-        self._each(statement, checked(keys, refused), table, refused)
+        self._run_rows(statement, checked(keys, refused), table, refused)
 
     def _upsert(self, table: str, rows: pa.Table, refused: list[RowRefused] | None) -> None:
         columns, key = rows.column_names, self._target.key
@@ -77,13 +83,13 @@ class SqliteWriter(Writer):
         statement = f"INSERT INTO {quoted(table)} ({names(columns)}) VALUES ({values})"
         if key:
             others = [column for column in columns if column not in key]
-            sets = ", ".join(f"{quoted(each)} = excluded.{quoted(each)}" for each in others)
-            # Only our key: a row that meets another one in a further unique index is refused.
+            sets = ", ".join(f"{quoted(column)} = excluded.{quoted(column)}" for column in others)
+            # Only our key: a row that conflicts in another unique index is refused.
             statement += f" ON CONFLICT ({names(key)}) DO "
             statement += f"UPDATE SET {sets}" if others else "NOTHING"
-        self._each(statement, checked(rows, refused), table, refused)
+        self._run_rows(statement, checked(rows, refused), table, refused)
 
-    def _each(
+    def _run_rows(
         self, statement: str, rows: pa.Table, table: str, refused: list[RowRefused] | None
     ) -> None:
         if self._target.key:  # the order in which the table's pages lie
@@ -103,10 +109,10 @@ class SqliteWriter(Writer):
                     # Rows are taken one by one, and those before the bad one are in.
                     bad = len(piece) - length_hint(first) - 1
                     row = shown(piece.slice(bad, 1))[0]
-                    told = _refusal(error, row, table, self._target.key)
+                    refusal = _refusal(error, row, table, self._target.key)
                     if refused is None:
-                        raise told from error
-                    refused.append(told)
+                        raise refusal from error
+                    refused.append(refusal)
                     begin = bad + 1
 
     def close(self) -> None:

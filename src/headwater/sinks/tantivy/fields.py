@@ -6,7 +6,7 @@
     bool, date, timestamp the same (times outside of 1677 to 2262 are not found)
     anything else         not searched
 
-The row itself is kept as JSON in ROW; what stands above is only searched.
+The row itself is stored as JSON in ROW; the fields above are only searched.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,7 +25,7 @@ from headwater.sinks.rows.documents import Documents
 
 ID, ROW, BUCKET, STATE = "_id", "_row", "_bucket", "_state"
 BUCKETS: Final = 64  # reads go by them, so that no read holds all rows at once
-LONGEST_ID_BYTES: Final = 65_530  # tantivy leaves out longer terms, in silence
+LONGEST_ID_BYTES: Final = 65_530  # tantivy silently drops longer terms
 
 _FIRST_S, _END_S = -9_223_372_036, 9_223_372_036  # what 64 bits of nanoseconds have room for
 _LANGUAGES: Final = (
@@ -37,10 +37,10 @@ _LANGUAGES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """What a `flow.write` says of its texts."""
+    """How the texts of a `flow.write` are analysed."""
 
     text: tuple[str, ...] | None  # the columns that are full text; None: every text
-    language: str  # whose word stems are searched; "": words as they are
+    language: str  # of the stemmer; "": no stemming
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> "Analysis":
@@ -53,7 +53,7 @@ class Analysis:
         return cls(
             None
             if text is None
-            else tuple(each.strip() for each in text.split(",") if each.strip()),
+            else tuple(name.strip() for name in text.split(",") if name.strip()),
             language,
         )
 
@@ -88,7 +88,7 @@ def text_fields(fields: pa.Schema, analysis: Analysis) -> list[str]:
 
 
 def register(index: tantivy.Index, analysis: Analysis) -> None:
-    """An index keeps the names of its tokenizers only; what they do is told to it each time."""
+    """An index stores only the names of its tokenizers; they are registered each time."""
     if analysis.language:
         words = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
         words = words.filter(tantivy.Filter.remove_long(40)).filter(tantivy.Filter.lowercase())
@@ -114,8 +114,8 @@ def index_documents(documents: Documents, analysis: Analysis) -> Iterator[str]:
         raw = f"{field.name}.raw"
         if kind == "text" and analysis.has_text(field.name) and raw not in names:
             columns[raw] = values
-    made = json_text.objects(list(columns.values()), list(columns))
-    for document in made.to_pylist():
+    texts = json_text.objects(list(columns.values()), list(columns))
+    for document in texts.to_pylist():
         yield document.decode()
 
 
@@ -130,7 +130,7 @@ def _tokenizer(analysis: Analysis) -> str:
 
 
 def _kind(field: pa.Field) -> str | None:
-    """Of tantivy's field, None if there is none."""
+    """Of tantivy's field; None if it is not searched."""
     is_ = pa.types
     if field.name in (ID, ROW, BUCKET, STATE):
         return None
@@ -155,7 +155,7 @@ def _kind(field: pa.Field) -> str | None:
 
 
 def _searched(column: pa.Array, kind: str) -> pa.Array:
-    """Each value as a list, for a document has no nulls: a null is an empty one."""
+    """Each value as a list, as documents have no nulls: a null is an empty list."""
     if pa.types.is_list(column.type):
         lengths = pc.fill_null(pc.list_value_length(column), 0)
         values = column.flatten()

@@ -1,4 +1,4 @@
-"""A version of a full-text index as one commit of it: its position, its rows, and searching."""
+"""A snapshot of a full-text index, as of one commit: its position, its rows, and search."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Hit:
 
 def search(path: str | Path, query: str, limit: int = 10) -> list[Hit]:
     """The rows that fit the query best. `path` is DIR/NAME, or DIR/NAME__vN. The query is in
-    tantivy's language: words are looked for in all full-text columns, `column:word`,
+    tantivy's language: words are searched in all full-text columns, `column:word`,
     `column:"a phrase"`, `n:[1 TO 9]`, AND, OR, NOT. Raises StoreRefused if it cannot be read.
     """
     found = Snapshot.of(Path(path))
@@ -51,7 +51,7 @@ def search(path: str | Path, query: str, limit: int = 10) -> list[Hit]:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What was committed last; later commits do not change it."""
+    """The state of the last commit; later commits do not change it."""
 
     index: tantivy.Index
     searcher: tantivy.Searcher
@@ -63,7 +63,7 @@ class Snapshot:
     def of(cls, path: Path) -> "Snapshot":
         """Raises FileNotFoundError if there is none."""
         for attempt in range(_ATTEMPTS):
-            # Once for all files: the link may be replaced at any moment, and the old files go.
+            # Resolved once for all files: the link may be replaced, and the old files removed.
             directory = path.resolve(strict=True)
             try:
                 index = tantivy.Index.open(str(directory))
@@ -87,7 +87,9 @@ class Snapshot:
                 yield self.rows([address for _, address in hits])
 
     def rows(self, addresses: Sequence[tantivy.DocAddress]) -> pa.RecordBatch:
-        return json_reading.rows([_stored(self.searcher, each) for each in addresses], self.fields)
+        return json_reading.rows(
+            [_stored(self.searcher, address) for address in addresses], self.fields
+        )
 
 
 def put_state(
@@ -109,7 +111,7 @@ def _state(
 ) -> tuple[Position | None, pa.Schema, Analysis]:
     hits = searcher.search(_state_query(index), 1, count=False).hits
     if not hits:
-        raise ValueError("it has no position, so no pipeline wrote it")
+        raise ValueError("it has no position: no pipeline wrote it")
     state: dict[str, Any] = _stored(searcher, hits[0][1])
     text = state["text"]
     analysis = Analysis(None if text is None else tuple(text), state["language"])

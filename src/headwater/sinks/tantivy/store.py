@@ -1,23 +1,23 @@
-"""A target as a full-text index in a directory: tantivy, in this process.
+"""The versions of a target as full-text indexes in a directory: tantivy, in this process.
 
     DIR/orders                     the live one: a link to orders__v1
-    DIR/orders__v1, orders__v2     a link to where the version is
+    DIR/orders__v1, orders__v2     links to the versions' directories
     DIR/.headwater/orders/
-        owner.json                 whose it is, and the epoch of each version
-        lock                       held while that, or a link, changes
+        owner.json                 the registry: the owner, and the epoch of each version
+        lock                       held while the registry or a link changes
         1-1.0/, 1-4.0/, 2-3.0/     version, epoch, number: tantivy's files
 
 **One step.** A commit of tantivy is one replaced file. The position is a document of the index, so
 that it changes by the same commit as the rows.
 
-**Zombies.** A writer looks at its epoch again when it has committed. One that takes over counts up
-the epoch first and then goes on from the last commit: in the same directory if nobody else has it
-open (tantivy's own lock); otherwise in a copy (links, for files never change), so that what the old
-writer commits from then on is seen by nobody. Whoever finds the epoch unchanged behind its commit
-has made it before that copy.
+**Zombies.** A writer checks its epoch again after a commit. A new writer increments the epoch first
+and then continues from the last commit: in the same directory if no process has it open (tantivy's
+own lock); otherwise in a copy (hard links, as files never change), so that later commits of the old
+writer are invisible. A writer that finds its epoch unchanged after a commit has committed before
+that copy.
 
-**Generations.** An index has its fields from the start. New columns, or wider ones, are a new index
-beside it, filled from the old one, and one link replaced.
+**Generations.** The fields of an index are fixed. For new or wider columns a new index is filled
+from the old one beside it, and one link is replaced.
 """
 
 import fcntl
@@ -86,25 +86,25 @@ class TantivyStore(Store):
         self._own = self._root / ".headwater" / target.name
 
     def check(self) -> None:
-        with _told():
+        with _sink_errors():
             above = self._root
             while not above.exists() and above != above.parent:
                 above = above.parent
             if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
                 raise StoreRefused(f"{above} is no directory that can be written to")
-            known = self._known()
-            self._check_owner(known)
-            if not known:
+            registry = self._registry()
+            self._check_owner(registry)
+            if not registry:
                 self._check_free(self.target.name)
 
     def versions(self) -> list[Version]:
-        with _told():
-            known = self._known()
-            if known.get("owner") != self.target.owner:
+        with _sink_errors():
+            registry = self._registry()
+            if registry.get("owner") != self.target.owner:
                 return []
             live = self._live()
             found = []
-            for number in sorted(map(int, known["epochs"])):
+            for number in sorted(map(int, registry["epochs"])):
                 with suppress(FileNotFoundError):  # dropped meanwhile
                     read = Snapshot.of(self.path(number))
                     found.append(Version(number, number == live, read.position, read.fields))
@@ -112,18 +112,18 @@ class TantivyStore(Store):
 
     def writer(self, version: int, fields: pa.Schema) -> "TantivyWriter":
         check_types(fields)
-        with _told(), self.locked(makes=True):
-            known = self._known() or {"owner": self.target.owner, "epoch": 0, "epochs": {}}
-            self._check_owner(known)
-            known["epoch"] += 1  # of all versions, so that no number comes twice
-            epoch, epochs = known["epoch"], known["epochs"]
+        with _sink_errors(), self.locked(makes=True):
+            registry = self._registry() or {"owner": self.target.owner, "epoch": 0, "epochs": {}}
+            self._check_owner(registry)
+            registry["epoch"] += 1  # of all versions, so that no number comes twice
+            epoch, epochs = registry["epoch"], registry["epochs"]
             if str(version) not in epochs:
                 self._check_free(self.path(version).name)
                 if version == 1 and not epochs:
                     self._check_free(self.target.name)
                 self._make(version, epoch, plain(fields))
             epochs[str(version)] = epoch
-            _replace(self._own / "owner.json", known)
+            _replace(self._own / "owner.json", registry)
             if self._live() is None and version == 1:
                 _link(self.path(version).name, self._root / self.target.name)
             writer = TantivyWriter(self, version, epoch)
@@ -131,28 +131,28 @@ class TantivyStore(Store):
             return writer
 
     def promote(self, version: int) -> None:
-        with _told(), self.locked():
-            self._check_known(version)
+        with _sink_errors(), self.locked():
+            self._check_version(version)
             _link(self.path(version).name, self._root / self.target.name)
 
     def drop(self, version: int) -> None:
-        with _told(), self.locked():
-            known = self._check_known(version)
+        with _sink_errors(), self.locked():
+            registry = self._check_version(version)
             if self._live() == version:
                 raise StoreRefused(
                     f"version {version} of {self.target.name} is live",
                     hint="promote another one first",
                 )
-            del known["epochs"][str(version)]
-            _replace(self._own / "owner.json", known)
+            del registry["epochs"][str(version)]
+            _replace(self._own / "owner.json", registry)
             self.path(version).unlink(missing_ok=True)
             for generation in self._own.glob(f"{version}-*"):
                 shutil.rmtree(generation, ignore_errors=True)
 
     @contextmanager
     def read(self, version: int) -> Iterator[Contents]:
-        with _told():
-            self._check_known(version)
+        with _sink_errors():
+            self._check_version(version)
             found = Snapshot.of(self.path(version))
         yield Contents(found.position, found.all_rows())
 
@@ -160,11 +160,11 @@ class TantivyStore(Store):
         return self._root / name_of(self.target, version, is_live=False)
 
     def epoch(self, version: int) -> int | None:
-        epoch: int | None = self._known().get("epochs", {}).get(str(version))
+        epoch: int | None = self._registry().get("epochs", {}).get(str(version))
         return epoch
 
     def generation(self, version: int, epoch: int) -> Path:
-        """A directory that is not there."""
+        """The path of a directory that does not exist yet."""
         for number in count():
             directory = self._own / f"{version}-{epoch}.{number}"
             if not directory.exists():
@@ -172,14 +172,14 @@ class TantivyStore(Store):
         raise AssertionError
 
     def remove_leftovers(self, version: int) -> None:
-        """Of a process that was killed before anybody was pointed to them."""
+        """Removes directories of a process that was killed before it linked them."""
         current = self.path(version).resolve()
         for generation in self._own.glob(f"{version}-*"):
             if generation.resolve() != current:
                 shutil.rmtree(generation, ignore_errors=True)
 
     def point_to(self, version: int, directory: Path) -> None:
-        """Readers find the version there from now on."""
+        """From now on readers find the version there."""
         before = self.path(version).resolve()
         _link(str(directory.relative_to(self._root)), self.path(version))
         if before != directory.resolve() and before.parent == self._own.resolve():
@@ -212,10 +212,10 @@ class TantivyStore(Store):
             lock.flush()
             yield
 
-    def _known(self) -> dict[str, Any]:
+    def _registry(self) -> dict[str, Any]:
         try:
-            known: dict[str, Any] = json.loads((self._own / "owner.json").read_bytes())
-            return known
+            registry: dict[str, Any] = json.loads((self._own / "owner.json").read_bytes())
+            return registry
         except FileNotFoundError:
             return {}
 
@@ -236,20 +236,20 @@ class TantivyStore(Store):
         writer.wait_merging_threads()
         self.point_to(version, directory)
 
-    def _check_owner(self, known: dict[str, Any]) -> None:
-        if known and known["owner"] != self.target.owner:
+    def _check_owner(self, registry: dict[str, Any]) -> None:
+        if registry and registry["owner"] != self.target.owner:
             raise StoreRefused(
-                f"{self.target.name} is kept by {known['owner']}",
+                f"{self.target.name} belongs to {registry['owner']}",
                 detail=f"{self.target.owner} would write into it too",
                 hint="give one of the two another name",
             )
 
-    def _check_known(self, version: int) -> dict[str, Any]:
-        known = self._known()
-        self._check_owner(known)
-        if str(version) not in known.get("epochs", {}):
+    def _check_version(self, version: int) -> dict[str, Any]:
+        registry = self._registry()
+        self._check_owner(registry)
+        if str(version) not in registry.get("epochs", {}):
             raise StoreRefused(f"{self.target.name} has no version {version}")
-        return known
+        return registry
 
     def _check_free(self, name: str) -> None:
         path = self._root / name
@@ -284,7 +284,7 @@ class TantivyWriter(Writer):
             self._store.point_to(self._version, directory)
 
     def apply(self, batch: Batch, refuse: Refuse | None = None) -> None:
-        with _told():
+        with _sink_errors():
             self._check_epoch()
             if is_applied(self.position, batch):
                 return
@@ -304,7 +304,7 @@ class TantivyWriter(Writer):
     def close(self) -> None:
         writer, self._writer = self._writer, None
         if writer is not None:
-            with suppress(ValueError):  # of one that was fenced, the files are gone
+            with suppress(ValueError):  # files of a fenced writer may be removed
                 writer.wait_merging_threads()
 
     def _check_epoch(self) -> None:
@@ -312,7 +312,7 @@ class TantivyWriter(Writer):
         if epoch != self._epoch:
             raise Fenced(
                 f"another process writes version {self._version} of {self._store.target.name} now",
-                detail=f"its epoch is {epoch or 'gone'}, this process had {self._epoch}",
+                detail=f"its epoch is {epoch or 'missing'}, this process had {self._epoch}",
             )
 
     def _commit(self, documents: Documents, position: Position) -> None:
@@ -329,12 +329,12 @@ class TantivyWriter(Writer):
             put_state(writer, position, self._fields, self._store.analysis)
             writer.commit()
         except ValueError as error:
-            self._writer = None  # what it holds of the batch is gone with it
-            self._check_epoch()  # its directory may have been taken away
+            self._writer = None  # drops what it buffered of the batch
+            self._check_epoch()  # its directory may have been removed
             raise StoreUnreachable("the index cannot be written", detail=str(error)) from None
 
     def _regenerated(self, fields: pa.Schema) -> Path:
-        """The same rows and position in an index that has these fields: where it is."""
+        """Copies rows and position into a new index with these fields; returns its directory."""
         analysis = self._store.analysis
         before = Snapshot.of(self._store.path(self._version))
         directory = self._store.generation(self._version, self._epoch)
@@ -349,8 +349,8 @@ class TantivyWriter(Writer):
         return directory
 
     def _copied(self) -> tantivy.Index:
-        """The index in a directory of its own: the old one's writer is still there, and merges its
-        files in the background. Meanwhile some may go; then it is copied again.
+        """Copies the index to a directory of its own: the old writer may still run, and merge files
+        in the background. If some disappear meanwhile, it is copied again.
         """
         source = self._store.path(self._version).resolve()
         while True:
@@ -358,7 +358,7 @@ class TantivyWriter(Writer):
             directory.mkdir()
             with suppress(FileNotFoundError, StoreRefused):
                 shutil.copy(source / "meta.json", directory)
-                names = [each.name for each in source.iterdir() if each.name[0] != "."]
+                names = [file.name for file in source.iterdir() if file.name[0] != "."]
                 for name in names:
                     if name != "meta.json":
                         os.link(source / name, directory / name)
@@ -386,21 +386,21 @@ def _add(writer: tantivy.IndexWriter, documents: Documents, analysis: Analysis) 
 
 
 def _link(to: str, path: Path) -> None:
-    """For every reader at once."""
-    made = path.with_name(f".{path.name}.{os.getpid()}.link")
-    made.unlink(missing_ok=True)
-    made.symlink_to(to)
-    made.replace(path)
+    """Replaces the link at once for every reader."""
+    new = path.with_name(f".{path.name}.{os.getpid()}.link")
+    new.unlink(missing_ok=True)
+    new.symlink_to(to)
+    new.replace(path)
     _sync(path.parent)
 
 
 def _replace(path: Path, contents: Any) -> None:
-    made = path.with_name(f"{path.name}.new")
-    with made.open("w") as file:
+    new = path.with_name(f"{path.name}.new")
+    with new.open("w") as file:
         json.dump(contents, file)
         file.flush()
         os.fsync(file.fileno())
-    made.replace(path)
+    new.replace(path)
     _sync(path.parent)
 
 
@@ -413,7 +413,7 @@ def _sync(directory: Path) -> None:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _sink_errors() -> Iterator[None]:
     try:
         yield
     except PermissionError as error:

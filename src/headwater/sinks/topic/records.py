@@ -1,11 +1,11 @@
-"""Rows of a batch into records of a topic, and back.
+"""Rows of a batch as records of a topic, and back.
 
     value = json       key: JSON of the key's columns     value: JSON of the row
             debezium   the same                           {"before", "after", "source", "op", …}
             bytes      the columns key, value, headers, timestamp and partition, as they are
 
 A row that was deleted is a tombstone: its key, and null. In Debezium's form an envelope with "op"
-"d" stands before it, which has what is known of the row, its key, as "before". Without a key each
+"d" precedes it, which has the row's key as "before". Without a key each
 row is a record of its own, without a key.
 """
 
@@ -36,12 +36,12 @@ _BYTES: Final = pa.large_binary()
 _NOTHING: Final = pa.scalar(None, _BYTES)
 _CHUNK_ROWS: Final = 1 << 16
 _BATCH_BYTES: Final = 1_000_000
-_KAFKAS_LIMIT_BYTES: Final = 1_048_588  # max.message.bytes, if we may not ask
+_KAFKAS_LIMIT_BYTES: Final = 1_048_588  # max.message.bytes, if we may not read it
 _AROUND_A_RECORD_BYTES: Final = 64
 
 
 class Form:
-    """How the rows of one target are told."""
+    """The record format of one target."""
 
     def __init__(self, target: Target) -> None:
         self.name = target.options.get("value", "json")
@@ -61,7 +61,7 @@ class Form:
         self._source = b',"source":' + orjson.dumps(source) + b',"op":'
 
     def check(self, fields: pa.Schema) -> None:
-        """Raises StoreRefused for a column that cannot be told."""
+        """Raises StoreRefused for a column that the format cannot represent."""
         if self.name == "bytes":
             unknown = [name for name in fields.names if name not in encoding.COLUMNS]
             if unknown or "value" not in fields.names:
@@ -72,14 +72,14 @@ class Form:
                 )
             return
         for field in fields:
-            if not json_text.can_tell(field.type):
+            if not json_text.is_supported(field.type):
                 raise StoreRefused(
-                    f"column {field.name} cannot be told in JSON", detail=str(field.type)
+                    f"column {field.name} cannot be represented in JSON", detail=str(field.type)
                 )
 
     def columns(self, rows: pa.RecordBatch) -> dict[str, pa.Array]:
-        """One record for each row, as `client/encoding.py` takes them, but for `with_tombstones`.
-        Rows that were deleted have, by `is_deleted`, no value that counts.
+        """One record for each row, as columns of `client/encoding.py`, before `with_tombstones`.
+        The values of deleted rows (`is_deleted`) are meaningless.
         """
         names = [name for name in rows.schema.names if name != OP]
         if self.name == "bytes":
@@ -120,7 +120,7 @@ class Form:
         twice = pa.RecordBatch.from_pydict(columns).take(
             pa.array(np.repeat(np.arange(len(mask)), np.where(mask, 2, 1)))
         )
-        # The second of each pair lies as many places behind its row as pairs have begun.
+        # The tombstone of a pair is shifted by the number of pairs before it, and one.
         seconds = np.flatnonzero(mask) + np.arange(1, int(mask.sum()) + 1)
         is_second = np.zeros(twice.num_rows, bool)
         is_second[seconds] = True
@@ -154,7 +154,7 @@ class Form:
                 yield json_reading.rows(read, fields)
 
     def record_columns(self, fields: pa.Schema) -> list[str]:
-        """What `rows` needs of the records, beside the key."""
+        """The columns of the records that `rows` needs, besides the key."""
         if self.name != "bytes":
             return ["value"]
         return [name for name in fields.names if name not in ("key", "partition")]
@@ -166,7 +166,7 @@ def is_deleted(rows: pa.RecordBatch) -> pa.Array:
     return pc.fill_null(pc.equal(rows[OP], DELETE), fill_value=False)
 
 
-def last_of_each_key(records: pa.Table) -> pa.Table:
+def last_by_key(records: pa.Table) -> pa.Table:
     """The last record of each key; records without one are left out. In no certain order."""
     numbered = records.select(["key"]).append_column("row", pa.array(np.arange(len(records))))
     last = numbered.group_by("key", use_threads=False).aggregate([("row", "max")])
@@ -176,7 +176,7 @@ def last_of_each_key(records: pa.Table) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """What has to be known of a topic to make batches for it."""
+    """The properties of a topic that batches for it depend on."""
 
     name: str
     partitions: int
@@ -202,15 +202,15 @@ def compression_of(options: Mapping[str, str]) -> str:
     return compression
 
 
-class Telling:
-    """Rows into batches for a topic. Its `encoder` is filled by whoever takes `records`."""
+class RecordBuilder:
+    """Builds record batches of rows for a topic: the caller adds `records` to an `encoder`."""
 
     def __init__(self, form: Form, topic: Topic, key: Sequence[str], compression: str) -> None:
         self._form = form
         self._topic = topic
         self._key = key
         self._compression = compression
-        # What does not compress becomes a little larger.
+        # Incompressible data becomes a little larger.
         room_bytes = topic.limit_bytes - HEADER_BYTES - topic.limit_bytes // 256 - 64
         self._batch_bytes = max(1, min(_BATCH_BYTES, room_bytes))
 
@@ -223,24 +223,26 @@ class Telling:
         self, rows: pa.Table, refused: list[RowRefused] | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Raises RowRefused for a row without a key, and for one that is larger than the topic
-        takes; with `refused` they are left out and added to it.
+        allows; with `refused` they are left out and added to it.
         """
         for chunk in with_keys(rows, self._key, refused).to_batches(max_chunksize=_CHUNK_ROWS):
             columns, deleted = self._form.columns(chunk), is_deleted(chunk)
             too_large = [
                 row
                 for row in _oversized(columns, self._batch_bytes - _AROUND_A_RECORD_BYTES)
-                if self._is_too_large({name: each.slice(row, 1) for name, each in columns.items()})
+                if self._is_too_large(
+                    {name: column.slice(row, 1) for name, column in columns.items()}
+                )
             ]
             if too_large:
                 errors = [self._refusal(chunk.slice(row, 1)) for row in too_large]
                 if refused is None:
                     raise errors[0]
                 refused += errors
-                is_kept = np.ones(len(chunk), bool)
-                is_kept[too_large] = False
-                columns = {name: each.filter(pa.array(is_kept)) for name, each in columns.items()}
-                deleted = deleted.filter(pa.array(is_kept))
+                fits = np.ones(len(chunk), bool)
+                fits[too_large] = False
+                columns = {name: column.filter(pa.array(fits)) for name, column in columns.items()}
+                deleted = deleted.filter(pa.array(fits))
             yield self._form.with_tombstones(columns, deleted)
 
     def _is_too_large(self, record: dict[str, pa.Array]) -> bool:

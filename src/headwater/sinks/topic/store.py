@@ -1,16 +1,16 @@
-"""A topic as a derived store: each batch is one Kafka transaction, with its position in it.
+"""The versions of a target as topics: each batch is one Kafka transaction, with its position.
 
-Where a table shows the newest state, a topic tells how it came about: every row of a batch is a
-record, in order, also those that a later row of the same batch changes. `read` folds the topic to
-what a table would show.
+A table shows the newest state, a topic the changelog: every row of a batch is a record, in order,
+also those that a later row of the same batch changes. `read` folds the topic to the rows of a
+table.
 
-The note of a version (transactional_positions.py) is kept in `__headwater_positions`:
+The state of a version (transactional_positions.py) is stored in `__headwater_positions`:
 
     key     /topic/<topic>
     value   {"owner", "target", "version", "key", "value", "position", "ends", "fields"}
 
 `ends` are the topic's offsets behind the batch, so that a reader finds exactly the rows of the
-position, whatever is written meanwhile. Version 1 has the target's name, N has `<name>.v<N>`.
+position while writing continues. Version 1 has the target's name, N has `<name>.v<N>`.
 """
 
 import dataclasses
@@ -49,16 +49,16 @@ from headwater.sinks.rows.schema_evolution import evolved, fitted, plain
 from headwater.sinks.settings import SinkSettings
 from headwater.sinks.topic.records import (
     Form,
-    Telling,
+    RecordBuilder,
     compression_of,
     find_topic,
-    last_of_each_key,
+    last_by_key,
 )
 from headwater.sinks.topic.transactional_positions import (
     Ends,
-    NotedTransactions,
+    TransactionalPositions,
     as_sink_errors,
-    read_notes,
+    read_positions,
 )
 
 # Of the topic, when it is created.
@@ -70,13 +70,15 @@ OPTIONS: Final = ()
 TARGET_OPTIONS: Final = ("value", "partitions", "compression", *_CONFIGS)
 
 _KEYS: Final = b"/topic/"
-_PATIENCE_S: Final = 10.0  # a pipeline tries again by itself, and tells meanwhile
-_FOLDED_ROWS: Final = 1 << 20  # of a partition, before the newest of each key are looked for
+_PATIENCE_S: Final = 10.0  # the pipeline retries, and reports it meanwhile
+_FOLDED_ROWS: Final = (
+    1 << 20
+)  # of a partition, buffered before they are reduced to the last of each key
 
 
 @dataclass(frozen=True, slots=True)
-class _Note:
-    """What is stored of a version."""
+class _VersionState:
+    """The stored state of a version."""
 
     owner: str
     target: str
@@ -104,7 +106,7 @@ class _Note:
         )
 
     @classmethod
-    def from_json(cls, stored: bytes) -> "_Note":
+    def from_json(cls, stored: bytes) -> "_VersionState":
         read: dict[str, Any] = orjson.loads(stored)
         at = read["position"]
         return cls(
@@ -138,18 +140,18 @@ class TopicStore(Store):
         }
 
     def check(self) -> None:
-        for version, note in {1: None, **self._notes()}.items():
-            self._check(version, note)
+        for version, state in {1: None, **self._states()}.items():
+            self._check(version, state)
 
     def versions(self) -> list[Version]:
         return [
-            Version(number, number == 1, note.position, note.fields)
-            for number, note in sorted(self._notes().items())
-            if note.owner == self.target.owner
+            Version(number, number == 1, state.position, state.fields)
+            for number, state in sorted(self._states().items())
+            if state.owner == self.target.owner
         ]
 
     def writer(self, version: int, fields: pa.Schema) -> "TopicWriter":
-        self._check(version, self._notes().get(version))  # before anybody is fenced
+        self._check(version, self._states().get(version))  # before the earlier writer is fenced
         self.form.check(fields)
         topic = self.topic(version)
         with as_sink_errors():
@@ -158,7 +160,7 @@ class TopicStore(Store):
         return TopicWriter(self, version, plain(fields))
 
     def promote(self, version: int) -> None:
-        self._known(version)
+        self._stored(version)
         if version != 1:
             raise StoreRefused(
                 f"topic {self.topic(version)} cannot be given the name {self.target.name}",
@@ -167,11 +169,11 @@ class TopicStore(Store):
             )
 
     def drop(self, version: int) -> None:
-        self._known(version)
+        self._stored(version)
         if version == 1:
             raise StoreRefused(f"topic {self.target.name} is live", hint="it is not dropped")
         topic = self.topic(version)
-        transactions = NotedTransactions(self.log, *names_of(topic), patience_s=_PATIENCE_S)
+        transactions = TransactionalPositions(self.log, *names_of(topic), patience_s=_PATIENCE_S)
         try:
             transactions.commit({}, lambda _: None)
         finally:
@@ -181,26 +183,26 @@ class TopicStore(Store):
 
     @contextmanager
     def read(self, version: int) -> Iterator[Contents]:
-        note = self._known(version)
+        state = self._stored(version)
         with as_sink_errors(), self.fetcher() as fetcher:
-            yield Contents(note.position, self._rows(fetcher, note))
+            yield Contents(state.position, self._rows(fetcher, state))
 
-    def _known(self, version: int) -> _Note:
-        note = self._notes().get(version)
-        if note is None or note.owner != self.target.owner:
+    def _stored(self, version: int) -> _VersionState:
+        state = self._states().get(version)
+        if state is None or state.owner != self.target.owner:
             raise StoreRefused(f"{self.target.name} has no version {version}")
-        return note
+        return state
 
-    def _rows(self, fetcher: Fetcher, note: _Note) -> Iterator[pa.RecordBatch]:
-        columns = ["key", *self.form.record_columns(note.fields)]
-        for records in self.records(fetcher, note.version, note.ends, columns):
-            kept = records.filter(pc.is_valid(records["value"])) if self.target.key else records
-            yield from self.form.rows(kept, note.fields)
+    def _rows(self, fetcher: Fetcher, state: _VersionState) -> Iterator[pa.RecordBatch]:
+        columns = ["key", *self.form.record_columns(state.fields)]
+        for records in self.records(fetcher, state.version, state.ends, columns):
+            rows = records.filter(pc.is_valid(records["value"])) if self.target.key else records
+            yield from self.form.rows(rows, state.fields)
 
     def records(
         self, fetcher: Fetcher, version: int, ends: Mapping[int, int], columns: list[str]
     ) -> Iterator[pa.Table]:
-        """All that lie in front of `ends`; with a key the last of each, tombstones included."""
+        """All records before `ends`; with a key the last of each key, tombstones included."""
         topic = self.topic(version)
         starts = fetcher.offsets([(topic, partition) for partition in ends], EARLIEST)
         for partition, end in ends.items():
@@ -213,15 +215,15 @@ class TopicStore(Store):
                 if rows >= _FOLDED_ROWS:
                     table = pa.Table.from_batches(gathered)
                     if self.target.key:
-                        gathered = last_of_each_key(table).to_batches()
-                        # If most keys are different, looking for them again comes later.
+                        gathered = last_by_key(table).to_batches()
+                        # If most keys are different, the next reduction comes later.
                         rows = min(_FOLDED_ROWS // 2, sum(map(len, gathered)))
                     else:
                         yield table
                         gathered, rows = [], 0
             if gathered:
                 table = pa.Table.from_batches(gathered)
-                yield last_of_each_key(table) if self.target.key else table
+                yield last_by_key(table) if self.target.key else table
 
     def fetcher(self, isolation: Isolation = "read_committed") -> Fetcher:
         return Fetcher(
@@ -232,28 +234,32 @@ class TopicStore(Store):
         name = self.target.name
         return name if version == 1 else f"{name}.v{version}"
 
-    def _notes(self) -> dict[int, _Note]:
-        """Of this target's versions, whoever owns it."""
-        found = read_notes(self.log, patience_s=_PATIENCE_S)
-        notes = [_Note.from_json(each) for key, each in found.items() if key.startswith(_KEYS)]
-        return {each.version: each for each in notes if each.target == self.target.name}
+    def _states(self) -> dict[int, _VersionState]:
+        """Of this target's versions, of any owner."""
+        found = read_positions(self.log, patience_s=_PATIENCE_S)
+        states = [
+            _VersionState.from_json(stored)
+            for key, stored in found.items()
+            if key.startswith(_KEYS)
+        ]
+        return {state.version: state for state in states if state.target == self.target.name}
 
-    def _check(self, version: int, note: _Note | None) -> None:
-        """Raises StoreRefused if the topic is somebody else's, or told in another way."""
+    def _check(self, version: int, state: _VersionState | None) -> None:
+        """Raises StoreRefused if the topic has another owner or format."""
         topic = self.topic(version)
-        if note is None:
+        if state is None:
             if self._has_records(topic):
                 raise StoreRefused(
                     f"topic {topic} has records that no version of {self.target.name} has written",
                     hint="choose another topic, or delete this one",
                 )
             return
-        if note.owner != self.target.owner:
-            raise StoreRefused(f"topic {topic} belongs to {note.owner}", hint="choose another one")
-        if (note.key, note.value) != (self.target.key, self.form.name):
+        if state.owner != self.target.owner:
+            raise StoreRefused(f"topic {topic} belongs to {state.owner}", hint="choose another one")
+        if (state.key, state.value) != (self.target.key, self.form.name):
             raise StoreRefused(
-                f"topic {topic} was written in another way",
-                detail=f"key {list(note.key)}, value {note.value};"
+                f"topic {topic} was written in another format",
+                detail=f"key {list(state.key)}, value {state.value};"
                 f" now key {list(self.target.key)}, value {self.form.name}",
                 hint="a rebuild writes a new version of it",
             )
@@ -268,12 +274,12 @@ class TopicStore(Store):
             if partitions is None:
                 return False
             with self.fetcher("read_uncommitted") as fetcher:
-                places = [(topic, partition) for partition in range(partitions)]
-                return any(fetcher.offsets(places, LATEST).values())
+                all_partitions = [(topic, partition) for partition in range(partitions)]
+                return any(fetcher.offsets(all_partitions, LATEST).values())
 
 
 def names_of(topic: str) -> tuple[str, bytes]:
-    """The transactional id of the topic's writer, and the key of its notes."""
+    """The transactional id of the topic's writer, and the key of its stored state."""
     return f"headwater-topic-{topic}", _KEYS + topic.encode()
 
 
@@ -282,33 +288,33 @@ class TopicWriter(Writer):
         self._store = store
         self._form = store.form
         self._topic = store.topic(version)
-        self._transactions = NotedTransactions(
+        self._transactions = TransactionalPositions(
             store.log, *names_of(self._topic), patience_s=_PATIENCE_S
         )
         try:
-            stored = self._transactions.note
+            stored = self._transactions.position
             if stored is None:
                 target = store.target
-                self._note = _Note(
+                self._state = _VersionState(
                     target.owner, target.name, version, target.key, self._form.name, fields
                 )
                 self._commit({}, None, fields)
             else:
-                self._note = _Note.from_json(stored)
-                if (self._note.target, self._note.version) != (store.target.name, version):
+                self._state = _VersionState.from_json(stored)
+                if (self._state.target, self._state.version) != (store.target.name, version):
                     raise StoreRefused(
-                        f"topic {self._topic} is version {self._note.version} of"
-                        f" {self._note.target}, by {self._note.owner}",
+                        f"topic {self._topic} is version {self._state.version} of"
+                        f" {self._state.target}, by {self._state.owner}",
                         hint="choose another name",
                     )
             with as_sink_errors():
                 topic = find_topic(store.log, self._topic, _PATIENCE_S)
-            self._fields = self._evolved(self._note.fields, fields)
-            self._telling = Telling(self._form, topic, store.target.key, store.compression)
+            self._fields = self._evolved(self._state.fields, fields)
+            self._builder = RecordBuilder(self._form, topic, store.target.key, store.compression)
         except BaseException:
             self.close()
             raise
-        self.position = self._note.position
+        self.position = self._state.position
 
     def close(self) -> None:
         self._transactions.close()
@@ -319,7 +325,7 @@ class TopicWriter(Writer):
             return
         rows, fields = self._fitted(batch.rows)
         refused: list[RowRefused] = []
-        encoder = self._telling.encoder()
+        encoder = self._builder.encoder()
         with as_sink_errors():
             for records in self._records(rows, None if refuse is None else refused):
                 encoder.add(records)
@@ -336,32 +342,32 @@ class TopicWriter(Writer):
         rows = fitted(rows, fields)
         return rows if ops is None else rows.append_column(OP, ops), fields
 
-    def _evolved(self, known: pa.Schema, given: pa.Schema) -> pa.Schema:
-        change = evolved(known, given)
+    def _evolved(self, stored: pa.Schema, given: pa.Schema) -> pa.Schema:
+        change = evolved(stored, given)
         for field in change.widened:
-            # 1.5 and 1.50 would be two keys; an integer is told in one way.
+            # 1.5 and 1.50 would be two keys; an integer has one text.
             if field.name in self._store.target.key and not pa.types.is_integer(field.type):
                 raise StoreRefused(
                     f"column {field.name} is part of the key, and its type has changed",
-                    detail=f"it was {known.field(field.name).type} and is {field.type} now",
+                    detail=f"it was {stored.field(field.name).type} and is {field.type} now",
                     hint="cast it to what it was, or rebuild into a new version",
                 )
         self._form.check(change.fields)
         return change.fields
 
     def _commit(self, batches: Any, position: Position | None, fields: pa.Schema) -> None:
-        stored = self._note
+        stored = self._state
 
-        def note_of(ends: Ends) -> bytes:
+        def position_of(ends: Ends) -> bytes:
             nonlocal stored
             moved = {partition: end for (_, partition), end in ends.items()}
             stored = dataclasses.replace(
-                self._note, position=position, fields=fields, ends={**self._note.ends, **moved}
+                self._state, position=position, fields=fields, ends={**self._state.ends, **moved}
             )
             return stored.to_json()
 
-        self._transactions.commit(batches, note_of)
-        self._note, self._fields, self.position = stored, fields, position
+        self._transactions.commit(batches, position_of)
+        self._state, self._fields, self.position = stored, fields, position
 
     def _records(
         self, rows: pa.Table, refused: list[RowRefused] | None
@@ -375,7 +381,7 @@ class TopicWriter(Writer):
             ).tolist()
         written: list[pa.RecordBatch] = []
         for at in [*truncated, len(rows)]:
-            for records in self._telling.records(rows.slice(begin, at - begin), refused):
+            for records in self._builder.records(rows.slice(begin, at - begin), refused):
                 if truncated:
                     written.append(records.select(["key", "value"]))
                 yield records
@@ -386,10 +392,10 @@ class TopicWriter(Writer):
 
     def _keys_before(self, written: list[pa.RecordBatch]) -> list[bytes]:
         """The keys that have a value, of the topic and of what this batch has added to it."""
-        store, note = self._store, self._note
+        store, state = self._store, self._state
         with store.fetcher() as fetcher:
             live: dict[bytes, bool] = {}
-            earlier = store.records(fetcher, note.version, note.ends, ["key", "value"])
+            earlier = store.records(fetcher, state.version, state.ends, ["key", "value"])
             for records in (*earlier, *map(pa.Table.from_batches, ([each] for each in written))):
                 has_value = pc.is_valid(records["value"]).to_pylist()
                 live.update(zip(records["key"].to_pylist(), has_value, strict=True))

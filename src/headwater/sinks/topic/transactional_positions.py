@@ -1,13 +1,13 @@
-"""Kafka transactions each of which carries a note of what it was, so that it is not done twice.
+"""Kafka transactions that commit a position with their records, so that none is repeated.
 
-    rows ──▶ their topic ─┐
-    note ──▶ __headwater_positions (compacted, by key) ─┴─ one transaction
+    records  ──▶ their topic ─┐
+    position ──▶ __headwater_positions (compacted, by key) ─┴─ one transaction
 
-A process that starts fences whoever wrote under its transactional id before (what that one left
-open is aborted, whatever it still sends is refused), and reads the note behind it: what the note
-tells of is committed, and nothing else is.
+A process that starts fences the earlier producer of its transactional id (its open transaction is
+aborted, its later requests are refused), and then reads the position: exactly the transactions up
+to that position are committed.
 
-Keys of notes begin with "/", which no capture's name does (capture/positions.py has theirs).
+Keys of positions begin with "/", which no capture's name does (capture/positions.py has theirs).
 """
 
 import time
@@ -38,9 +38,9 @@ Ends = dict[TopicPartition, int]  # the offset behind the last record
 _POSITIONS: Final = (positions.TOPIC, 0)
 
 
-class NotedTransactions:
-    """The only writer under `transactional_id` from now on, until another one is made. To be used
-    by one thread. After an error (but of `note_of`) it can only be closed.
+class TransactionalPositions:
+    """The only writer under `transactional_id` until another one is created. To be used by one
+    thread. After an error (except one of `position_of`) it can only be closed.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class NotedTransactions:
             )
             try:
                 self._producer.fence()
-                self.note = read_notes(log, patience_s=patience_s).get(key)
+                self.position = read_positions(log, patience_s=patience_s).get(key)
             except BaseException:
                 self._producer.close()
                 raise
@@ -80,18 +80,18 @@ class NotedTransactions:
     def commit(
         self,
         batches: Mapping[TopicPartition, Sequence[Batch]],
-        note_of: Callable[[Ends], bytes | None],
+        position_of: Callable[[Ends], bytes | None],
     ) -> None:
-        """Batches and note, or neither; `note_of` is given where the records lie.
+        """Commits batches and position, or neither; `position_of` gets the records' end offsets.
 
-        Raises StoreUnreachable, StoreRefused or Fenced. After the first nobody knows which: the
-        next NotedTransactions does.
+        Raises StoreUnreachable, StoreRefused or Fenced. After the first the outcome is unknown
+        until the next TransactionalPositions reads the position.
         """
         self.check()
-        # Also what is not an error of ours (Ctrl-C) leaves a transaction that nobody knows of.
+        # Any other exception (Ctrl-C) also leaves a transaction with an unknown outcome.
         self._failure = StoreUnreachable("it was interrupted")
         try:
-            self._commit(batches, note_of)
+            self._commit(batches, position_of)
         except (SinkError, Fenced) as error:
             self._failure = error
             raise
@@ -100,26 +100,26 @@ class NotedTransactions:
     def _commit(
         self,
         batches: Mapping[TopicPartition, Sequence[Batch]],
-        note_of: Callable[[Ends], bytes | None],
+        position_of: Callable[[Ends], bytes | None],
     ) -> None:
         with as_sink_errors():
             try:
                 ends = self._producer.send(batches)
                 if -1 in ends.values():
-                    raise BrokerUnreachable("the broker did not tell where the records are")
-                note = BatchBuilder()
-                note.append(self._key, stored := note_of(ends), (), int(time.time() * 1000))
-                self._producer.send({_POSITIONS: [note]})
+                    raise BrokerUnreachable("the broker did not return the offsets of the records")
+                builder = BatchBuilder()
+                builder.append(self._key, stored := position_of(ends), (), int(time.time() * 1000))
+                self._producer.send({_POSITIONS: [builder]})
             except RequestRefused:
-                # Open, it would keep readers waiting until its timeout.
+                # An open transaction would block readers until its timeout.
                 self._producer.abort()
                 raise
             self._producer.commit()
-        self.note = stored
+        self.position = stored
 
 
-def read_notes(log: Log, *, patience_s: float = DEFAULT_PATIENCE_S) -> dict[bytes, bytes]:
-    """All that are committed, of every writer."""
+def read_positions(log: Log, *, patience_s: float = DEFAULT_PATIENCE_S) -> dict[bytes, bytes]:
+    """All committed positions, of every writer, by key."""
     with as_sink_errors():
         found = read_committed_latest(
             log.bootstrap, log.login, positions.TOPIC, patience_s=patience_s
@@ -129,12 +129,12 @@ def read_notes(log: Log, *, patience_s: float = DEFAULT_PATIENCE_S) -> dict[byte
 
 @contextmanager
 def as_sink_errors() -> Iterator[None]:
-    """The client's errors in the words of sinks/contract.py. Fenced stays as it is."""
+    """Maps the client's errors to SinkError. Fenced is left as it is."""
     try:
         yield
     except BrokerUnreachable as error:
         raise _as(StoreUnreachable, error) from error
-    except ProtocolError as error:  # answers that are none, from whoever is behind the address
+    except ProtocolError as error:  # not a Kafka broker behind the address, perhaps
         raise _as(StoreUnreachable, error) from error
     except RequestRefused as error:
         raise _as(StoreRefused, error) from error
