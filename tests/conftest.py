@@ -1,6 +1,5 @@
 """What all suites share: one Spark, and the rule that keeps it in one process."""
 
-import os
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -8,14 +7,17 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tiers import IS_FULL
 from xdist.scheduler import LoadFileScheduling
 
-# The same examples each time: a run that fails, fails again. HEADWATER_LONG looks for new ones.
+from bench.peers.kafka import kafka
+
+# The same examples each time: a run that fails, fails again. The full tier looks for new ones.
 # That a busy machine makes them slowly is no failure.
 settings.register_profile(
     "same", derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
-if "HEADWATER_LONG" not in os.environ:
+if not IS_FULL:
     settings.load_profile("same")
 
 
@@ -33,15 +35,32 @@ def spark() -> Iterator:
     session.stop()
 
 
+@pytest.fixture(scope="session")
+def kafka_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Of one Apache Kafka for all tests that make topics of their own."""
+    with kafka(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker.address
+
+
 @cache
 def uses_spark(file: Path) -> bool:
     return bool(re.search(r"def \w+\([^)]*\bspark\b", file.read_text(encoding="utf-8")))
 
 
+def is_long(item) -> bool:
+    return bool(item.get_closest_marker("long") and not item.get_closest_marker("telling"))
+
+
+@pytest.hookimpl(trylast=True)  # folders mark some of theirs
 def pytest_collection_modifyitems(config, items):
     """The longest stretch first: what uses Spark takes one of the processes for many minutes, and
     begun last it would leave the other one idle.
+
+    What is marked `long` is for the full tier.
     """
+    if not IS_FULL:
+        config.hook.pytest_deselected(items=[item for item in items if is_long(item)])
+        items[:] = [item for item in items if not is_long(item)]
     items.sort(key=lambda item: not uses_spark(item.path))
 
 

@@ -21,7 +21,8 @@ from confluent_kafka.admin import (
     ConfigResource,
     NewTopic,
 )
-from serving import REAL_KAFKA, serving
+from serving import serving
+from tiers import REAL_KAFKA, telling
 
 from bench.peers.kafka import kafka
 from headwater.client.group_offsets import GroupOffsets
@@ -115,6 +116,7 @@ def listed(browser, query):
     return browser.get(f"/groups.json?{query}").json["groups"]
 
 
+@telling
 def test_groups_by_lag_searched_and_paged(log, browser):
     topic = log.topic(30)
     mark = unique("m")

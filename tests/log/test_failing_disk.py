@@ -6,6 +6,7 @@ import threading
 
 import pytest
 from log_harness import PENDING, Log, batch_of
+from tiers import seeds
 
 from headwater.errors import CorruptLog, StorageFailed
 from headwater.log import ballast
@@ -213,7 +214,7 @@ def test_a_checkpoint_that_fails_is_made_later(log: Log):
     assert log.partition().recovery_point == 3
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12))
 @pytest.mark.parametrize("restarts", [True, False])
 def test_a_cut_whose_sync_failed_is_made_again(tmp_path, restarts: bool, seed: int):
     """What was cut away must not come back behind the records of a sealed segment.

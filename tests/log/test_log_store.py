@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from log_harness import Log, batch_of
+from tiers import examples
 
 from headwater.errors import ApiError, CorruptLog, DataDirectoryInUse
 from headwater.log import checkpoint
@@ -252,7 +253,7 @@ class TestCatalog:
         assert len(self.lines(log)) < long / 10
         assert log.partition("a").config.retention_ms == 149
 
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=examples(200), deadline=None)
     @given(
         st.lists(
             st.recursive(
@@ -275,7 +276,7 @@ class TestCatalog:
             Catalog(Files(), str(directory)).open()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.binary(max_size=80) | st.text("0123456789 \nab-", max_size=60).map(str.encode))
 def test_any_bytes_in_checkpoints_and_leader_epochs(tmp_path_factory, data: bytes):
     directory = tmp_path_factory.mktemp("files")

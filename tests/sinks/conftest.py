@@ -7,9 +7,11 @@ from mysql_server import server, shop
 from opensearch_server import opensearch_server
 from postgres_server import postgres, postgres_server
 from redis_server import redis_server
+from tiers import long
 
-from bench.peers.kafka import kafka
 from headwater.testing import InProcessBroker
+
+MATRICES = ("test_values_are_read_back_as_they_were", "test_a_key_of_any_type")
 
 pytest.register_assert_rewrite("sink_contract", "sink_rows", "sink_killing")
 
@@ -26,7 +28,15 @@ def topic_headwater(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def topic_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def topic_kafka(kafka_address: str) -> str:
     """The address of Apache Kafka."""
-    with kafka(tmp_path_factory.mktemp("topics-kafka")) as broker:
-        yield broker.address
+    return kafka_address
+
+
+def pytest_collection_modifyitems(items):
+    """Stores have each value alone in the full tier. In the quick one that is so for two of them,
+    and for the others `test_rows_of_all_types_at_once` has them side by side.
+    """
+    for item in items:
+        if getattr(item, "originalname", None) in MATRICES and not item.cls.has_each_value:
+            item.add_marker(long)

@@ -100,6 +100,8 @@ def warehouse(postgres_server):
 
 
 class TestPostgresContract(SinkContract):
+    has_each_value = True
+
     @pytest.fixture
     def place(self, warehouse):
         return Postgres(warehouse, f"s{next(SCHEMAS)}")

@@ -64,6 +64,8 @@ class Sqlite(Place):
 
 
 class TestSqliteContract(SinkContract):
+    has_each_value = True
+
     @pytest.fixture
     def place(self, tmp_path):
         return Sqlite(tmp_path / "cache.db")

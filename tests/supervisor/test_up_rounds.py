@@ -1,7 +1,7 @@
 """Started and ended again and again, in every rude way: nothing is left behind, nothing is lost.
 
 Meanwhile one producer writes to a topic and notes what was acknowledged, and rows are inserted into
-the captured database. HEADWATER_LONG=1 makes 50 rounds of it, else there are 6.
+the captured database. The full tier makes 50 rounds of it.
 """
 
 import json
@@ -16,9 +16,10 @@ from functools import partial
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
+from tiers import count
 from up_harness import Project, running, wait_until
 
-ROUNDS = 50 if os.environ.get("HEADWATER_LONG") else 6
+ROUNDS = count(quick=4, full=50)
 TOPIC = "written"
 
 

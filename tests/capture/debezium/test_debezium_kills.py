@@ -1,7 +1,6 @@
 """A reader through Debezium that is killed again and again: nothing lost, nothing repeated."""
 
 import json
-import os
 import random
 import subprocess
 import sys
@@ -15,12 +14,13 @@ from typing import Self
 import pytest
 from debezium_reader import Store, missing
 from postgres_server import Database
+from tiers import count, long
 from wire import wait_until
 
 READER = Path(__file__).parents[1] / "debezium_reader.py"
 ACCOUNTS = 20
 BALANCE = 1_000
-KILLS = 5
+KILLS = count(quick=1, full=5)
 TRANSACTIONS = 500
 SEED = 5
 
@@ -36,7 +36,7 @@ pytestmark = [
 # changes of one when it resumes: its own `total_order` then begins with 1 at a later change
 # (docs/capture.md).
 OVERLAPPING = [
-    pytest.mark.skipif("HEADWATER_LONG" not in os.environ, reason="HEADWATER_LONG=1 runs it"),
+    long,
     pytest.mark.xfail(reason="the connector may lose changes of overlapping transactions"),
 ]
 

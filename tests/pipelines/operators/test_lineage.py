@@ -2,10 +2,9 @@
 other one does not. Over all operators, and chains of two.
 
 Values are such that no record says the same as another one: sums are of different powers of two,
-no delete follows another. HEADWATER_LONG=1 tries more.
+no delete follows another. The full tier tries more.
 """
 
-import os
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 
@@ -14,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_driver import ADDED, PLACE, Driver, Source
+from tiers import count
 
 from headwater.pipelines.operators import aggregates as agg
 from headwater.pipelines.operators.aggregate import Count
@@ -28,7 +28,7 @@ from headwater.pipelines.operators.sliding import Sliding
 from headwater.pipelines.operators.table_changes import TableChanges
 from headwater.pipelines.operators.times import EventTime
 
-EXAMPLES = 400 if os.environ.get("HEADWATER_LONG") else 8
+EXAMPLES = count(quick=3, full=400)
 S = 1_000_000
 TIME = pa.timestamp("us", "UTC")
 PLACED = pa.field("_position", PLACE)
