@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tiers import long
+from tiers import in_full, long
 
 from headwater.demo import project
 from headwater.demo.shop import products
@@ -146,7 +146,7 @@ def test_what_it_prints_to_try_can_be_pasted_and_it_ends_verified(directory):
     assert re.search(r"[\d,]+ changes in 1\d s of load; .* p50 \S+ m?s, p99 \S+ m?s", demo.said)
 
 
-@pytest.mark.parametrize("step", ["PostgreSQL", "capture"])
+@pytest.mark.parametrize("step", ["PostgreSQL", *in_full("capture")])
 def test_ctrl_c_while_it_starts_leaves_nothing_running(small, step):
     demo = Demo(small)
     demo.until(rf"s  {step}")

@@ -70,6 +70,7 @@ def test_killed_in_the_midst_of_transactions(broker: BrokerProcess) -> None:
     committed_exactly(broker.address, topic, expected)
 
 
+@long
 def test_transactions_from_before_kip_890_on_kafka(
     broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

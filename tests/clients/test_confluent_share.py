@@ -17,6 +17,7 @@ from confluent_kafka.admin import (
     ConfigResource,
     NewTopic,
 )
+from tiers import long
 
 TIMEOUT_S = 30.0
 HOLDER = """
@@ -130,6 +131,7 @@ def test_a_share_group_goes_on_beside_a_slow_record(broker_address: str) -> None
             assert sorted(done) == sorted(set(range(20)) - held)
 
 
+@long
 def test_a_classic_group_waits_behind_it(broker_address: str) -> None:
     name = queue_with(broker_address, 20)
     config = {

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from tiers import in_full
 
 with warnings.catch_warnings():  # importing it reads files in a deprecated way
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -33,10 +34,8 @@ AN_HOUR_AGO_MS = int(time.time() * 1000) - 3_600_000
 POLL_MS = 1000
 FAST: dict[str, Any] = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 200}
 ASSIGNORS = [
-    RangePartitionAssignor,
-    RoundRobinPartitionAssignor,
-    StickyPartitionAssignor,
     CooperativeStickyAssignor,
+    *in_full(RangePartitionAssignor, RoundRobinPartitionAssignor, StickyPartitionAssignor),
 ]
 
 

@@ -15,6 +15,7 @@ from aiokafka import AIOKafkaProducer
 from broker_process import BrokerProcess
 from confluent_kafka import KafkaError, Message, Producer, TopicPartition
 from confluent_wire import WAIT_S, consumer, create_topic, numbered, produce, read, take, wait_for
+from tiers import in_full
 
 RESTARTS = 3
 PER_RESTART = 200  # acknowledged records between two restarts
@@ -29,7 +30,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
         yield running
 
 
-@pytest.fixture(params=["stop", "kill"])
+@pytest.fixture(params=["kill", *in_full("stop")])
 def end(request: pytest.FixtureRequest) -> Callable[[BrokerProcess], None]:
     return {"stop": BrokerProcess.stop, "kill": BrokerProcess.kill}[request.param]
 

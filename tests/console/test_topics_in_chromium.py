@@ -10,6 +10,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from playwright.sync_api import expect
 from serving import serving
+from tiers import long
 
 from headwater.settings import BrokerSettings
 from headwater.testing import InProcessBroker
@@ -88,6 +89,7 @@ def test_by_keyboard_alone(console, produce, new_page):
     expect(page.locator("#record-0-1 .diff")).to_be_visible()
 
 
+@long
 def test_a_change_is_shown_as_a_difference(console, produce, new_page):
     page = new_page()
     page.goto(f"{console.url}/topics/{TOPIC}/records")
@@ -141,6 +143,7 @@ def test_a_live_tail_shows_what_is_written_and_says_what_it_leaves_out(console, 
     expect(page.locator("#tail .record .one").first).to_contain_text("the last of the burst")
 
 
+@long
 def test_a_search_finds_a_record(console, produce, new_page):
     produce("the needle in it", "hay")
     page = new_page()

@@ -168,6 +168,7 @@ def commits(project) -> int:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+@long
 def test_a_driver_that_stood_still_and_wakes_up(project, spark):
     """In the middle of a transaction of PostgreSQL. The state was copied to another machine, where
     the pipelines go on: what wakes up writes nothing more, and ends by itself.
