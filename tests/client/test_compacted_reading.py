@@ -152,7 +152,7 @@ def test_everything_has_been_deleted(tmp_path) -> None:
             writer.commit()
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         for future in admin.delete_records([TopicPartition(topic, 0, -1)]).values():
-            future.result(10)
+            future.result(60)
         assert read_committed_latest(broker.bootstrap, NOBODY, topic) == {}
 
 

@@ -149,7 +149,7 @@ def test_a_partition_that_was_added(address: str) -> None:
         assert list(fetcher.read(topic, 0, 0, 0)) == []
         admin = AdminClient({"bootstrap.servers": address})
         for future in admin.create_partitions([NewPartitions(topic, 3)]).values():
-            future.result(10)
+            future.result(60)
         eventually(lambda: writer.partitions(topic) == 3 or writer._cluster.refresh([topic]))
         writer.send({(topic, 2): [batch(b"new")]})
         writer.commit()
@@ -243,7 +243,7 @@ def test_what_has_been_deleted_is_an_error(address: str) -> None:
         writer.fence()
     admin = AdminClient({"bootstrap.servers": address})
     for future in admin.delete_records([TopicPartition(topic, 0, 2)]).values():
-        future.result(10)
+        future.result(60)
     with Fetcher(address, NOBODY) as fetcher:
         assert fetcher.offsets([(topic, 0)], EARLIEST) == {(topic, 0): 2}
         with pytest.raises(DataLost, match=f"{topic}-0") as lost:

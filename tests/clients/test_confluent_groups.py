@@ -63,7 +63,7 @@ class Members:
         self.all.remove(member)
         member.close()
 
-    def poll_until(self, condition: Callable[[], bool], timeout_s: float = 30) -> None:
+    def poll_until(self, condition: Callable[[], bool], timeout_s: float = 60) -> None:
         end_s = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < end_s, f"not reached: {self.shares()}"

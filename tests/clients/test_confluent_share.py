@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
 )
 from tiers import long
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 HOLDER = """
 import json, sys, time
 from confluent_kafka import ShareConsumer

@@ -27,7 +27,7 @@ with warnings.catch_warnings():  # importing it reads files in a deprecated way
     )
     from kafka.structs import OffsetAndMetadata, TopicPartition
 
-WAIT_S = 20
+WAIT_S = 60
 # Retention counts from a record's own time, so an old one would be deleted soon.
 AN_HOUR_AGO_MS = int(time.time() * 1000) - 3_600_000
 # A poll that ends amid a rebalance may leave kafka-python without heartbeats for ever.

@@ -86,7 +86,7 @@ while not select.select([sys.stdin], [], [], 0)[0]:
     producer.send(sys.argv[2], b"%d" % number).add_callback(lambda _, v=number: acked(v))
     number += 1
     time.sleep(0.001)
-producer.flush(20)
+producer.flush(60)
 producer.close()
 """
 

@@ -40,7 +40,7 @@ with warnings.catch_warnings():  # importing it reads files in a deprecated way
 PASSWORD = "pass, w=rd"
 PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 HEADWATER = Path(sys.executable).with_name("headwater")
-WAIT_S = 20
+WAIT_S = 60
 
 
 class SecuredBroker:

@@ -165,7 +165,7 @@ class Log:
         """Waits until nothing is under way, also nothing that nobody waits for."""
 
         async def wait() -> None:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while self.store.workers._unfinished or any(
                     not each.is_idle for each in self.store.partitions.values()
                 ):

@@ -159,11 +159,11 @@ def test_a_slow_sync_keeps_producers_waiting_and_readers_going(log: Log):
     def block(path: str) -> None:
         if "/t-0/" in path:
             entered.set()
-            gate.wait(20)
+            gate.wait(60)
 
     log.files.before_sync = block
     first = log.send(batch_of(b"first"))
-    assert entered.wait(20)
+    assert entered.wait(60)
     rest = log.send(*(batch_of(b"rest %d" % n) for n in range(5)))
     assert log.values() == values
     assert log.partition().high_watermark == 3
@@ -176,7 +176,7 @@ def test_a_slow_sync_keeps_producers_waiting_and_readers_going(log: Log):
         from headwater.protocol.records import read_header
 
         log.partition("other").append(memoryview(batch), read_header(batch), done.set_result)
-        assert await asyncio.wait_for(done, 20) is None
+        assert await asyncio.wait_for(done, 60) is None
 
     log.run(other())  # another partition does not wait
     assert {each.state for each in first + rest} == {PENDING}

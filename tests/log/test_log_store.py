@@ -53,7 +53,7 @@ class TestTopics:
         def create_slowly(*args):
             topic = create(*args)
             known.set()
-            go_on.wait(10)
+            go_on.wait(60)
             return topic
 
         async def two_at_once():

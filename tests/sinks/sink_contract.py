@@ -65,7 +65,7 @@ from headwater.sinks.stores import store_of
 
 ID = pa.schema([("id", pa.int64()), ("v", pa.string())])
 ID_N = pa.schema([("id", pa.int64()), ("v", pa.string()), ("n", pa.int64())])
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 
 
 @dataclass

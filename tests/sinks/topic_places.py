@@ -5,7 +5,7 @@ from uuid import uuid4
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-WAIT_S = 30
+WAIT_S = 60
 
 
 def read_records(address: str, topic: str, partition: int = 0) -> list[tuple]:
