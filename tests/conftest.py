@@ -21,6 +21,15 @@ if not IS_FULL:
     settings.load_profile("same")
 
 
+# How paths begin, and the server that is started once for them.
+TOGETHER = {
+    "tests/client/": "Kafka",
+    "tests/sinks/test_topic_": "Kafka",
+    "tests/sinks/test_opensearch": "OpenSearch",
+    "tests/capture/mongo/": "MongoDB",
+}
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator:
     """The one Spark session of a test run: every JVM takes seconds to start and a gigabyte.
@@ -47,31 +56,38 @@ def uses_spark(file: Path) -> bool:
     return bool(re.search(r"def \w+\([^)]*\bspark\b", file.read_text(encoding="utf-8")))
 
 
+@cache
+def takes_long(file: Path) -> bool:
+    return "pytest.mark.timeout(" in file.read_text(encoding="utf-8")
+
+
 def is_long(item) -> bool:
     return bool(item.get_closest_marker("long") and not item.get_closest_marker("telling"))
 
 
 @pytest.hookimpl(trylast=True)  # folders mark some of theirs
 def pytest_collection_modifyitems(config, items):
-    """The longest stretch first: what uses Spark takes one of the processes for many minutes, and
-    begun last it would leave the other one idle.
+    """Leaves out what is `long`, unless the tier is the full one.
 
-    What is marked `long` is for the full tier.
+    The longest files come first: what uses Spark takes one of the processes for many minutes, and
+    begun last, that or any other long file would leave the others idle.
     """
     if not IS_FULL:
         config.hook.pytest_deselected(items=[item for item in items if is_long(item)])
         items[:] = [item for item in items if not is_long(item)]
-    items.sort(key=lambda item: not uses_spark(item.path))
+    items.sort(key=lambda item: (not uses_spark(item.path), not takes_long(item.path)))
 
 
 def pytest_xdist_make_scheduler(config, log):
-    """With `--dist loadfile`: the files that use Spark stay together, as if they were one."""
+    """With `--dist loadfile`: files that share what is slow to start stay together, as if one."""
     if config.getvalue("dist") != "loadfile":
         return None
 
     class FilesScheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.split("::", 1)[0]
-            return "spark" if uses_spark(config.rootpath / file) else file
+            if uses_spark(config.rootpath / file):
+                return "spark"
+            return next((name for start, name in TOGETHER.items() if file.startswith(start)), file)
 
     return FilesScheduling(config, log)

@@ -29,7 +29,7 @@ from killing import (
     wait_for_copies,
 )
 from postgres_server import PostgresServer
-from tiers import IS_FULL, count
+from tiers import IS_FULL, count, long
 from wire import wait_until
 
 from bench.peers.kafka import kafka
@@ -132,6 +132,7 @@ def test_kills_of_capture_broker_and_database(tmp_path):
 @pytest.mark.slow
 @pytest.mark.java
 @pytest.mark.skipif(bool(missing_tools("java", "mvn")), reason="needs java and mvn on the PATH")
+@long
 def test_the_same_on_apache_kafka(tmp_path):
     """Kafka itself is killed in the full tier only: tests/client/test_killed_kafka.py tells how
     it can lose the markers of a transaction that it has acknowledged, and a position with them.

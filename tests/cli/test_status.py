@@ -125,6 +125,7 @@ def test_our_own_metrics(offline, tmp_path):
     assert state["metrics_error"] == ""
 
 
+@long
 def test_a_group_that_retention_is_about_to_pass(offline, tmp_path):
     with running_broker(tmp_path, "--metrics-listen", "127.0.0.1:0") as (_, ready):
         broker = ("-b", ready["listen"])

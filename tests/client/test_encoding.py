@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka_tools import run_tool
-from tiers import telling
 from written import messages, new_topic, producer
 
 from bench.peers.provision import missing_tools
@@ -189,7 +188,6 @@ def _written(address: str) -> tuple[str, list[tuple]]:
     return topic, [(row["key"], row["value"], row["headers"], row["timestamp"]) for row in given]
 
 
-@telling
 def test_librdkafka_reads_what_was_encoded(address) -> None:
     topic, given = _written(address)
     for partition in (0, 1):

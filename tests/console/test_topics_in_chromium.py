@@ -126,6 +126,7 @@ def test_markup_in_records_is_shown_as_text(console, produce, new_page):
     assert not dialogs
 
 
+@long
 def test_a_live_tail_shows_what_is_written_and_says_what_it_leaves_out(console, produce, new_page):
     page = new_page()
     page.goto(f"{console.url}/topics/{TOPIC}/tail")
@@ -215,6 +216,7 @@ def test_a_tab_that_nobody_sees_does_not_ask(console, produce, new_page):
     assert "xhr" not in asked
 
 
+@long
 def test_a_broken_broker_is_told_and_what_is_known_stays(tmp_path, new_page):
     broker = InProcessBroker(str(tmp_path / "broker"))
     broker.start()

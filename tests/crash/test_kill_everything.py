@@ -34,7 +34,7 @@ from headwater.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequestAlterConfigsResource,
 )
 
-KILLS = kills(quick=6, full=400)
+KILLS = kills(quick=4, full=400)
 SEED = int(os.environ.get("HEADWATER_SEED", "20261115"))
 HURRIED = [sys.executable, str(Path(__file__).with_name("hurried_broker.py"))]
 ENVIRONMENT = {

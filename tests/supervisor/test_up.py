@@ -94,6 +94,7 @@ def test_a_second_one_is_refused_and_told_by_whom(tmp_path):
         assert up.stop() == 0
 
 
+@long
 def test_a_child_that_is_killed_is_started_again_and_the_reason_told(tmp_path):
     project = Project(tmp_path).with_capture()
     with running(project) as up:
@@ -110,6 +111,7 @@ def test_a_child_that_is_killed_is_started_again_and_the_reason_told(tmp_path):
     assert project.is_clean()
 
 
+@long
 def test_a_free_port_is_kept_and_told_to_all(tmp_path):
     project = Project(tmp_path).with_capture()
     project.file.write_text(project.file.read_text().replace(project.address, "127.0.0.1:0"))

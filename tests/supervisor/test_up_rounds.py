@@ -19,7 +19,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, To
 from tiers import count
 from up_harness import Project, running, wait_until
 
-ROUNDS = count(quick=4, full=50)
+ROUNDS = count(quick=3, full=50)
 TOPIC = "written"
 
 
