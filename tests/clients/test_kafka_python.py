@@ -104,7 +104,7 @@ def send(producer: KafkaProducer, topic: str, count: int, **record: Any) -> list
 # ── producing ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("acks", [0, 1, "all"])
+@pytest.mark.parametrize("acks", ["all", *in_full(0, 1)])
 @pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
 def test_acks_and_compression(
     broker_address: str, topic: str, consumer: Open, acks: int | str, codec: str | None

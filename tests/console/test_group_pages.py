@@ -22,7 +22,7 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 from serving import serving
-from tiers import REAL_KAFKA, telling
+from tiers import REAL_KAFKA
 
 from bench.peers.kafka import kafka
 from headwater.client.group_offsets import GroupOffsets
@@ -116,7 +116,6 @@ def listed(browser, query):
     return browser.get(f"/groups.json?{query}").json["groups"]
 
 
-@telling
 def test_groups_by_lag_searched_and_paged(log, browser):
     topic = log.topic(30)
     mark = unique("m")

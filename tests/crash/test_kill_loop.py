@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tiers import kills
 from wire import wait_until
 
-KILLS = kills(quick=8, full=3000)
+KILLS = kills(quick=5, full=3000)
 SEED = int(os.environ.get("HEADWATER_SEED", "20261115"))
 KEYS = 4
 TOPICS = {"exactly": 3, "also-exactly": 1, "at-least": 2}  # partitions

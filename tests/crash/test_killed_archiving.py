@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from test_kill_loop import QUICK, Writer, _read_all
 from tiers import kills
 
-KILLS = kills(quick=6, full=100)
+KILLS = kills(quick=4, full=100)
 TOPIC = "archived"
 
 

@@ -100,6 +100,7 @@ def _at_end(monkeypatch):
 
 
 @pytest.mark.usefixtures("_at_end")
+@long
 def test_events_that_were_enriched_by_a_table_whose_key_has_the_same_name(
     tmp_path, broker_address, spark
 ):

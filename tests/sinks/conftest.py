@@ -11,7 +11,12 @@ from tiers import long
 
 from headwater.testing import InProcessBroker
 
-MATRICES = ("test_values_are_read_back_as_they_were", "test_a_key_of_any_type")
+MATRICES = (
+    "test_values_are_read_back_as_they_were",
+    "test_a_key_of_any_type",
+    "test_kills_at_random",
+    "test_a_writer_that_was_stopped_and_wakes_up",
+)
 
 pytest.register_assert_rewrite("sink_contract", "sink_rows", "sink_killing")
 
@@ -34,9 +39,11 @@ def topic_kafka(kafka_address: str) -> str:
 
 
 def pytest_collection_modifyitems(items):
-    """Stores have each value alone in the full tier. In the quick one that is so for two of them,
-    and for the others `test_rows_of_all_types_at_once` has them side by side.
+    """In the full tier every store has each value alone, and kills of all kinds. In the quick one
+    that is so for two stores; for the others `test_rows_of_all_types_at_once`,
+    `test_a_zombie_cannot_write` and `test_kills_at_every_step` stand for it.
     """
     for item in items:
-        if getattr(item, "originalname", None) in MATRICES and not item.cls.has_each_value:
+        is_whole = getattr(getattr(item, "cls", None), "has_all_of_it", True)
+        if getattr(item, "originalname", None) in MATRICES and not is_whole:
             item.add_marker(long)

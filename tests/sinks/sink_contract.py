@@ -175,7 +175,7 @@ class SinkContract:
     """Subclass it with a fixture `place`, see above."""
 
     names = count()
-    has_each_value = False  # alone, in the quick tier; see conftest.py
+    has_all_of_it = False  # in the quick tier; see conftest.py
 
     @pytest.fixture
     def keyed(self, place: Place) -> Iterator[Store]:

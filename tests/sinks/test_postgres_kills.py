@@ -10,6 +10,7 @@ __all__ = ["warehouse"]
 
 class TestPostgresKills(KillContract):
     drivers = ("psycopg2",)
+    has_all_of_it = True
     chosen_kills = count(quick=10, full=30)
 
     @pytest.fixture

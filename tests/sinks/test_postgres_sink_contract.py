@@ -100,7 +100,7 @@ def warehouse(postgres_server):
 
 
 class TestPostgresContract(SinkContract):
-    has_each_value = True
+    has_all_of_it = True
 
     @pytest.fixture
     def place(self, warehouse):

@@ -64,7 +64,7 @@ class Sqlite(Place):
 
 
 class TestSqliteContract(SinkContract):
-    has_each_value = True
+    has_all_of_it = True
 
     @pytest.fixture
     def place(self, tmp_path):
