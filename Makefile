@@ -7,25 +7,39 @@ BIN := $(VENV)/bin
 
 VENDOR := src/headwater/console/static/vendor
 
-.PHONY: run test test-fast lint bench docs lock messages system clean
+.PHONY: run test test-all test-fast pytest pytest-fast lint bench docs lock messages system clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.run $(VENV)/.classes $(VENDOR)/htmx.min.js  ## the demo
 	@$(BIN)/headwater demo
 
-# In two processes: most tests wait for a disk, a client or a child more than they compute.
+# docs/testing.md tells what is in which tier. In three processes on two cores, because most tests
+# wait for a disk, a client or a child more than they compute; lint is a fourth for a minute.
 # What holds the broker to a time under load comes afterwards, by itself.
+JOBS ?= 3
+WORKERS := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 TIMED := tests/broker/network/test_backpressure.py
 
-test: system $(VENV)/.dev $(VENDOR)/htmx.min.js lint  ## everything
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(TIMED:%=--ignore=%)
+test: system $(VENV)/.dev $(VENDOR)/htmx.min.js  ## every promise, in some twelve minutes
+	@$(MAKE) --no-print-directory -j 2 lint pytest
 	$(BIN)/python -m pytest $(TIMED)
 
-FAST := tests/log tests/protocol/test_primitives.py tests/protocol/test_records.py \
-	tests/broker/api tests/broker/groups tests/testing tests/test_config.py tests/test_documentation.py
+pytest:
+	$(BIN)/python -m pytest $(WORKERS) $(TIMED:%=--ignore=%)
 
-test-fast: $(VENV)/.dev lint  ## what takes under two minutes: no foreign clients, no kills
-	$(BIN)/python -m pytest -m "not slow and not java" $(FAST)
+test-all: export HEADWATER_LONG ?= 1
+test-all: test  ## and all kills, seeds, values, stores and foreign clients: hours
+
+FAST := tests/protocol tests/broker/api tests/broker/groups tests/testing \
+	tests/test_config.py tests/test_documentation.py \
+	$(addprefix tests/log/test_,partition.py log_store.py recovery.py retention.py \
+	transactions.py committer.py snapshots.py files.py compaction.py)
+
+test-fast: $(VENV)/.dev  ## the core, in a minute: no foreign clients, no kills
+	@$(MAKE) --no-print-directory -j 2 lint pytest-fast
+
+pytest-fast:
+	$(BIN)/python -m pytest -n 2 -m "not slow and not java" $(FAST)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .

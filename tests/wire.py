@@ -30,7 +30,7 @@ from headwater.protocol.primitives import Out, Reader, write_string
 from headwater.protocol.records import Record
 from headwater.protocol.schema import Message
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 
 
 class LoneConnection:

@@ -33,7 +33,7 @@ def broker(tmp_path: Path):
 def create_topic(broker: InProcessBroker, name: str, **configs: str) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     texts = {key.replace("_", "."): value for key, value in configs.items()}
-    admin.create_topics([NewTopic(name, 1, 1, config=texts)])[name].result(20)
+    admin.create_topics([NewTopic(name, 1, 1, config=texts)])[name].result(60)
 
 
 def compacting(broker: InProcessBroker):
@@ -59,7 +59,7 @@ def consume(broker: InProcessBroker, topic: str) -> list[tuple[int, bytes, bytes
     try:
         partition = TopicPartition(topic, 0, 0)
         consumer.assign([partition])
-        _, end = consumer.get_watermark_offsets(partition, timeout=20)
+        _, end = consumer.get_watermark_offsets(partition, timeout=60)
         found: list[tuple[int, bytes, bytes]] = []
         deadline = time.monotonic() + PATIENCE_S
         while not found or found[-1][0] < end - 1:
@@ -141,7 +141,7 @@ def test_committed_offsets_survive_compaction(broker: InProcessBroker) -> None:
             partition.roll(lambda _: None)
 
     assert broker._loop is not None
-    asyncio.run_coroutine_threadsafe(seal(), broker._loop).result(20)
+    asyncio.run_coroutine_threadsafe(seal(), broker._loop).result(60)
     deadline = time.monotonic() + PATIENCE_S
     while any(len(p.segments) < 2 for p in used):
         assert time.monotonic() < deadline

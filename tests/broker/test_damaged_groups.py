@@ -23,7 +23,7 @@ async def opened(path: str) -> Broker:
     store.open()
     broker = Broker(store, SystemClock(), BrokerOptions())
     await broker.start()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             try:
                 broker.groups.registry.verify_ready()

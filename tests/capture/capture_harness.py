@@ -17,7 +17,7 @@ from headwater.capture.settings import CaptureSettings
 from headwater.client.compacted import read_committed_latest
 from headwater.settings import ClientSettings, Secret
 
-TIMEOUT_S = 30
+TIMEOUT_S = 60
 
 
 @dataclass

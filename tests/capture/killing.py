@@ -1,7 +1,6 @@
 """What is killed, and how: brokers and captures as processes, at random moments."""
 
 import contextlib
-import os
 import random
 import subprocess
 import sys
@@ -9,6 +8,7 @@ import threading
 from pathlib import Path
 
 from confluent_kafka import Producer
+from tiers import kills
 from wire import wait_until
 
 from bench.peers.process import BrokerProcess, free_port
@@ -18,7 +18,7 @@ from headwater.client.compacted import read_committed_latest
 from headwater.errors import BrokerUnreachable
 from headwater.settings import ClientSettings
 
-KILLS = int(os.environ.get("HEADWATER_LONG", "50"))
+KILLS = kills(quick=10, full=200)
 READY_S = 60
 
 

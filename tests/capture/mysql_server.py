@@ -1,23 +1,20 @@
 """MySQL's own server for tests, where mariadb_server.py has MariaDB's."""
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from mariadb_server import DATABASES, SETTINGS, MariaDbServer, as_root
+from tiers import in_full
 
 from bench.peers.mysql import MySqlBinaries, mysql_8_0, mysql_newest
 from bench.peers.provision import PeerUnavailableError
 
-LONG = pytest.mark.skipif("HEADWATER_LONG" not in os.environ, reason="HEADWATER_LONG=1 runs it")
-KINDS = ["mariadb", pytest.param("mysql", marks=LONG), pytest.param("mysql-8.0", marks=LONG)]
+KINDS = ["mariadb", *in_full("mysql", "mysql-8.0")]
 # For tests of what only one kind of server has.
 MARIADB_ONLY = pytest.mark.parametrize("server", ["mariadb"], indirect=True)
-MYSQL_ONLY = pytest.mark.parametrize(
-    "server", ["mysql", pytest.param("mysql-8.0", marks=LONG)], indirect=True
-)
+MYSQL_ONLY = pytest.mark.parametrize("server", ["mysql", *in_full("mysql-8.0")], indirect=True)
 # skip_name_resolve: a client of 127.0.0.1 is not `localhost`, where --initialize puts root.
 FIRST_STATEMENTS = """CREATE USER root@'127.0.0.1';
 GRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;
@@ -99,7 +96,7 @@ def running(kind: str, directory: Path) -> Iterator[MariaDbServer]:
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[MariaDbServer]:
-    """MariaDB; with HEADWATER_LONG also MySQL, the newest and 8.0."""
+    """MariaDB; in the full tier also MySQL, the newest and 8.0."""
     with running(request.param, tmp_path_factory.mktemp(request.param)) as server:
         yield server
 

@@ -46,7 +46,7 @@ from headwater.capture.contract import (
     TableFailed,
 )
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 class Session(ABC):

@@ -1,7 +1,7 @@
 """The proof: a bank at work, while capture, broker and database are killed at random.
 
 Every transaction is in the topics once, whole, in the order of commits, and the topics, replayed,
-give the tables. HEADWATER_LONG=N makes it N kills.
+give the tables. The full tier kills more often, HEADWATER_LONG=N makes it N kills.
 """
 
 import contextlib
@@ -29,6 +29,7 @@ from killing import (
     wait_for_copies,
 )
 from postgres_server import PostgresServer
+from tiers import IS_FULL, count, long
 from wire import wait_until
 
 from bench.peers.kafka import kafka
@@ -131,15 +132,15 @@ def test_kills_of_capture_broker_and_database(tmp_path):
 @pytest.mark.slow
 @pytest.mark.java
 @pytest.mark.skipif(bool(missing_tools("java", "mvn")), reason="needs java and mvn on the PATH")
+@long
 def test_the_same_on_apache_kafka(tmp_path):
-    """Kafka itself is killed with HEADWATER_LONG only: tests/client/test_killed_kafka.py tells how
+    """Kafka itself is killed in the full tier only: tests/client/test_killed_kafka.py tells how
     it can lose the markers of a transaction that it has acknowledged, and a position with them.
     """
     with kafka(tmp_path / "kafka") as process:
         broker = KafkaBroker(process)
         try:
-            is_killed = "HEADWATER_LONG" in os.environ
-            prove(broker, tmp_path, max(KILLS // 4, 12), broker_weight=int(is_killed))
+            prove(broker, tmp_path, max(KILLS // 4, 4), broker_weight=int(IS_FULL))
         finally:
             broker.kill()
 
@@ -147,7 +148,7 @@ def test_the_same_on_apache_kafka(tmp_path):
 @pytest.mark.slow
 def test_kills_during_the_first_copy(tmp_path):
     """Rows are changed, added and deleted all the while: all are copied, and none goes back."""
-    rows, kills = 20_000, 6
+    rows, kills = 20_000, count(quick=3, full=6)
     rng = random.Random(7)
     broker = HeadwaterBroker(tmp_path / "data")
     broker.start()

@@ -6,6 +6,7 @@ from contextlib import closing
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from headwater.capture.conditions import Condition
 from headwater.capture.contract import UNAVAILABLE, Column, Table
@@ -97,7 +98,7 @@ def oracle():
         yield connection
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(sql=_condition, row=_rows)
 def test_conditions_decide_as_sqlite_does(oracle, sql, row):
     # Typed columns, or SQLite would not know integers from floats.

@@ -11,6 +11,7 @@ import pytest
 from test_connect_schemas import ORDER, ORDERS
 from test_outbox import COLUMNS, EVENT
 from test_shaping import BEGIN, make
+from tiers import long
 
 from bench.peers.kafka import TOOL_JVM
 from bench.peers.provision import missing_tools
@@ -102,6 +103,7 @@ def test_unwrapped_records_are_the_rows():
     ]
 
 
+@long
 def test_what_a_delete_and_an_update_do_not_tell_has_its_type():
     geometry = {
         "type": "struct",
@@ -165,6 +167,7 @@ def test_what_a_delete_and_an_update_do_not_tell_has_its_type():
     assert deleted[2] == {"id": 1, **dict.fromkeys(kinds), "__deleted": "true"}
 
 
+@long
 def test_documents_are_unwrapped():
     people = Table("app", "people", (Column("_id", "document"),), ("_id",), documents=True)
     shaper = make("mongodb", schemas=True)

@@ -2,7 +2,8 @@
 fail or are fenced at any moment. Whatever happens, the topics have every change once and in order,
 give the tables when replayed, and a row that was copied is never older than what was there.
 
-HEADWATER_LONG=N makes it N programs; HEADWATER_SEED=S begins with another one.
+The full tier has many more programs, or N with HEADWATER_LONG=N; HEADWATER_SEED=S begins with
+another one.
 """
 
 import contextlib
@@ -15,6 +16,7 @@ import pytest
 from capture_harness import Running, Seen, read
 from confluent_kafka import Producer
 from memory_source import ACCOUNTS, NOTES, OUTBOX, MemoryDatabase, MemorySource
+from tiers import kills
 
 from headwater.capture import runner, snapshot, writer
 from headwater.capture.contract import Change
@@ -25,7 +27,7 @@ from headwater.errors import Fenced, SourceUnreachable
 from headwater.settings import Secret
 from headwater.testing import InProcessBroker
 
-PROGRAMS = int(os.environ.get("HEADWATER_LONG", "6"))
+PROGRAMS = kills(quick=3, full=100)
 FIRST_SEED = int(os.environ.get("HEADWATER_SEED", "0"))
 STEPS = 40
 KEYS = 12

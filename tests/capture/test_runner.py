@@ -7,6 +7,7 @@ import threading
 import pytest
 from capture_harness import read, replayed, running
 from memory_source import ACCOUNTS, NOTES, MemoryDatabase, MemorySource
+from tiers import long
 from wire import wait_until
 
 from headwater.capture import positions, runner, snapshot
@@ -448,6 +449,7 @@ def test_a_copy_without_keys_does_not_stop_the_stream(bootstrap, monkeypatch, is
     assert capture.stored().tables["public.notes"].snapshot.is_done
 
 
+@long
 def test_many_tables_that_were_rewritten_are_looked_at_once(bootstrap, monkeypatch):
     """A migration rewrites all of them, and a look at all takes a while."""
     tables = [dataclasses.replace(ACCOUNTS, name=f"t{number}") for number in range(20)]

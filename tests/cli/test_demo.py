@@ -13,13 +13,13 @@ import time
 from pathlib import Path
 
 import pytest
+from tiers import in_full, long
 
 from headwater.demo import project
 from headwater.demo.shop import products
 
 from .conftest import COMMAND, environment, read_line, wait_until
 
-LONG = pytest.mark.skipif("HEADWATER_LONG" not in os.environ, reason="HEADWATER_LONG=1 runs it")
 START_S = 500.0  # on a machine that does much else
 pytestmark = pytest.mark.timeout(1500)
 
@@ -146,7 +146,7 @@ def test_what_it_prints_to_try_can_be_pasted_and_it_ends_verified(directory):
     assert re.search(r"[\d,]+ changes in 1\d s of load; .* p50 \S+ m?s, p99 \S+ m?s", demo.said)
 
 
-@pytest.mark.parametrize("step", ["PostgreSQL", "capture"])
+@pytest.mark.parametrize("step", ["PostgreSQL", *in_full("capture")])
 def test_ctrl_c_while_it_starts_leaves_nothing_running(small, step):
     demo = Demo(small)
     demo.until(rf"s  {step}")
@@ -187,7 +187,7 @@ def _read_until(terminal, text, process):
     return shown
 
 
-@LONG
+@long
 def test_killed_itself_it_takes_everything_along(small):
     demo = Demo(small)
     demo.until("^ready after ")
@@ -196,7 +196,7 @@ def test_killed_itself_it_takes_everything_along(small):
     wait_until(lambda: not processes(small))
 
 
-@LONG
+@long
 @pytest.mark.parametrize("victim", ["pipelines", "broker", "postgres", "up", "all"])
 def test_whatever_is_killed_it_ends_verified(directory, victim):
     demo = Demo(directory, "--seconds", "40")

@@ -1,12 +1,12 @@
 """`headwater pipeline …`, `verify`, `why` and `wait`: from a database to a derived store."""
 
 import json
-import os
 import signal
 import sqlite3
 import subprocess
 
 import pytest
+from tiers import long
 
 from .conftest import COMMAND, read_line, stop, unique, wait_until
 
@@ -105,10 +105,7 @@ def test_pipelines_that_do_not_exist_or_never_ran(shop, cli):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(
-    "HEADWATER_LONG" not in os.environ,
-    reason="minutes; the demo and a new project run these commands, too",
-)
+@long  # minutes; the demo and a new project run these commands, too
 def test_from_a_database_to_a_store(shop, cli):
     capture, _ = shop.start("capture", "run", shop.name)
     wait_until(lambda: f"{shop.name}.main.orders" in cli("topic", "list"))

@@ -13,6 +13,7 @@ from confluent_kafka.admin import (
     ConfigResource,
     NewTopic,
 )
+from tiers import long
 
 from .conftest import TIMEOUT_S, stop, unique, wait_until
 
@@ -237,6 +238,7 @@ def test_redrive(cli, queue):
     assert ("headwater.redrive.count", b"2") in queue.read(queue.topic, 11)[10].headers()
 
 
+@long
 def test_redrive_some(cli, queue):
     """Those that are not wanted stay, behind the others."""
     other = unique("other")

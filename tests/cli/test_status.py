@@ -7,6 +7,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from tiers import long
 
 from .conftest import running_broker, wait_until
 
@@ -93,6 +94,7 @@ def test_nobody_there_is_not_ready(offline):
     assert "no broker answers" in offline.error("status", "-b", "127.0.0.1:1", code=3)
 
 
+@long
 def test_somebody_who_does_not_speak_kafka_is_not_ready(offline):
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
@@ -123,6 +125,7 @@ def test_our_own_metrics(offline, tmp_path):
     assert state["metrics_error"] == ""
 
 
+@long
 def test_a_group_that_retention_is_about_to_pass(offline, tmp_path):
     with running_broker(tmp_path, "--metrics-listen", "127.0.0.1:0") as (_, ready):
         broker = ("-b", ready["listen"])

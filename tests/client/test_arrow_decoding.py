@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba.core.caching import CompileResultCacheImpl
+from tiers import examples
 
 from headwater.client import arrow
 from headwater.client.arrow import schema_of, to_arrow
@@ -100,7 +101,7 @@ def with_crc(batch: bytes | bytearray) -> bytes:
     return bytes(batch)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.lists(st.tuples(RECORDS, st.integers(0, 4), st.booleans()), min_size=1, max_size=4),
     st.integers(0, 100),
@@ -283,9 +284,9 @@ def test_nothing_is_read_beyond_the_bounds(tmp_path: Path) -> None:
     """The same with numba's own checks, which the compiled code does not have otherwise."""
     fuzzing = "import test_arrow_decoding as t; t.fuzz(77, 3000)"
     here = Path(__file__).parent
-    path = os.pathsep.join(
-        [str(here), str(here.parents[1] / "src"), os.environ.get("PYTHONPATH", "")]
-    )
+    root = here.parents[1]
+    needed = (here, here.parent, root, root / "src", os.environ.get("PYTHONPATH", ""))
+    path = os.pathsep.join(map(str, needed))
     environment = {
         **os.environ,
         "NUMBA_BOUNDSCHECK": "1",

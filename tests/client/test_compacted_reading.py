@@ -5,6 +5,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tiers import telling
 from wire import wait_until as eventually
 from written import NOBODY, batch, messages, new_topic, producer
 
@@ -69,6 +70,7 @@ def test_reading_on_gives_what_reading_anew_gives(address: str) -> None:
         followed.close()
 
 
+@telling
 def test_what_is_committed_behind_an_open_transaction_of_another(address: str) -> None:
     """Who looks for its own must not be held up, or misled, by one that has crashed."""
     topic = new_topic(address)
@@ -150,7 +152,7 @@ def test_everything_has_been_deleted(tmp_path) -> None:
             writer.commit()
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         for future in admin.delete_records([TopicPartition(topic, 0, -1)]).values():
-            future.result(10)
+            future.result(60)
         assert read_committed_latest(broker.bootstrap, NOBODY, topic) == {}
 
 

@@ -10,6 +10,7 @@ import pytest
 from cutting_proxy import cutting
 from fake_brokers import TOPIC, Cut, FakeCluster, fake_cluster
 from test_fetching import end_of, rows, values
+from tiers import in_full
 from wire import wait_until
 from written import NOBODY, batch, new_topic, producer, write_somehow
 
@@ -216,7 +217,7 @@ def test_a_read_that_is_given_up(headwater_address: str) -> None:
             list(reading)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, *in_full(2)])
 def test_connections_that_are_cut(address: str, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     monkeypatch.setattr(range_fetcher, "_MAX_BYTES", 20_000)
     monkeypatch.setattr(range_fetcher, "_MIN_BYTES", 20_000)

@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 from test_compacted_reading import NUMBA_CACHE
+from tiers import telling
 from wire import wait_until as eventually
 from written import NOBODY, batch, messages, new_topic, producer
 
@@ -69,6 +70,7 @@ def with_ms(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**row, "timestamp": round(row["timestamp"].timestamp() * 1000)} for row in found]
 
 
+@telling
 def test_every_compression_and_every_kind_of_record(address: str) -> None:
     topic = new_topic(address)
     for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
@@ -147,7 +149,7 @@ def test_a_partition_that_was_added(address: str) -> None:
         assert list(fetcher.read(topic, 0, 0, 0)) == []
         admin = AdminClient({"bootstrap.servers": address})
         for future in admin.create_partitions([NewPartitions(topic, 3)]).values():
-            future.result(10)
+            future.result(60)
         eventually(lambda: writer.partitions(topic) == 3 or writer._cluster.refresh([topic]))
         writer.send({(topic, 2): [batch(b"new")]})
         writer.commit()
@@ -241,7 +243,7 @@ def test_what_has_been_deleted_is_an_error(address: str) -> None:
         writer.fence()
     admin = AdminClient({"bootstrap.servers": address})
     for future in admin.delete_records([TopicPartition(topic, 0, 2)]).values():
-        future.result(10)
+        future.result(60)
     with Fetcher(address, NOBODY) as fetcher:
         assert fetcher.offsets([(topic, 0)], EARLIEST) == {(topic, 0): 2}
         with pytest.raises(DataLost, match=f"{topic}-0") as lost:

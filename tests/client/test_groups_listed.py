@@ -3,6 +3,7 @@
 from uuid import uuid4
 
 import pytest
+from tiers import telling
 from written import NOBODY, new_topic
 
 from headwater.client import groups
@@ -26,6 +27,7 @@ def cluster(address: str):
     found.close()
 
 
+@telling
 def test_groups_with_their_offsets(
     address: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

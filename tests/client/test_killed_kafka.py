@@ -1,6 +1,5 @@
 """Our producer and an Apache Kafka of its own: killed, and set back to older transactions."""
 
-import os
 import random
 import subprocess
 import threading
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from cutting_proxy import cutting
+from tiers import long
 from written import committed_exactly, new_topic, producer, write_somehow
 
 from bench.peers.kafka import kafka, run_tool
@@ -46,11 +46,9 @@ def kill_and_start(broker: BrokerProcess) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.skipif(
-    "HEADWATER_LONG" not in os.environ,
-    reason="a Kafka 4.3 that is killed between PrepareCommit and its markers may complete the"
-    " transaction without them when it starts again, which then hangs: HEADWATER_LONG=1 runs it",
-)
+# A Kafka 4.3 that is killed between PrepareCommit and its markers may complete the transaction
+# without them when it starts again, which then hangs.
+@long
 def test_killed_in_the_midst_of_transactions(broker: BrokerProcess) -> None:
     topic = new_topic(broker.address, 3)
     expected: dict[int, list[bytes]] = {0: [], 1: [], 2: []}
@@ -72,6 +70,7 @@ def test_killed_in_the_midst_of_transactions(broker: BrokerProcess) -> None:
     committed_exactly(broker.address, topic, expected)
 
 
+@long
 def test_transactions_from_before_kip_890_on_kafka(
     broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ import time
 import pytest
 from broker_process import BrokerProcess
 from cutting_proxy import cutting
+from tiers import in_full, telling
 from written import (
     NOBODY,
     batch,
@@ -71,6 +72,7 @@ def test_a_transaction_that_is_open_for_too_long_is_lost(tmp_path) -> None:
         assert committed(broker.bootstrap, topic) == [b"in time"]
 
 
+@telling
 def test_a_second_producer_fences_the_first_and_aborts_what_it_left(address: str) -> None:
     topic = new_topic(address)
     with producer(address, "fenced") as first:
@@ -180,7 +182,7 @@ def test_no_such_partition(address: str) -> None:
     eventually_committed(address, topic, [b"v"])
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, *in_full(2)])
 def test_connections_cut_at_random_lose_and_repeat_nothing(
     address: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-START_TIMEOUT_S = 20
+START_TIMEOUT_S = 60
 
 
 class BrokerProcess:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench.peers.kafka import kafka
 
-STOP_TIMEOUT_S = 20
+STOP_TIMEOUT_S = 60
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic
 
-WAIT_S = 15
+WAIT_S = 60
 # Retention counts from a record's own time, so an old one would be deleted soon.
 AN_HOUR_AGO_MS = int(time.time() * 1000) - 3_600_000
 

@@ -21,7 +21,7 @@ from headwater.settings import BrokerSettings
 from headwater.testing import InProcessBroker
 
 PASSWORD = "s3cret"
-TIMEOUT_S = 30
+TIMEOUT_S = 60
 _numbers = itertools.count(1)
 
 

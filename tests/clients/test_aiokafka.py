@@ -16,7 +16,7 @@ from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssigno
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from aiokafka.errors import MessageSizeTooLargeError, OffsetOutOfRangeError
 
-WAIT_S = 20
+WAIT_S = 60
 # Retention counts from a record's own time, so an old one would be deleted soon.
 AN_HOUR_AGO_MS = int(time.time() * 1000) - 3_600_000
 FAST: dict[str, Any] = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 200}

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from tiers import long
 from wire import Wire, batch_of, fetch_request, records_in, wait_until
 
 from bench.peers.process import free_port
@@ -153,6 +154,7 @@ def test_wrong_credentials_keep_everything_local(tmp_path, settings, monkeypatch
         assert consume(broker, "refused", 40) == values
 
 
+@long
 def test_while_s3_is_away_other_partitions_are_served_and_it_comes_back(tmp_path, settings):
     port = free_port()
     (tmp_path / "s3").mkdir()

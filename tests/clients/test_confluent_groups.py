@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_wire import WAIT_S, consumer, create_topic, numbered, produce, take
+from tiers import in_full, long, telling
 
 OnRevoke = Callable[[Consumer, list[TopicPartition]], None]
 PARTITIONS = 6
@@ -20,7 +21,7 @@ PROTOCOLS = [
         pytest.param({"partition_assignment_strategy": assignor, **CLASSIC}, id=assignor)
         for assignor in ASSIGNORS
     ),
-    pytest.param({"group_protocol": "consumer"}, id="kip-848"),
+    pytest.param({"group_protocol": "consumer"}, id="kip-848", marks=long),
 ]
 
 
@@ -62,7 +63,7 @@ class Members:
         self.all.remove(member)
         member.close()
 
-    def poll_until(self, condition: Callable[[], bool], timeout_s: float = 30) -> None:
+    def poll_until(self, condition: Callable[[], bool], timeout_s: float = 60) -> None:
         end_s = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < end_s, f"not reached: {self.shares()}"
@@ -98,6 +99,7 @@ def test_members_come_and_go(
 
 
 @pytest.mark.parametrize("config", PROTOCOLS)
+@telling
 def test_a_group_reads_every_record_once_and_goes_on_where_it_stopped(
     broker_address: str, topic: str, group: str, config: dict[str, Any]
 ) -> None:
@@ -132,7 +134,7 @@ def test_a_cooperative_rebalance_leaves_the_rest_in_place(
 
 
 @pytest.mark.parametrize(
-    "config", [CLASSIC, {"group_protocol": "consumer"}], ids=["classic", "kip-848"]
+    "config", [CLASSIC, *in_full({"group_protocol": "consumer"})], ids=["classic", "kip-848"]
 )
 def test_a_static_member_returns_without_a_rebalance(
     broker_address: str, topic: str, group: str, config: dict[str, Any]
@@ -173,7 +175,9 @@ def test_a_second_member_of_the_same_instance_fences_the_first(
         assert raised.value.args[0].code() in (KafkaError._FATAL, KafkaError.FENCED_INSTANCE_ID)
 
 
-@pytest.mark.parametrize("config", [{}, {"group_protocol": "consumer"}], ids=["classic", "kip-848"])
+@pytest.mark.parametrize(
+    "config", [{}, *in_full({"group_protocol": "consumer"})], ids=["classic", "kip-848"]
+)
 def test_a_pattern_finds_topics_that_appear_later(
     broker_address: str, group: str, config: dict[str, Any]
 ) -> None:
@@ -191,7 +195,7 @@ def test_a_pattern_finds_topics_that_appear_later(
 
 
 @pytest.mark.parametrize(
-    "config", [CLASSIC, {"group_protocol": "consumer"}], ids=["classic", "kip-848"]
+    "config", [CLASSIC, *in_full({"group_protocol": "consumer"})], ids=["classic", "kip-848"]
 )
 def test_new_partitions_are_assigned(
     broker_address: str, group: str, config: dict[str, Any]
@@ -209,6 +213,7 @@ def test_new_partitions_are_assigned(
         members.poll_until(lambda: members.is_shared(6))
 
 
+@long
 def test_a_member_that_dies_is_replaced_when_its_session_ends(
     broker_address: str, topic: str, group: str
 ) -> None:

@@ -17,8 +17,9 @@ from confluent_kafka.admin import (
     ConfigResource,
     NewTopic,
 )
+from tiers import long
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 HOLDER = """
 import json, sys, time
 from confluent_kafka import ShareConsumer
@@ -130,6 +131,7 @@ def test_a_share_group_goes_on_beside_a_slow_record(broker_address: str) -> None
             assert sorted(done) == sorted(set(range(20)) - held)
 
 
+@long
 def test_a_classic_group_waits_behind_it(broker_address: str) -> None:
     name = queue_with(broker_address, 20)
     config = {

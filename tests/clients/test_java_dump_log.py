@@ -44,7 +44,7 @@ def create_topic(broker: Broker, name: str, **config: str) -> None:
     topic = NewTopic(
         name, 1, 1, config={key.replace("_", "."): value for key, value in config.items()}
     )
-    admin.create_topics([topic])[name].result(20)
+    admin.create_topics([topic])[name].result(60)
 
 
 def produce(broker: Broker, topic: str, values: Iterator[str], **settings: str) -> None:

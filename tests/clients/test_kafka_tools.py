@@ -274,7 +274,7 @@ def test_verifiable_producer_and_consumer(broker_address: str, topic: str) -> No
             if sum(committed.values()) == 1000:
                 break
         consumer.send_signal(signal.SIGTERM)
-        consumer.communicate(timeout=20)
+        consumer.communicate(timeout=60)
     assert consumed == acknowledged
 
 
@@ -308,7 +308,7 @@ def test_transactions(tool: Tool, topic: str, broker_address: str) -> None:
     producer.init_transactions(20)
     producer.begin_transaction()
     producer.produce(topic, b"forgotten", partition=1)
-    producer.flush(20)
+    producer.flush(60)
 
     listed = _row(tool(command, "list").out, topic)
     assert listed["TransactionState"] == "Ongoing"

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(
     shutil.which("kcat") is None, reason="kcat is not installed (Debian: apt-get install kcat)"
 )
 
-WAIT_S = 20
+WAIT_S = 60
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from aiokafka import AIOKafkaProducer
 from broker_process import BrokerProcess
 from confluent_kafka import KafkaError, Message, Producer, TopicPartition
 from confluent_wire import WAIT_S, consumer, create_topic, numbered, produce, read, take, wait_for
+from tiers import in_full
 
 RESTARTS = 3
 PER_RESTART = 200  # acknowledged records between two restarts
@@ -29,7 +30,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
         yield running
 
 
-@pytest.fixture(params=["stop", "kill"])
+@pytest.fixture(params=["kill", *in_full("stop")])
 def end(request: pytest.FixtureRequest) -> Callable[[BrokerProcess], None]:
     return {"stop": BrokerProcess.stop, "kill": BrokerProcess.kill}[request.param]
 
@@ -85,7 +86,7 @@ while not select.select([sys.stdin], [], [], 0)[0]:
     producer.send(sys.argv[2], b"%d" % number).add_callback(lambda _, v=number: acked(v))
     number += 1
     time.sleep(0.001)
-producer.flush(20)
+producer.flush(60)
 producer.close()
 """
 

@@ -16,7 +16,7 @@ with warnings.catch_warnings():  # importing it reads files in a deprecated way
     from kafka.errors import KafkaError, ProducerFencedError
     from kafka.structs import OffsetAndMetadata, TopicPartition
 
-WAIT_S = 20
+WAIT_S = 60
 
 
 @pytest.fixture

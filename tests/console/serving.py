@@ -8,24 +8,11 @@ from contextlib import contextmanager
 from typing import NamedTuple
 from urllib.parse import urlencode
 
-import pytest
-
-from bench.peers.provision import missing_tools
 from headwater import config
 from headwater.console.server import bind, http_config
 from headwater.console.web.app import create
 from headwater.console.web.connections import WebServer
 from headwater.settings import join_address
-
-REAL_KAFKA = pytest.param(
-    "kafka",
-    marks=[
-        pytest.mark.java,
-        pytest.mark.skipif(
-            bool(missing_tools("java", "mvn")), reason="needs java and mvn on the PATH"
-        ),
-    ],
-)
 
 TIMEOUT_S = 60.0
 

@@ -21,7 +21,8 @@ from confluent_kafka.admin import (
     ConfigResource,
     NewTopic,
 )
-from serving import REAL_KAFKA, serving
+from serving import serving
+from tiers import REAL_KAFKA
 
 from bench.peers.kafka import kafka
 from headwater.client.group_offsets import GroupOffsets

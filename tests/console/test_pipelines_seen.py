@@ -9,6 +9,7 @@ import time
 
 import pytest
 from serving import serving
+from tiers import IS_FULL
 
 from headwater import config
 from headwater.inspect.pipelines import load_pipelines
@@ -128,7 +129,7 @@ def test_a_change_is_followed_from_the_database_to_the_store(project, spark):
             }
             (change,) = browser.get("/captures/shop.json").json["schema_changes"]
             assert [each["name"] for each in change["columns"]] == ["id", "quantity"]
-            if "HEADWATER_LONG" in os.environ:
+            if IS_FULL:
                 _verify_at_a_click(browser)
     finally:
         runner.stop.set()

@@ -10,6 +10,7 @@ from chromium import check_readable
 from playwright.sync_api import expect
 from recorded_project import ORDERS, RecordedProject
 from serving import serving
+from tiers import long
 
 from headwater.client.group_offsets import GroupOffsets
 from headwater.console.project import definitions, jobs, overview
@@ -81,6 +82,7 @@ def test_the_flow_is_a_picture_whose_nodes_open_their_pages(served, new_page):
         expect(page.locator("h1")).to_contain_text(name.rpartition("/")[2])
 
 
+@long
 def test_a_long_error_leaves_the_other_columns_their_room(served, recorded, new_page):
     recorded.pipeline(state="failed", error="x" * 30 + " a long reason" * 40)
     try:
@@ -110,6 +112,7 @@ def test_on_a_phone_the_flow_is_a_list(served, new_page):
     expect(row).to_contain_text("40")
 
 
+@long
 def test_the_flow_is_renewed_without_being_drawn_anew(served, recorded, new_page):
     page = new_page(viewport={"width": 1400, "height": 1000})
     page.goto(served.url + "/flow")
@@ -142,6 +145,7 @@ def test_moving_a_group_with_its_preview_and_confirmation(served, new_page):
     expect(page.get_by_role("row", name=re.compile(ORDERS))).to_contain_text("75")
 
 
+@long
 def test_verifying_at_a_click_goes_on_without_the_page(served, new_page, monkeypatch, tmp_path):
     gate = tmp_path / "gate"
     code = (

@@ -7,6 +7,7 @@ import time
 import pytest
 from recorded_project import ORDERS, RecordedProject
 from serving import serving
+from tiers import long
 
 from headwater.console.project import definitions, jobs, overview
 from headwater.console.web import cache
@@ -172,6 +173,7 @@ def test_a_pipeline_with_its_batches_watermark_and_plan(browser):
     assert "No process runs it now" in idle
 
 
+@long
 def test_a_pipeline_that_fails_before_it_says_what_it_writes(served, browser):
     """What an earlier process told of its writes is what they are, and not how they are."""
     served.project.pipeline(read=100)

@@ -10,6 +10,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from playwright.sync_api import expect
 from serving import serving
+from tiers import long
 
 from headwater.settings import BrokerSettings
 from headwater.testing import InProcessBroker
@@ -88,6 +89,7 @@ def test_by_keyboard_alone(console, produce, new_page):
     expect(page.locator("#record-0-1 .diff")).to_be_visible()
 
 
+@long
 def test_a_change_is_shown_as_a_difference(console, produce, new_page):
     page = new_page()
     page.goto(f"{console.url}/topics/{TOPIC}/records")
@@ -124,6 +126,7 @@ def test_markup_in_records_is_shown_as_text(console, produce, new_page):
     assert not dialogs
 
 
+@long
 def test_a_live_tail_shows_what_is_written_and_says_what_it_leaves_out(console, produce, new_page):
     page = new_page()
     page.goto(f"{console.url}/topics/{TOPIC}/tail")
@@ -141,6 +144,7 @@ def test_a_live_tail_shows_what_is_written_and_says_what_it_leaves_out(console, 
     expect(page.locator("#tail .record .one").first).to_contain_text("the last of the burst")
 
 
+@long
 def test_a_search_finds_a_record(console, produce, new_page):
     produce("the needle in it", "hay")
     page = new_page()
@@ -212,6 +216,7 @@ def test_a_tab_that_nobody_sees_does_not_ask(console, produce, new_page):
     assert "xhr" not in asked
 
 
+@long
 def test_a_broken_broker_is_told_and_what_is_known_stays(tmp_path, new_page):
     broker = InProcessBroker(str(tmp_path / "broker"))
     broker.start()

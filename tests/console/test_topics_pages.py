@@ -8,7 +8,8 @@ import time
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from serving import REAL_KAFKA, serving
+from serving import serving
+from tiers import REAL_KAFKA, telling
 
 from headwater.console.topics import tail
 from headwater.console.topics.topic_list import Partition, Reading, Topic
@@ -49,6 +50,7 @@ def values(answer):
     return [int(each["value"].split()[1]) for each in answer.json["records"]]
 
 
+@telling
 def test_a_topic_with_its_partitions_and_configuration(looking):
     topic = looking.get("/topics/browsed.json").json
     assert topic["records"] == COUNT

@@ -8,7 +8,7 @@ import sys
 
 from confluent_kafka import KafkaException, Producer
 
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 
 
 def main(bootstrap: str, topic: str, transactional_id: str) -> None:

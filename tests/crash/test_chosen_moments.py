@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import wire
+from tiers import in_full
 from wire import Wire, batch_of
 
 from headwater.protocol.messages.create_topics import (
@@ -85,7 +86,7 @@ def _stored(address: str, topic: str = "events") -> list[tuple[int, bytes]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("nth", [1, 12])
+@pytest.mark.parametrize("nth", [1, *in_full(12)])
 @pytest.mark.parametrize(
     ("method", "pattern", "moment"),
     [

@@ -12,6 +12,7 @@ from random import Random
 import pytest
 from queue_harness import ACCEPT, REJECT, RELEASE, QueueBroker, acquired
 from steady_client import AGAIN
+from tiers import steps
 from txn_harness import Producer, TransactionCluster
 from wire import Wire
 
@@ -84,7 +85,7 @@ class Transactions:
 @pytest.mark.parametrize("power", [False, True], ids=["killed", "power-cut"])
 @pytest.mark.parametrize("modern", [True, False], ids=["modern", "earlier"])
 def test_a_death_at_every_step_of_transactions(tmp_path, modern, power):
-    for after in range(0, 1000, 1 if modern else 2):
+    for after in steps(1000, first=int(power), every=5 if modern else 11):
         path = tmp_path / str(after)
         scene = Transactions(path, modern=modern)
         scene.prepare()
@@ -200,7 +201,7 @@ class Queue:
 @pytest.mark.slow
 @pytest.mark.parametrize("power", [False, True], ids=["killed", "power-cut"])
 def test_a_death_at_every_step_of_a_queue(tmp_path, power):
-    for after in range(1000):
+    for after in steps(1000, first=int(power)):
         scene = Queue(tmp_path / str(after))
         scene.files.die(after=after)
         scene.go_through(Random(after) if power else None)

@@ -5,7 +5,7 @@ compacted, one that is archived while its local files go, a queue with dead lett
 ACLs and quotas that change. Each client has a model; after every start the broker is compared with
 it, and at the end all of it once more.
 
-HEADWATER_LONG=1 kills some hundreds of times; HEADWATER_SEED chooses other moments.
+The full tier kills some hundreds of times; HEADWATER_SEED chooses other moments.
 """
 
 import contextlib
@@ -24,6 +24,7 @@ from rights_workload import RightsWorker
 from secured import PASSWORD, USER, secured_broker
 from steady_client import MECHANISM, SteadyClient, create_topics
 from test_kill_loop import Writer
+from tiers import kills
 from wire import wait_until
 from workloads import Copier, LatestWriter, PairWriter, QueueBook, QueueWorker, Worker
 
@@ -33,7 +34,7 @@ from headwater.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequestAlterConfigsResource,
 )
 
-KILLS = 400 if os.environ.get("HEADWATER_LONG") else 25
+KILLS = kills(quick=4, full=400)
 SEED = int(os.environ.get("HEADWATER_SEED", "20261115"))
 HURRIED = [sys.executable, str(Path(__file__).with_name("hurried_broker.py"))]
 ENVIRONMENT = {

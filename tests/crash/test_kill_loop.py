@@ -3,7 +3,7 @@
 Whatever was acknowledged is there afterwards, at the offset that was told, in the order in which
 it was sent; from idempotent producers nothing is there twice; committed offsets do not go back.
 
-HEADWATER_LONG=1 kills some thousands of times.
+The full tier kills some thousands of times.
 """
 
 import os
@@ -16,9 +16,10 @@ import pytest
 from broker_process import BrokerProcess
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from tiers import kills
 from wire import wait_until
 
-KILLS = 3000 if os.environ.get("HEADWATER_LONG") else 30
+KILLS = kills(quick=5, full=3000)
 SEED = int(os.environ.get("HEADWATER_SEED", "20261115"))
 KEYS = 4
 TOPICS = {"exactly": 3, "also-exactly": 1, "at-least": 2}  # partitions

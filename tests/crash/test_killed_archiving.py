@@ -12,12 +12,14 @@ import pytest
 from broker_process import BrokerProcess
 from confluent_kafka.admin import AdminClient, NewTopic
 from test_kill_loop import QUICK, Writer, _read_all
+from tiers import kills
 
-KILLS = 25
+KILLS = kills(quick=4, full=100)
 TOPIC = "archived"
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300 + 10 * KILLS)
 def test_killed_while_archiving(tmp_path, monkeypatch):
     chance = random.Random(20261115)
     archive = tmp_path / "archive"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psycopg2
 import pytest
+from tiers import long
 
 from headwater import config
 from headwater.demo import project
@@ -137,6 +138,7 @@ def test_a_port_that_is_taken_is_not_chosen():
     assert project.free_port(port) == port
 
 
+@long
 def test_the_load_runs_through_a_crash_of_the_database(directory, postgres, broker):
     load = child(directory, "headwater.demo.load", "--rate", "200")
     orders = "SELECT max(id) FROM orders"

@@ -165,7 +165,7 @@ class Log:
         """Waits until no work is in flight, with or without a caller that waits for it."""
 
         async def wait() -> None:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while self.store.workers._unfinished or any(
                     not partition.is_idle for partition in self.store.partitions.values()
                 ):

@@ -7,6 +7,7 @@ from random import Random
 import pytest
 from archive_harness import ArchivedLog, FaultyObjects
 from log_harness import batch_of
+from tiers import seeds
 
 from headwater.errors import LogError
 from headwater.log import retention
@@ -98,7 +99,7 @@ class Model:
         assert {name for name in log.objects.objects if name.endswith(".archived")} == described
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_random_schedules(tmp_path, seed):
     random = Random(seed)
     with ArchivedLog(tmp_path / "data", objects=FaultyObjects(seed), cache_bytes=3000) as log:

@@ -314,7 +314,7 @@ def test_retention_in_the_middle_of_a_swap(
         def meanwhile(*args: Any, **options: Any) -> None:
             if step == "link" or ".swap" in str(args) or ".cleaned." in str(args):
                 log.store.on_loop(retain)
-                assert is_done.wait(10)
+                assert is_done.wait(60)
             work(*args, **options)
 
         monkeypatch.setattr(log.files, step, meanwhile)

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from compaction_harness import NUMBA_CACHE, CompactedLog
+from tiers import long
 
 from headwater.log.compaction.compactor import Child, CompactionLimits, Compactor
 from headwater.log.compaction.job import Job, Source
@@ -114,6 +115,7 @@ def test_it_ends_with_the_compactor(log: CompactedLog) -> None:
     assert len(log.records()) == 80
 
 
+@long
 def test_it_ends_when_the_pipe_closes(tmp_path: Path, log: CompactedLog) -> None:
     """The broker was killed: no other process would end it."""
 

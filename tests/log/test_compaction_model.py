@@ -11,6 +11,8 @@ import pytest
 from compaction_harness import CompactedLog
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tiers import examples, seeds
+from tiers import steps as steps_of
 
 from headwater.log.compaction.compactor import CompactionLimits
 from headwater.protocol.records import Record
@@ -69,7 +71,7 @@ class Model:
 
 
 @given(steps=steps, memory_slots=st.sampled_from([3, 10_000]))
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_workload(steps: list[Step], memory_slots: int) -> None:
     model = Model()
     with tempfile.TemporaryDirectory() as path, CompactedLog(path) as log:
@@ -129,7 +131,7 @@ def test_a_crash_at_any_step_leaves_the_old_or_the_new(
 ) -> None:
     """No offset twice, none lost, whatever of the swap had been done."""
     assert operations > 30
-    for step in range(operations + 1):
+    for step in steps_of(operations + 1, first=int(power), every=5):
         with CompactedLog(tmp_path / str(step)) as log:
             model = prepared(log)
             log.files.die(after=step)
@@ -175,7 +177,7 @@ def test_a_swap_that_the_disk_refuses(
         assert log.partition().clean_offset == log.partition().high_watermark
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_a_disk_that_fails_once_costs_only_the_pass(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     with CompactedLog(tmp_path) as log:

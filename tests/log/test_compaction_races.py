@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from archive_harness import FaultyObjects
 from compaction_harness import CompactedLog
+from tiers import steps
 
 from headwater.errors import CorruptLog
 from headwater.log import retention
@@ -176,7 +177,7 @@ def test_a_damaged_note_of_a_swap_removes_nothing(log: CompactedLog) -> None:
     assert log.pairs() == before
 
 
-@pytest.mark.parametrize("after", range(30))
+@pytest.mark.parametrize("after", steps(30))
 def test_a_power_cut_at_any_step_of_a_swap(tmp_path: Path, after: int) -> None:
     for seed in range(5):
         with CompactedLog(tmp_path / str(seed)) as log:

@@ -7,6 +7,7 @@ import pytest
 from compaction_harness import CompactedLog
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from headwater.protocol.records import CONTROL, TRANSACTIONAL
 
@@ -163,7 +164,7 @@ actions = st.lists(
 
 
 @given(actions=actions, codec=st.integers(0, 4))
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_interleaving(actions, codec: int) -> None:
     """At any time the committed state is that of the log before compaction."""
     records: list[tuple[int, bytes, bytes | None, int]] = []  # offset, key, value, producer

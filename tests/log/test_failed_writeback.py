@@ -13,6 +13,7 @@ from random import Random
 
 import pytest
 from log_harness import PENDING, Log, batch_of
+from tiers import seeds
 
 from headwater.errors import StorageFailed
 from headwater.log import committer
@@ -169,7 +170,7 @@ def test_each_thread_that_syncs_the_file_system_hears_of_the_error(
 @pytest.mark.parametrize("durability", ["fsync", "os"])
 def test_a_failing_disk_and_then_a_power_cut(tmp_path, durability: str, drops_pages: bool):
     """Records, checkpoints and segments that end, while the disk fails at any of their steps."""
-    for seed in range(30):
+    for seed in seeds(30):
         dice = Random(seed)
         files = FaultyFiles(seed)
         files.drops_pages = drops_pages

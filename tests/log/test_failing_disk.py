@@ -6,6 +6,7 @@ import threading
 
 import pytest
 from log_harness import PENDING, Log, batch_of
+from tiers import seeds
 
 from headwater.errors import CorruptLog, StorageFailed
 from headwater.log import ballast
@@ -158,11 +159,11 @@ def test_a_slow_sync_keeps_producers_waiting_and_readers_going(log: Log):
     def block(path: str) -> None:
         if "/t-0/" in path:
             entered.set()
-            gate.wait(20)
+            gate.wait(60)
 
     log.files.before_sync = block
     first = log.send(batch_of(b"first"))
-    assert entered.wait(20)
+    assert entered.wait(60)
     rest = log.send(*(batch_of(b"rest %d" % n) for n in range(5)))
     assert log.values() == values
     assert log.partition().high_watermark == 3
@@ -175,7 +176,7 @@ def test_a_slow_sync_keeps_producers_waiting_and_readers_going(log: Log):
         from headwater.protocol.records import read_header
 
         log.partition("other").append(memoryview(batch), read_header(batch), done.set_result)
-        assert await asyncio.wait_for(done, 20) is None
+        assert await asyncio.wait_for(done, 60) is None
 
     log.run(other())  # another partition does not wait
     assert {append.state for append in first + rest} == {PENDING}
@@ -213,7 +214,7 @@ def test_a_checkpoint_that_fails_is_made_later(log: Log):
     assert log.partition().recovery_point == 3
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12))
 @pytest.mark.parametrize("restarts", [True, False])
 def test_a_cut_whose_sync_failed_is_made_again(tmp_path, restarts: bool, seed: int):
     """What was cut away must not come back behind the records of a sealed segment.

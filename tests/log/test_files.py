@@ -34,7 +34,7 @@ def test_as_many_jobs_as_threads_run_side_by_side():
     met: list[bool] = []
 
     def job() -> None:
-        together.wait(10)
+        together.wait(60)
         met.append(True)
 
     for _ in range(5):

@@ -39,12 +39,12 @@ class HeldSync:
     def _before(self, path: str) -> None:
         if path.endswith(self._suffix) and not self._reached.is_set():
             self._reached.set()
-            self.go.wait(20)
+            self.go.wait(60)
             if self._fails:
                 raise OSError(errno.EIO, "the disk is unwell", path)
 
     async def reached(self) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not self._reached.is_set():
                 await asyncio.sleep(0.001)
 
@@ -147,7 +147,7 @@ def test_a_topic_deleted_during_a_checkpoint_takes_nothing_of_the_next_along(log
         checkpoint = asyncio.create_task(log.store.checkpoints.write())
         await held.reached()
         deletion = asyncio.create_task(log.store.delete_topic("t"))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while ("t", 0) in log.store.partitions:
                 await asyncio.sleep(0.001)
         held.go.set()

@@ -1,12 +1,11 @@
 """The log against a model of it: whatever happens, what was acknowledged is there.
 
-`HEADWATER_LONG=1` looks for a good while longer.
+The full tier looks for a good while longer.
 """
 
 import contextlib
 import itertools
 import logging
-import os
 import shutil
 import tempfile
 from collections import defaultdict
@@ -18,12 +17,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from log_harness import PENDING, End, Log, Sent, batch_of
+from tiers import count
 
 from headwater.log.transactions import AbortedTransaction
 from headwater.protocol import records
 from headwater.protocol.records import CONTROL, TRANSACTIONAL, read_header
 
-LONG = os.environ.get("HEADWATER_LONG") == "1"
 RETENTION_MS = 600_000
 SIZES = st.integers(1, 900)
 SEEDS = st.integers(0, 2**32)
@@ -415,13 +414,13 @@ def transactions_in(batches: list[bytes]) -> tuple[dict[int, int], list[AbortedT
 
 
 LogMachine.TestCase.settings = settings(
-    max_examples=3000 if LONG else 120,
-    stateful_step_count=40 if LONG else 25,
+    max_examples=count(quick=30, full=3000),
+    stateful_step_count=count(quick=25, full=40),
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
 
 
-@pytest.mark.timeout(3600 if LONG else 300)
+@pytest.mark.timeout(count(quick=300, full=3600))
 class TestLogModel(LogMachine.TestCase):  # type: ignore[misc,name-defined]
     pass

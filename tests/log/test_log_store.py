@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from log_harness import Log, batch_of
+from tiers import examples
 
 from headwater.errors import CorruptLog, DataDirectoryInUse
 from headwater.log import checkpoint_file
@@ -53,7 +54,7 @@ class TestTopics:
         def create_slowly(*args):
             topic = create(*args)
             registered.set()
-            go_on.wait(10)
+            go_on.wait(60)
             return topic
 
         async def two_at_once():
@@ -253,7 +254,7 @@ class TestCatalog:
         assert len(self.lines(log)) < long / 10
         assert log.partition("a").config.retention_ms == 149
 
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=examples(200), deadline=None)
     @given(
         st.lists(
             st.recursive(
@@ -276,7 +277,7 @@ class TestCatalog:
             Catalog(Files(), str(directory)).open()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.binary(max_size=80) | st.text("0123456789 \nab-", max_size=60).map(str.encode))
 def test_any_bytes_in_checkpoints_and_leader_epochs(tmp_path_factory, data: bytes):
     directory = tmp_path_factory.mktemp("files")

@@ -62,7 +62,7 @@ def test_nothing_is_readable_before_it_is_durable(log: Log):
     log.create()
     log.fill(1)
     gate = threading.Event()
-    log.files.before_sync = lambda _: gate.wait(20)
+    log.files.before_sync = lambda _: gate.wait(60)
     (sent,) = log.send(batch_of(b"later"))
     partition = log.partition()
     assert (partition.high_watermark, partition.next_offset) == (1, 2)

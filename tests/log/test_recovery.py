@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 from log_harness import Log, batch_of
+from tiers import seeds
 
 from headwater.errors import CorruptLog
 from headwater.protocol.records import read_header
@@ -234,7 +235,7 @@ def test_damage_in_front_of_the_recovery_point_does_not_stop_the_start(log: Log)
         log.read(0)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_power_cuts(log: Log, seed: int):
     """What was acknowledged is there; what was under way is there whole, or not at all."""
     random = Random(seed)

@@ -25,7 +25,7 @@ def write(log: Log, sequence: int, pid: int = 8) -> int:
 def one_commit(log: Log, then: Callable[[str], None] | None = None) -> Iterator[None]:
     """What is sent inside goes into one commit, behind one that is held up meanwhile."""
     go_on = threading.Event()
-    log.files.before_sync = lambda _: go_on.wait(20) and None
+    log.files.before_sync = lambda _: go_on.wait(60) and None
     log.send(batch_of(b"plain"))
     try:
         yield

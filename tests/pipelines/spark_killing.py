@@ -20,7 +20,7 @@ from project import Project, wait_for
 CHILD = Path(__file__).with_name("pipeline_process.py")
 HERE = Path(__file__).parent
 MARK = "HEADWATER_TEST_VICTIM"
-END_S = 30.0  # until what a killed driver has started must have ended by itself
+END_S = 60.0  # until what a killed driver has started must have ended by itself
 
 
 class Victim:

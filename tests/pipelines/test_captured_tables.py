@@ -11,6 +11,7 @@ import pytest
 from capture_harness import Running, read, running
 from postgres_server import Database
 from project import Project, wait_for
+from tiers import long
 
 from headwater.inspect.pipelines import verify_captured_topic
 from headwater.pipelines.verification.stores import verify
@@ -229,6 +230,7 @@ def test_columns_come_and_go_while_rows_do(project, name, postgres, spark):
             assert verify(each, each.flow().writes[0].name).is_equal
 
 
+@long
 def test_a_table_is_emptied_dropped_and_made_anew(project, name, postgres, spark):
     postgres.run("CREATE TABLE t (id int PRIMARY KEY, a int)")
     postgres.run("INSERT INTO t SELECT n, n FROM generate_series(1, 20) n")

@@ -1,10 +1,10 @@
 """The archive of Spark's classes, for quicker starts."""
 
-import os
 import subprocess
 import sys
 
 import pytest
+from tiers import long
 
 from headwater.pipelines.class_archive import archive_of, make_archive, sharing_options
 from headwater.pipelines.session import find_java
@@ -28,10 +28,7 @@ def test_without_an_archive_nothing_is_asked_of_java(tmp_path, monkeypatch) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    "HEADWATER_LONG" not in os.environ,
-    reason="a minute; without an archive Spark only starts later",
-)
+@long  # a minute; without an archive Spark only starts later
 def test_an_archive_is_made_and_used(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     archive = make_archive()

@@ -17,6 +17,7 @@ from confluent_kafka import Producer
 from project import Project, wait_for
 from spark_cluster import spark_cluster
 from spark_killing import Producing, Victim
+from tiers import IS_FULL, long
 from topic_places import read_messages
 from written import new_topic
 
@@ -75,10 +76,8 @@ COPIES = """
 """
 
 
+@long  # the next one shows it, too, on Apache Kafka
 @pytest.mark.slow
-@pytest.mark.skipif(
-    "HEADWATER_LONG" not in os.environ, reason="the next one shows it, too, on Apache Kafka"
-)
 def test_source_and_state_on_a_standalone_cluster(broker_address, tmp_path) -> None:
     topic = new_topic(broker_address, 2)
     writer = Producer({"bootstrap.servers": broker_address})
@@ -106,7 +105,7 @@ def test_source_and_state_on_a_standalone_cluster(broker_address, tmp_path) -> N
 @pytest.mark.skipif(bool(missing_tools("java", "mvn")), reason="needs java and mvn on the PATH")
 def test_the_same_pipelines_with_two_addresses_changed(tmp_path, spark) -> None:
     """Apache Kafka as the log, a cluster as Spark; an executor is killed in the midst of a batch,
-    of pipelines and of a query that writes by `format("headwater")`.
+    of pipelines and, in the full tier, of a query that writes by `format("headwater")`.
     """
     with kafka(tmp_path / "kafka") as broker, spark_cluster(tmp_path) as master:
         project = Project(tmp_path, broker.address)
@@ -145,21 +144,24 @@ def test_the_same_pipelines_with_two_addresses_changed(tmp_path, spark) -> None:
         positions = Counter((record["partition"], record["offset"]) for record in copied)
         assert len(positions) == 1200
         assert set(positions.values()) == {1}
+        if IS_FULL:
+            _a_query_that_writes(master, broker.address, tmp_path)
 
-        files = tmp_path / "files"
-        files.mkdir()
-        for number in range(20):
-            (files / f"{number:03}").write_text(f'{{"id":{number}}}\n')
-        child = str(Path(__file__).with_name("topic_stream.py"))
-        command = [sys.executable, child, broker.address, "out", str(files), str(tmp_path / "out")]
-        with subprocess.Popen([*command, master]) as query:
-            wait_for(lambda: _newest(tmp_path / "out" / "commits") >= 5, "some batches")
-            _kill_an_executor(tmp_path)
-            assert query.wait(240) == 0
-        written = [
-            orjson.loads(message.value())["id"] for message in read_messages(broker.address, "out")
-        ]
-        assert sorted(written) == list(range(20))
+
+def _a_query_that_writes(master: str, bootstrap: str, directory: Path) -> None:
+    """By `format("headwater")`; one of its executors is killed."""
+    files = directory / "files"
+    files.mkdir()
+    for number in range(20):
+        (files / f"{number:03}").write_text(f'{{"id":{number}}}\n')
+    child = str(Path(__file__).with_name("topic_stream.py"))
+    command = [sys.executable, child, bootstrap, "out", str(files), str(directory / "out")]
+    with subprocess.Popen([*command, master]) as query:
+        wait_for(lambda: _newest(directory / "out" / "commits") >= 5, "some batches")
+        _kill_an_executor(directory)
+        assert query.wait(240) == 0
+    written = [orjson.loads(message.value())["id"] for message in read_messages(bootstrap, "out")]
+    assert sorted(written) == list(range(20))
 
 
 def _newest(directory: Path) -> int:

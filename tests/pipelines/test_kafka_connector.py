@@ -9,6 +9,7 @@ import uuid
 
 import pytest
 from project import Project
+from tiers import long
 
 from bench.peers.provision import PeerUnavailableError, spark_connector_jars
 
@@ -32,9 +33,7 @@ spark.stop()
 
 @pytest.mark.slow
 @pytest.mark.java
-@pytest.mark.skipif(
-    "HEADWATER_LONG" not in os.environ, reason="a minute, for Spark's own connector"
-)
+@long  # a minute, for Spark's own connector
 @pytest.mark.skipif(not shutil.which("mvn"), reason="the jars come by Maven")
 def test_the_same_through_sparks_connector(tmp_path, broker_address):
     try:

@@ -7,6 +7,7 @@ import uuid
 import pytest
 from confluent_kafka import Producer
 from project import Project
+from tiers import long
 
 from headwater.cli.main import run
 from headwater.errors import UsageError
@@ -99,6 +100,7 @@ def _at_end(monkeypatch):
 
 
 @pytest.mark.usefixtures("_at_end")
+@long
 def test_events_that_were_enriched_by_a_table_whose_key_has_the_same_name(
     tmp_path, broker_address, spark
 ):
@@ -169,6 +171,7 @@ def test_events_that_were_enriched_by_a_table_whose_key_has_the_same_name(
 
 
 @pytest.mark.usefixtures("_at_end")
+@long
 def test_chains_of_joins_and_topics_that_are_read_twice(tmp_path, broker_address, spark):
     project = Project(tmp_path, broker_address)
     topics = [f"{name}-{uuid.uuid4().hex[:8]}" for name in ("people", "visits", "sales")]

@@ -9,6 +9,7 @@ import pytest
 from generated_messages import all_messages
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from headwater.errors import CorruptLog, MalformedMessage
 from headwater.log.producers import Producers
@@ -17,7 +18,7 @@ from headwater.protocol.records import Record, build_batch, check_produced, reco
 from headwater.protocol.schema import Message
 
 REQUESTS = [message for message in all_messages() if message[0].__name__.endswith("Request")]
-often = settings(max_examples=300, deadline=None)
+often = settings(max_examples=examples(300), deadline=None)
 
 
 def mutated(data: bytes, random: Random) -> bytes:

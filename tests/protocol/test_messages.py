@@ -8,12 +8,13 @@ from generated_messages import all_messages, values
 from hypothesis import HealthCheck, given, settings
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
+from tiers import examples
 
 from headwater.protocol.primitives import Reader
 from headwater.protocol.schema import Message
 
 MESSAGES = all_messages()
-few = settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=examples(8), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def _kio(cls: type[Message], version: int) -> Any:

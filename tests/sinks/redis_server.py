@@ -11,7 +11,7 @@ import redis
 
 from bench.peers.process import free_port
 
-START_TIMEOUT_S = 30
+START_TIMEOUT_S = 60
 PASSWORD = "secret"
 
 

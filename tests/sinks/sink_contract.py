@@ -46,6 +46,7 @@ from sink_rows import (
     rows_of,
     table,
 )
+from tiers import examples, telling
 
 from headwater.errors import (
     ConfigError,
@@ -64,7 +65,7 @@ from headwater.sinks.stores import store_of
 
 ID = pa.schema([("id", pa.int64()), ("v", pa.string())])
 ID_N = pa.schema([("id", pa.int64()), ("v", pa.string()), ("n", pa.int64())])
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 
 
 @dataclass
@@ -174,6 +175,7 @@ class SinkContract:
     """Subclass it with a fixture `backend`, see above."""
 
     names = count()
+    has_all_of_it = False  # in the quick tier; see conftest.py
 
     @pytest.fixture
     def keyed(self, backend: Backend) -> Iterator[Store]:
@@ -211,6 +213,7 @@ class SinkContract:
         assert comparable(backend.live_rows("orders")) == rows_of(plain)
         plain.check()
 
+    @telling
     def test_changes_of_a_key_in_log_order(self, keyed):
         if_last = [("c", 1, "a"), ("u", 1, "b"), ("d", 2, None), ("c", 2, "new"), ("c", 3, "x"),
                    ("d", 3, None), (None, 4, "null op"), ("r", 5, "read")]  # fmt: skip
@@ -408,6 +411,7 @@ class SinkContract:
             assert found.schema.equals(fields)
             assert comparable(found.to_pylist()) == comparable(taken)
 
+    @telling
     def test_rows_of_all_types_at_once(self, backend):
         supported = {
             name: (type_, [value for value in values if repr(value) not in
@@ -443,7 +447,7 @@ class SinkContract:
         assert (position_, found.num_rows) == (position(2), 1)
 
     @settings(
-        max_examples=15,
+        max_examples=examples(15),
         deadline=None,
         suppress_health_check=[
             HealthCheck.function_scoped_fixture,
@@ -495,6 +499,7 @@ class SinkContract:
 
     # ------------------------------------------------------------------------- exactly once
 
+    @telling
     def test_a_replayed_batch_changes_nothing(self, backend, plain):
         first = batch(0, table(ID, [{"id": 1, "v": "a"}]))
         second = batch(1, table(ID, [{"id": 2, "v": "b"}]))
@@ -530,6 +535,7 @@ class SinkContract:
             writer.apply(batch(1, table(ID, [{"id": 3, "v": "c"}])))  # it can go on
         assert contents(plain)[0] == position(1)
 
+    @telling
     def test_a_zombie_cannot_write(self, plain):
         zombie = plain.writer(1, ID)
         zombie.apply(batch(0, table(ID, [{"id": 1, "v": "a"}])))
@@ -545,6 +551,7 @@ class SinkContract:
         assert rows_of(plain) == [{"id": 1, "v": "a"}, {"id": 3, "v": "c"}]
         assert contents(plain)[0] == position(1)
 
+    @telling
     def test_writers_that_take_over_from_each_other(self, backend):
         """Several threads that each make a writer, write, and are fenced: no batch is lost, none is
         there twice.
@@ -628,6 +635,7 @@ class SinkContract:
 
     # ----------------------------------------------------------------------------- versions
 
+    @telling
     def test_versions_are_promoted_and_dropped(self, backend, plain):
         with plain.writer(1, ID) as writer:
             writer.apply(batch(0, table(ID, [{"id": 1, "v": "one"}])))

@@ -25,11 +25,12 @@ import pytest
 from sink_contract import Backend
 from sink_process import FENCED, FEW, FIELDS, MANY, Checkpoint, made_batch
 from sink_rows import applied_to, comparable, contents, position
+from tiers import count, kills, telling
 
 from headwater.sinks.contract import Store, Target
 
-RANDOM_KILLS = int(os.environ.get("HEADWATER_SINK_KILLS", "8"))
-SERVER_KILLS = 2
+RANDOM_KILLS = kills(quick=2, full=100)
+SERVER_KILLS = count(quick=1, full=10)
 TIMEOUT_S = 60
 NEVER = 1_000_000
 BATCHES = 8  # among so many in a row there are all kinds
@@ -117,7 +118,9 @@ class KillContract:
     """Subclass it with a fixture `backend`, see above."""
 
     drivers: tuple[str, ...]
-    chosen_kills = 10  # for small batches, and for large ones: at all steps, or so many of them
+    has_all_of_it = False  # in the quick tier; see conftest.py
+    # For small batches, and for large ones: at all steps, or so many of them.
+    chosen_kills = count(quick=5, full=30)
 
     @pytest.fixture
     def killing(self, backend: Backend, tmp_path: Path) -> Iterator[Drivers]:
@@ -143,6 +146,7 @@ class KillContract:
         assert at is None or at == position(number)
         assert comparable(rows.to_pylist()) == model.rows(number)
 
+    @telling
     @pytest.mark.parametrize("die_in", [FEW, MANY])
     def test_kills_at_every_step(self, backend, killing, store, die_in):
         """The driver dies in front of a call into the store, or behind it."""
@@ -177,7 +181,7 @@ class KillContract:
         for n in range(RANDOM_KILLS):
             victim = killing.start(NEVER)
             time.sleep(rng.uniform(0, typical_s))
-            if backend.can_restart and n % (RANDOM_KILLS // SERVER_KILLS) == 1:
+            if backend.can_restart and n % max(2, RANDOM_KILLS // SERVER_KILLS) == 1:
                 backend.restart()
                 time.sleep(rng.uniform(0, typical_s))
             os.kill(victim, signal.SIGKILL)

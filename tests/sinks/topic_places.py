@@ -3,21 +3,9 @@
 import time
 from uuid import uuid4
 
-import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from bench.peers.provision import missing_tools
-
-WAIT_S = 30
-REAL_KAFKA = pytest.param(
-    "kafka",
-    marks=[
-        pytest.mark.java,
-        pytest.mark.skipif(
-            bool(missing_tools("java", "mvn")), reason="needs java and mvn on the PATH"
-        ),
-    ],
-)
+WAIT_S = 60
 
 
 def read_records(address: str, topic: str, partition: int = 0) -> list[tuple]:

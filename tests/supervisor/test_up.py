@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tiers import long
 from up_harness import UP, Project, environment, running, wait_until
 
 from headwater.supervisor import lock, status_file
@@ -93,6 +94,7 @@ def test_a_second_one_is_refused_and_told_by_whom(tmp_path):
         assert up.stop() == 0
 
 
+@long
 def test_a_child_that_is_killed_is_started_again_and_the_reason_told(tmp_path):
     project = Project(tmp_path).with_capture()
     with running(project) as up:
@@ -109,6 +111,7 @@ def test_a_child_that_is_killed_is_started_again_and_the_reason_told(tmp_path):
     assert project.is_clean()
 
 
+@long
 def test_a_free_port_is_kept_and_told_to_all(tmp_path):
     project = Project(tmp_path).with_capture()
     project.file.write_text(project.file.read_text().replace(project.address, "127.0.0.1:0"))
@@ -170,6 +173,7 @@ def test_status_tells_of_a_broker_that_does_not_start(tmp_path):
     assert up.states_of("pipelines") == ["stopped"]  # never started, not even for a moment
 
 
+@long
 def test_an_error_of_a_child_comes_with_its_hint(tmp_path):
     project = Project(tmp_path).with_capture()
     project.database.write_bytes(b"this is no database at all, whatever its name says")
@@ -183,6 +187,7 @@ def test_an_error_of_a_child_comes_with_its_hint(tmp_path):
         assert up.stop() == 0
 
 
+@long
 def test_nothing_outlives_it_when_it_is_killed(tmp_path):
     project = Project(tmp_path).with_capture()
     project.with_pipeline("stuck", STARTS_A_PROCESS_AND_HANGS)
@@ -281,6 +286,7 @@ def test_a_signal_while_it_starts_stops_it(tmp_path):
     assert project.is_clean()
 
 
+@long
 def test_it_ends_in_order_when_nobody_reads_its_output(tmp_path):
     project = Project(tmp_path).with_capture()
     reader, writer = os.pipe()
@@ -307,6 +313,7 @@ def test_a_wrong_configuration_starts_nothing_and_names_every_mistake(tmp_path):
     assert not (tmp_path / ".headwater").exists()
 
 
+@long
 def test_text_for_people_has_the_name_before_every_line_and_says_what_to_try(tmp_path):
     project = Project(tmp_path).with_capture()
     process = subprocess.Popen(

@@ -20,14 +20,14 @@ def test_retention_follows_the_brokers_clock(tmp_path):
     with InProcessBroker.serving(str(tmp_path), clock=clock) as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap})
         producer.produce("orders", b"x", timestamp=clock.now_ms())
-        assert producer.flush(10) == 0
+        assert producer.flush(60) == 0
         consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "test"})
         partition = TopicPartition("orders", 0)
-        assert consumer.get_watermark_offsets(partition, timeout=10) == (0, 1)
+        assert consumer.get_watermark_offsets(partition, timeout=60) == (0, 1)
 
         broker.advance(WEEK_S + 3600)
         wait_until(
-            lambda: consumer.get_watermark_offsets(partition, timeout=10) == (1, 1),
+            lambda: consumer.get_watermark_offsets(partition, timeout=60) == (1, 1),
             what="the deletion of a record that is older than a week",
         )
         consumer.close()
@@ -66,4 +66,4 @@ def test_an_ipv6_address_is_announced_in_brackets(tmp_path):
         assert broker.bootstrap.startswith("[::1]:")
         producer = Producer({"bootstrap.servers": broker.bootstrap})
         producer.produce("orders", b"x")
-        assert producer.flush(10) == 0
+        assert producer.flush(60) == 0

@@ -15,6 +15,7 @@ import wire
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 from wire import Wire, produce_request
 
 from headwater.broker.admission import batch_checks
@@ -228,7 +229,7 @@ def test_frames_as_other_libraries_write_them_are_taken(client, plain_topic, fra
 
 @pytest.mark.parametrize("frame", FRAMES)
 @given(data=st.one_of(st.binary(max_size=2000), st.integers(0, 300_000).map(bytes)))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_nothing_decompresses_to_more_than_its_bound(frame, data):
     codec, compress = FRAMES[frame]
     packed = compress(data)
@@ -238,7 +239,7 @@ def test_nothing_decompresses_to_more_than_its_bound(frame, data):
 
 
 @given(codec=st.sampled_from(COMPRESSED), data=st.binary(max_size=100))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_a_bound_of_garbage(codec, data):
     magic = {3: b"\x04\x22\x4d\x18", 4: b"\x28\xb5\x2f\xfd"}.get(codec, b"")
     for garbage in (data, magic + data):

@@ -19,7 +19,7 @@ with warnings.catch_warnings():
         NewTopic,
     )
 
-WAIT_S = 15
+WAIT_S = 60
 ORDERS = confluent.ConfigResource("topic", "orders")
 
 

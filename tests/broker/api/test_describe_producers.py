@@ -107,7 +107,7 @@ def test_who_is_idle_is_forgotten_but_for_open_transactions(tmp_path):
         async def open_transaction() -> None:
             partition.append(view, records.read_header(view), lambda _: None)
 
-        asyncio.run_coroutine_threadsafe(open_transaction(), broker._loop).result(10)
+        asyncio.run_coroutine_threadsafe(open_transaction(), broker._loop).result(60)
         broker.advance(59)
         assert _retained(broker, partition) == [7, 8]
         broker.advance(2)
@@ -116,5 +116,5 @@ def test_who_is_idle_is_forgotten_but_for_open_transactions(tmp_path):
 
 def _retained(broker, partition) -> list[int]:
     work = broker.running.broker.retain()
-    asyncio.run_coroutine_threadsafe(work, broker._loop).result(10)
+    asyncio.run_coroutine_threadsafe(work, broker._loop).result(60)
     return list(partition.producers.by_id)

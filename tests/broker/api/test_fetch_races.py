@@ -41,7 +41,7 @@ def begin(asked, request: FetchRequest):
 
 
 async def answers(work) -> list[FetchResponsePartitionData]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         response = await work
     found = [data for topic in response.responses for data in topic.partitions]
     for data in found:

@@ -7,6 +7,7 @@ from group_harness import GroupCluster, settle
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tiers import examples
 
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
@@ -237,7 +238,7 @@ class Reconciliation(Machine):
 
 
 _SETTINGS = settings(
-    max_examples=40,
+    max_examples=examples(40),
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

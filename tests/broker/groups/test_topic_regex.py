@@ -4,6 +4,7 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from headwater.broker.groups.consumer_protocol import topic_regex
 from headwater.broker.groups.consumer_protocol.topic_regex import compile_topic_regex
@@ -27,7 +28,7 @@ def _grow(inner):
 
 
 @given(pattern=st.recursive(ATOMS, _grow, max_leaves=8), names=st.lists(NAMES, min_size=5))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_it_agrees_with_re_on_what_both_can(pattern, names):
     matches, expected = compile_topic_regex(pattern), re.compile(pattern, re.ASCII)
     for name in names:

@@ -15,6 +15,7 @@ from uuid import UUID
 import pytest
 import wire
 from broker_process import BrokerProcess
+from tiers import long
 from wire import Wire, batch_of, framed, payload, wait_until
 
 from headwater.broker.api import load_all
@@ -397,6 +398,7 @@ def test_mutated_requests_of_every_api(broker, caplog):
     assert "Traceback" not in caplog.text, caplog.text
 
 
+@long
 def test_a_broker_process_bears_it_too(tmp_path):
     """It has another event loop, and its memory can be measured apart from the test's."""
     with BrokerProcess(tmp_path / "data") as process:

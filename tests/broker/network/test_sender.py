@@ -66,7 +66,7 @@ def response(*parts: bytes | Piece) -> Out:
 
 
 async def settled(client: Client) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not client.sender.is_idle:
             await asyncio.sleep(0)
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from queue_harness import ACCEPT, RELEASE, queue_broker
+from tiers import examples
 
 from headwater.broker.queues.ordering import KeyOrder, Keys
 from headwater.broker.queues.window import ACKNOWLEDGED, Acknowledgement, Rules, Span, Window
@@ -77,7 +78,7 @@ def test_the_window_of_a_group_in_order_is_bounded(broker):
     assert status.available + status.in_flight <= 100
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     keys=st.lists(st.sampled_from([None, b"a", b"b", b"c"]), min_size=1, max_size=40),
     choices=st.randoms(use_true_random=False),

@@ -156,7 +156,7 @@ def test_a_group_can_begin_elsewhere_or_be_forgotten(broker):
     assert consumer.acknowledge((0, 2, ACCEPT)) == 0
 
     def run(work):
-        return asyncio.run_coroutine_threadsafe(work, broker.broker._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(work, broker.broker._loop).result(60)
 
     def queues():
         return broker.broker.running.broker.queues
@@ -239,7 +239,7 @@ def test_a_record_that_is_rejected_again_has_another_dead_letter(broker, monkeyp
     assert sorted(letter.value for letter in broker.letters()) == [b"a", b"c"]
     assert len(scans) == 1
     work = queues.alter(GROUP, {(jobs, 0): 0})
-    asyncio.run_coroutine_threadsafe(work, broker.broker._loop).result(10)
+    asyncio.run_coroutine_threadsafe(work, broker.broker._loop).result(60)
     consumer = broker.consumer(jobs)
     assert consumer.take() == [0, 1, 2]
     assert consumer.acknowledge((0, 0, REJECT)) == 0
@@ -255,7 +255,7 @@ def test_a_fetch_that_waits_ends_when_the_state_of_its_group_is_deleted(broker):
     queues = broker.broker.running.broker.queues
     share = queues._groups[GROUP][jobs, 0]
     wait_until(lambda: share.waiters)
-    asyncio.run_coroutine_threadsafe(queues.delete(GROUP), broker.broker._loop).result(10)
+    asyncio.run_coroutine_threadsafe(queues.delete(GROUP), broker.broker._loop).result(60)
     assert acquired(consumer.receive_fetch()) == []
     assert queues.describe(GROUP) == []
 
@@ -276,6 +276,6 @@ def test_a_state_log_begun_anew_does_not_bring_back_what_is_being_deleted(broker
         await queues._log._renew(number, alive)
         await deletion
 
-    asyncio.run_coroutine_threadsafe(race(), broker.broker._loop).result(10)
+    asyncio.run_coroutine_threadsafe(race(), broker.broker._loop).result(60)
     broker.restart(crash=True)
     assert broker.broker.running.broker.queues.groups_with_state() == []

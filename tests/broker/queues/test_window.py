@@ -6,6 +6,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tiers import examples
 
 from headwater.broker.queues.window import (
     ACCEPT,
@@ -287,7 +288,9 @@ class WindowModel(RuleBasedStateMachine):
             assert self.pending  # else it would be in front of the window
 
 
-WindowModel.TestCase.settings = settings(max_examples=400, stateful_step_count=50, deadline=None)
+WindowModel.TestCase.settings = settings(
+    max_examples=examples(400), stateful_step_count=50, deadline=None
+)
 TestWindow = WindowModel.TestCase
 
 

@@ -359,7 +359,7 @@ def test_a_client_that_goes_away_takes_nobody_with_it(cluster, producer, leaves)
         second = asyncio.ensure_future(cluster.call(producer.produce_request("t", b"x"), 12))
         await asyncio.sleep(0)
         first.cancel()
-        return await asyncio.wait_for(second, 5)
+        return await asyncio.wait_for(second, 60)
 
     (answer,) = cluster.runner.run(both()).responses[0].partition_responses
     assert answer.error_code == 0
@@ -385,7 +385,7 @@ def test_partitions_that_join_while_a_record_is_on_its_way_take_one_more(cluster
         cluster.files.repair()
         return await asyncio.gather(*answers)
 
-    for answer in cluster.runner.run(asyncio.wait_for(join_one_by_one(), 20)):
+    for answer in cluster.runner.run(asyncio.wait_for(join_one_by_one(), 60)):
         assert answer.responses[0].partition_responses[0].error_code == 0
     assert cluster.stored_states("payments") == [State.EMPTY, State.ONGOING, State.ONGOING]
     cluster.restart(crash=True)  # both together name them all
@@ -417,7 +417,7 @@ def test_the_end_of_a_large_transaction_lets_others_have_their_turn(cluster, mon
             await asyncio.sleep(0)
         return ending.result()
 
-    assert cluster.runner.run(asyncio.wait_for(count_turns(), 20)).error_code == 0
+    assert cluster.runner.run(asyncio.wait_for(count_turns(), 60)).error_code == 0
     assert [seen.count(turn) for turn in sorted(set(seen))] == [10] * 5
     assert all(len(cluster.markers("wide", index)) == 1 for index in range(50))
 
@@ -436,7 +436,7 @@ def test_a_new_id_that_the_disk_refused_is_nobodys(cluster):
                 await asyncio.sleep(0)
             return await asyncio.gather(*answers)
 
-        for answer in cluster.runner.run(asyncio.wait_for(init_in_every_turn(), 20)):
+        for answer in cluster.runner.run(asyncio.wait_for(init_in_every_turn(), 60)):
             assert answer.error_code or answer.producer_id >= 0
         cluster.files.repair()
 
@@ -507,7 +507,7 @@ class TestJoiningWhileARecordIsOnItsWay:
             await asyncio.gather(*answers)
             return await ending
 
-        assert cluster.runner.run(asyncio.wait_for(end(), 20)).error_code == 0
+        assert cluster.runner.run(asyncio.wait_for(end(), 60)).error_code == 0
         assert cluster.stored_states("payments") == [
             State.EMPTY,
             State.ONGOING,
@@ -526,7 +526,7 @@ class TestJoiningWhileARecordIsOnItsWay:
         async def answered():
             return await asyncio.gather(*answers)
 
-        for answer in cluster.runner.run(asyncio.wait_for(answered(), 20)):
+        for answer in cluster.runner.run(asyncio.wait_for(answered(), 60)):
             (partition,) = answer.responses[0].partition_responses
             assert partition.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
         cluster.files.repair()

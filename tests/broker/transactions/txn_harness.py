@@ -47,7 +47,7 @@ from headwater.testing import FakeClock, FaultyFiles
 
 api.load_all()
 
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 
 
 class Disk(FaultyFiles):

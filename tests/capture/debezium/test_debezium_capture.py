@@ -6,6 +6,7 @@ import pytest
 from capture_harness import read, replayed, running
 from debezium_reader import missing, settings_of
 from postgres_server import Database
+from tiers import long
 
 from headwater.capture.debezium import jvm
 from headwater.capture.debezium.properties import properties
@@ -60,6 +61,7 @@ def test_copy_and_changes_over_restarts(bootstrap: str, postgres: Database) -> N
     assert ops.count("u") == 3 * 300 + 2 * 10  # and no change twice
 
 
+@long
 def test_a_schema_history_is_kept_on_our_broker(bootstrap: str) -> None:
     """As the connectors of MySQL, SQL Server and Oracle keep it, with the properties they get."""
     given = properties(settings_of({}), {"schema.history.internal"}, bootstrap)

@@ -1,7 +1,6 @@
 """A reader through Debezium that is killed again and again: nothing lost, nothing repeated."""
 
 import json
-import os
 import random
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from typing import Self
 import pytest
 from debezium_reader import Store, missing
 from postgres_server import Database
+from tiers import long
 from wire import wait_until
 
 READER = Path(__file__).parents[1] / "debezium_reader.py"
@@ -35,12 +35,10 @@ pytestmark = [
 # Where transactions overlap, Debezium's connector for PostgreSQL sometimes leaves out the first
 # changes of one when it resumes: its own `total_order` then begins with 1 at a later change
 # (docs/capture.md).
-OVERLAPPING = [
-    pytest.mark.skipif("HEADWATER_LONG" not in os.environ, reason="HEADWATER_LONG=1 runs it"),
-    pytest.mark.xfail(reason="the connector may lose changes of overlapping transactions"),
-]
+OVERLAPPING = pytest.mark.xfail(reason="the connector may lose changes of overlapping transactions")
 
 
+@long
 @pytest.mark.parametrize("clients", [1, pytest.param(3, marks=OVERLAPPING)])
 def test_kills_lose_and_repeat_nothing(postgres: Database, tmp_path: Path, clients: int) -> None:
     """Every transaction writes its number into each row that it touches. So the topics must have

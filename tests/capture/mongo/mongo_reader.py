@@ -12,7 +12,7 @@ from headwater.capture.mongo.source import MongoSource
 from headwater.capture.settings import CaptureSettings
 from headwater.settings import Secret
 
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 
 
 def settings_of(mongo: MongoServer, database: str, **changed: Any) -> CaptureSettings:

@@ -14,6 +14,7 @@ import cramjam
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from headwater.capture.contract import (
     Begin,
@@ -375,7 +376,7 @@ def test_a_wrong_checksum_is_found() -> None:
         read(packets)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 @given(st.data())
 def test_damaged_events_give_errors_of_ours_or_events(data: st.DataObject) -> None:
     """Whatever the bytes: the checksum is made to fit, so that the decoders see them."""
@@ -402,7 +403,7 @@ def test_damaged_events_give_errors_of_ours_or_events(data: st.DataObject) -> No
         read(damaged.packets)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_no_event(data: bytes) -> None:
     log = Log()
@@ -412,7 +413,7 @@ def test_any_bytes_are_no_event(data: bytes) -> None:
         raise SourceUnreachable("events of ours")  # nothing else is wrong with them
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.binary(max_size=120), st.integers(0, 255), st.integers(0, 255), st.integers(0, 255))
 def test_any_rows_of_any_table_raise_what_the_stream_expects(
     data: bytes, kind: int, first: int, second: int
@@ -494,7 +495,7 @@ DOCUMENTS = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(DOCUMENTS, st.booleans())
 def test_json_of_mysql(value: Any, is_large: bool) -> None:
     text = json_binary.to_text(encoded(value, is_large=is_large))
@@ -516,7 +517,7 @@ def test_json_with_values_that_json_lacks(data: bytes, text: str) -> None:
     assert json_binary.to_text(data) == text
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(DOCUMENTS, st.booleans(), st.data())
 def test_damaged_json_raises_what_the_stream_expects(
     value: Any, is_large: bool, data: st.DataObject
@@ -673,7 +674,7 @@ def test_statements_that_touch_no_table(statement: str) -> None:
     assert ddl.parse(statement, "d") is None
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.text(max_size=80),
     st.sampled_from(["", "ALTER TABLE ", "DROP ", "RENAME TABLE a TO ", "INSERT "]),

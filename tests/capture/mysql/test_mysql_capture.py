@@ -187,7 +187,7 @@ def test_a_table_that_still_cannot_be_followed_behind_its_copy_fails_again(
         capture.wait_until(lambda: capture.stored().tables[table].failed is not None, "failure")
         producer = Producer({"bootstrap.servers": bootstrap})
         producer.produce(SIGNALS_TOPIC, signals.encode("1", [table]), key_of(shop))
-        assert producer.flush(10) == 0
+        assert producer.flush(60) == 0
         capture.wait_until(lambda: '{"id": 1}' in replayed(read(bootstrap, topic)), "the copy")
         assert capture.stored().tables[table].failed is None
         server.execute(statement, "INSERT INTO t VALUES (2)", database=shop)

@@ -211,7 +211,7 @@ def test_rows_written_before_their_table_was_published(postgres):
         assert not result
         writer.commit()
         writer.close()
-        reader.join(10)
+        reader.join(60)
         assert [row["id"] for row in result[0].rows] == [1, 2]
 
 

@@ -409,7 +409,7 @@ def test_reading_ends_with_the_source(postgres):
             while postgres.run(waiting) == [(0,)]:
                 time.sleep(0.02)
             capture.source.close()
-            thread.join(10)
+            thread.join(60)
         other.close()
     assert failures
 

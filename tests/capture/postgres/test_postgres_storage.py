@@ -3,6 +3,7 @@
 import pytest
 from capture_harness import read, running
 from postgres_capture import Capture, capturing
+from tiers import long
 
 from headwater.capture import runner
 from headwater.capture.contract import Position, StorageChange
@@ -144,6 +145,7 @@ def test_a_partition_that_is_locked_stops_nothing(postgres, quick):
         locking.close()
 
 
+@long
 def test_the_copy_follows_the_partitions(postgres, bootstrap, quick):
     """The topic has the same rows as the table, whatever happens to its partitions."""
     postgres.run(PLAIN.format(t="t") + PARTITIONED.format(t="p"))

@@ -21,7 +21,7 @@ def bootstrap(tmp_path_factory) -> Iterator[str]:
 @pytest.fixture
 def writer(tmp_path: Path) -> Iterator[sqlite3.Connection]:
     path = tmp_path / "shop.db"
-    with closing(sqlite3.connect(path, isolation_level=None, timeout=20)) as connection:
+    with closing(sqlite3.connect(path, isolation_level=None, timeout=60)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = OFF")
         yield connection
@@ -50,7 +50,7 @@ def test_copy_and_changes_over_restarts(bootstrap, writer):
     path = _address(writer).removeprefix("sqlite:///")
 
     def write() -> None:
-        with closing(sqlite3.connect(path, timeout=20)) as connection:
+        with closing(sqlite3.connect(path, timeout=60)) as connection:
             number = 0
             while not is_over.wait(0.001):
                 number += 1

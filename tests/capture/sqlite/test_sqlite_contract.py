@@ -42,7 +42,7 @@ class SqliteDatabase(Database):
             connection.execute(f"PRAGMA journal_mode = {journal_mode}")
 
     def connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(self.path, isolation_level=None, timeout=20)
+        return sqlite3.connect(self.path, isolation_level=None, timeout=60)
 
     def source(self, **options: object) -> Source:
         return SqliteSource(CaptureSettings("shop", Secret(f"sqlite:///{self.path}"), **options))

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from source_contract import Reader, flat
+from tiers import examples
 
 from headwater.capture.contract import Change, Position, Row
 from headwater.capture.settings import CaptureSettings
@@ -76,7 +77,7 @@ def test_any_statement_is_told_exactly(database: Path, recursive_triggers: bool)
         connection.execute("PRAGMA synchronous = OFF")
 
         @settings(
-            max_examples=40,
+            max_examples=examples(40),
             deadline=None,
             derandomize=True,
             database=None,

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_records import FIRST, raw
+from tiers import examples
 
 from headwater.errors import ConfigError
 from headwater.pipelines.decoding import decoder
@@ -157,7 +158,7 @@ def test_confluents_framing_and_schemas_by_id():
     assert [each.offset - FIRST for each in result.rejected] == [2]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.one_of(st.binary(max_size=80), st.just(written(ORDER))), max_size=5))
 def test_no_bytes_do_harm(values):
     good = written(ORDER)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_records import AT_MS, FIRST, raw
+from tiers import examples
 
 from headwater.capture.contract import UNAVAILABLE, Begin, Change, Column, Table
 from headwater.capture.mysql.columns import connect_type, parse
@@ -320,7 +321,7 @@ events = st.one_of(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.one_of(events, st.binary(max_size=9))), max_size=10))
 def test_events_and_garbage_together_are_what_each_is_alone(given_events):
     schema = schema_of(CUSTOMERS.columns)

@@ -11,6 +11,7 @@ from hypothesis import example, given, reject, settings
 from hypothesis import strategies as st
 from json_reference import SCHEMA, agrees, record, reference
 from raw_records import AT_MS, FIRST, raw
+from tiers import examples
 
 from headwater.errors import ConfigError
 from headwater.pipelines.decoding import decoder
@@ -39,7 +40,7 @@ def as_python(result):
         reject()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(record, max_size=12))
 @example([b'{"text":"a', b'b"}', b'{"big":1} {"big":2}'])
 @example(
@@ -62,7 +63,7 @@ def test_many_at_once_give_what_each_gives_alone(values):
     ]
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 @given(record)
 def test_each_record_is_read_as_plain_python_reads_it(value):
     result, expected = decoded([value]), reference(value)
@@ -94,7 +95,7 @@ time_like = st.tuples(
 ).map("".join)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(
     st.sampled_from(["price", "day", "at", "local", "single", "double", "big"]),
     number_like | time_like,

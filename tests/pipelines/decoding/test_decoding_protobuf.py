@@ -11,6 +11,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_records import FIRST, raw
+from tiers import examples
 
 from headwater.errors import ConfigError
 from headwater.pipelines.decoding import decoder
@@ -195,7 +196,7 @@ def test_confluents_framing(options, indexes):
     assert [each.offset - FIRST for each in result.rejected] == [1, 2]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.one_of(st.binary(max_size=60), st.just(full())), max_size=5))
 def test_no_bytes_do_harm(options, values):
     result = decoded(values, options)

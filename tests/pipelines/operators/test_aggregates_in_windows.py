@@ -13,6 +13,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_driver import ADDED, Driver, Source
+from tiers import examples
 
 import headwater as hw
 from headwater.pipelines.operators.aggregates.bloom import _test
@@ -122,7 +123,7 @@ def log(drawn):
     return rows
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(one=ROWS, other=ROWS, size=st.integers(1, 12))
 def test_windows_are_what_plain_python_makes_of_them(one, other, size):
     logs = {("t", 0): log(one), ("t", 1): log(other)}
@@ -159,7 +160,7 @@ def test_windows_are_what_plain_python_makes_of_them(one, other, size):
         assert isinstance(found[start]["paid"], Decimal | None)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(drawn=ROWS, size=st.integers(1, 12))
 def test_sessions_and_sliding_windows_take_them_too(drawn, size):
     rows = [{**row, "offset": offset} for offset, row in enumerate(log(drawn))]

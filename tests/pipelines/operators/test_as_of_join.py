@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_driver import ADDED, Driver, Source
+from tiers import examples
 
 from headwater.pipelines.operators.joins import keyed_table
 from headwater.pipelines.operators.joins.as_of_join import AsOfJoin
@@ -178,7 +179,7 @@ def truthful(table: dict, read: dict, events: dict, events_read: dict) -> dict:
     return may
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(logs(), st.data())
 def test_whatever_is_read_first_events_find_what_was_then(both, data):
     events, table = both
@@ -393,7 +394,7 @@ def as_of(events: dict, table: dict, keep_s: float, delay_s: float) -> dict[int,
     return found
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(logs(), st.lists(times, min_size=25, max_size=25), st.data())
 def test_as_of_event_time_a_replay_gives_the_same(both, created, data):
     events, table = both

@@ -7,6 +7,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from project import Project
+from tiers import count, long
 
 from headwater.errors import PipelineError
 from headwater.pipelines.verification.stores import verify
@@ -44,7 +45,7 @@ def test_orders_get_the_customer_as_it_was_over_restarts(spark, project):
     project.topic("customers", 3)
     project.pipeline("rich", PIPELINE)
     expected = {}
-    for start in (0, 100, 200):
+    for start in (0, 100, 200)[: count(quick=2, full=3)]:
         # In the topic before the orders, but of a time between them.
         changes = [(start + 1, {"id": n, "country": f"c{start}-{n}"}) for n in range(6)]
         produce_at(project, "customers", *changes)
@@ -140,6 +141,7 @@ REVENUE = """
 """
 
 
+@long
 def test_windows_over_enriched_orders_miss_none_that_is_in_time(spark, project):
     """The orders of one partition go through the buckets of their customers, and time is told by
     them in their order again: minutes apart, with a delay of a second, none is late.

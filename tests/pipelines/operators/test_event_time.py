@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from judging import HOUR_US, P0, P1, P2, SCHEMA, STAMP, Judge, hours, minutes
 from operator_driver import ADDED, START
 from pyspark.sql.types import StructType
+from tiers import examples
 
 import headwater as hw
 from headwater.errors import PipelineError
@@ -235,7 +236,7 @@ def _time_by_reference(log, delay_minutes):
     return None if None in latest else min(latest) - timedelta(minutes=delay_minutes)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(LOG, st.data())
 def test_any_cut_judges_the_same_rows_late(tmp_path_factory, found, data):
     """All partitions are there from the first batch on."""
@@ -265,7 +266,7 @@ def test_any_cut_judges_the_same_rows_late(tmp_path_factory, found, data):
         assert judge.now == come
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 50)), min_size=1), st.integers(1, 10))
 def test_a_task_remembers_what_it_has_seen_in_each_partition(rows, size):
     """Partitions may be mixed in a task, and its rows come in several Arrow batches."""

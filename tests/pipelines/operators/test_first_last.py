@@ -7,6 +7,7 @@ import pytest
 from accumulating import at_once, bits, in_parts, result
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 import headwater as hw
 from headwater.errors import PipelineError
@@ -31,7 +32,7 @@ def _rows(rows, kind):
 
 
 @pytest.mark.parametrize("kind", VALUES, ids=str)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(data=st.data(), random=st.randoms(use_true_random=False))
 def test_any_cut_and_order_chooses_the_same(kind, data, random):
     few = st.integers(0, 2)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_driver import ADDED, START, Driver, Source
+from tiers import examples
 
 from headwater.errors import StateLost
 from headwater.pipelines.operators.aggregates import api as agg
@@ -180,7 +181,7 @@ operators_drawn = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data(), operator=operators_drawn)
 def test_any_cut_gives_what_the_log_says(data, operator, tmp_path_factory):
     logs = {

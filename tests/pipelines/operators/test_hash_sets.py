@@ -11,6 +11,7 @@ import pytest
 from accumulating import at_once, bits, in_parts, result
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 import headwater as hw
 from headwater.errors import PipelineError
@@ -43,7 +44,7 @@ def _in(filters, values, kind=None):
 
 
 @pytest.mark.parametrize("kind", VALUES, ids=str)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(data=st.data(), random=st.randoms(use_true_random=False))
 def test_few_values_are_counted_exactly(kind, data, random):
     row = st.tuples(st.integers(0, GROUPS - 2), st.none() | VALUES[kind])
@@ -58,7 +59,7 @@ def test_few_values_are_counted_exactly(kind, data, random):
 
 
 @pytest.mark.parametrize("kind", VALUES, ids=str)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(data=st.data(), random=st.randoms(use_true_random=False))
 def test_a_filter_has_all_its_values(kind, data, random):
     row = st.tuples(st.integers(0, GROUPS - 2), st.none() | VALUES[kind])

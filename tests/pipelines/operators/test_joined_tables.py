@@ -6,6 +6,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tables_driver import Table, Tables
+from tiers import examples
 
 LEFT = Table(pa.schema([("l", pa.int64()), ("a", pa.string()), ("x", pa.int64())]), ("l",), "left")
 RIGHT = Table(
@@ -145,7 +146,7 @@ CASES = {
 HOWS = st.sampled_from(["inner", "left", "right", "full"])
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(case=st.sampled_from(sorted(CASES)), how=HOWS, data=st.data())
 def test_every_batch_leaves_the_join_of_both_tables(tmp_path_factory, case, how, data):
     left, right, on, values = CASES[case]

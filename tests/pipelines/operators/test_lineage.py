@@ -2,10 +2,9 @@
 other one does not. Over all operators, and chains of two.
 
 Values are such that no record says the same as another one: sums are of different powers of two,
-no delete follows another. HEADWATER_LONG=1 tries more.
+no delete follows another. The full tier tries more.
 """
 
-import os
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 
@@ -14,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_driver import ADDED, PLACE, Driver, Source
+from tiers import count
 
 from headwater.pipelines.operators.aggregates import api as agg
 from headwater.pipelines.operators.aggregates.contract import Count
@@ -28,7 +28,7 @@ from headwater.pipelines.operators.windows.fixed_windows import FixedWindows
 from headwater.pipelines.operators.windows.sessions import Sessions
 from headwater.pipelines.operators.windows.sliding import Sliding
 
-EXAMPLES = 400 if os.environ.get("HEADWATER_LONG") else 8
+EXAMPLES = count(quick=3, full=400)
 S = 1_000_000
 TIME = pa.timestamp("us", "UTC")
 PLACED = pa.field("_position", PLACE)

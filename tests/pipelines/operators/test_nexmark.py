@@ -4,12 +4,14 @@ from collections import Counter
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
+from tiers import in_full
 
 from bench.nexmark.answers import answer, in_order
 from bench.nexmark.events import Events
 from bench.nexmark.queries import MODES, QUERIES, STREAMED
 from bench.nexmark.topics import DDL, END, PARTITIONS, fill_topics
 
+WIDEST = ["q3", "q5"]  # in the quick tier: a join, and windows
 EVENTS = Events(20_000, per_s=500)  # 40 s
 
 
@@ -53,13 +55,15 @@ def rounded(row):
     return tuple(float(f"{each:.9g}") if isinstance(each, float) else each for each in row)
 
 
-@pytest.mark.parametrize("query", ["q4", "q5", "q6"])
+@pytest.mark.parametrize("query", ["q4", *in_full("q5", "q6")])
 def test_of_what_is_there(spark, address, tables, query):
     result = QUERIES[query](frames(spark.read, address)).toArrow()
     assert not differing(in_order(result), query, tables)
 
 
-@pytest.mark.parametrize("query", STREAMED)
+@pytest.mark.parametrize(
+    "query", [*WIDEST, *in_full(*(query for query in STREAMED if query not in WIDEST))]
+)
 def test_as_a_stream(spark, address, tables, query, tmp_path):
     spark.conf.set("spark.headwater.state.dir", str(tmp_path / "state"))
     reader = spark.readStream.option("max_rows", 7000)

@@ -1,7 +1,7 @@
 """Windows, a join and an enrichment whose driver, JVM and workers are killed: results are as the
 log has them, every late row is told once, counts are exact.
 
-HEADWATER_LONG=N kills N times, instead of once, and has more operators.
+The full tier kills more often than once, HEADWATER_LONG=N N times, and has more operators.
 """
 
 import contextlib
@@ -15,14 +15,14 @@ import orjson
 import pytest
 from project import Project, is_at, wait_for
 from spark_killing import Victim
+from tiers import IS_FULL, kills
 from topic_places import read_messages
 
 from headwater.inspect.pipelines import pipeline_states
 from headwater.pipelines.offsets import ends_of
 from headwater.pipelines.verification.stores import verify
 
-KILLS = int(os.environ.get("HEADWATER_LONG", "1"))
-IS_LONG = KILLS > 1
+KILLS = kills(quick=1, full=20)
 START_S = 1_767_225_600
 PIPELINE = """
     rows = flow.changes("{events}", "id bigint, name_id bigint, n bigint, at timestamp")
@@ -47,7 +47,7 @@ MORE = """
     rich = hw.enrich(rows, names, on=[("name_id", "id")])
     flow.write(rich, to="cache", table="rich", key="id")
 """
-WRITES = ["cache/sums", "cache/pairs", *(["cache/corrected", "cache/rich"] if IS_LONG else [])]
+WRITES = ["cache/sums", "cache/pairs", *(["cache/corrected", "cache/rich"] if IS_FULL else [])]
 
 
 class Killed(Project):
@@ -63,7 +63,7 @@ class Killed(Project):
         self.now = 0
         for each in range(5):
             self.produce(self.names, {"id": each, "name": f"name {each}"})
-        body = (PIPELINE + (MORE if IS_LONG else "")).format(
+        body = (PIPELINE + (MORE if IS_FULL else "")).format(
             events=self.events, others=self.others, names=self.names
         )
         self.pipeline("killed", body, batch_rows="2000")
@@ -108,7 +108,7 @@ class Killed(Project):
             "tumbling-1": sorted(self.late(self.events, end)),
             "join-1": sorted(of_join[0] + of_join[1]),
         }
-        if IS_LONG:
+        if IS_FULL:
             found["tumbling-2"] = sorted(self.late(self.events, lambda at: end(at) + 60))
         return found
 

@@ -10,6 +10,7 @@ import pytest
 from accumulating import at_once, bits, in_parts, result
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 import headwater as hw
 from headwater.errors import PipelineError
@@ -33,7 +34,7 @@ def is_close(found, true):
     return abs(found - true) <= abs(true) / 128 or (abs(true) < 1e-300 and abs(found) < 1e-300)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     rows=st.lists(
         st.tuples(
@@ -60,7 +61,7 @@ def test_any_cut_and_order_gives_the_same_and_is_close(rows, random):
         assert str(found[-1] + 0.0) == str(exact(values, 1) + 0.0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(values=st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-128, 128), min_size=1))
 def test_integers(values):
     table = pa.table({"x": pa.array(values, pa.int64())})

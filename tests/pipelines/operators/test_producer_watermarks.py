@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import P0, P1, STAMP, Judge, hours, minutes
+from tiers import examples
 
 import headwater as hw
 from headwater.errors import PipelineError
@@ -214,7 +215,7 @@ def _cut(data, rows, least=0):
     return parts
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(TOLD, max_size=40), st.integers(0, 90), st.data())
 def test_any_cut_of_a_partition_judges_the_same(tmp_path_factory, told, delay, data):
     rows = [_row(number, each) for number, each in enumerate(told)]
@@ -235,7 +236,7 @@ def test_any_cut_of_a_partition_judges_the_same(tmp_path_factory, told, delay, d
             assert judge.now == bounded.now == come
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(TOLD, max_size=20), st.lists(TOLD, max_size=20), st.data())
 def test_any_interleaving_of_partitions_judges_the_same(tmp_path_factory, one, other, data):
     """With somebody present in each from the first batch on, who never leaves."""

@@ -5,6 +5,7 @@ import shutil
 import orjson
 import pytest
 from project import Project, wait_for
+from tiers import long
 from topic_places import read_messages
 
 from headwater.errors import PipelineError
@@ -182,6 +183,7 @@ def check_told(known):
 
 
 @pytest.mark.timeout(600)
+@long
 def test_lost_state_is_derived_anew_and_a_rebuild_has_its_own(spark, tmp_path, broker_address):
     project = Clocked(tmp_path, broker_address, "losing", ONE_WRITE)
     project.at(0, 1, 2, 61, 140, 3)

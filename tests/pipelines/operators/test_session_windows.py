@@ -25,6 +25,7 @@ from event_log import (
 from hypothesis import given as given_by
 from hypothesis import settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from headwater.errors import StateLost
 from headwater.pipelines.operators.aggregates.contract import Count
@@ -64,7 +65,7 @@ def sessions_of(rows, gap):
     return found
 
 
-@settings(deadline=None, max_examples=70)
+@settings(deadline=None, max_examples=examples(70))
 @given_by(
     data=st.data(),
     log=logs(),
@@ -106,7 +107,7 @@ def test_however_the_log_is_cut_the_sessions_are_those_of_the_rows_in_time(
         assert net_of(net) == expected
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given_by(
     data=st.data(),
     log=logs(),

@@ -28,6 +28,7 @@ from hypothesis import given as given_by
 from hypothesis import settings
 from hypothesis import strategies as st
 from operator_driver import Driver, Source
+from tiers import examples
 
 from headwater.errors import StateLost
 from headwater.pipelines.operators.aggregates import api as agg
@@ -68,7 +69,7 @@ def results_of(rows, size):
     }
 
 
-@settings(deadline=None, max_examples=70)
+@settings(deadline=None, max_examples=examples(70))
 @given_by(
     data=st.data(),
     log=logs(),
@@ -107,7 +108,7 @@ def test_however_the_log_is_cut_each_event_has_its_interval(data, log, size, del
         assert net_of(net, log) == expected
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given_by(
     data=st.data(),
     log=logs(),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+import tiers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_driver import ADDED, START, Driver, Source
@@ -207,7 +208,7 @@ def cut(data, left, right, *, all_at_first):
 
 
 def examples(count):
-    return settings(max_examples=count, deadline=None)
+    return settings(max_examples=tiers.examples(count), deadline=None)
 
 
 @pytest.mark.parametrize("strings", [False, True])

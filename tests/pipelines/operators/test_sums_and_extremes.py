@@ -15,6 +15,7 @@ import pytest
 from accumulating import at_once, bits, in_parts, result
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 import headwater as hw
 from headwater.errors import PipelineError
@@ -138,7 +139,7 @@ def _alike(found, expected):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(data=st.data(), random=st.randoms(use_true_random=False))
 def test_any_cut_and_order_gives_what_plain_python_gives(case, data, random):
     row = st.tuples(st.integers(0, GROUPS - 2), st.none() | case.strategy)  # the last is empty

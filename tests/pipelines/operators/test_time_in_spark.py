@@ -4,6 +4,7 @@ import judging
 import pytest
 from project import Project
 from pyspark import cloudpickle
+from tiers import long
 
 from headwater.errors import PipelineError
 from headwater.pipelines.verification.stores import derive, verify
@@ -36,6 +37,7 @@ def project(tmp_path, broker_address):
     return Project(tmp_path, broker_address)
 
 
+@long
 def test_producers_tell_the_time_batch_by_batch_and_in_a_bounded_run(spark, project):
     project.topic("timed", 2)
     project.pipeline("judged", PIPELINE.replace("TIME", BY_PRODUCERS))

@@ -2,6 +2,7 @@
 
 import pytest
 from project import Project
+from tiers import long
 
 import headwater as hw
 from headwater.errors import PipelineError
@@ -28,6 +29,7 @@ def follow(number, follower, author):
     return {"follow": number, "follower": follower, "author": author}
 
 
+@long
 def test_timelines_follow_posts_and_follows_over_restarts(spark, project):
     project.topic("posts", 2)
     project.topic("follows", 2)

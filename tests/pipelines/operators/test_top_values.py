@@ -11,6 +11,7 @@ import pytest
 from accumulating import at_once, bits, in_parts, result
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 import headwater as hw
 from headwater.errors import PipelineError
@@ -33,7 +34,7 @@ def expected(values, most):
 
 
 @pytest.mark.parametrize("kind", VALUES, ids=str)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(data=st.data(), random=st.randoms(use_true_random=False), most=st.integers(1, 4))
 def test_any_cut_and_order_gives_what_a_counter_gives(kind, data, random, most):
     row = st.tuples(st.integers(0, GROUPS - 2), st.none() | VALUES[kind])

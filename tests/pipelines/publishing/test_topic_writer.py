@@ -11,6 +11,7 @@ from uuid import uuid4
 import orjson
 import pytest
 from pyspark.errors import PySparkException
+from tiers import long
 from topic_places import read_messages, read_records
 
 from headwater.errors import Fenced
@@ -160,9 +161,7 @@ def test_a_topic_is_not_overwritten(spark, broker_address) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.skipif(
-    "HEADWATER_LONG" not in os.environ, reason="minutes; test_operator_kills.py kills drivers, too"
-)
+@long  # minutes; test_operator_kills.py kills drivers, too
 def test_a_driver_that_is_killed(broker_address, tmp_path) -> None:
     """At random in its batches, a few times, then to the end. Its Python workers live on for a
     moment, as they would: what they still commit is found, or they are fenced.

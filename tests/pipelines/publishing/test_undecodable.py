@@ -7,6 +7,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from headwater.broker.queues import dead_letters as of_queues
 from headwater.client.batches import BatchBuilder
@@ -218,7 +219,7 @@ def test_a_note_that_is_none_is_told(broker, topic, letters):
         counts(broker.bootstrap, LOGIN, "broken")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.lists(st.integers(0, 60), min_size=1), max_size=8))
 def test_runs_are_the_set_of_their_offsets(additions):
     runs, members = OffsetRuns(), set()

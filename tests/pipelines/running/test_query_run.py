@@ -16,6 +16,7 @@ from pretended_spark import (
     right_rows,
     write_of,
 )
+from tiers import seeds
 
 from headwater.errors import Fenced, PipelineError, StateLost, StoreUnreachable
 from headwater.pipelines.operators.runtime.naming import Built
@@ -88,7 +89,7 @@ def machine(tmp_path, monkeypatch):
     made.end()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_whatever_happens_the_store_is_what_the_log_says(machine, tmp_path, seed):
     chance = random.Random(seed)
     state, backup = machine.environment.state_dir, tmp_path / "backup"

@@ -265,7 +265,9 @@ def consumed(project, topic, partitions):
         found = []
         for partition in range(partitions):
             try:
-                end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=5)[1]
+                end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=60)[
+                    1
+                ]
             except Exception:  # the topic is not there yet
                 return []
             consumer.assign([TopicPartition(topic, partition, 0)])

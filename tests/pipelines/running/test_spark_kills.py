@@ -1,6 +1,6 @@
 """Pipelines whose driver, JVM, workers or store are killed: each record counts exactly once.
 
-HEADWATER_LONG=N kills N times, instead of a few times.
+The full tier has all of it; HEADWATER_LONG=N kills N times.
 """
 
 import contextlib
@@ -16,12 +16,13 @@ import orjson
 import pytest
 from project import Project, wait_for
 from spark_killing import Producing, Victim
+from tiers import kills, long
 from topic_places import read_messages
 
 from headwater.pipelines.running import status
 from headwater.pipelines.verification.stores import verify
 
-KILLS = int(os.environ.get("HEADWATER_LONG", "3"))
+KILLS = kills(quick=3, full=20)
 WORKER_KILLS = 2 if KILLS < 10 else 4  # of each driver that is killed from outside
 SCHEMA = "id bigint, country string, total decimal(10,2), number bigint"
 
@@ -96,7 +97,7 @@ def chosen(project, rng: random.Random):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("HEADWATER_LONG" not in os.environ, reason="test_operator_kills.py kills, too")
+@long  # test_operator_kills.py kills, too
 @pytest.mark.timeout(120 + 240 * KILLS)
 def test_killed_again_and_again(project, postgres_server, spark):
     rng, deaths = random.Random(KILLS), Counter()
@@ -167,6 +168,7 @@ def commits(project) -> int:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+@long
 def test_a_driver_that_stood_still_and_wakes_up(project, spark):
     """In the middle of a transaction of PostgreSQL. The state was copied to another machine, where
     the pipelines go on: what wakes up writes nothing more, and ends by itself.

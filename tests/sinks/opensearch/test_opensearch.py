@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from sink_rows import batch, contents, position, rows_of, table
 from test_opensearch_contract import OpenSearchBackend
+from tiers import long
 
 from headwater.errors import ConfigError, Fenced, RowRefused, StoreRefused, StoreUnreachable
 from headwater.settings import Secret
@@ -95,6 +96,7 @@ def test_a_part_of_a_batch_is_not_seen_and_a_refresh_of_it_is_told(store):
     assert rows_of(store) == [{"id": 1, "v": "b"}, {"id": 2, "v": "b"}]
 
 
+@long
 def test_a_killed_node_has_what_it_acknowledged_and_the_rest_is_written_again(backend, store):
     second = batch(1, table(ID, [{"id": 1, "v": None}, {"id": 2, "v": "b"}], ["d", "c"]))
     writer = store.writer(1, ID)

@@ -8,11 +8,12 @@ from urllib.parse import quote
 import pyarrow as pa
 import pytest
 from sink_contract import Backend, SinkContract, Unfit
+from tiers import long
 
 from headwater.settings import Secret
 from headwater.sinks.settings import SinkSettings
 
-pytestmark = [pytest.mark.java, pytest.mark.slow]
+pytestmark = [long, pytest.mark.java, pytest.mark.slow]
 
 
 class OpenSearchBackend(Backend):

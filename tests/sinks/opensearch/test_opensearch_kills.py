@@ -3,8 +3,9 @@
 import pytest
 from sink_killing import KillContract
 from test_opensearch_contract import OpenSearchBackend
+from tiers import long
 
-pytestmark = [pytest.mark.java, pytest.mark.slow]
+pytestmark = [long, pytest.mark.java, pytest.mark.slow]
 
 
 class TestOpenSearchKills(KillContract):

@@ -100,6 +100,8 @@ def warehouse(postgres_server):
 
 
 class TestPostgresContract(SinkContract):
+    has_all_of_it = True
+
     @pytest.fixture
     def backend(self, warehouse):
         return Postgres(warehouse, f"s{next(SCHEMAS)}")

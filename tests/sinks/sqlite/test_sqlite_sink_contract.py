@@ -64,6 +64,8 @@ class Sqlite(Backend):
 
 
 class TestSqliteContract(SinkContract):
+    has_all_of_it = True
+
     @pytest.fixture
     def backend(self, tmp_path):
         return Sqlite(tmp_path / "cache.db")

@@ -14,6 +14,7 @@ from headwater.sinks.sqlite import database
 
 
 class TestSqliteKills(KillContract):
+    has_all_of_it = True
     drivers = ("sqlite3",)
 
     @pytest.fixture

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 from sink_contract import ID, ID_N, Backend, SinkContract, Unfit
 from sink_rows import batch, position, rows_of, table
-from topic_places import REAL_KAFKA, read_records, write_foreign
+from tiers import REAL_KAFKA
+from topic_places import read_records, write_foreign
 from wire import wait_until
 
 from headwater.capture import positions

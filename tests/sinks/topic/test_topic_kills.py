@@ -9,6 +9,7 @@ from uuid import uuid4
 import orjson
 import pytest
 from sink_rows import batch
+from tiers import REAL_KAFKA, count, telling
 from topic_killing import (
     apply_batches,
     commit_batches,
@@ -17,7 +18,7 @@ from topic_killing import (
     rows_of,
     store_of,
 )
-from topic_places import REAL_KAFKA, read_messages
+from topic_places import read_messages
 
 from headwater.client.transactions import TransactionalProducer
 from headwater.errors import BrokerUnreachable, StoreUnreachable
@@ -34,7 +35,8 @@ def address(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def kills(request: pytest.FixtureRequest) -> int:
     """Kafka's own transactions have been tested elsewhere."""
-    return 15 if request.node.callspec.params["address"] == "headwater" else 8
+    is_ours = request.node.callspec.params["address"] == "headwater"
+    return count(quick=6, full=30) if is_ours else count(quick=3, full=15)
 
 
 def ids_in(address: str, topic: str) -> list[int]:
@@ -45,6 +47,7 @@ def all_ids(batches: int) -> list[int]:
     return [row for number in range(batches) for row in rows_of(number)["id"].to_pylist()]
 
 
+@telling
 def test_a_sink_that_is_killed_again_and_again(address, kills) -> None:
     topic = f"kills-{uuid4().hex[:8]}"
     kill_again_and_again(apply_batches, (address, topic), kills)

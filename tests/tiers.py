@@ -1,0 +1,70 @@
+"""The two tiers of the suite: what every change is tested with, and what `make test-all` adds.
+
+A test, or one of its parameters, that only the full tier has is marked `long`. Where that is a
+whole suite (a contract on a slow store, the twins on Apache Kafka), its `telling` tests are in both
+tiers. What is random or repeated asks here how much of it there is. HEADWATER_LONG is the switch
+underneath: 1 is the full tier, a higher number is the full tier with that many kills.
+"""
+
+import os
+from typing import Any
+
+import pytest
+
+from bench.peers.provision import missing_tools
+
+_LONG = os.environ.get("HEADWATER_LONG", "")
+IS_FULL = _LONG not in ("", "0")
+
+long = pytest.mark.long
+# In the quick tier although its module, its class or a parameter is `long`: it stands for them.
+telling = pytest.mark.telling
+REAL_KAFKA = pytest.param(
+    "kafka",
+    marks=[
+        long,
+        pytest.mark.java,
+        pytest.mark.skipif(
+            bool(missing_tools("java", "mvn")), reason="needs java and mvn on the PATH"
+        ),
+    ],
+)
+
+
+def count(quick: int, full: int) -> int:
+    """How many seeds, rounds or examples there are in this tier."""
+    return full if IS_FULL else quick
+
+
+def kills(quick: int, full: int) -> int:
+    """How many kills there are in this tier, or as many as HEADWATER_LONG asks for."""
+    return int(_LONG) if _LONG.isdigit() and int(_LONG) > 1 else count(quick, full)
+
+
+def examples(full: int) -> int:
+    """Hypothesis' `max_examples`: a quarter of them in the quick tier, always the same ones."""
+    return count(quick=max(full // 4, 4), full=full)
+
+
+def seeds(full: int) -> range:
+    """The seeds of a random test: a few in the quick tier."""
+    return range(count(quick=max(full // 6, 2), full=full))
+
+
+def steps(full: int, *, first: int = 0, every: int = 3) -> range:
+    """At which of so many steps something dies: at all, or in the quick tier at every third.
+
+    `every` is odd, because writes and syncs take turns.
+    """
+    return range(full) if IS_FULL else range(first, full, every)
+
+
+def in_full(*parameters: Any) -> list[Any]:
+    """The same parameters of a test, for the full tier only: `[1, 2, *in_full(3, 4)]`.
+
+    A tuple is the values of several names.
+    """
+    return [
+        pytest.param(*(values if isinstance(values, tuple) else (values,)), marks=long)
+        for values in parameters
+    ]
