@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Final, NoReturn
 
-from headwater import __version__
+from headwater import __version__, extras
 from headwater.cli.output import note, say, styled
 from headwater.config import nearest
 from headwater.errors import HeadwaterError, UsageError
@@ -93,6 +93,9 @@ def run(argv: Sequence[str]) -> int:
         return error.exit_code
     except Exception as error:
         _print_traceback(verbose)
+        if isinstance(error, ModuleNotFoundError) and (missing := extras.explained(error, "this")):
+            _print_error(missing, as_json="--json" in argv)
+            return missing.exit_code
         unexpected = HeadwaterError(
             f"unexpected {type(error).__name__}: {error}",
             hint="this is a bug in headwater" + ("" if verbose else "; -v shows the traceback"),

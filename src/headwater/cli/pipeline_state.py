@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from headwater import config
+from headwater import config, extras
 from headwater.cli.capture_state import load
 from headwater.errors import HeadwaterError, UsageError
 from headwater.pipelines import status
@@ -193,6 +193,7 @@ def known(
     notes: Mapping[bytes, bytes],
     writes: list[KnownWrite],
 ) -> Known:
+    extras.require("the state of a pipeline", "pipelines")
     from headwater.pipelines.dead_letters import counts_in
     from headwater.pipelines.late_rows import late_counts
 
@@ -240,6 +241,7 @@ def known_write(
     ends: "Offsets",
     notes: Mapping[bytes, bytes],
 ) -> KnownWrite:
+    extras.require("the state of a pipeline", "pipelines")
     from headwater.pipelines.refused_rows import refused_count
 
     live = next((each.number for each in store.versions if each.is_live), 1)
@@ -267,6 +269,7 @@ def started(args: argparse.Namespace, name: str) -> "tuple[config.Config, Pipeli
     """One pipeline with a Spark of its own, for a command that needs both."""
     loaded = load(args)
     (name,) = wanted(loaded, [name])
+    extras.require(f"pipeline {name}", "pipelines")
     from headwater.pipelines.running import pipelines_of
 
     (pipeline,) = pipelines_of(loaded, lambda: spark_of(loaded, f"headwater {name}"), [name])

@@ -5,7 +5,7 @@ captured topics what their tables are. All in one Spark.
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from headwater import config
+from headwater import config, extras
 from headwater.cli.capture_state import client_options, connected, load
 from headwater.cli.output import count, note, plural, print_json, say, styled
 from headwater.cli.parser import Command, Parser
@@ -39,6 +39,7 @@ def _verify(args: argparse.Namespace) -> int:
             "there is nothing to verify",
             hint="a section [pipeline.NAME] in headwater.toml makes a pipeline",
         )
+    extras.require("headwater verify", "pipelines")
     connected(loaded)
     if is_told(args):
         note("starting Spark …")
