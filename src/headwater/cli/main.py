@@ -45,6 +45,20 @@ COMMANDS: Final = {
     "backup": ("backup", "copy the log and the state of pipelines while everything runs"),
     "restore": ("restore", "make a data directory of a backup"),
     "doctor": ("doctor", "what is wrong with this machine or configuration"),
+    "completion": ("completion", "completion of commands and options, as a script for a shell"),
+}
+_HELP: Final = ("-h", "--help", "help")
+_VERSION: Final = ("-V", "--version")
+# Options that may stand before the command, too, and whether each takes a value. A command that
+# does not have one refuses it.
+_GLOBAL_OPTIONS: Final = {
+    "--bootstrap": True,
+    "--config": True,
+    "--json": False,
+    "--verbose": False,
+    "-X": True,
+    "-b": True,
+    "-v": False,
 }
 
 
@@ -105,17 +119,14 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _dispatch(argv: list[str]) -> int:
-    if not argv or argv[0] in ("-h", "--help", "help"):
+    given, argv = _split_global_options(argv)
+    if not argv or argv[0] in _HELP:
         say(_overview())
         return 0 if argv else 2
-    if argv[0] in ("-V", "--version"):
+    if argv[0] in _VERSION:
         say(f"headwater {__version__}")
         return 0
     name, *rest = argv
-    if name.startswith("-"):
-        raise UsageError(
-            f"unknown option {name}", hint="options stand after the command: headwater COMMAND …"
-        )
     if name not in COMMANDS:
         raise _unknown_command(name, "headwater", list(COMMANDS))
     module, summary = COMMANDS[name]
@@ -124,7 +135,9 @@ def _dispatch(argv: list[str]) -> int:
     if "" in commands:
         command = commands[""]
     else:
-        if not rest or rest[0] in ("-h", "--help", "help"):
+        more, rest = _split_global_options(rest)
+        given += more
+        if not rest or rest[0] in _HELP:
             lines = [f"  {each:10} {command.summary}" for each, command in commands.items()]
             say(f"usage: {prog} COMMAND …\n\n{summary}\n\n" + "\n".join(lines))
             say(f"\n`{prog} COMMAND --help` tells more")
@@ -134,9 +147,23 @@ def _dispatch(argv: list[str]) -> int:
             raise _unknown_command(subcommand, prog, list(commands))
         command = commands[subcommand]
         prog = f"{prog} {subcommand}"
-    args = command.parser(prog).parse(rest)
+    args = command.parser(prog).parse([*given, *rest])
     code: int = command.run(args)
     return code
+
+
+def _split_global_options(argv: list[str]) -> tuple[list[str], list[str]]:
+    """(the options before the command, the command and what follows). Raises UsageError."""
+    at = 0
+    while at < len(argv) and argv[at].startswith("-") and argv[at] not in (*_HELP, *_VERSION):
+        option = argv[at].partition("=")[0] if argv[at].startswith("--") else argv[at][:2]
+        if option not in _GLOBAL_OPTIONS:
+            raise UsageError(
+                f"unknown option {argv[at]}",
+                hint=f"before the command: {', '.join(_GLOBAL_OPTIONS)}; all others after it",
+            )
+        at += 2 if _GLOBAL_OPTIONS[option] and argv[at] == option else 1
+    return argv[:at], argv[at:]
 
 
 def _overview() -> str:
