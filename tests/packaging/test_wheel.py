@@ -260,6 +260,10 @@ def test_the_python_api_says_it_too(programs: Path, project: Path):
     assert "MissingExtra: Spark needs what is not installed" in done.stderr
 
 
+def test_a_new_project_names_what_it_needs(programs: Path, project: Path):
+    assert "pip install 'headwater[pipelines]'" in headwater(programs, project, "init", "a").stdout
+
+
 def test_doctor_lists_the_extras(programs: Path, project: Path):
     done = headwater(programs, project, "doctor")
     assert "installed: none" in done.stdout
