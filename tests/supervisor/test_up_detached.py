@@ -190,7 +190,7 @@ def test_a_pid_that_belongs_to_another_process_is_not_stopped(tmp_path):
     assert lock.send(tmp_path, signal.SIGTERM) is None
 
 
-def test_the_log_is_bounded_and_whole_lines_are_kept(tmp_path):
+def test_the_log_is_bounded_and_has_whole_lines(tmp_path):
     code = (
         "import sys; from pathlib import Path; from headwater.supervisor.log_file import LogFile\n"
         "log = LogFile(Path(sys.argv[1]), max_bytes=4096)\n"
