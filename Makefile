@@ -57,9 +57,9 @@ docs: $(VENV)/.dev  ## the generated pages of docs/
 
 lock: $(VENV)/.dev  ## new versions of everything, within pyproject.toml's ranges
 	$(BIN)/uv pip compile --universal --no-emit-index-url --no-header --no-annotate --upgrade \
-		--quiet pyproject.toml --extra demo -o requirements.txt
+		--quiet pyproject.toml --extra all --extra demo -o requirements.txt
 	$(BIN)/uv pip compile --universal --no-emit-index-url --no-header --no-annotate --upgrade \
-		--quiet pyproject.toml --extra demo --group dev -o requirements-dev.txt
+		--quiet pyproject.toml --extra all --extra demo --group dev -o requirements-dev.txt
 
 messages: $(VENV)/.dev  ## src/headwater/protocol/messages from Kafka's own schemas
 	$(BIN)/python -m bench.peers.kafka --fetch

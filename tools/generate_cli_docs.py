@@ -89,7 +89,7 @@ def _options(options: list[Option]) -> Iterator[str]:
     yield "| option | |\n|---|---|"
     for option in options:
         names = option.names.replace("|", "\\|")
-        help_text = option.help.replace("%%", "%").replace("|", "\\|").replace("*", "\\*")
+        help_text = option.help.replace("|", "\\|").replace("*", "\\*")
         yield f"| `{names}` | {help_text} |"
 
 

@@ -64,6 +64,12 @@ _MODULES = {"agg"}
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = import_module(_HOMES[name])
+    try:
+        home = import_module(_HOMES[name])
+    except ModuleNotFoundError as error:
+        from headwater.extras import explained
+
+        missing = explained(error, f"headwater.{name}")
+        raise missing or error from error
     value = globals()[name] = home if name in _MODULES else getattr(home, name)
     return value

@@ -3,6 +3,7 @@
     HeadwaterError                what happened + detail + hint
     ├── UsageError                the command line was used wrongly              (exit code 2)
     ├── ConfigError               a setting is wrong, unknown or unreadable      (exit code 2)
+    │   └── MissingExtra          it asks for packages that are not installed
     ├── NotReady                  not yet, or not equal: asking again may help   (exit code 3)
     ├── BrokerUnreachable         no broker answers at that address
     ├── RequestRefused            the broker answered with an error code
@@ -36,7 +37,7 @@ An error has what happened (short, lower case), the detail (values that matter) 
 to do). The command line prints these lines; the traceback only with `-v`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -65,6 +66,18 @@ class ConfigError(HeadwaterError):
     """A setting is wrong, unknown or unreadable."""
 
     exit_code = 2
+
+
+class MissingExtra(ConfigError):
+    """Something needs optional packages that are not installed. The hint is the pip command."""
+
+    def __init__(self, purpose: str, extras: Sequence[str], modules: Sequence[str]) -> None:
+        super().__init__(
+            f"{purpose} needs what is not installed",
+            detail=f"missing: {', '.join(dict.fromkeys(modules))}",
+            hint=f"pip install 'headwater[{','.join(extras)}]'",
+        )
+        self.extras = (*extras,)
 
 
 class NotReady(HeadwaterError):

@@ -49,10 +49,11 @@ def test_every_command_has_help(offline, name):
             "error: unknown option --bootstrp\nhint: did you mean --bootstrap?\n",
         ),
         (
-            ["--json", "topic", "list"],
+            ["--json", "--partitions", "topic", "list"],
             (
-                '{"error": "unknown option --json",'
-                ' "hint": "options stand after the command: headwater COMMAND \\u2026"}\n'
+                '{"error": "unknown option --partitions",'
+                ' "hint": "before the command: --bootstrap, --config, --json, --verbose, -X, -b,'
+                ' -v; all others after it"}\n'
             ),
         ),
         (
@@ -73,6 +74,29 @@ def test_every_command_has_help(offline, name):
 )
 def test_wrong_usage_suggests_what_was_meant(offline, argv, error):
     assert offline.error(*argv, code=2) == error
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--json", "--bootstrap", "127.0.0.1:1", "topic", "list"],
+        ["--json", "--bootstrap=127.0.0.1:1", "topic", "list"],
+        ["-b", "127.0.0.1:1", "topic", "--json", "list"],
+        ["topic", "-b127.0.0.1:1", "list", "--json"],
+    ],
+)
+def test_global_options_stand_before_or_after_the_command(offline, argv):
+    error = json.loads(offline.error(*argv))
+    assert error["error"] == "no broker answers at 127.0.0.1:1"
+
+
+def test_a_configuration_is_named_before_the_command(offline):
+    (offline.cwd / "other.toml").write_text('[broker]\nbootstrap = "127.0.0.1:2"\n')
+    assert "127.0.0.1:2" in offline.error("--config", "other.toml", "topic", "list")
+    after = ("topic", "list", "-b", "127.0.0.1:1")
+    assert "127.0.0.1:1" in offline.error("-b", "127.0.0.1:3", *after), "the last one counts"
+    assert "unknown option --bootstrap" in offline.error("--bootstrap", "x", "init", code=2)
+    assert offline("--json", "--version") == f"headwater {__version__}\n"
 
 
 def test_a_locale_without_our_characters(offline):

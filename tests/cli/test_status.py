@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import socket
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -9,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from tiers import long
 
-from .conftest import running_broker, wait_until
+from .conftest import TIMEOUT_S, read_line, running_broker, wait_until
 
 METRICS = """\
 # HELP headwater_disk_free_bytes Free space.
@@ -88,6 +89,24 @@ def test_a_full_disk(cli, metrics, monkeypatch):
 def test_a_metrics_address_where_nobody_answers_is_said(cli):
     shown = cli("status", "--metrics", "127.0.0.1:1")
     assert "note    no metrics from 127.0.0.1:1: connection refused\n" in shown
+
+
+def test_watching_shows_it_again_and_survives_that_the_broker_is_not_there(offline, tmp_path):
+    with running_broker(tmp_path) as (_, ready):
+        process = offline.start("status", "--watch", "--json", "-b", ready["listen"])
+        assert json.loads(read_line(process))["ready"]
+        assert json.loads(read_line(process))["ready"]
+    # The same process goes on, and ends well when it is interrupted.
+    process.send_signal(signal.SIGINT)
+    assert process.wait(TIMEOUT_S) == 0
+
+
+def test_watching_where_no_broker_is(offline):
+    process = offline.start("status", "--watch", "-b", "127.0.0.1:1")
+    assert "no broker answers" in read_line(process.stderr)
+    assert "127.0.0.1:1" in read_line(process.stderr)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(TIMEOUT_S) == 0
 
 
 def test_nobody_there_is_not_ready(offline):

@@ -30,9 +30,8 @@ def read_changes(
         start = max(first, end - most * _OFFSETS_PER_CHANGE)
         found = [
             change
-            for batch in fetcher.read(topic, 0, start, end, columns=("value", "timestamp"))
-            for value in batch.column("value").to_pylist()
-            for change in _changes(value)
+            for record in fetcher.records(topic, 0, start, end)
+            for change in _changes(record.value)
         ]
     return found[::-1][:most]
 

@@ -3,21 +3,22 @@
 from importlib import import_module
 from typing import Final, cast
 
+from headwater import extras
 from headwater.capture.contract import Source
 from headwater.capture.settings import CaptureSettings
 from headwater.errors import ConfigError
 from headwater.spelling import nearest
 
-# scheme: module in this package, class. Imported when used: each brings its driver.
+# scheme: module in this package, class, extra with its driver. Imported when used.
 _SOURCES: Final = {
-    "postgresql": ("postgres.source", "PostgresSource"),
-    "postgres": ("postgres.source", "PostgresSource"),
-    "mysql": ("mysql.source", "MySqlSource"),
-    "mariadb": ("mysql.source", "MySqlSource"),
-    "sqlite": ("sqlite.source", "SqliteSource"),
-    "mongodb": ("mongo.source", "MongoSource"),
-    "mongodb+srv": ("mongo.source", "MongoSource"),
-    "debezium": ("debezium.source", "DebeziumSource"),
+    "postgresql": ("postgres.source", "PostgresSource", "postgres"),
+    "postgres": ("postgres.source", "PostgresSource", "postgres"),
+    "mysql": ("mysql.source", "MySqlSource", "mysql"),
+    "mariadb": ("mysql.source", "MySqlSource", "mysql"),
+    "sqlite": ("sqlite.source", "SqliteSource", None),
+    "mongodb": ("mongo.source", "MongoSource", "mongo"),
+    "mongodb+srv": ("mongo.source", "MongoSource", "mongo"),
+    "debezium": ("debezium.source", "DebeziumSource", "debezium"),
 }
 SCHEMES: Final = tuple(_SOURCES)
 _OPTIONS: Final = {
@@ -39,7 +40,7 @@ def source_of(settings: CaptureSettings, bootstrap: str | None = None) -> Source
             f"capture {settings.name}: no source for {scheme}://",
             hint="source begins with one of " + ", ".join(f"{each}:" for each in SCHEMES),
         )
-    module, name = _SOURCES[scheme]
+    module, name, extra = _SOURCES[scheme]
     if scheme != "sqlite" and settings.source.reveal().partition("?")[0].count("@") > 1:
         # Drivers would take a part of the password for the host, and show it.
         raise ConfigError(
@@ -48,6 +49,8 @@ def source_of(settings: CaptureSettings, bootstrap: str | None = None) -> Source
             " address its special characters are %-encoded)",
         )
     _check_options(settings, scheme, module)
+    if extra is not None:
+        extras.require(f"capture {settings.name}", extra)
     source = getattr(import_module(f"headwater.capture.{module}"), name)
     arguments = (settings, bootstrap) if scheme == "debezium" else (settings,)
     return cast("Source", source(*arguments))

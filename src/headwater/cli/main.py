@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Final, NoReturn
 
-from headwater import __version__
+from headwater import __version__, extras
 from headwater.errors import HeadwaterError, UsageError
 from headwater.spelling import nearest
 from headwater.terminal.output import note, say, styled
@@ -21,6 +21,9 @@ COMMANDS: Final = {
     "demo": ("demo", "a shop and everything derived from it, to watch and to try"),
     "init": ("init", "write a small project that runs as it is"),
     "up": ("up", "run everything that headwater.toml asks for"),
+    "down": ("down", "stop what `headwater up` runs"),
+    "restart": ("restart", "restart one child of `headwater up`, or all of a detached one"),
+    "logs": ("logs", "what `headwater up -d` and its children have written"),
     "broker": ("broker", "run the broker"),
     "topic": ("topic", "create, list, describe, alter and delete topics"),
     "produce": ("produce", "write records from stdin to a topic"),
@@ -45,6 +48,20 @@ COMMANDS: Final = {
     "backup": ("backup", "copy the log and the state of pipelines while everything runs"),
     "restore": ("restore", "make a data directory of a backup"),
     "doctor": ("doctor", "what is wrong with this machine or configuration"),
+    "completion": ("completion", "completion of commands and options, as a script for a shell"),
+}
+_HELP: Final = ("-h", "--help", "help")
+_VERSION: Final = ("-V", "--version")
+# Options that may stand before the command, too, and whether each takes a value. A command that
+# does not have one refuses it.
+_GLOBAL_OPTIONS: Final = {
+    "--bootstrap": True,
+    "--config": True,
+    "--json": False,
+    "--verbose": False,
+    "-X": True,
+    "-b": True,
+    "-v": False,
 }
 
 
@@ -93,6 +110,9 @@ def run(argv: Sequence[str]) -> int:
         return error.exit_code
     except Exception as error:
         _print_traceback(verbose)
+        if isinstance(error, ModuleNotFoundError) and (missing := extras.explained(error, "this")):
+            _print_error(missing, as_json="--json" in argv)
+            return missing.exit_code
         unexpected = HeadwaterError(
             f"unexpected {type(error).__name__}: {error}",
             hint="this is a bug in headwater" + ("" if verbose else "; -v shows the traceback"),
@@ -102,17 +122,14 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _dispatch(argv: list[str]) -> int:
-    if not argv or argv[0] in ("-h", "--help", "help"):
+    given, argv = _split_global_options(argv)
+    if not argv or argv[0] in _HELP:
         say(_overview())
         return 0 if argv else 2
-    if argv[0] in ("-V", "--version"):
+    if argv[0] in _VERSION:
         say(f"headwater {__version__}")
         return 0
     name, *rest = argv
-    if name.startswith("-"):
-        raise UsageError(
-            f"unknown option {name}", hint="options stand after the command: headwater COMMAND …"
-        )
     if name not in COMMANDS:
         raise _unknown_command(name, "headwater", list(COMMANDS))
     module, summary = COMMANDS[name]
@@ -121,7 +138,9 @@ def _dispatch(argv: list[str]) -> int:
     if "" in commands:
         command = commands[""]
     else:
-        if not rest or rest[0] in ("-h", "--help", "help"):
+        more, rest = _split_global_options(rest)
+        given += more
+        if not rest or rest[0] in _HELP:
             lines = [f"  {each:10} {command.summary}" for each, command in commands.items()]
             say(f"usage: {prog} COMMAND …\n\n{summary}\n\n" + "\n".join(lines))
             say(f"\n`{prog} COMMAND --help` shows more")
@@ -131,9 +150,23 @@ def _dispatch(argv: list[str]) -> int:
             raise _unknown_command(subcommand, prog, list(commands))
         command = commands[subcommand]
         prog = f"{prog} {subcommand}"
-    args = command.parser(prog).parse(rest)
+    args = command.parser(prog).parse([*given, *rest])
     code: int = command.run(args)
     return code
+
+
+def _split_global_options(argv: list[str]) -> tuple[list[str], list[str]]:
+    """(the options before the command, the command and what follows). Raises UsageError."""
+    at = 0
+    while at < len(argv) and argv[at].startswith("-") and argv[at] not in (*_HELP, *_VERSION):
+        option = argv[at].partition("=")[0] if argv[at].startswith("--") else argv[at][:2]
+        if option not in _GLOBAL_OPTIONS:
+            raise UsageError(
+                f"unknown option {argv[at]}",
+                hint=f"before the command: {', '.join(_GLOBAL_OPTIONS)}; all others after it",
+            )
+        at += 2 if _GLOBAL_OPTIONS[option] and argv[at] == option else 1
+    return argv[:at], argv[at:]
 
 
 def _overview() -> str:

@@ -6,13 +6,18 @@ ones take 130 ms before the first line of a command runs.
 
 import argparse
 import re
+import shutil
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 from headwater.errors import UsageError
 from headwater.settings import parse_duration_ms
 from headwater.spelling import nearest
+
+_NEGATIVE: Final = re.compile(r"-\d")
+_HELP_COLUMN: Final = 34
 
 
 class Option(NamedTuple):
@@ -26,19 +31,21 @@ class Parser(argparse.ArgumentParser):
     """The options of one command. A mistake is a UsageError that suggests what was meant."""
 
     def __init__(self, prog: str, summary: str = "", examples: str = "") -> None:
+        self.added: list[argparse.Action] = []  # before argparse adds --help
         super().__init__(
             prog=prog,
             description=summary,
             epilog=f"examples:\n{examples.rstrip()}" if examples else None,
-            formatter_class=_HelpFormatter,
             allow_abbrev=False,
         )
-        self._positionals.title = "arguments"
-        # "-5", "-5:end" are values (offsets), never options.
-        self._negative_number_matcher = re.compile(r"^-\d.*$")
+
+    def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
+        action = super().add_argument(*names, **options)
+        self.added.append(action)
+        return action
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        args, unknown = self.parse_known_args(argv)
+        args, unknown = self.parse_known_args(list(self._with_negative_values(argv)))
         if unknown:
             self._refuse(unknown[0])
         return args
@@ -47,16 +54,47 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message, hint=f"`{self.prog} --help` lists the options")
 
     def described(self) -> Iterator[Option]:
-        for action in self._actions:
-            if isinstance(action, argparse._HelpAction):  # noqa: SLF001
-                continue
-            value = action.metavar or action.dest.upper()
-            if not action.option_strings:
-                shown = {"+": f"{value} [{value}...]", "*": f"[{value}...]", "?": f"[{value}]"}
-                yield Option(shown.get(str(action.nargs), str(value)), action.help or "")
-                continue
-            names = ", ".join(action.option_strings)
-            yield Option(f"{names} {value}" if action.nargs != 0 else names, action.help or "")
+        return (
+            _described(action) for action in self.added if "--help" not in action.option_strings
+        )
+
+    def format_help(self) -> str:
+        """Each option with its value once (-o, --offset POSITION), as Python 3.13 has it."""
+        arguments = [
+            Option(str(action.metavar or action.dest.upper()), _described(action).help)
+            for action in self.added
+            if not action.option_strings
+        ]
+        options = [_described(action) for action in self.added if action.option_strings]
+        longest = max(len(option.names) for option in (*arguments, *options))
+        column = min(longest + 4, _HELP_COLUMN)
+        parts = [
+            f"usage: {self.usage or self.prog}",
+            self.description or "",
+            _listed("arguments", arguments, column),
+            _listed("options", options, column),
+            self.epilog or "",
+        ]
+        return "\n\n".join(part for part in parts if part) + "\n"
+
+    def _with_negative_values(self, argv: Sequence[str]) -> Iterator[str]:
+        """With values such as -5 or -5:end (offsets) attached to their options; argparse would
+        take them for options.
+        """
+        with_value = {name for action in self.added for name in _names_with_value(action)}
+        left = iter(argv)
+        for argument in left:
+            if argument == "--":
+                yield argument
+                yield from left
+                return
+            value = next(left, None) if argument in with_value else None
+            if value is None:
+                yield argument
+            elif not _NEGATIVE.match(value):
+                yield from (argument, value)
+            else:
+                yield f"{argument}={value}" if argument.startswith("--") else argument + value
 
     def _refuse(self, argument: str) -> NoReturn:
         if not argument.startswith("-"):
@@ -64,22 +102,42 @@ class Parser(argparse.ArgumentParser):
                 f"one argument too many: {argument}",
                 hint=f"`{self.prog} --help` shows how it is called",
             )
-        meant = nearest(argument.partition("=")[0], list(self._option_string_actions))
+        names = [name for action in self.added for name in action.option_strings]
+        meant = nearest(argument.partition("=")[0], names)
         raise UsageError(
             f"unknown option {argument}",
             hint=f"did you mean {meant}?" if meant else f"`{self.prog} --help` lists the options",
         )
 
 
-class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=34)
+def _names_with_value(action: argparse.Action) -> Sequence[str]:
+    return action.option_strings if action.nargs is None else ()
 
-    def _format_action_invocation(self, action: argparse.Action) -> str:
-        """-o, --offset POSITION: the value once, as Python 3.13 has it."""
-        if not action.option_strings or action.nargs == 0:
-            return super()._format_action_invocation(action)
-        return f"{', '.join(action.option_strings)} {action.metavar or action.dest.upper()}"
+
+def _described(action: argparse.Action) -> Option:
+    value = action.metavar or action.dest.upper()
+    text = (action.help or "").replace("%%", "%")
+    if not action.option_strings:
+        shown = {"+": f"{value} [{value}...]", "*": f"[{value}...]", "?": f"[{value}]"}
+        return Option(shown.get(str(action.nargs), str(value)), text)
+    names = ", ".join(action.option_strings)
+    return Option(f"{names} {value}" if action.nargs != 0 else names, text)
+
+
+def _listed(title: str, options: Sequence[Option], column: int) -> str:
+    """Names in a column, what they are for beside them, or below a name that is too long."""
+    if not options:
+        return ""
+    width = max(shutil.get_terminal_size().columns - 2 - column, 20)
+    lines = [f"{title}:"]
+    for names, text in options:
+        first, *more = textwrap.wrap(text, width) or [""]
+        if len(names) + 4 <= column:
+            lines.append(f"  {names:{column - 2}}{first}".rstrip())
+        else:
+            lines += [f"  {names}", " " * column + first]
+        lines += [" " * column + line for line in more]
+    return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True)

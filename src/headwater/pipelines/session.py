@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headwater import extras
 from headwater.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def spark(
     settings applied that can still be changed. Checkpoints on a local disk survive kill -9 and a
     power cut.
     """
+    extras.require("Spark", "pipelines")
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
     from pyspark import SparkContext
     from pyspark.errors import PySparkRuntimeError

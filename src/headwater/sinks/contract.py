@@ -29,13 +29,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 import orjson
-import pyarrow as pa
 
 from headwater.errors import RowRefused, StoreDiverged
 from headwater.settings import ClientSettings
+
+if TYPE_CHECKING:  # positions and contracts are read where no Arrow is installed
+    import pyarrow as pa
 
 OP: Final = "_op"  # column of a batch: how the row changed. "d": deleted, "t": all rows were
 DELETE, TRUNCATE = "d", "t"
@@ -95,7 +97,7 @@ class Batch:
     id: int
     starts: Offsets  # where the batch before it ended; empty for the first of a checkpoint
     offsets: Offsets
-    rows: pa.Table
+    rows: "pa.Table"
 
     def position(self) -> Position:
         return Position(self.query, self.id, self.offsets)
@@ -106,7 +108,7 @@ class Version:
     number: int
     is_live: bool
     position: Position | None  # None: no batch was applied yet
-    fields: pa.Schema
+    fields: "pa.Schema"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ class Contents:
     """
 
     position: Position | None
-    rows: Iterator[pa.RecordBatch]
+    rows: "Iterator[pa.RecordBatch]"
 
 
 class Writer(ABC):
@@ -166,7 +168,7 @@ class Store(ABC):
         """By number. Empty if nothing was ever written. The first one is live from its start."""
 
     @abstractmethod
-    def writer(self, version: int, fields: pa.Schema) -> Writer:
+    def writer(self, version: int, fields: "pa.Schema") -> Writer:
         """Fences earlier writers of the version; makes table and position if they are missing
         (version 1 is made live, others are not), adds columns that are new in `fields`.
 
@@ -249,10 +251,12 @@ def name_of(target: Target, version: int, *, is_live: bool) -> str:
     return target.name if is_live else f"{target.name}__v{version}"
 
 
-def fields_to_text(fields: pa.Schema) -> str:
+def fields_to_text(fields: "pa.Schema") -> str:
     """For the position's row. Arrow's own serialization, which is lossless."""
     return b64encode(fields.remove_metadata().serialize().to_pybytes()).decode()
 
 
-def fields_from_text(stored: str) -> pa.Schema:
+def fields_from_text(stored: str) -> "pa.Schema":
+    import pyarrow as pa
+
     return pa.ipc.read_schema(pa.py_buffer(b64decode(stored)))

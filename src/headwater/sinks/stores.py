@@ -3,31 +3,33 @@
 from importlib import import_module
 from typing import Final, cast
 
+from headwater import extras
 from headwater.errors import ConfigError
 from headwater.sinks.contract import Log, Store, Target
 from headwater.sinks.settings import SinkSettings
 from headwater.spelling import nearest
 
-# kind: module in this package, class. Imported when used: each brings its driver. A module's
+# kind: module in this package, class, extras it needs. Imported when used. A module's
 # OPTIONS are what may stand in [sink.NAME.options], TARGET_OPTIONS what a `flow.write` may give.
 _STORES: Final = {
-    "postgres": ("postgres", "PostgresStore"),
-    "mysql": ("mysql", "MySqlStore"),
-    "sqlite": ("sqlite", "SqliteStore"),
-    "redis": ("redis.store", "RedisStore"),
-    "tantivy": ("tantivy.store", "TantivyStore"),
-    "opensearch": ("opensearch.store", "OpenSearchStore"),
-    "delta": ("delta.store", "DeltaStore"),
-    "parquet": ("parquet.store", "ParquetStore"),
-    "topic": ("topic.store", "TopicStore"),
-    "webhook": ("notifications.webhook", "WebhookStore"),
-    "email": ("notifications.email", "EmailStore"),
+    "postgres": ("postgres", "PostgresStore", ("pipelines", "postgres")),
+    "mysql": ("mysql", "MySqlStore", ("pipelines", "mysql")),
+    "sqlite": ("sqlite", "SqliteStore", ("pipelines",)),
+    "redis": ("redis.store", "RedisStore", ("pipelines", "redis")),
+    "tantivy": ("tantivy.store", "TantivyStore", ("pipelines", "search")),
+    "opensearch": ("opensearch.store", "OpenSearchStore", ("pipelines",)),
+    "delta": ("delta.store", "DeltaStore", ("pipelines", "delta")),
+    "parquet": ("parquet.store", "ParquetStore", ("pipelines",)),
+    "topic": ("topic.store", "TopicStore", ("pipelines",)),
+    "webhook": ("notifications.webhook", "WebhookStore", ("pipelines",)),
+    "email": ("notifications.email", "EmailStore", ("pipelines",)),
 }
 
 
 def store_of(settings: SinkSettings, target: Target, log: Log) -> Store:
     """Not connected to anything yet."""
-    module_name, class_name = _STORES[settings.kind]
+    module_name, class_name, needed = _STORES[settings.kind]
+    extras.require(f"sink {settings.name}", *needed)
     module = import_module(f"headwater.sinks.{module_name}")
     _check(f"sink {settings.name}", tuple(settings.options), module.OPTIONS)
     _check(

@@ -95,6 +95,7 @@ class Child:
         self._life: _Life | None = None
         self._is_stopping = False
         self._is_hurried = False
+        self._is_restarting = False
         self._wake = asyncio.Event()
         self._arguments = plan.arguments
         self._ended_because = ""
@@ -111,6 +112,12 @@ class Child:
                 await self._lived(life)
                 if self._is_stopping:
                     break
+                if self._is_restarting:
+                    self._is_restarting = False
+                    self._ended_because = ""
+                    pause_s = FIRST_PAUSE_S
+                    self.status.restarts += 1
+                    continue
                 if life.was_ready and time.monotonic() - life.began_s > _STEADY_S:
                     pause_s = FIRST_PAUSE_S
                 reason, hint = _why(life)
@@ -145,6 +152,22 @@ class Child:
             self.kill()
             return True
         return False
+
+    async def restart(self, grace_s: float) -> None:
+        """Ends its process, by force after `grace_s`, and starts another at once. One that waits
+        for its next start is started now.
+        """
+        life = self._life
+        if life is None:
+            self._wake.set()
+            return
+        self._is_restarting = True
+        self._set(STOPPING, "it is restarted, as requested")
+        _send(life.process, signal.SIGTERM)
+        try:
+            await asyncio.wait_for(life.ended.wait(), grace_s)
+        except TimeoutError:
+            _send(life.process, signal.SIGKILL)
 
     def kill(self) -> None:
         """All of its processes, at once."""
@@ -236,7 +259,7 @@ class Child:
                 )
             except Exception as error:  # a bug must not keep it from being watched
                 reason = f"unexpected {type(error).__name__}: {error}"
-            if life.ended.is_set() or self._is_stopping:
+            if life.ended.is_set() or self._is_stopping or self._is_restarting:
                 return
             if reason is None:
                 life.was_ready = True
@@ -249,6 +272,8 @@ class Child:
 
     async def _pause(self) -> None:
         """Until it is over, or a file was changed in which a mistake may have been mended."""
+        if not self._is_stopping:
+            self._wake.clear()  # of an earlier `restart`
         before = _changed_at(self.plan.files)
         until_s = time.monotonic() + self.pause_s
         while (left_s := until_s - time.monotonic()) > 0 and not self._wake.is_set():

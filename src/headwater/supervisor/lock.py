@@ -8,6 +8,7 @@ supervisor that was killed has ended, not before.
 
 import fcntl
 import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -52,7 +53,7 @@ class Lock:
                 raise DataDirectoryInUse(
                     "`headwater up` runs already",
                     detail=f"process {pid} supervises {data_dir}",
-                    hint=f"`headwater status` shows what it does; `kill {pid}` stops it",
+                    hint="`headwater status` shows what it does; `headwater down` stops it",
                 )
             if time.monotonic() > until_s:
                 os.close(fd)
@@ -76,6 +77,47 @@ class Lock:
 def is_held(data_dir: Path) -> bool:
     """Whether a supervisor (or what a killed one left behind) is at work there."""
     return is_locked(data_dir / UP_LOCK)
+
+
+def send(data_dir: Path, number: int) -> int | None:
+    """Sends a signal to the supervisor that is at work there. Its pid; None if there is none.
+
+    The process has to have the lock's file open: one that was given the pid of a supervisor that
+    was killed is left alone. Raises PermissionError if it is another user's.
+    """
+    path = data_dir / UP_LOCK
+    if not is_held(data_dir):
+        return None
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        pid = _pid_in(fd)
+    finally:
+        os.close(fd)
+    try:
+        process = os.pidfd_open(pid or 0)
+    except OSError:  # it was killed; its guard has the lock
+        return None
+    try:
+        if not _has_open(pid or 0, path):
+            return None
+        signal.pidfd_send_signal(process, number)
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    finally:
+        os.close(process)
+    return pid
+
+
+def _has_open(pid: int, path: Path) -> bool:
+    """Raises PermissionError, FileNotFoundError if it has ended."""
+    wanted = path.stat()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            if os.path.samestat(entry.stat(), wanted):
+                return True
+        except OSError:  # closed since
+            continue
+    return False
 
 
 def _try(fd: int) -> bool:

@@ -68,7 +68,7 @@ class Merged:
                     return
                 data = self._taken()
             try:
-                self._write(data)
+                self.put(data)
             except OSError:
                 with self._changed:
                     self._is_gone = True
@@ -94,6 +94,7 @@ class Merged:
         self._shown_status = self._status
         return clear + lines + self._status
 
-    def _write(self, data: bytes) -> None:
+    def put(self, data: bytes) -> None:
+        """To the stream itself, in the writing thread. Raises OSError."""
         while data:
             data = data[os.write(self._fd, data) :]

@@ -1,6 +1,6 @@
 """<data_dir>/up.json: what the supervisor knows, for `headwater status` and the console.
 
-    {"pid": 4711, "started_at": 1763258400.0, "stopping": false, "children": [
+    {"pid": 4711, "started_at": 1763258400.0, "stopping": false, "log": null, "children": [
       {"name": "broker", "kind": "broker", "state": "ready", "pid": 4712, "since": …,
        "started_at": …, "restarts": 0, "reason": "", "hint": "", "address": "127.0.0.1:9092"}, …]}
 
@@ -50,6 +50,7 @@ class SupervisorStatus:
     started_at: float
     stopping: bool
     children: list[ChildStatus]
+    log: str | None = None  # the file that a detached one writes
 
 
 def write(data_dir: Path, reported: SupervisorStatus) -> None:

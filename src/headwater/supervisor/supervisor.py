@@ -4,7 +4,8 @@
 2. start the guard, then the broker, and when it is ready all others at once;
 3. watch them, report what happens (up.json, and the view);
 4. on SIGINT, SIGTERM, SIGHUP: stop captures, pipelines, console, broker, one kind after the other.
-   A second signal kills all of them at once.
+   A second signal kills all of them at once;
+5. on SIGUSR1: restart the children that are asked for (requests.py).
 """
 
 import asyncio
@@ -14,10 +15,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final, Protocol
 
 from headwater.config import Config
-from headwater.supervisor import guard, status_file
+from headwater.supervisor import guard, requests, status_file
 from headwater.supervisor.child import Child, Surroundings
 from headwater.supervisor.lines import Line
 from headwater.supervisor.lock import Lock
@@ -54,8 +56,12 @@ class View(Protocol):
 
 
 class Supervisor:
-    def __init__(self, config: Config, view: View, secrets: Mapping[str, str]) -> None:
-        """`secrets` go into the environment of children: what was asked for at the terminal."""
+    def __init__(
+        self, config: Config, view: View, secrets: Mapping[str, str], *, log: Path | None = None
+    ) -> None:
+        """`secrets` go into the environment of children: what was asked for at the terminal. `log`
+        is the file that `view` writes, of a detached one.
+        """
         self._config = config
         self._view = view
         self._secrets = secrets
@@ -65,6 +71,8 @@ class Supervisor:
         self._all_ready = asyncio.Event()
         self._began_at = time.time()
         self._has_write_error = False
+        self._log = str(log) if log else None
+        self._restarts: set[asyncio.Task[None]] = set()
         around = Surroundings(
             config,
             base_of(config),
@@ -84,6 +92,8 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self.stop)
+        requests.taken(self._data_dir)  # those that were for another
+        loop.add_signal_handler(requests.SIGNAL, self._restart_requested)
         self._guard = self._start_guard(lock)
         loop.add_signal_handler(signal.SIGCHLD, self._look, lock)
         try:
@@ -104,6 +114,15 @@ class Supervisor:
         if at_once:
             for child in self.children:
                 child.kill()
+
+    def _restart_requested(self) -> None:
+        wanted = requests.taken(self._data_dir)
+        for child in self.children:
+            if child.plan.name in wanted and not self._stop.is_set():
+                self._view.said(f"{child.plan.name} is restarted, as requested")
+                restart = asyncio.create_task(child.restart(GRACE_S[child.plan.kind]))
+                self._restarts.add(restart)
+                restart.add_done_callback(self._restarts.discard)
 
     def _begin_end(self) -> None:
         for child in self.children:
@@ -169,7 +188,7 @@ class Supervisor:
         """A disk that takes no file is no reason to stop."""
         children = [child.status for child in self.children]
         known = status_file.SupervisorStatus(
-            os.getpid(), self._began_at, self._stop.is_set(), children
+            os.getpid(), self._began_at, self._stop.is_set(), children, self._log
         )
         try:
             status_file.write(self._data_dir, known)

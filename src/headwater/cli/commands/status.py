@@ -4,6 +4,8 @@ captures and pipelines of the configuration. Exit code 3 if one of them is not t
 
 import argparse
 import re
+import sys
+import time
 import urllib.error
 import urllib.request
 from typing import Any, Final, NamedTuple
@@ -23,11 +25,24 @@ from headwater.cli.status_sections import (
     supervisor_state,
 )
 from headwater.client import broker_request
-from headwater.errors import BrokerUnreachable, HeadwaterError, NotReady
+from headwater.errors import BrokerUnreachable, HeadwaterError, NotReady, UsageError
 from headwater.inspect.kafka_cluster import KafkaCluster, Partition, address_of, all_partitions
-from headwater.terminal.output import count, duration, plural, print_json, say, size, styled, table
+from headwater.terminal.output import (
+    count,
+    duration,
+    note,
+    plural,
+    print_json,
+    say,
+    size,
+    styled,
+    table,
+    terminal,
+)
 
 _SHOWN_GROUPS: Final = 10
+_WATCH_S: Final = 2.0
+_CLEAR: Final = "\x1b[H\x1b[2J"
 _METRICS_TIMEOUT_S: Final = 5.0
 _YEAR_S: Final = 365 * 86_400
 _SAMPLE: Final = re.compile(r"^(headwater_\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
@@ -38,10 +53,36 @@ def _configure(parser: Parser) -> None:
     parser.add_argument(
         "--metrics", metavar="HOST:PORT", help="metrics address (broker.metrics_listen)"
     )
+    parser.add_argument(
+        "-w", "--watch", action="store_true", help=f"again every {_WATCH_S:g} s, until Ctrl-C"
+    )
     client_options(parser)
 
 
 def _run(args: argparse.Namespace) -> int:
+    return _watch(args) if args.watch else _once(args)
+
+
+def _watch(args: argparse.Namespace) -> int:
+    """What cannot be reached now may come back: an error is shown, and it goes on."""
+    bootstrap = args.bootstrap
+    try:
+        while True:
+            args.bootstrap = bootstrap
+            try:
+                _once(args, begin=_CLEAR if terminal() and not args.json else "")
+            except HeadwaterError as error:
+                if error.exit_code == UsageError.exit_code:
+                    raise
+                note(str(error))
+            sys.stdout.flush()
+            time.sleep(_WATCH_S)
+    except KeyboardInterrupt:
+        return 0
+
+
+def _once(args: argparse.Namespace, *, begin: str = "") -> int:
+    """`begin` is written when all is known, just before it is shown."""
     loaded = config.load({"broker.bootstrap": args.bootstrap}, path=args.config)
     supervisor = supervisor_of(loaded)
     if loaded.broker.bootstrap is None:
@@ -54,6 +95,7 @@ def _run(args: argparse.Namespace) -> int:
         if up is None:
             raise NotReady(error.what, detail=error.detail, hint=error.hint) from error
         state = {"ready": False, "up": up, "broker_error": str(error)}
+    sys.stdout.write(begin)
     if args.json:
         print_json(state)
     else:
@@ -317,6 +359,6 @@ COMMANDS = {
         "the state of all of it on one screen",
         _configure,
         _run,
-        "  headwater status\n  headwater status --json | jq .ready",
+        "  headwater status\n  headwater status --watch\n  headwater status --json | jq .ready",
     )
 }

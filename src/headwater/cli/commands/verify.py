@@ -5,7 +5,7 @@ captured topics what their tables are. All in one Spark.
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from headwater import config
+from headwater import config, extras
 from headwater.cli.arguments import broker_options, load_config
 from headwater.cli.parser import Command, Parser
 from headwater.errors import UsageError
@@ -40,6 +40,7 @@ def _verify(args: argparse.Namespace) -> int:
             "there is nothing to verify",
             hint="a section [pipeline.NAME] in headwater.toml makes a pipeline",
         )
+    extras.require("headwater verify", "pipelines")
     connected(loaded)
     if shows_progress(args):
         note("starting Spark …")

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Final
 
-from headwater import config
+from headwater import config, extras
 from headwater.broker.monitoring.logs import JsonFormatter, TextFormatter
 from headwater.cli.arguments import broker_options, load_config
 from headwater.cli.parser import Command, Parser
@@ -42,6 +42,7 @@ def _run(args: argparse.Namespace) -> int:
     _log_to_stderr(loaded.broker.log_level, as_json=args.json)
     if args.verbose:
         logging.getLogger("headwater.pipelines").setLevel(logging.DEBUG)
+    extras.require("headwater pipeline run", "pipelines")
     from headwater.pipelines.running.runner import Runner
 
     began_s = time.monotonic()

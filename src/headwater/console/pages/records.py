@@ -24,6 +24,8 @@ from headwater.console.web.rendering import both, render, shown
 from headwater.errors import UsageError
 from headwater.inspect.positions import parse_position
 from headwater.inspect.record_json import text as json_text
+from headwater.protocol.records import NO_TIMESTAMP
+from headwater.protocol.records import Record as LogRecord
 
 PLACES: Final = ("newest", "oldest", "offset", "time")
 _ROWS: Final = (25, 50, 100, 200)
@@ -238,6 +240,9 @@ async def _one(request: Request, access: Access, topic: Topic) -> Record:
 
 # Export
 
+_CHUNK_BYTES: Final = 256 << 10
+_CHUNK_ROWS: Final = 4096
+
 
 async def _export(request: Request) -> Response:
     console = request.app.state.console
@@ -282,33 +287,31 @@ def _lines(
     starts, ends = records.bounds(fetcher, topic, partitions)
     if since_ms is not None:
         starts = records.at_time(fetcher, topic, partitions, since_ms)
-    columns = ["value"] if is_raw else list(records.COLUMNS)
     for partition in partitions:
-        stretch = fetcher.read(
-            topic, partition, starts[partition], ends[partition], columns=columns
-        )
-        for batch in (part for each in stretch for part in records.slices(each)):
+        chunk = bytearray()
+        found = fetcher.records(topic, partition, starts[partition], ends[partition])
+        for number, record in enumerate(found, 1):
             if is_raw:
-                values = batch.column("value").to_pylist()
-                yield b"".join((value or b"") + b"\n" for value in values)
+                chunk += (record.value or b"") + b"\n"
             else:
-                at = batch.schema.get_field_index("timestamp")
-                # Whoever wrote a record may have given it any time, also one of no calendar.
-                micros = batch.set_column(at, "timestamp", batch.column(at).cast("int64"))
-                yield b"".join(_line(topic, partition, each) for each in micros.to_pylist())
+                chunk += _line(topic, partition, record)
+            if len(chunk) >= _CHUNK_BYTES or number % _CHUNK_ROWS == 0:
+                yield bytes(chunk)
+                chunk.clear()
+        if chunk:
+            yield bytes(chunk)
 
 
-def _line(topic: str, partition: int, row: dict[str, Any]) -> bytes:
-    at_us = row["timestamp"]
+def _line(topic: str, partition: int, record: LogRecord) -> bytes:
     return orjson.dumps(
         {
             "topic": topic,
             "partition": partition,
-            "offset": row["offset"],
-            "timestamp": None if at_us is None else at_us // 1000,
-            "key": json_text(row["key"]),
-            "value": json_text(row["value"]),
-            "headers": [[each["name"], json_text(each["value"])] for each in row["headers"]],
+            "offset": record.offset,
+            "timestamp": None if record.timestamp_ms == NO_TIMESTAMP else record.timestamp_ms,
+            "key": json_text(record.key),
+            "value": json_text(record.value),
+            "headers": [[name, json_text(value)] for name, value in record.headers],
         },
         option=orjson.OPT_APPEND_NEWLINE,
     )

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from headwater import extras
 from headwater.console.topics.records import (
     COLUMNS,
     PREVIEW_BYTES,
@@ -199,15 +200,16 @@ class Searches:
         """Who opens the form will search: Arrow and what numba compiles are loaded meanwhile,
         which takes seconds, once.
         """
-        if not self._is_prepared:
+        if not self._is_prepared and not extras.missing_of("fast"):
             self._is_prepared = True
             threading.Thread(target=_load, name="prepare", daemon=True).start()
 
     def start(self, access: Access, topic: str, partitions: int, wanted: Wanted) -> Search:
         """Raises RequestRefused while too many are running, of all users or of this one. Where
-        nobody signs in there are no users to tell apart.
+        nobody signs in there are no users to tell apart. MissingExtra without Arrow.
         """
         wanted.check()
+        extras.require("search through records", "fast")
         running = [each for each in self._searches.values() if each.is_running]
         own = [each for each in running if access.user and each.user == access.user]
         if len(running) >= _MOST_RUNNING or len(own) >= _MOST_RUNNING_OF_USER:

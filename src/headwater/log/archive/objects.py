@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
+from headwater import extras
 from headwater.errors import ArchiveUnavailable, ConfigError
 from headwater.log.files import Files
 from headwater.log.workers import Workers
@@ -49,6 +50,7 @@ def open_objects(url: str, *, endpoint: str | None, region: str | None) -> Objec
     if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"):
         return DirectoryObjects(unquote(parts.path))
     if parts.scheme == "s3" and parts.netloc:
+        extras.require("an archive at s3://", "archive")
         from headwater.log.archive.s3 import S3Objects
 
         return S3Objects(parts.netloc, parts.path.strip("/"), endpoint=endpoint, region=region)

@@ -26,18 +26,16 @@ markers behind it stay, because there may be older records for them in it.
 
 import bisect
 import os
-import secrets
 import struct
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import numpy as np
-
 from headwater.errors import MalformedMessage
-from headwater.log.compaction import kernels
 from headwater.log.compaction.job import Job, Report
-from headwater.log.compaction.kernels import (
+from headwater.log.compaction.loops import kernels
+from headwater.log.compaction.output import Output, Throttle, stem
+from headwater.log.compaction.pass_state import (
     AT,
     CHANGED,
     CONTROL,
@@ -56,9 +54,9 @@ from headwater.log.compaction.kernels import (
     RECORDS,
     RETAINED,
     SPECIAL,
+    STATE_WORDS,
     TOMBSTONES,
 )  # fmt: skip
-from headwater.log.compaction.output import Output, Throttle, stem
 from headwater.log.files import Files
 from headwater.log.transactions import AbortedTransaction
 from headwater.protocol import compression, records
@@ -79,8 +77,6 @@ from headwater.protocol.records import (
 WINDOW_BYTES = 4 << 20
 FIRST_SLOTS = 1 << 14
 GROWTH_FACTOR = 4
-# A slot is 24 bytes; while the table grows, a quarter as much again is in use.
-BYTES_PER_SLOT = 30
 FULL_AT = 0.8  # linear probing slows down beyond
 _CRC = struct.Struct(">I")
 
@@ -96,21 +92,6 @@ def clean(job: Job, files: Files, report: Callable[[Report], None]) -> None:
     _Pass(job, files, report).run()
 
 
-def load_kernels() -> None:
-    """Compiles what a pass needs, or finds it compiled, so that the first one is not held up."""
-    nothing, key = np.empty(0, np.uint8), np.uint64(0)
-    table, state = np.zeros(kernels.SLOT_WORDS, np.uint64), np.zeros(kernels.STATE_WORDS, np.int64)
-    entries = np.empty((0, 2), np.int64)
-    kernels.map_window(nothing, 0, 0, table, 1, key, key, state)
-    kernels.map_records(nothing, 0, 0, 0, 0, 0, 0, table, 1, key, key, state)
-    kernels.filter_window(nothing, 0, 0, 0, table, key, key, nothing, state)
-    kernels.filter_records(
-        nothing, 0, 0, 0, 0, 0, 0, True, 0, table, key, key, nothing, state
-    )  # fmt: skip
-    kernels.index_batches(nothing, 0, 0, 0, entries, entries, state)
-    kernels.grow(table, table.copy())
-
-
 class _Pass:
     def __init__(self, job: Job, files: Files, report: Callable[[Report], None]) -> None:
         self._job = job
@@ -121,10 +102,10 @@ class _Pass:
         self._bytes_read = self._bytes_written = self._records_kept = 0
         self._damaged: dict[int, str] = {}  # by index in `sources`
         self._aborted = _Aborted(job.aborted)
-        self._window = np.empty(WINDOW_BYTES, np.uint8)
-        self._out = np.empty(WINDOW_BYTES, np.uint8)
-        self._state = np.zeros(kernels.STATE_WORDS, np.int64)
-        self._slots_limit = max(job.memory_bytes // BYTES_PER_SLOT, 2)
+        self._window = kernels.buffer(WINDOW_BYTES)
+        self._out = kernels.buffer(WINDOW_BYTES)
+        self._state = kernels.words(STATE_WORDS)
+        self._slots_limit = max(job.memory_bytes // kernels.BYTES_PER_SLOT, 2)
         self._new_map()
         self._seen: set[int] = set()  # producers with records since their last marker
 
@@ -161,13 +142,13 @@ class _Pass:
     # ── the map ───────────────────────────────────────────────────────────────────────────────
 
     def _new_map(self) -> None:
-        self._k0, self._k1 = (np.uint64(secrets.randbits(64)) for _ in range(2))
+        self._k0, self._k1 = kernels.hash_key()
         self._make_table(min(FIRST_SLOTS, self._slots_limit))
         self._state[ENTRIES] = 0
         self._state[LATEST] = self._job.first_dirty_offset - 1
 
     def _make_table(self, slots: int) -> None:
-        self._table = np.zeros(slots * kernels.SLOT_WORDS, np.uint64)
+        self._table = kernels.new_table(slots)
         self._keys_limit = max(int(slots * FULL_AT), 1)
 
     def _build_map(self) -> int:
@@ -211,7 +192,7 @@ class _Pass:
 
     def _larger_table(self) -> int:
         """MORE_OUTPUT: there is room now, the same batch again; FULL: there will be none."""
-        slots = len(self._table) // kernels.SLOT_WORDS
+        slots = kernels.slots_of(self._table)
         if slots >= self._slots_limit:
             return FULL
         before = self._table
@@ -274,7 +255,7 @@ class _Pass:
             )  # fmt: skip
             if code == MORE_OUTPUT:
                 if state[OUT_AT] == 0:
-                    head = records.read_header(self._window[state[AT] :].data)
+                    head = records.read_header(memoryview(self._window)[state[AT] :])
                     self._grow_out(head.size_bytes + GROWTH_BYTES * head.record_count)
                 flush()
             return code
@@ -284,7 +265,7 @@ class _Pass:
                 flush()
                 self._grow_out(len(batch))
             start = int(state[OUT_AT])
-            self._out[start : start + len(batch)] = np.frombuffer(batch, np.uint8)
+            memoryview(self._out)[start : start + len(batch)] = batch
             state[OUT_AT] += len(batch)
 
         def special(header: BatchHeader, batch: memoryview) -> int:
@@ -305,7 +286,7 @@ class _Pass:
 
     def _grow_out(self, size_bytes: int) -> None:
         if size_bytes > len(self._out):
-            self._out = np.empty(size_bytes, np.uint8)
+            self._out = kernels.buffer(size_bytes)
 
     def _filter_data(
         self, header: BatchHeader, batch: memoryview, now_ms: int, horizon_ms: int
@@ -321,7 +302,7 @@ class _Pass:
         body = _body(header, batch)
         has_horizon = bool(header.attributes & DELETE_HORIZON)
         retains_deletes = not has_horizon or now_ms < header.base_timestamp
-        scratch = np.empty(len(body) + GROWTH_BYTES * header.record_count, np.uint8)
+        scratch = kernels.buffer(len(body) + GROWTH_BYTES * header.record_count)
         out_at = int(state[OUT_AT])
 
         def filtered(shift: int) -> memoryview:
@@ -334,7 +315,7 @@ class _Pass:
             size_bytes, state[OUT_AT] = int(state[OUT_AT]), out_at
             if code != DONE:
                 raise MalformedMessage("records that are not what their batch says")
-            return scratch[:size_bytes].data
+            return memoryview(scratch)[:size_bytes]
 
         retained = filtered(0)
         sets_horizon = bool(state[TOMBSTONES]) and not has_horizon
@@ -372,8 +353,8 @@ class _Pass:
             return batch
         if header.attributes & DELETE_HORIZON:
             return None if header.base_timestamp <= now_ms else batch
-        body = np.frombuffer(batch[HEADER_BYTES:], np.uint8)
-        scratch = np.empty(len(body) + GROWTH_BYTES, np.uint8)
+        body = kernels.view(batch[HEADER_BYTES:])
+        scratch = kernels.buffer(len(body) + GROWTH_BYTES)
         out_at, latest = int(self._state[OUT_AT]), int(self._state[LATEST])
         self._state[OUT_AT], self._state[LATEST] = 0, -1  # behind the map: all of it stays
         kernels.filter_records(
@@ -383,7 +364,7 @@ class _Pass:
         )  # fmt: skip
         size_bytes, self._state[OUT_AT] = int(self._state[OUT_AT]), out_at
         self._state[LATEST] = latest
-        return _batch(_with_horizon(header, horizon_ms), scratch[:size_bytes].data)
+        return _batch(_with_horizon(header, horizon_ms), memoryview(scratch)[:size_bytes])
 
     # ── reading ───────────────────────────────────────────────────────────────────────────────
 
@@ -433,7 +414,7 @@ class _Pass:
 
     def _read(self, fd: int, position: int, end: int) -> int:
         wanted = min(len(self._window), end - position)
-        size_bytes = self._files.pread_into(fd, self._window[:wanted].data, position)
+        size_bytes = self._files.pread_into(fd, memoryview(self._window)[:wanted], position)
         if size_bytes == 0:
             raise MalformedMessage("the segment ends early")
         self._bytes_read += size_bytes
@@ -444,17 +425,18 @@ class _Pass:
         """The batch at the window's begin does not fit into it."""
         if size_bytes < HEADER_BYTES:
             raise MalformedMessage("half a header")
-        wanted = records.read_header(self._window[:HEADER_BYTES].data).size_bytes
+        wanted = records.read_header(memoryview(self._window)[:HEADER_BYTES]).size_bytes
         if wanted > rest_bytes or size_bytes < min(wanted, len(self._window)):
             raise MalformedMessage("half a batch")
         if wanted > len(self._window):
-            self._window = np.empty(wanted, np.uint8)
+            self._window = kernels.buffer(wanted)
 
     def _show_special(self, special: Callable[[BatchHeader, memoryview], int]) -> int:
         state = self._state
         start = int(state[AT])
-        header = records.read_header(self._window[start : start + HEADER_BYTES].data)
-        code = special(header, self._window[start : start + header.size_bytes].data)
+        window = memoryview(self._window)
+        header = records.read_header(window[start : start + HEADER_BYTES])
+        code = special(header, window[start : start + header.size_bytes])
         if code == DONE:
             state[AT] = start + header.size_bytes
             state[NEXT_OFFSET] = header.last_offset + 1
@@ -487,9 +469,7 @@ class _Aborted:
 
 def _body(header: BatchHeader, batch: memoryview) -> Any:
     plain = compression.decompress(header.codec, batch[HEADER_BYTES:], DECOMPRESSED_LIMIT_BYTES)
-    body = np.frombuffer(plain, np.uint8)
-    # Arrays that cannot be written to are another type, for which all would be compiled again.
-    return body if body.flags.writeable else body.copy()
+    return kernels.view(plain)
 
 
 def _with_horizon(header: BatchHeader, horizon_ms: int) -> BatchHeader:

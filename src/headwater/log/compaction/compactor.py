@@ -12,11 +12,12 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
+from headwater import extras
 from headwater.errors import CorruptLog
 from headwater.log.compaction import swap
 from headwater.log.compaction.due import Dirt, dirt_of, is_compacted, roll_if_overdue
@@ -201,6 +202,8 @@ def _urgency(dirt: Dirt) -> tuple[bool, float]:
 class Child:
     """The process that cleans, while there is one."""
 
+    command: Sequence[str] = (sys.executable, "-P", "-m", "headwater.log.compaction.worker")
+
     def __init__(self, data_directory: str) -> None:
         self._cache = f"{data_directory}/{NUMBA_CACHE}"
         self._process: asyncio.subprocess.Process | None = None
@@ -236,8 +239,10 @@ class Child:
         await process.wait()
 
     async def _start(self) -> asyncio.subprocess.Process:
+        if not extras.is_installed("numba"):
+            log.info("compaction runs without compiled loops: pip install 'headwater[fast]'")
         return await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", "headwater.log.compaction.worker",
+            *self.command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=_LINE_BYTES,

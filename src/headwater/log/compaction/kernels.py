@@ -11,32 +11,49 @@ collisions beforehand, and by chance two among n keys meet with a probability of
 hundred million keys 10^-23.
 """
 
+import secrets
 from typing import Any, Final
 
 import numpy as np
 
 from headwater.jit import kernel
-
-# Why a kernel stopped.
-DONE, DAMAGED, MORE_INPUT, MORE_OUTPUT, SPECIAL, FULL = range(6)
-
-# The indexes into `state`.
-AT, OUT_AT, NEXT_OFFSET, ENTRIES, LATEST, RETAINED, MAX_TIMESTAMP, TOMBSTONES, RECORDS, CHANGED = (
-    range(10)
+from headwater.log.compaction.pass_state import (
+    AT,
+    CHANGED,
+    COMPRESSION_MASK,
+    CONTROL,
+    DAMAGED,
+    DELETE_HORIZON,
+    DONE,
+    ENTRIES,
+    FULL,
+    GROWTH_BYTES,
+    HEADER_BYTES,
+    INDEXED_MS,
+    LATEST,
+    LOG_APPEND_TIME,
+    MAX_MS,
+    MAX_MS_OFFSET,
+    MAX_TIMESTAMP,
+    MORE_INPUT,
+    MORE_OUTPUT,
+    NEXT_OFFSET,
+    OFFSET_ENTRIES,
+    OUT_AT,
+    RECORDS,
+    RETAINED,
+    SINCE_ENTRY,
+    SIZE,
+    SPECIAL,
+    STATE_WORDS,
+    TIME_ENTRIES,
+    TOMBSTONES,
+    TRANSACTIONAL,
 )
-STATE_WORDS: Final = 10
 
 SLOT_WORDS: Final = 3
-HEADER_BYTES: Final = 61
-# What a record may grow by if its timestamp is counted from another base: two varints.
-GROWTH_BYTES: Final = 12
-COMPRESSION_MASK, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL, DELETE_HORIZON = (
-    0x07,
-    0x08,
-    0x10,
-    0x20,
-    0x40,
-)
+# A slot is 24 bytes; while the table grows, a quarter as much again is in use.
+BYTES_PER_SLOT: Final = 30
 _SPECIAL: Final = COMPRESSION_MASK | TRANSACTIONAL | CONTROL
 _MALFORMED: Final = -1
 
@@ -467,9 +484,6 @@ def filter_window(window, end, now, horizon, table, k0, k1, out, state):
 
 # ── indexes ───────────────────────────────────────────────────────────────────────────────────────
 
-# The indexes into the state of an index being made; see `segment.record_batch`, which this mirrors.
-SIZE, SINCE_ENTRY, MAX_MS, MAX_MS_OFFSET, INDEXED_MS, OFFSET_ENTRIES, TIME_ENTRIES = range(7)
-
 
 @kernel
 def index_batches(data, end, base_offset, interval, offsets, times, state):
@@ -498,3 +512,62 @@ def index_batches(data, end, base_offset, interval, offsets, times, state):
         state[SIZE] += size
         state[SINCE_ENTRY] += size
         at += size
+
+
+def index_entries(
+    data: Any, end: int, base_offset: int, interval: int, state: Any
+) -> tuple[bytes, list[tuple[int, int]]]:
+    """The index entries of the batches in data[:end], which go behind SIZE bytes: those of the
+    offset index as they are stored, and (timestamp, relative offset) of the time index.
+    """
+    most = end // HEADER_BYTES + 1
+    offsets, times = np.empty((most, 2), np.int64), np.empty((most, 2), np.int64)
+    index_batches(data, end, base_offset, interval, offsets, times, state)
+    return (
+        offsets[: state[OFFSET_ENTRIES]].astype(">i4").tobytes(),
+        [(at_ms, relative) for at_ms, relative in times[: state[TIME_ENTRIES]].tolist()],
+    )
+
+
+# ── what the loops work on ────────────────────────────────────────────────────────────────────────
+
+
+def buffer(size_bytes: int) -> Any:
+    return np.empty(size_bytes, np.uint8)
+
+
+def view(data: Any) -> Any:
+    array = np.frombuffer(data, np.uint8)
+    # Arrays that cannot be written to are another type, for which all would be compiled again.
+    return array if array.flags.writeable else array.copy()
+
+
+def words(count: int) -> Any:
+    return np.zeros(count, np.int64)
+
+
+def hash_key() -> Any:
+    return np.uint64(secrets.randbits(64)), np.uint64(secrets.randbits(64))
+
+
+def new_table(slots: int) -> Any:
+    return np.zeros(slots * SLOT_WORDS, np.uint64)
+
+
+def slots_of(table: Any) -> int:
+    return len(table) // SLOT_WORDS
+
+
+def load() -> None:
+    """Compiles what a pass needs, or finds it compiled, so that the first one is not held up."""
+    nothing, key = np.empty(0, np.uint8), np.uint64(0)
+    table, state = np.zeros(SLOT_WORDS, np.uint64), np.zeros(STATE_WORDS, np.int64)
+    entries = np.empty((0, 2), np.int64)
+    map_window(nothing, 0, 0, table, 1, key, key, state)
+    map_records(nothing, 0, 0, 0, 0, 0, 0, table, 1, key, key, state)
+    filter_window(nothing, 0, 0, 0, table, key, key, nothing, state)
+    filter_records(
+        nothing, 0, 0, 0, 0, 0, 0, True, 0, table, key, key, nothing, state
+    )  # fmt: skip
+    index_batches(nothing, 0, 0, 0, entries, entries, state)
+    grow(table, table.copy())

@@ -6,14 +6,17 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from headwater.log.compaction import kernels
 from headwater.log.compaction.job import Job, Source
+from headwater.log.compaction.loops import kernels
+from headwater.log.compaction.pass_state import (
+    INDEX_WORDS,
+    INDEXED_MS,
+    MAX_MS,
+    MAX_MS_OFFSET,
+)
 from headwater.log.files import Files
 from headwater.log.transactions import ENTRY as TXN_ENTRY
 from headwater.log.transactions import AbortedTransaction
-from headwater.protocol.records import HEADER_BYTES
 
 CLEANED = "cleaned"  # between base offset and suffix of a file that is not yet swapped in
 SYNC_BYTES = 16 << 20  # written between two syncs, so that none of them holds the disk for long
@@ -54,8 +57,8 @@ class Output:
         self._unsynced_bytes = 0
         self._offsets = bytearray()
         self._times = bytearray()
-        self._index = np.zeros(7, np.int64)
-        self._index[kernels.MAX_MS] = self._index[kernels.INDEXED_MS] = -1
+        self._index = kernels.words(INDEX_WORDS)
+        self._index[MAX_MS] = self._index[INDEXED_MS] = -1
         self.aborted: list[AbortedTransaction] = []
         self.size_bytes = 0
 
@@ -74,16 +77,13 @@ class Output:
             return
         if self.size_bytes + size_bytes > _INT32_MAX:
             raise OSError("a cleaned segment would exceed 2 GiB")
-        most = size_bytes // HEADER_BYTES + 1
-        offsets, times = np.empty((most, 2), np.int64), np.empty((most, 2), np.int64)
-        interval = self._job.index_interval_bytes
-        kernels.index_batches(
-            data, size_bytes, self._base_offset, interval, offsets, times, self._index
+        offsets, times = kernels.index_entries(
+            data, size_bytes, self._base_offset, self._job.index_interval_bytes, self._index
         )
-        self._offsets += offsets[: self._index[kernels.OFFSET_ENTRIES]].astype(">i4").tobytes()
-        for timestamp_ms, relative in times[: self._index[kernels.TIME_ENTRIES]].tolist():
+        self._offsets += offsets
+        for timestamp_ms, relative in times:
             self._times += struct.pack(">qi", timestamp_ms, relative)
-        self._files.pwrite(self._fd, data[:size_bytes].data, self.size_bytes)
+        self._files.pwrite(self._fd, memoryview(data)[:size_bytes], self.size_bytes)
         self.size_bytes += size_bytes
         self._unsynced_bytes += size_bytes
         if self._unsynced_bytes >= SYNC_BYTES:
@@ -93,9 +93,9 @@ class Output:
 
     def finish(self, modified_ns: int) -> None:
         """The files last when this returns."""
-        newest_ms = int(self._index[kernels.MAX_MS])
-        if newest_ms > self._index[kernels.INDEXED_MS]:
-            relative = int(self._index[kernels.MAX_MS_OFFSET]) - self._base_offset
+        newest_ms = int(self._index[MAX_MS])
+        if newest_ms > self._index[INDEXED_MS]:
+            relative = int(self._index[MAX_MS_OFFSET]) - self._base_offset
             self._times += struct.pack(">qi", newest_ms, relative)
         self._files.fdatasync(self._fd)
         # Retention goes by it where records have no timestamps.

@@ -13,8 +13,9 @@ from typing import NoReturn
 
 import msgspec
 
-from headwater.log.compaction.cleaning import clean, load_kernels
+from headwater.log.compaction.cleaning import clean
 from headwater.log.compaction.job import Job, Report
+from headwater.log.compaction.loops import kernels
 from headwater.log.files import Files
 
 NICENESS = 10  # brokers and clients go first
@@ -32,7 +33,7 @@ def main() -> NoReturn:
 
     jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(jobs,), daemon=True).start()
-    load_kernels()
+    kernels.load()
     files = Files()
     while True:
         job = jobs.get()
