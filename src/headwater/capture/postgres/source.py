@@ -33,10 +33,12 @@ from headwater.capture.postgres.connection import (
     quoted,
 )
 from headwater.capture.postgres.publication import Publication, Synced
+from headwater.capture.postgres.relations import Relations
 from headwater.capture.postgres.slot import Slot
 from headwater.capture.postgres.storage import REDUCED, SAME, Storage, compare, read_storages
-from headwater.capture.postgres.stream import OWN_PREFIX, ChangeStream
+from headwater.capture.postgres.stream import ChangeStream
 from headwater.capture.postgres.toast import ToastCache
+from headwater.capture.postgres.transactions import OWN_PREFIX
 from headwater.capture.postgres.typecatalog import TypeCatalog
 from headwater.capture.settings import CaptureSettings
 from headwater.errors import CaptureError, HeadwaterError
@@ -147,13 +149,14 @@ class PostgresSource(Source):
         self._connection()
         toast = ToastCache()
         completer = Completer(self._pool, self._types, toast, self.stay_connected)
+        relations = Relations(
+            self._address, self._catalog, self._types, self._selection, self._shelf, toast
+        )
         stream = ChangeStream(
             self._settings.name,
             self._address,
             self._catalog,
-            self._types,
-            self._selection,
-            self._shelf,
+            relations,
             lambda: self.is_awaited,
             lambda: completer.is_holding,
             toast,
@@ -161,7 +164,7 @@ class PostgresSource(Source):
         self._stream = stream
         self._beat()  # so that a message comes soon: see feedback.py
         stream.start(self._slot.name, self._publication.name, after)
-        yield from completer.complete(stream.events(after, self._between))
+        yield from completer.complete(stream.events(self._between))
 
     def acknowledge(self, place: Place) -> None:
         if self._stream is not None:
