@@ -224,7 +224,7 @@ def test_what_a_copy_without_keys_contains_is_known_to_the_next_run(bootstrap, m
 
 def test_a_large_copy_without_keys_becomes_several_transactions(bootstrap, monkeypatch):
     """And begins anew if it fails between two of them."""
-    monkeypatch.setattr("headwater.capture.tables.PIECE_ROWS", 10)
+    monkeypatch.setattr("headwater.capture.table_copies.PIECE_ROWS", 10)
     db = MemoryDatabase(NOTES)
 
     class Failing(MemorySource):
@@ -255,7 +255,7 @@ def test_a_large_copy_without_keys_becomes_several_transactions(bootstrap, monke
 
 
 def test_a_transaction_in_limbo_is_not_undone_by_a_copy_without_keys(bootstrap, monkeypatch):
-    monkeypatch.setattr("headwater.capture.tables.AGAIN_S", 0.02)
+    monkeypatch.setattr("headwater.capture.table_copies.AGAIN_S", 0.02)
     db = MemoryDatabase(NOTES)
     monkeypatch.setattr(runner, "source_of", lambda *_: MemorySource(db))
     db.transact(("public.notes", "c", None, {"text": "old"}))
@@ -380,7 +380,7 @@ def test_a_copy_without_keys_does_not_stop_the_stream(bootstrap, monkeypatch, is
     """Neither while it is read nor while its rows are published; no change of it is lost, twice, or
     in front of the rows that it speaks of.
     """
-    monkeypatch.setattr("headwater.capture.tables.PIECE_ROWS", 1)
+    monkeypatch.setattr("headwater.capture.table_copies.PIECE_ROWS", 1)
     db = MemoryDatabase(NOTES, ACCOUNTS)
     begun, go_on, published, rest = (threading.Event() for _ in range(4))
 

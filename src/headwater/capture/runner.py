@@ -40,7 +40,7 @@ from headwater.capture.settings import CaptureSettings
 from headwater.capture.shaping import Shaper
 from headwater.capture.signals import SignalReader
 from headwater.capture.sources import source_of
-from headwater.capture.tables import Tables
+from headwater.capture.tables import CapturedTables
 from headwater.capture.topics import Topics
 from headwater.capture.writer import Committed, Stopped, Writer
 from headwater.client.batches import BatchBuilder
@@ -214,7 +214,7 @@ class Capture:
         # The database keeps its log for us from here on; a crash must not forget where. And
         # whoever had the capture before shall know that it is ours now.
         self._outgoing.store()
-        self._tables = Tables(
+        self._tables = CapturedTables(
             settings, source, self._shaper, topics, self._outgoing, stored.tables, state
         )
         self._acknowledged: CapturePosition | None = None

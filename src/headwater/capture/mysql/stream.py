@@ -12,9 +12,7 @@ settings change.
 """
 
 import struct
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from headwater.capture.contract import (
@@ -24,54 +22,21 @@ from headwater.capture.contract import (
     Commit,
     Event,
     Position,
-    Progress,
-    Row,
     SchemaChange,
-    Table,
     TableFailed,
 )
-from headwater.capture.mysql import binlog, ddl, failures, places, table_map
-from headwater.capture.mysql.columns import ColumnDef
+from headwater.capture.mysql import binlog, ddl, failures, places
 from headwater.capture.mysql.dump import Dump
 from headwater.capture.mysql.gtids import MariaDbGtids, MySqlGtids
-from headwater.capture.mysql.row_decoder import RowCode
+from headwater.capture.mysql.mapped_tables import MappedTables
 from headwater.capture.mysql.schemas import Schemas
-from headwater.capture.mysql.table_map import TableMap
+from headwater.capture.mysql.stream_position import StreamPosition
+from headwater.capture.mysql.transactions import Transaction
 from headwater.capture.settings import CaptureSettings
-from headwater.errors import CaptureError, HeadwaterError, PositionLost, TableRefused
+from headwater.errors import HeadwaterError, PositionLost
 
 _AWAITED_S: Final = 0.005
-_PROGRESS_S: Final = 1.0
-_CACHED_MAPS: Final = 2000
-_CACHED_IMAGES: Final = 200  # bitmaps of a table with binlog_row_image=MINIMAL
 _BAD_BYTES: Final = (LookupError, ValueError, struct.error, ArithmeticError, HeadwaterError)
-
-
-@dataclass(slots=True)
-class _Followed:
-    """A table map, and what is known about its table."""
-
-    id: str
-    map: TableMap | None  # None: of a layout that cannot even be counted
-    table: Table | None = None  # None: its rows are only counted
-    columns: tuple[ColumnDef, ...] | None = None
-    failure: HeadwaterError | None = None
-    decoders: dict[Any, Any] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Transaction:
-    begin: Begin
-    gtid: str | None
-    is_standalone: bool
-    is_xa: bool
-    skip: int = 0  # ordinals below are in the topics already
-    is_whole: bool = False  # all of them are
-    is_begun: bool = False  # by BEGIN: a statement in it is not all of it
-    is_sent: bool = False
-    ordinal: int = 0
-    query: str | None = None
-    touched: set[str] = field(default_factory=set)
 
 
 class BinlogStream:
@@ -95,38 +60,25 @@ class BinlogStream:
         self._schemas = schemas
         self._gtids = gtids
         self._with_statements = with_statements
-        self._transaction: _Transaction | None = None
-        self._maps: dict[int, _Followed] = {}
-        self._by_body: dict[bytes, _Followed] = {}
+        self._transaction: Transaction | None = None
+        self._maps = MappedTables(settings, schemas)
         self._failed: set[str] = set()
         self._copied = copied
-        self._progress_at = time.monotonic()
-        self._is_progress_due = False
-        self._file, self._position = after.at["file"], after.at.get("pos", after.at.get("begins"))
+        self._position = StreamPosition(dump, gtids, schemas, after, server_id)
         # The first transaction is the one of `after`, unless all of it was asked to be left out.
         self._first: Position | None = None
         if "begins" in after.at and not (is_by_gtid and after.changes is None):
             self._first = after
         self._is_by_gtid = is_by_gtid
         self._server_id = server_id
-        self._is_same_server = after.at.get("server") == server_id
-
-    def place(self) -> dict[str, Any]:
-        """The point behind the last transaction."""
-        place: dict[str, Any] = {"server": self._server_id, "file": self._file}
-        place["pos"] = self._position
-        if self._gtids is not None:
-            place["gtids"] = str(self._gtids)
-        if self._schemas.uncertain:
-            place["uncertain"] = sorted(self._schemas.uncertain)
-        return place
 
     def events(self, source: Any) -> Iterator[Event]:
         """Ends by an error only."""
         while True:
             event = self._dump.event(0.0)
-            if event is None and self._is_progress_due and self._transaction is None:
-                yield self._progress()
+            is_between = self._transaction is None
+            if event is None and is_between and self._position.is_unreported:
+                yield self._position.progress()
             if event is None:
                 event = self._dump.event(_AWAITED_S if source.is_awaited else IDLE_S)
             if event is None:
@@ -141,17 +93,8 @@ class BinlogStream:
             except (LookupError, ValueError, struct.error) as error:
                 detail = f"{type(error).__name__}: {error} (event type {event.type})"
                 raise self._dump.framing.malformed(event.end, detail) from error
-            if (
-                self._is_progress_due
-                and self._transaction is None
-                and time.monotonic() - self._progress_at > _PROGRESS_S
-            ):
-                yield self._progress()
-
-    def _progress(self) -> Progress:
-        self._progress_at = time.monotonic()
-        self._is_progress_due = False
-        return Progress(self.place())
+            if self._transaction is None and self._position.is_due:
+                yield self._position.progress()
 
     def _handle(self, event: binlog.Event) -> Iterator[Event]:
         kind = event.type
@@ -177,7 +120,8 @@ class BinlogStream:
         elif kind in (binlog.ROTATE, binlog.FORMAT_DESCRIPTION):
             self._between(event)
         elif kind in (binlog.HEARTBEAT, binlog.HEARTBEAT_V2):
-            self._heartbeat(event)
+            if self._transaction is None:
+                self._position.pass_heartbeat(event)
         elif kind == binlog.XA_PREPARE:
             yield from self._commit(event)
         elif kind == binlog.PARTIAL_UPDATE_ROWS:
@@ -187,44 +131,16 @@ class BinlogStream:
         elif kind == binlog.INCIDENT:
             raise PositionLost(
                 "the server reports that its binlog lacks changes",
-                detail=f"an incident at {self._file}:{event.end}",
+                detail=f"an incident at {self._dump.framing.file}:{event.end}",
             )
         elif binlog.is_without_news(event):
             self._between(event)
         else:
             raise ValueError("an unknown kind of event")
 
-    # --- between transactions ---
-
     def _between(self, event: binlog.Event) -> None:
-        """Something that is no part of a transaction: the log goes on behind it."""
-        if self._transaction is not None:
-            return
-        if event.type == binlog.ROTATE or not event.is_artificial:
-            self._move_to(self._dump.framing.file, self._dump.position)
-        elif event.type == binlog.GTID_LIST and event.end:
-            # MariaDB, asked by GTID: everything up to here was behind us, and is passed over.
-            self._move_to(self._dump.framing.file, event.end)
-
-    def _heartbeat(self, event: binlog.Event) -> None:
-        """The server has nothing more; it says where its log ends."""
-        if event.type == binlog.HEARTBEAT_V2:
-            file, position = binlog.read_heartbeat_v2(event)
-        else:
-            file, position = event.body.decode(), event.end
-        if self._transaction is None and file and position:
-            self._move_to(file, position)
-
-    def _move_to(self, file: str, position: int) -> None:
-        # Asked by GTID, the server may begin in an older file and pass over what we have; the files
-        # of another server have numbers of their own.
-        here = places.order({"file": self._file, "pos": self._position})
-        is_ahead = places.order({"file": file, "pos": position}) > here
-        if is_ahead or not self._is_same_server:
-            self._is_same_server = self._is_same_server or self._dump.framing.is_described
-            if (file, position) != (self._file, self._position):
-                self._file, self._position = file, position
-                self._is_progress_due = True
+        if self._transaction is None:
+            self._position.pass_event(event)
 
     # --- transactions ---
 
@@ -232,24 +148,18 @@ class BinlogStream:
         if self._transaction is not None:
             raise ValueError("a transaction begins inside another")
         file = self._dump.framing.file
-        place: dict[str, Any] = {"server": self._server_id, "file": file, "begins": event.begin}
-        if self._gtids is not None:
-            place["gtids"] = str(self._gtids)
-        if gtid.text is not None:
-            place["gtid"] = gtid.text
-        if self._schemas.uncertain:
-            place["uncertain"] = sorted(self._schemas.uncertain)
         ts_ms = gtid.committed_us // 1000 if gtid.committed_us else event.timestamp_s * 1000
         source: dict[str, Any] = {"server_id": event.server_id, "gtid": gtid.text, "file": file}
         transaction_id = gtid.text or f"file={file},pos={event.begin}"
+        place = self._position.of_transaction(event.begin, gtid.text)
         begin = Begin(place, transaction_id, ts_ms, source)
-        self._transaction = _Transaction(begin, gtid.text, gtid.is_standalone, gtid.is_xa)
-        self._maps.clear()
+        self._transaction = Transaction(begin, gtid.text, gtid.is_standalone, gtid.is_xa)
+        self._maps.begin()
         if self._first is not None:
             self._resume(self._first, self._transaction)
             self._first = None
 
-    def _resume(self, first: Position, transaction: _Transaction) -> None:
+    def _resume(self, first: Position, transaction: Transaction) -> None:
         """The log is the same as when the position was stored: so is this transaction."""
         expected, found = first.at, transaction.begin.at
         is_same = expected.get("gtid") == found.get("gtid")
@@ -263,7 +173,7 @@ class BinlogStream:
         transaction.skip = first.changes or 0
         transaction.is_whole = first.changes is None
 
-    def _started(self, transaction: _Transaction) -> Iterator[Event]:
+    def _started(self, transaction: Transaction) -> Iterator[Event]:
         if not transaction.is_sent and not transaction.is_whole:
             transaction.is_sent = True
             yield transaction.begin
@@ -276,13 +186,8 @@ class BinlogStream:
             yield from self._started(transaction)
         if transaction.is_sent:
             yield Commit(transaction.ordinal)
-        if transaction.gtid is not None and self._gtids is not None:
-            self._gtids.add(transaction.gtid)
         self._transaction = None
-        self._file, self._position = self._dump.framing.file, self._dump.position
-        self._is_progress_due = True
-        if transaction.is_sent:
-            self._progress_at = time.monotonic()  # its own place is news enough
+        self._position.committed(transaction.gtid, is_sent=transaction.is_sent)
 
     def _payload(self, event: binlog.Event) -> Iterator[Event]:
         """MySQL's compressed transaction: everything behind the GTID, in one event."""
@@ -299,42 +204,12 @@ class BinlogStream:
         header_bytes = self._dump.framing.rows_header_bytes
         table_id = binlog.read_table_id(event, header_bytes)
         body = event.body[header_bytes:]
-        followed = self._by_body.get(body)
-        if followed is None:
-            followed = self._follow(body)
-            if len(self._by_body) >= _CACHED_MAPS:
-                self._by_body.clear()
-            self._by_body[body] = followed
-        self._maps[table_id] = followed
-        if followed.failure is not None:
-            yield from self._table_failed(followed.id, followed.failure)
-        elif followed.table is not None:
-            self._failed.discard(followed.id)
-
-    def _follow(self, body: bytes) -> _Followed:
-        try:
-            found = table_map.parse(body, 0)
-        except table_map.UnknownType as error:
-            followed = _Followed(error.table_id, None)
-            if self._schemas.is_chosen(error.table_id):
-                followed.failure = failures.unknown_type(error)
-            return followed
-        followed = _Followed(found.id, found)
-        if self._schemas.is_chosen(found.id):
-            transaction = self._transaction
-            place = transaction.begin.at if transaction else self.place()
-            try:
-                known = self._schemas.of_map(found, place)
-                if known is not None:
-                    followed.table, followed.columns = known
-            except CaptureError as error:
-                if type(error) not in (
-                    CaptureError,
-                    TableRefused,
-                ):  # unreachable, refused: of the whole capture
-                    raise
-                followed.failure = error
-        return followed
+        place = self._transaction.begin.at if self._transaction else self._position.current()
+        mapped = self._maps.add(table_id, body, place)
+        if mapped.failure is not None:
+            yield from self._table_failed(mapped.id, mapped.failure)
+        elif mapped.table is not None:
+            self._failed.discard(mapped.id)
 
     def _rows(self, event: binlog.Event) -> list[Event]:
         """What an event with rows becomes; a list, as generators in generators cost too much."""
@@ -342,85 +217,27 @@ class BinlogStream:
         if transaction is None:
             raise ValueError("rows outside of a transaction")
         rows = binlog.read_rows(event, self._dump.framing.rows_header_bytes)
-        followed = self._maps.get(rows.table_id)
-        if followed is None:
+        mapped = self._maps.get(rows.table_id)
+        if mapped is None:
             if rows.at >= len(rows.data):  # MySQL ends a statement without rows like this
                 return []
             raise ValueError(f"rows of a table ({rows.table_id}) without a map")
-        if followed.table is None or transaction.is_whole:
-            transaction.ordinal += self._count(followed, rows)
+        if mapped.table is None or transaction.is_whole:
+            transaction.ordinal += self._maps.count(mapped, rows)
             return []
         if transaction.is_xa:
-            transaction.ordinal += self._count(followed, rows)
-            return list(self._table_failed(followed.id, failures.xa(followed.id, self._settings)))
+            transaction.ordinal += self._maps.count(mapped, rows)
+            return list(self._table_failed(mapped.id, failures.xa(mapped.id, self._settings)))
         try:
-            decoded = self._decoder(followed, rows)(rows.data, rows.at)
+            decoded = self._maps.decode(mapped, rows)
         except _BAD_BYTES as error:
-            transaction.ordinal += self._count(followed, rows)
+            transaction.ordinal += self._maps.count(mapped, rows)
             place = f"{self._dump.framing.file}:{event.begin}"
-            failure = failures.undecodable(followed.id, place, error, self._settings)
-            return list(self._table_failed(followed.id, failure))
-        transaction.touched.add(followed.id)
-        changes = self._changes(transaction, followed.table, rows.op, decoded, event.begin)
+            failure = failures.undecodable(mapped.id, place, error, self._settings)
+            return list(self._table_failed(mapped.id, failure))
+        transaction.touched.add(mapped.id)
+        changes = transaction.changes(mapped.table, rows.op, decoded, event.begin)
         return [*self._started(transaction), *changes]
-
-    def _changes(
-        self, transaction: _Transaction, table: Table, op: str, decoded: list[Row], pos: int
-    ) -> list[Change]:
-        first = transaction.ordinal
-        if op == "c":
-            changes = [
-                Change(table, "c", None, row, first + number, {"pos": pos, "row": number})
-                for number, row in enumerate(decoded)
-            ]
-        elif op == "d":
-            changes = [
-                Change(table, "d", row, None, first + number, {"pos": pos, "row": number})
-                for number, row in enumerate(decoded)
-            ]
-        else:
-            changes = [
-                Change(table, "u", before, after, first + number, {"pos": pos, "row": number})
-                for number, (before, after) in enumerate(
-                    zip(decoded[::2], decoded[1::2], strict=True)
-                )
-            ]
-        transaction.ordinal = first + len(changes)
-        if transaction.query is not None:
-            for change in changes:
-                change.source["query"] = transaction.query
-        return changes[transaction.skip - first :] if transaction.skip > first else changes
-
-    def _decoder(self, followed: _Followed, rows: binlog.Rows) -> Any:
-        key = (rows.op, rows.present, rows.present_after)
-        decoder = followed.decoders.get(key)
-        if decoder is None:
-            assert followed.map is not None
-            code = RowCode(followed.map, followed.columns, self._settings, self._schemas.charsets)
-            if rows.op == "u":
-                decoder = code.updates(rows.present, rows.present_after)
-            else:
-                decoder = code.created(rows.present) if rows.op == "c" else code.rows(rows.present)
-            self._keep(followed, key, decoder)
-        return decoder
-
-    def _count(self, followed: _Followed, rows: binlog.Rows) -> int:
-        if followed.map is None:  # each time the same number, which is all that is needed
-            return 1
-        key = (rows.op, rows.present, rows.present_after, "count")
-        counter = followed.decoders.get(key)
-        if counter is None:
-            code = RowCode(followed.map, None, self._settings, None)
-            images = (rows.present, rows.present_after) if rows.op == "u" else (rows.present,)
-            counter = code.count(*images)
-            self._keep(followed, key, counter)
-        number: int = counter(rows.data, rows.at)
-        return number
-
-    def _keep(self, followed: _Followed, key: Any, decoder: Any) -> None:
-        if len(followed.decoders) >= _CACHED_IMAGES:
-            followed.decoders.clear()
-        followed.decoders[key] = decoder
 
     def _partial_update(self, event: binlog.Event) -> Iterator[Event]:
         """An UPDATE that has JSON columns as differences only."""
@@ -429,11 +246,11 @@ class BinlogStream:
             raise ValueError("rows outside of a transaction")
         table_id = binlog.read_table_id(event, self._dump.framing.rows_header_bytes)
         transaction.ordinal += 1
-        followed = self._maps.get(table_id)
-        if followed is not None and self._schemas.is_chosen(followed.id):
+        mapped = self._maps.get(table_id)
+        if mapped is not None and self._schemas.is_chosen(mapped.id):
             place = f"{self._dump.framing.file}:{event.begin}"
-            error = failures.partial_update(followed.id, place, self._settings)
-            yield from self._table_failed(followed.id, error)
+            error = failures.partial_update(mapped.id, place, self._settings)
+            yield from self._table_failed(mapped.id, error)
 
     # --- statements ---
 
@@ -470,7 +287,7 @@ class BinlogStream:
             if self._is_alone(transaction):
                 yield from self._commit(event)
 
-    def _is_alone(self, transaction: _Transaction) -> bool:
+    def _is_alone(self, transaction: Transaction) -> bool:
         """Whether a statement is all of its transaction. MariaDB says so; in MySQL there was no
         BEGIN in front.
         """
@@ -499,7 +316,7 @@ class BinlogStream:
                 yield from self._started(transaction)
                 yield SchemaChange(table_id, table, query.text)
 
-    def _mark_uncertain(self, transaction: _Transaction) -> None:
+    def _mark_uncertain(self, transaction: Transaction) -> None:
         """Who resumes behind this transaction has its place, and needs what is so behind it."""
         place = dict(transaction.begin.at)
         place.pop("uncertain", None)
@@ -508,7 +325,7 @@ class BinlogStream:
         transaction.begin.at = place
 
     def _truncate(
-        self, transaction: _Transaction, statement: ddl.Ddl, event: binlog.Event
+        self, transaction: Transaction, statement: ddl.Ddl, event: binlog.Event
     ) -> Iterator[Event]:
         schema, name = statement.tables[0]
         if not self._schemas.is_chosen(f"{schema}.{name}"):
@@ -541,7 +358,7 @@ class BinlogStream:
         if statement is not None:
             yield from self._without_rows(statement)
 
-    def _rolled_back(self, transaction: _Transaction, event: binlog.Event) -> Iterator[Event]:
+    def _rolled_back(self, transaction: Transaction, event: binlog.Event) -> Iterator[Event]:
         """A part that was taken back stands in the log when tables without transactions took part.
         Its rows have been sent by now.
         """
@@ -550,7 +367,7 @@ class BinlogStream:
             error = failures.taken_back(table_id, place, self._settings)
             yield from self._table_failed(table_id, error)
 
-    def _xa(self, transaction: _Transaction, event: binlog.Event, text: str) -> Iterator[Event]:
+    def _xa(self, transaction: Transaction, event: binlog.Event, text: str) -> Iterator[Event]:
         verb = text[3:].strip().upper()
         if verb.startswith(("START", "BEGIN")):
             transaction.is_xa = True
@@ -572,9 +389,7 @@ class BinlogStream:
     def _forget(self, table_id: str) -> None:
         """The next table map of this table is looked at anew."""
         self._failed.discard(table_id)
-        for body in [body for body, f in self._by_body.items() if f.id == table_id]:
-            del self._by_body[body]
-        self._maps = {number: f for number, f in self._maps.items() if f.id != table_id}
+        self._maps.forget(table_id)
 
 
 def _name(place: Any) -> str:
