@@ -33,7 +33,7 @@ from headwater.capture.settings import CaptureSettings
 from headwater.console.settings import ConsoleSettings
 from headwater.errors import ConfigError
 from headwater.pipelines.settings import PipelineSettings, SparkSettings
-from headwater.settings import BrokerSettings, ClientSettings, Secret, SecretKind
+from headwater.settings import BrokerSettings, ClientSettings, Secret, SecretKind, nearest
 from headwater.sinks.settings import SinkSettings
 
 FILE_NAME: Final = "headwater.toml"
@@ -293,14 +293,6 @@ def _is_secret(given: _Given, reading: _Reading) -> bool:
 def fields_of(schema: Schema) -> "tuple[dataclasses.Field[Any], ...]":
     """What can be set in such a section."""
     return tuple(each for each in dataclasses.fields(schema) if "doc" in each.metadata)
-
-
-def nearest(name: str, known: Sequence[str]) -> str:
-    """The known name that was probably meant, or ""."""
-    import difflib
-
-    matches = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return matches[0] if matches else ""
 
 
 def _unknown(where: str, what: str, name: str, known: tuple[str, ...]) -> Mistake:

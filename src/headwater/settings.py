@@ -8,7 +8,7 @@ there may be several have their fields beside what they are for: capture/setting
 import ipaddress
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -29,6 +29,14 @@ _SIZE_UNITS: Final = {
 _DURATION_UNITS_MS: Final = {
     "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000,
 }  # fmt: skip
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """The known name that was probably meant, or ""."""
+    import difflib
+
+    matches = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return matches[0] if matches else ""
 
 
 def parse_size_bytes(text: str) -> int:

@@ -20,12 +20,12 @@ from typing import Any, Final, TypeVar
 import orjson
 
 from headwater.capture.contract import Begin, Column, Lag, Position, Table
+from headwater.client.positions_topic import POSITIONS_TOPIC
 from headwater.errors import PositionLost
 
 _Kind = TypeVar("_Kind")
 
-TOPIC: Final = "__headwater_positions"
-TOPIC_CONFIG: Final = {"cleanup.policy": "compact"}
+TOPIC: Final = POSITIONS_TOPIC
 SIGNALS_TOPIC: Final = "__headwater_signals"  # what `headwater capture snapshot` asks for, by name
 
 INITIAL, INCREMENTAL = "true", "incremental"  # as Debezium's source.snapshot has it

@@ -5,8 +5,8 @@ from typing import Final, cast
 
 from headwater.capture.contract import Source
 from headwater.capture.settings import CaptureSettings
-from headwater.config import nearest
 from headwater.errors import ConfigError
+from headwater.settings import nearest
 
 # scheme: module in this package, class. Imported when used: each brings its driver.
 _SOURCES: Final = {

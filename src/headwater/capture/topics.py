@@ -6,6 +6,7 @@ from headwater.capture import positions
 from headwater.capture.settings import CaptureSettings
 from headwater.capture.writer import BATCH_BYTES
 from headwater.client.cluster import Cluster
+from headwater.client.positions_topic import POSITIONS_CONFIG
 from headwater.client.topics import NewTopic, ensure_topics
 from headwater.errors import RequestRefused, TableRefused
 from headwater.protocol.records import HEADER_BYTES
@@ -14,7 +15,7 @@ from headwater.settings import ClientSettings
 # A captured table is kept whole: from its topic every derived store can be rebuilt at any time.
 _CONFIG: Final = {"retention.ms": "-1", "max.message.bytes": str(16 << 20)}
 _INTERNAL: Final = (
-    NewTopic(positions.TOPIC, 1, positions.TOPIC_CONFIG),
+    NewTopic(positions.TOPIC, 1, POSITIONS_CONFIG),
     NewTopic(positions.SIGNALS_TOPIC, 1),
 )
 

@@ -33,6 +33,7 @@ from headwater.cli.output import note, plural, print_json, say
 from headwater.cli.parser import Command, Parser
 from headwater.cli.progress import Progress, is_told
 from headwater.errors import HeadwaterError, NotReady, UsageError
+from headwater.settings import nearest
 
 _POLL_S: Final = 0.5
 
@@ -89,7 +90,7 @@ def _check_tables(settings: CaptureSettings, stored: Stored, tables: list[str]) 
         source.close()
     for table in unknown:
         if table not in existing:
-            meant = config.nearest(table, existing)
+            meant = nearest(table, existing)
             raise UsageError(
                 f"capture {settings.name} does not follow a table {table}",
                 hint=f"did you mean {meant}?" if meant else "it follows " + ", ".join(existing),

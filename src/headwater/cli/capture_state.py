@@ -21,7 +21,7 @@ from headwater.cli.parser import Parser, common_options
 from headwater.client import login
 from headwater.client.compacted import read_committed_latest
 from headwater.errors import HeadwaterError, UsageError
-from headwater.settings import ClientSettings
+from headwater.settings import ClientSettings, nearest
 
 _METRICS_TIMEOUT_S: Final = 1.0
 _HEARTBEATS_MISSED: Final = 3
@@ -254,7 +254,7 @@ def named(loaded: config.Config, name: str) -> CaptureSettings:
 
 
 def no_capture(name: str, known: Sequence[str]) -> UsageError:
-    meant = config.nearest(name, known)
+    meant = nearest(name, known)
     if meant:
         hint = f"did you mean {meant}?"
     elif known:

@@ -13,6 +13,7 @@ from headwater.cli.parser import key_value
 from headwater.client import login
 from headwater.errors import BrokerUnreachable, HeadwaterError, RequestRefused, UsageError
 from headwater.protocol.error_codes import ErrorCode
+from headwater.settings import nearest
 
 REQUEST_TIMEOUT_S: Final = 15.0
 _CONNECT_TIMEOUT_S: Final = 5.0
@@ -174,7 +175,7 @@ class Cluster:
         topics = self.topics()
         for name in names:
             if name not in topics:
-                meant = config.nearest(name, list(topics))
+                meant = nearest(name, list(topics))
                 raise RequestRefused(
                     f"there is no topic {name}",
                     hint=f"did you mean {meant}?"

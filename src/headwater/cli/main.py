@@ -13,8 +13,8 @@ from typing import Final, NoReturn
 
 from headwater import __version__
 from headwater.cli.output import note, say, styled
-from headwater.config import nearest
 from headwater.errors import HeadwaterError, UsageError
+from headwater.settings import nearest
 
 # name: (its module in this package, what it is for)
 COMMANDS: Final = {

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
-from headwater.config import nearest
 from headwater.errors import UsageError
-from headwater.settings import parse_duration_ms, topic_config
+from headwater.settings import nearest, parse_duration_ms, topic_config
 
 
 class Option(NamedTuple):

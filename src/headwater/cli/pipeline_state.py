@@ -15,6 +15,7 @@ from headwater.errors import HeadwaterError, UsageError
 from headwater.pipelines import status
 from headwater.pipelines.settings import PipelineSettings
 from headwater.pipelines.stores_told import place_of, store_told
+from headwater.settings import nearest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -252,7 +253,7 @@ def wanted(loaded: config.Config, names: list[str]) -> list[str]:
     for name in names:
         if name not in loaded.pipelines:
             known = list(loaded.pipelines)
-            meant = config.nearest(name, known)
+            meant = nearest(name, known)
             if meant:
                 hint = f"did you mean {meant}?"
             elif known:

@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from headwater.config import nearest
 from headwater.errors import RequestRefused
+from headwater.settings import nearest
 
 _FIELDS: Final = ("key", "value", "headers", "partition", "timestamp", "topic", "offset")
 

@@ -15,7 +15,7 @@ from headwater.cli.group_state import committed, described, group_as_json, name_
 from headwater.cli.share_groups import ShareGroup, dead_letters, share_groups
 from headwater.client import login
 from headwater.client.groups import SHARE
-from headwater.config import Config, nearest
+from headwater.config import Config
 from headwater.console.access import Access, require_listener
 from headwater.console.flow import TopicFlow, graph_of
 from headwater.console.flow_graph import Graph
@@ -25,6 +25,7 @@ from headwater.console.project import Project, ProjectState
 from headwater.console.topic_reading import Reading
 from headwater.console.write_history import WriteHistory
 from headwater.errors import HeadwaterError
+from headwater.settings import nearest
 
 _FLOW_AGE_S: Final = 1.0
 _PROJECT_AGE_S: Final = 2.0

@@ -9,7 +9,6 @@ from typing import Any, Final, Protocol
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from headwater.config import nearest
 from headwater.errors import PipelineError
 from headwater.pipelines.operators.building import (
     Built,
@@ -27,6 +26,7 @@ from headwater.pipelines.plans import (
     reads_alias,
     streams_of,
 )
+from headwater.settings import nearest
 from headwater.sinks.contract import OP, Log
 from headwater.sinks.settings import SinkSettings
 

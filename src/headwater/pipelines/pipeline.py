@@ -9,10 +9,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from headwater.config import nearest
 from headwater.errors import ConfigError, HeadwaterError, PipelineError
 from headwater.pipelines.settings import PipelineSettings
 from headwater.pipelines.spark_errors import first_line, is_own
+from headwater.settings import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable

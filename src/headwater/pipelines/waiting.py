@@ -16,6 +16,7 @@ from headwater.errors import HeadwaterError, NotReady, PipelineError, UsageError
 from headwater.pipelines import status
 from headwater.pipelines.offsets import ends_of, has_reached, lag_records
 from headwater.pipelines.stores_told import place_of, store_told
+from headwater.settings import nearest
 from headwater.sinks.contract import Log, Offsets, Position, Store
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def _writes(
 ) -> dict[str, dict[str, Any]]:
     """A pipeline that starts for the first time tells in a while what it writes."""
     if pipeline not in loaded.pipelines:
-        meant = config.nearest(pipeline, list(loaded.pipelines))
+        meant = nearest(pipeline, list(loaded.pipelines))
         raise UsageError(
             f"there is no pipeline {pipeline}", hint=f"did you mean {meant}?" if meant else ""
         )

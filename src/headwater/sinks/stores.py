@@ -3,8 +3,8 @@
 from importlib import import_module
 from typing import Final, cast
 
-from headwater.config import nearest
 from headwater.errors import ConfigError
+from headwater.settings import nearest
 from headwater.sinks.contract import Log, Store, Target
 from headwater.sinks.settings import SinkSettings
 

@@ -12,8 +12,8 @@ from source_contract import Transaction
 
 from headwater.capture.contract import Table
 from headwater.capture.mysql.chunks import TableReader
-from headwater.capture.mysql.connection import Address, connect
 from headwater.capture.mysql.server import inspect
+from headwater.databases.mysql import Address, connect
 from headwater.errors import CaptureError, SourceUnreachable, TableRefused
 
 

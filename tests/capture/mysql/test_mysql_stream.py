@@ -13,8 +13,9 @@ from source_contract import Reader
 
 from headwater.capture.contract import UNAVAILABLE, Position
 from headwater.capture.mysql import MySqlSource
-from headwater.capture.mysql.connection import Address, connect, query
+from headwater.capture.mysql.connection import query
 from headwater.capture.settings import CaptureSettings
+from headwater.databases.mysql import Address, connect
 from headwater.errors import PositionLost, SourceUnreachable
 from headwater.settings import Secret
 

@@ -8,8 +8,9 @@ import re
 from typing import Any, Final
 
 from headwater.capture.mysql.catalog import TRANSACTIONAL_ENGINES, Choice
-from headwater.capture.mysql.connection import Address, query, variables
+from headwater.capture.mysql.connection import query, variables
 from headwater.capture.mysql.server import Server, version_numbers
+from headwater.databases.mysql import Address
 from headwater.errors import HeadwaterError, SourceRefused, TableRefused
 
 _KEPT_FOR_S: Final = 24 * 3600  # a capture that stands still for a day should find its place again

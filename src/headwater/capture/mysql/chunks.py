@@ -31,18 +31,12 @@ from headwater.capture.contract import Begin, Chunk, Place, Row, Table
 from headwater.capture.mysql import places, values
 from headwater.capture.mysql.catalog import TRANSACTIONAL_ENGINES, engine
 from headwater.capture.mysql.columns import GEOMETRIES, TEXTS, Declared, parse, zero_value
-from headwater.capture.mysql.connection import (
-    READ_TIMEOUT_S,
-    Address,
-    PacketReader,
-    error_of,
-    query,
-    translated,
-)
+from headwater.capture.mysql.connection import PacketReader, error_of, query, translated
 from headwater.capture.mysql.gtids import MySqlGtids
 from headwater.capture.mysql.server import Server, log_end
 from headwater.capture.settings import CaptureSettings
 from headwater.capture.whole_copy import no_room
+from headwater.databases.mysql import READ_TIMEOUT_S, Address
 from headwater.errors import CaptureError, TableRefused
 
 log = logging.getLogger(__name__)

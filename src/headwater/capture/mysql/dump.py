@@ -8,16 +8,10 @@ import struct
 from typing import Any, Final
 
 from headwater.capture.mysql.binlog import ROTATE, Event, Framing, read_rotate
-from headwater.capture.mysql.connection import (
-    Address,
-    PacketReader,
-    connect,
-    error_of,
-    translated,
-    unreachable,
-)
+from headwater.capture.mysql.connection import PacketReader, error_of, translated
 from headwater.capture.mysql.gtids import MySqlGtids
 from headwater.capture.mysql.server import Server, is_replicating, lacking_gtids
+from headwater.databases.mysql import Address, connect, unreachable
 from headwater.errors import PositionLost, SourceUnreachable
 
 HEARTBEAT_S: Final = 1

@@ -10,13 +10,14 @@ from headwater.capture.mysql import catalog, checks, places
 from headwater.capture.mysql.catalog import Choice
 from headwater.capture.mysql.charsets import Charsets
 from headwater.capture.mysql.chunks import MySqlChunk, TableReader
-from headwater.capture.mysql.connection import Address, connect, translated
+from headwater.capture.mysql.connection import translated
 from headwater.capture.mysql.dump import Dump
 from headwater.capture.mysql.gtids import MariaDbGtids, MySqlGtids
 from headwater.capture.mysql.schemas import Schemas
 from headwater.capture.mysql.server import Server, inspect, log_end, log_files
 from headwater.capture.mysql.stream import BinlogStream
 from headwater.capture.settings import CaptureSettings
+from headwater.databases.mysql import Address, connect
 from headwater.errors import CaptureError, ConfigError, HeadwaterError, PositionLost
 
 _OWN_IDS: Final = 1 << 30  # derived server ids begin here, far from those that people choose

@@ -6,7 +6,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headwater.client.cluster import Cluster
-from headwater.config import nearest
 from headwater.console.access import Access
 from headwater.console.navigation import Place
 from headwater.console.not_found import NoSuchThing
@@ -15,7 +14,7 @@ from headwater.console.rendering import both, shown
 from headwater.console.topic_configs import read_configs
 from headwater.console.topic_reading import Topic
 from headwater.errors import RequestRefused
-from headwater.settings import BrokerSettings
+from headwater.settings import BrokerSettings, nearest
 
 PLACE: Final = Place("Topics", "/topics")
 
