@@ -14,8 +14,8 @@ import pytest
 from bench.peers.provision import missing_tools
 from headwater.capture.contract import Begin, Change, Commit, Message, Position
 from headwater.capture.postgres.source import PostgresSource
+from headwater.capture.records.shaping import Shaper
 from headwater.capture.settings import CaptureSettings
-from headwater.capture.shaping import Shaper
 from headwater.settings import Secret
 
 pytestmark = [

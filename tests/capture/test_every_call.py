@@ -9,8 +9,10 @@ from capture_harness import Running, Seen, read
 from memory_source import ACCOUNTS, NOTES, MemoryDatabase, MemorySource
 from test_runner import bootstrap, broker
 
-from headwater.capture import runner, snapshot, writer
+from headwater.capture import runner
+from headwater.capture.publishing import writer
 from headwater.capture.settings import CaptureSettings
+from headwater.capture.tables import snapshots
 from headwater.client.transactions import TransactionalProducer
 from headwater.errors import BrokerUnreachable
 from headwater.settings import Secret
@@ -51,7 +53,7 @@ def db(monkeypatch):
     db = MemoryDatabase(ACCOUNTS, NOTES)
     monkeypatch.setattr(runner, "source_of", lambda *_: MemorySource(db))
     monkeypatch.setattr(runner, "TransactionalProducer", Failing)
-    monkeypatch.setattr(snapshot, "FIRST_CHUNK_ROWS", 5)
+    monkeypatch.setattr(snapshots, "FIRST_CHUNK_ROWS", 5)
     monkeypatch.setattr(writer, "PART_BYTES", 3_000)
     monkeypatch.setattr(runner, "SPLIT_BYTES", 5_000)
     monkeypatch.setattr(runner, "SPLIT_LOOK", 3)

@@ -16,11 +16,13 @@ from capture_harness import Running, Seen, read
 from confluent_kafka import Producer
 from memory_source import ACCOUNTS, NOTES, OUTBOX, MemoryDatabase, MemorySource
 
-from headwater.capture import runner, snapshot, writer
+from headwater.capture import runner
 from headwater.capture.contract import Change
 from headwater.capture.positions import SIGNALS_TOPIC
+from headwater.capture.publishing import writer
 from headwater.capture.settings import CaptureSettings
 from headwater.capture.signals import encode
+from headwater.capture.tables import snapshots
 from headwater.errors import Fenced, SourceUnreachable
 from headwater.settings import Secret
 from headwater.testing import InProcessBroker
@@ -39,10 +41,10 @@ def bootstrap(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _everything_is_small(monkeypatch):
-    monkeypatch.setattr(snapshot, "FIRST_CHUNK_ROWS", 3)
-    monkeypatch.setattr(snapshot, "GROWTH", 1)
-    monkeypatch.setattr(snapshot, "AGAIN_S", 0.005)
-    monkeypatch.setattr(snapshot, "MAX_TOUCHED_BYTES", 600)
+    monkeypatch.setattr(snapshots, "FIRST_CHUNK_ROWS", 3)
+    monkeypatch.setattr(snapshots, "GROWTH", 1)
+    monkeypatch.setattr(snapshots, "AGAIN_S", 0.005)
+    monkeypatch.setattr(snapshots, "MAX_TOUCHED_BYTES", 600)
     monkeypatch.setattr(writer, "PART_BYTES", 2_500)
     monkeypatch.setattr(writer, "GROUP_BYTES", 2_000)
     monkeypatch.setattr(runner, "SPLIT_BYTES", 4_000)

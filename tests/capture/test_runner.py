@@ -9,10 +9,11 @@ from capture_harness import read, replayed, running
 from memory_source import ACCOUNTS, NOTES, MemoryDatabase, MemorySource
 from wire import wait_until
 
-from headwater.capture import positions, runner, snapshot
+from headwater.capture import positions, runner
 from headwater.capture.contract import Column, SchemaChange, StorageChange, Table, TableFailed
 from headwater.capture.positions import SIGNALS_TOPIC
 from headwater.capture.signals import encode
+from headwater.capture.tables import snapshots
 from headwater.client.compacted import read_committed_latest
 from headwater.client.transactions import TransactionalProducer
 from headwater.errors import CaptureError, ConfigError, Fenced, SourceUnreachable
@@ -133,7 +134,7 @@ def test_a_new_run_fences_the_old_one(bootstrap, db):
 
 def test_a_chunk_lacks_what_the_stream_has_newer(bootstrap, db, monkeypatch):
     """Every read of a chunk is followed by changes to its rows, before it is published."""
-    monkeypatch.setattr(snapshot, "FIRST_CHUNK_ROWS", 10)
+    monkeypatch.setattr(snapshots, "FIRST_CHUNK_ROWS", 10)
     db.transact(*(created(n) for n in range(100)))
     rounds = []
 
@@ -224,7 +225,7 @@ def test_what_a_copy_without_keys_contains_is_known_to_the_next_run(bootstrap, m
 
 def test_a_large_copy_without_keys_becomes_several_transactions(bootstrap, monkeypatch):
     """And begins anew if it fails between two of them."""
-    monkeypatch.setattr("headwater.capture.table_copies.PIECE_ROWS", 10)
+    monkeypatch.setattr("headwater.capture.tables.copies.PIECE_ROWS", 10)
     db = MemoryDatabase(NOTES)
 
     class Failing(MemorySource):
@@ -255,7 +256,7 @@ def test_a_large_copy_without_keys_becomes_several_transactions(bootstrap, monke
 
 
 def test_a_transaction_in_limbo_is_not_undone_by_a_copy_without_keys(bootstrap, monkeypatch):
-    monkeypatch.setattr("headwater.capture.table_copies.AGAIN_S", 0.02)
+    monkeypatch.setattr("headwater.capture.tables.copies.AGAIN_S", 0.02)
     db = MemoryDatabase(NOTES)
     monkeypatch.setattr(runner, "source_of", lambda *_: MemorySource(db))
     db.transact(("public.notes", "c", None, {"text": "old"}))
@@ -312,7 +313,7 @@ def test_a_signal_that_wants_something_else_is_refused(bootstrap, db, caplog, wi
 
 
 def test_a_copy_goes_on_in_the_middle_after_a_crash(bootstrap, db, monkeypatch):
-    monkeypatch.setattr(snapshot, "FIRST_CHUNK_ROWS", 10)
+    monkeypatch.setattr(snapshots, "FIRST_CHUNK_ROWS", 10)
     db.transact(*(created(n) for n in range(1000)))
 
     def fail_later() -> None:
@@ -361,7 +362,7 @@ def test_a_full_disk_stops_only_the_table_that_needs_it(bootstrap, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(runner, "source_of", lambda *_: Slow(db))
-    monkeypatch.setattr("headwater.capture.whole_copy.Aside.add", full)
+    monkeypatch.setattr("headwater.capture.tables.whole_copy.Aside.add", full)
     try:
         with captured(bootstrap) as capture:
             capture.wait_for_copies("public.accounts")
@@ -380,7 +381,7 @@ def test_a_copy_without_keys_does_not_stop_the_stream(bootstrap, monkeypatch, is
     """Neither while it is read nor while its rows are published; no change of it is lost, twice, or
     in front of the rows that it speaks of.
     """
-    monkeypatch.setattr("headwater.capture.table_copies.PIECE_ROWS", 1)
+    monkeypatch.setattr("headwater.capture.tables.copies.PIECE_ROWS", 1)
     db = MemoryDatabase(NOTES, ACCOUNTS)
     begun, go_on, published, rest = (threading.Event() for _ in range(4))
 
@@ -489,7 +490,7 @@ def test_many_tables_that_were_rewritten_are_looked_at_once(bootstrap, monkeypat
 def test_a_huge_transaction_is_split_and_exact(bootstrap, db, monkeypatch):
     monkeypatch.setattr(runner, "SPLIT_BYTES", 10_000)
     monkeypatch.setattr(runner, "SPLIT_LOOK", 10)
-    monkeypatch.setattr("headwater.capture.writer.PART_BYTES", 5_000)
+    monkeypatch.setattr("headwater.capture.publishing.writer.PART_BYTES", 5_000)
     settings = {"snapshot": "never", "transactions": True}
     with pytest.raises(SourceUnreachable), captured(bootstrap, **settings) as capture:
         capture.wait_until(lambda: db.opened == 1)

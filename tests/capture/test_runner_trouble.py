@@ -21,10 +21,11 @@ from test_runner import (
 )
 from wire import wait_until
 
-from headwater.capture import runner, snapshot
+from headwater.capture import runner
 from headwater.capture.contract import Column, Position, Progress, SchemaChange, Table
 from headwater.capture.positions import TOPIC as POSITIONS
 from headwater.capture.positions import CapturePosition, TableState, decode, encode_capture
+from headwater.capture.tables import snapshots
 from headwater.errors import CaptureError, PositionLost, SourceUnreachable
 
 __all__ = ["bootstrap", "broker", "db"]  # fixtures
@@ -97,7 +98,7 @@ def test_many_records_for_a_topic_that_takes_small_batches(bootstrap, two):
 
 
 def test_a_topic_that_cannot_be_created_fails_its_table_only(bootstrap, two, monkeypatch):
-    from headwater.capture import topics
+    from headwater.capture.publishing import topics
     from headwater.errors import RequestRefused
 
     ensure = topics.ensure_topics
@@ -159,7 +160,7 @@ def test_a_table_that_is_dropped_while_a_chunk_of_it_is_read(bootstrap, db):
 
 
 def test_a_row_that_json_cannot_hold_among_several_chunks(bootstrap, two, monkeypatch):
-    monkeypatch.setattr(snapshot, "FIRST_CHUNK_ROWS", 2)
+    monkeypatch.setattr(snapshots, "FIRST_CHUNK_ROWS", 2)
     two.transact(created(1), *(order(n, "\udc80" if n == 1 else "") for n in range(10)))
     with captured(bootstrap, chunk_rows=2) as capture:
         capture.wait_for_copies("public.accounts")
@@ -197,7 +198,7 @@ def test_an_error_of_the_source_that_nobody_expected_ends_the_run(bootstrap, db)
 
 def test_the_key_changes_while_the_table_is_copied(bootstrap, db, monkeypatch):
     """Where the copy was, by the old key, is no place by the new one."""
-    monkeypatch.setattr(snapshot, "FIRST_CHUNK_ROWS", 10)
+    monkeypatch.setattr(snapshots, "FIRST_CHUNK_ROWS", 10)
     db.transact(*(created(n, 100 - n) for n in range(100)))
 
     class Interrupted(MemorySource):
@@ -225,7 +226,7 @@ def test_progress_in_front_of_a_transaction_that_is_half_done(bootstrap, db, mon
     """What is half done is not forgotten, however often the position is stored meanwhile."""
     monkeypatch.setattr(runner, "SPLIT_BYTES", 5_000)
     monkeypatch.setattr(runner, "SPLIT_LOOK", 10)
-    monkeypatch.setattr("headwater.capture.writer.PART_BYTES", 2_000)
+    monkeypatch.setattr("headwater.capture.publishing.writer.PART_BYTES", 2_000)
 
     class Hesitant(MemorySource):
         def changes(self, after: Position):
@@ -257,9 +258,9 @@ def test_a_stop_while_the_broker_is_away(tmp_path, db, monkeypatch):
     from headwater.testing import InProcessBroker
 
     monkeypatch.setattr(runner, "END_S", 0.5)
-    monkeypatch.setattr("headwater.capture.writer.STOP_S", 0.5)
-    monkeypatch.setattr("headwater.capture.writer.CLOSE_S", 0.5)
-    monkeypatch.setattr("headwater.capture.writer.GROUP_BYTES", 1_000)
+    monkeypatch.setattr("headwater.capture.publishing.writer.STOP_S", 0.5)
+    monkeypatch.setattr("headwater.capture.publishing.writer.CLOSE_S", 0.5)
+    monkeypatch.setattr("headwater.capture.publishing.writer.GROUP_BYTES", 1_000)
     with InProcessBroker.serving(str(tmp_path)) as broker:
         running = captured(broker.bootstrap, snapshot="never")
         capture = running.__enter__()
@@ -276,7 +277,7 @@ def test_a_stop_while_the_broker_is_away(tmp_path, db, monkeypatch):
 
 @pytest.mark.parametrize("how", ["stopped", "failed"])
 def test_the_end_in_the_midst_of_a_transaction_leaves_none_open(bootstrap, db, monkeypatch, how):
-    monkeypatch.setattr("headwater.capture.writer.PART_BYTES", 2_000)
+    monkeypatch.setattr("headwater.capture.publishing.writer.PART_BYTES", 2_000)
     ending = threading.Event()
 
     class Interrupted(MemorySource):

@@ -9,10 +9,11 @@ import pyarrow as pa
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headwater.capture import positions, schema_topic
+from headwater.capture import positions
 from headwater.capture.contract import Column, Lag, SchemaChange, Table
 from headwater.capture.contract import Position as SourcePosition
 from headwater.capture.positions import CapturePosition, Failure, Snapshot, TableState
+from headwater.capture.records import schema_topic
 from headwater.pipelines import status
 from headwater.settings import Secret
 from headwater.sinks.contract import Batch, Log, Target

@@ -85,6 +85,14 @@ class Table:
         return f"{self.schema}.{self.name}"
 
 
+def no_temporary_space(table: Table, error: OSError) -> CaptureError:
+    return CaptureError(
+        f"{table.id} cannot be copied: its rows and changes wait in a temporary file",
+        detail=str(error),
+        hint="make room in the directory for temporary files, or name another one in TMPDIR",
+    )
+
+
 @dataclass(slots=True)
 class Begin:
     """A transaction that is committed begins."""

@@ -34,15 +34,15 @@ from headwater.capture.contract import (
     TableFailed,
 )
 from headwater.capture.metrics import CaptureState
-from headwater.capture.outgoing import Outgoing, now_ms
 from headwater.capture.positions import CapturePosition, Stored
+from headwater.capture.publishing.outgoing import Outgoing, now_ms
+from headwater.capture.publishing.topics import Topics
+from headwater.capture.publishing.writer import Committed, Stopped, Writer
+from headwater.capture.records.shaping import Shaper
 from headwater.capture.settings import CaptureSettings
-from headwater.capture.shaping import Shaper
 from headwater.capture.signals import SignalReader
 from headwater.capture.sources import source_of
-from headwater.capture.tables import CapturedTables
-from headwater.capture.topics import Topics
-from headwater.capture.writer import Committed, Stopped, Writer
+from headwater.capture.tables.captured import CapturedTables
 from headwater.client.batches import BatchBuilder
 from headwater.client.compacted import read_committed_latest
 from headwater.client.transactions import TransactionalProducer

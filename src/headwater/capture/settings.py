@@ -56,7 +56,7 @@ def _seconds(value: Any) -> float:
 
 
 def _column_rule(pattern: str, value: Any) -> str:
-    """The words of transforms.py."""
+    """The words of rules/transforms.py."""
     if not re.fullmatch(r"drop|null|mask(:\d+)?|hash(:.*)?|truncate:\d+", text(value), re.DOTALL):
         raise ValueError('"drop", "null", "mask", "mask:8", "hash", "hash:salt" or "truncate:20"')
     return str(value)

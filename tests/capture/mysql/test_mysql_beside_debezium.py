@@ -20,8 +20,8 @@ from mariadb_server import MariaDbServer
 from bench.peers.provision import missing_tools
 from headwater.capture.contract import Begin, Change, Commit, Position
 from headwater.capture.mysql import MySqlSource
+from headwater.capture.records.shaping import Shaper
 from headwater.capture.settings import CaptureSettings
-from headwater.capture.shaping import Shaper
 from headwater.settings import Secret
 
 pytestmark = [

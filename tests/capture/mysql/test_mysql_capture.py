@@ -14,7 +14,7 @@ from mariadb_server import MariaDbServer, numbers
 from headwater.capture import signals
 from headwater.capture.mysql import MySqlSource
 from headwater.capture.positions import SIGNALS_TOPIC, key_of
-from headwater.capture.snapshot import Snapshots
+from headwater.capture.tables.snapshots import Snapshots
 from headwater.testing import InProcessBroker
 
 

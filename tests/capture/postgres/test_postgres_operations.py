@@ -10,7 +10,8 @@ from postgres_capture import Capture, capturing
 from postgres_server import PostgresServer
 
 from headwater.capture.contract import Position, Progress, Table
-from headwater.capture.postgres import PostgresSource, connection, slot, stream
+from headwater.capture.postgres import PostgresSource, connection
+from headwater.capture.postgres.replication import slot, stream
 from headwater.capture.settings import CaptureSettings
 from headwater.errors import ConfigError, PositionLost, SourceRefused, SourceUnreachable
 from headwater.settings import Secret

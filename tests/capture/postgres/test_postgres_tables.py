@@ -5,7 +5,7 @@ from postgres_capture import Capture, capturing
 
 from headwater.capture.contract import UNAVAILABLE, Position, SchemaChange, TableFailed
 from headwater.capture.postgres import source as source_module
-from headwater.capture.postgres.toast import ToastCache
+from headwater.capture.postgres.replication.toast_cache import ToastCache
 
 LARGE = "SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 300)"
 

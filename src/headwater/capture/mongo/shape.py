@@ -16,8 +16,8 @@ from typing import Any, Final
 import orjson
 
 from headwater.capture.contract import Row
-from headwater.capture.document_rules import HIDDEN, DocumentRules
 from headwater.capture.mongo.documents import relaxed
+from headwater.capture.rules.document_rules import HIDDEN, DocumentRules
 
 # With the blanks that Debezium's keys have: keys are compared and hashed as bytes.
 _key_text: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ": ")).encode

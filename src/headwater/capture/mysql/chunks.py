@@ -27,15 +27,15 @@ from typing import IO, Any, Final
 
 import pymysql
 
-from headwater.capture.contract import Begin, Chunk, Place, Row, Table
-from headwater.capture.mysql import places, values
+from headwater.capture.contract import Begin, Chunk, Place, Row, Table, no_temporary_space
+from headwater.capture.mysql import values
+from headwater.capture.mysql.binlog import positions
+from headwater.capture.mysql.binlog.gtids import MySqlGtids
 from headwater.capture.mysql.catalog import TRANSACTIONAL_ENGINES, engine
 from headwater.capture.mysql.columns import GEOMETRIES, TEXTS, Declared, parse, zero_value
 from headwater.capture.mysql.connection import PacketReader, error_of, query, translated
-from headwater.capture.mysql.gtids import MySqlGtids
 from headwater.capture.mysql.server import Server, log_end
 from headwater.capture.settings import CaptureSettings
-from headwater.capture.whole_copy import no_room
 from headwater.databases.mysql import READ_TIMEOUT_S, Address
 from headwater.errors import CaptureError, TableRefused
 
@@ -66,10 +66,10 @@ class MySqlChunk(Chunk):
         gtid = transaction.at.get("gtid")
         if self.gtids is not None and gtid is not None:
             return gtid in self.gtids
-        return places.order(transaction.at) < self.below
+        return positions.order(transaction.at) < self.below
 
     def is_passed(self, place: Place) -> bool:
-        return places.order(place) >= self.passed
+        return positions.order(place) >= self.passed
 
     def bounds(self) -> dict[str, Any]:
         gtids = None if self.gtids is None else str(self.gtids)
@@ -150,11 +150,11 @@ class TableReader:
         if self.server.is_mariadb:
             status = dict(query(self.connection, "SHOW STATUS LIKE 'binlog_snapshot_%'"))
             found = {name.lower(): value for name, value in status.items()}
-            exact = places.order(
+            exact = positions.order(
                 {"file": found["binlog_snapshot_file"], "pos": found["binlog_snapshot_position"]}
             )
             return Bounds(exact, exact)
-        passed = places.order(log_end(self.connection, self.server))
+        passed = positions.order(log_end(self.connection, self.server))
         return Bounds((0, 0), passed, gtids)
 
     def _snapshot_behind_lock(self, table: Table) -> Bounds:
@@ -169,7 +169,7 @@ class TableReader:
                     if error.args[0] not in _LOCK_TIMEOUTS or attempt + 1 == _LOCK_TRIES:
                         raise
             query(self.connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
-            exact = places.order(log_end(self.connection, self.server))
+            exact = positions.order(log_end(self.connection, self.server))
             if self.server.has_gtids and not self.server.is_mariadb:
                 return Bounds((0, 0), exact, self._executed_gtids())
             return Bounds(exact, exact)
@@ -220,7 +220,7 @@ def _spool(table: Table, rows: list[Row], spool: IO[bytes]) -> None:
     try:
         pickle.dump(rows, spool)
     except OSError as error:  # not the database's
-        raise no_room(table, error) from error
+        raise no_temporary_space(table, error) from error
 
 
 def _unspooled(spool: IO[bytes]) -> Iterator[Row]:

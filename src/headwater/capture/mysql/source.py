@@ -6,16 +6,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from headwater.capture.contract import Chunk, Event, Lag, Place, Position, Source, Table
-from headwater.capture.mysql import catalog, checks, places
+from headwater.capture.mysql import catalog, checks
+from headwater.capture.mysql.binlog import positions
+from headwater.capture.mysql.binlog.dump import Dump
+from headwater.capture.mysql.binlog.gtids import MariaDbGtids, MySqlGtids
 from headwater.capture.mysql.catalog import Choice
 from headwater.capture.mysql.charsets import Charsets
 from headwater.capture.mysql.chunks import MySqlChunk, TableReader
 from headwater.capture.mysql.connection import translated
-from headwater.capture.mysql.dump import Dump
-from headwater.capture.mysql.gtids import MariaDbGtids, MySqlGtids
-from headwater.capture.mysql.schemas import Schemas
 from headwater.capture.mysql.server import Server, inspect, log_end, log_files
-from headwater.capture.mysql.stream import BinlogStream
+from headwater.capture.mysql.stream.binlog_stream import BinlogStream
+from headwater.capture.mysql.stream.schema_history import Schemas
 from headwater.capture.settings import CaptureSettings
 from headwater.databases.mysql import Address, connect
 from headwater.errors import CaptureError, ConfigError, HeadwaterError, PositionLost
@@ -246,8 +247,8 @@ class MySqlSource(Source):
             except HeadwaterError:
                 self._stop_watching()
                 raise
-        here, there = places.order(acknowledged), places.order(end)
-        sizes = {places.file_number(name): size for name, size in files}
+        here, there = positions.order(acknowledged), positions.order(end)
+        sizes = {positions.file_number(name): size for name, size in files}
         between = sum(size for number, size in sizes.items() if here[0] <= number < there[0])
         return Lag(size_bytes=max(between + there[1] - here[1], 0))
 

@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from headwater.capture.postgres.catalog import Candidate, Selection
 from headwater.capture.postgres.connection import Address, quoted
-from headwater.capture.postgres.publication import Publication
-from headwater.capture.postgres.slot import FAILOVER_VERSION, Slot
+from headwater.capture.postgres.replication.publication import Publication
+from headwater.capture.postgres.replication.slot import FAILOVER_VERSION, Slot
 from headwater.errors import CaptureError
 
 # Tables whose updates may leave out large values, by how much they have of them.

@@ -7,7 +7,7 @@ from threading import Lock
 from typing import Any, Final, NamedTuple
 
 from headwater.capture.contract import Column, Table
-from headwater.capture.postgres.typecatalog import TypeCatalog
+from headwater.capture.postgres.type_catalog import TypeCatalog
 from headwater.capture.settings import CaptureSettings
 
 # A table without replica identity cannot be published: its UPDATEs would fail in the application.

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from headwater.capture.postgres.catalog import Candidate, Selection
 from headwater.capture.postgres.connection import Address, quoted
-from headwater.capture.postgres.publication import Publication, unidentified
-from headwater.capture.postgres.slot import Slot
+from headwater.capture.postgres.replication.publication import Publication, unidentified
+from headwater.capture.postgres.replication.slot import Slot
 from headwater.capture.settings import CaptureSettings
 from headwater.errors import HeadwaterError, PositionLost, SourceRefused, TableRefused
 

@@ -26,7 +26,7 @@ from headwater.capture.postgres.copy_text import (
     rows_maker,
     unescaped,
 )
-from headwater.capture.postgres.typecatalog import TypeCatalog
+from headwater.capture.postgres.type_catalog import TypeCatalog
 from headwater.errors import SourceUnreachable, TableRefused
 
 CHUNK_BYTES: Final = 8 << 20  # of COPY's text; a chunk ends early rather than grow beyond

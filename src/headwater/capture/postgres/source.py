@@ -20,10 +20,8 @@ from headwater.capture.contract import (
     Table,
     TableFailed,
 )
-from headwater.capture.postgres import timeline
 from headwater.capture.postgres.catalog import Candidate, Selection, Shelf, describe, make_table
 from headwater.capture.postgres.chunks import ChunkReader, PostgresChunk, Snapshot
-from headwater.capture.postgres.completing import Completer
 from headwater.capture.postgres.connection import (
     Address,
     ImpatientCursor,
@@ -32,14 +30,16 @@ from headwater.capture.postgres.connection import (
     lsn_text,
     quoted,
 )
-from headwater.capture.postgres.publication import Publication, Synced
-from headwater.capture.postgres.relations import Relations
-from headwater.capture.postgres.slot import Slot
+from headwater.capture.postgres.replication import timeline
+from headwater.capture.postgres.replication.publication import Publication, Synced
+from headwater.capture.postgres.replication.relations import Relations
+from headwater.capture.postgres.replication.row_completion import Completer
+from headwater.capture.postgres.replication.slot import Slot
+from headwater.capture.postgres.replication.stream import ChangeStream
+from headwater.capture.postgres.replication.toast_cache import ToastCache
+from headwater.capture.postgres.replication.transactions import OWN_PREFIX
 from headwater.capture.postgres.storage import REDUCED, SAME, Storage, compare, read_storages
-from headwater.capture.postgres.stream import ChangeStream
-from headwater.capture.postgres.toast import ToastCache
-from headwater.capture.postgres.transactions import OWN_PREFIX
-from headwater.capture.postgres.typecatalog import TypeCatalog
+from headwater.capture.postgres.type_catalog import TypeCatalog
 from headwater.capture.settings import CaptureSettings
 from headwater.errors import CaptureError, HeadwaterError
 

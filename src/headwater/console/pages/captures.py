@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headwater.capture.schema_changes import read_changes
+from headwater.capture.records.schema_changes import read_changes
 from headwater.cli.capture_state import FOLLOWING, NEW, Known
 from headwater.console.navigation import Place
 from headwater.console.overview import Overview, no_such, overview_of
