@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from wire import wait_until
 
 from bench.peers.process import BrokerProcess, free_port
-from headwater.capture.positions import SIGNALS_TOPIC, TOPIC, Snapshot, decode
+from headwater.capture.positions import SIGNALS_TOPIC, TOPIC, SnapshotState, decode
 from headwater.capture.signals import encode
 from headwater.client.compacted import read_committed_latest
 from headwater.errors import BrokerUnreachable
@@ -100,7 +100,7 @@ def kill_at_random(victims, count: int, rng: random.Random, between=lambda: None
         between()
 
 
-def copies(bootstrap: str) -> dict[str, Snapshot]:
+def copies(bootstrap: str) -> dict[str, SnapshotState]:
     with contextlib.suppress(BrokerUnreachable):
         records = read_committed_latest(bootstrap, ClientSettings(), TOPIC, patience_s=5)
         states = decode("shop", records).tables

@@ -362,7 +362,7 @@ def test_a_full_disk_stops_only_the_table_that_needs_it(bootstrap, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(runner, "source_of", lambda *_: Slow(db))
-    monkeypatch.setattr("headwater.capture.tables.whole_copy.Aside.add", full)
+    monkeypatch.setattr("headwater.capture.tables.whole_copy.ChangeBuffer.add", full)
     try:
         with captured(bootstrap) as capture:
             capture.wait_for_copies("public.accounts")

@@ -22,7 +22,7 @@ from test_runner import (
 from wire import wait_until
 
 from headwater.capture import runner
-from headwater.capture.contract import Column, Position, Progress, SchemaChange, Table
+from headwater.capture.contract import Column, PositionAdvanced, SchemaChange, SourcePosition, Table
 from headwater.capture.positions import TOPIC as POSITIONS
 from headwater.capture.positions import CapturePosition, TableState, decode, encode_capture
 from headwater.capture.tables import snapshots
@@ -197,12 +197,12 @@ def test_an_error_of_the_source_that_nobody_expected_ends_the_run(bootstrap, db)
 
 
 def test_the_key_changes_while_the_table_is_copied(bootstrap, db, monkeypatch):
-    """Where the copy was, by the old key, is no place by the new one."""
+    """Where the copy was, by the old key, is no position by the new one."""
     monkeypatch.setattr(snapshots, "FIRST_CHUNK_ROWS", 10)
     db.transact(*(created(n, 100 - n) for n in range(100)))
 
     class Interrupted(MemorySource):
-        def acknowledge(self, place):
+        def acknowledge(self, log_position):
             state = capture.stored().tables["public.accounts"]
             if state.snapshot.after is not None and db.opened == 1:
                 raise SourceUnreachable("gone")
@@ -229,11 +229,11 @@ def test_progress_in_front_of_a_transaction_that_is_half_done(bootstrap, db, mon
     monkeypatch.setattr("headwater.capture.publishing.writer.PART_BYTES", 2_000)
 
     class Hesitant(MemorySource):
-        def changes(self, after: Position):
+        def changes(self, after: SourcePosition):
             if after.changes is not None:
                 for _ in range(10):
                     time.sleep(0.02)  # several heartbeats
-                    yield Progress({"n": after.at["n"] - 1})
+                    yield PositionAdvanced({"n": after.at["n"] - 1})
                     yield None
                 if db.opened < 4:
                     raise SourceUnreachable("again")
@@ -281,7 +281,7 @@ def test_the_end_in_the_midst_of_a_transaction_leaves_none_open(bootstrap, db, m
     ending = threading.Event()
 
     class Interrupted(MemorySource):
-        def changes(self, after: Position):
+        def changes(self, after: SourcePosition):
             for event in super().changes(after):
                 yield event
                 if getattr(event, "ordinal", 0) == 99 and not ending.is_set():
@@ -325,7 +325,7 @@ def open_transactions(bootstrap: str) -> list[str]:
 
 
 def test_positions_of_other_versions():
-    at = CapturePosition(Position({"n": 1}), 7, signals=3)
+    at = CapturePosition(SourcePosition({"n": 1}), 7, signals=3)
     import orjson
 
     stored = orjson.loads(encode_capture(at))
@@ -337,7 +337,7 @@ def test_positions_of_other_versions():
     table["snapshot"] = {"kind": "true", "speed": 9}
     records = {b"shop": orjson.dumps(stored), b"shop/public.orders": orjson.dumps(table)}
     found = decode("shop", records)
-    assert (found.capture.position, found.capture.signals) == (Position({"n": 1}), 3)
+    assert (found.capture.position, found.capture.signals) == (SourcePosition({"n": 1}), 3)
     assert found.capture.lag.size_bytes == 5
     assert found.tables["public.orders"].table == dataclasses.replace(ORDERS, documents=True)
     for damaged in (b"", b"[]", b"{}", b"null", b"\xff", b'{"at": 1}'):

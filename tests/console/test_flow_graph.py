@@ -3,8 +3,7 @@
 import time
 from datetime import UTC, datetime, timedelta
 
-from headwater.capture.contract import Column, Lag, Table
-from headwater.capture.contract import Position as SourcePosition
+from headwater.capture.contract import Column, Lag, SourcePosition, Table
 from headwater.capture.positions import CapturePosition, Failure, Stored, TableState
 from headwater.cli.capture_state import Known as KnownCapture
 from headwater.cli.pipeline_state import Known as KnownPipeline

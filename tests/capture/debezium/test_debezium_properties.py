@@ -88,7 +88,7 @@ def test_a_schema_history_is_kept_beside_the_topics() -> None:
     assert given["schema.history.internal.kafka.topic"] == "__headwater_schema_history.legacy"
     own = {"schema.history.internal": "io.debezium.storage.file.history.FileSchemaHistory"}
     assert "schema.history.internal.kafka.topic" not in properties(settings_of(own), known, None)
-    with pytest.raises(SourceRefused, match="no place for it"):
+    with pytest.raises(SourceRefused, match="no topic for it"):
         properties(settings_of({}), known, None)
 
 

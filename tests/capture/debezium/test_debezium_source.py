@@ -10,7 +10,14 @@ from debezium_reader import missing, settings_of
 from postgres_server import Database
 from wire import wait_until
 
-from headwater.capture.contract import Begin, Commit, Place, Position, Progress, Record
+from headwater.capture.contract import (
+    Begin,
+    Commit,
+    LogPosition,
+    PositionAdvanced,
+    Record,
+    SourcePosition,
+)
 from headwater.capture.debezium import transactions
 from headwater.capture.debezium.source import DebeziumSource
 from headwater.errors import PositionLost, SourceRefused, SourceUnreachable
@@ -37,12 +44,12 @@ def options(postgres: Database) -> dict[str, str]:
 
 
 class Follower:
-    """What came, in groups: records with the place of their Begin."""
+    """What came, in groups: records with the log_position of their Begin."""
 
-    def __init__(self, source: DebeziumSource, after: Position | None) -> None:
+    def __init__(self, source: DebeziumSource, after: SourcePosition | None) -> None:
         self.source = source
-        self.place: Place = source.open(after, {})
-        self._events = source.changes(after or Position(self.place))
+        self.position: LogPosition = source.open(after, {})
+        self._events = source.changes(after or SourcePosition(self.position))
 
     def groups(self, records: int) -> list[tuple[Begin, list[Record]]]:
         """As many whole groups as have so many records."""
@@ -55,9 +62,9 @@ class Follower:
                 case Record():
                     found[-1][1].append(event)
                 case Commit():
-                    self.place = found[-1][0].at
-                case Progress():
-                    self.place = event.at
+                    self.position = found[-1][0].at
+                case PositionAdvanced():
+                    self.position = event.at
             total = sum(len(each) for _begin, each in found)
             if isinstance(event, Commit) and total >= records:
                 assert total == records
@@ -71,7 +78,7 @@ class Follower:
 
 @contextmanager
 def following(
-    options: dict[str, str], after: Position | None = None, **given: object
+    options: dict[str, str], after: SourcePosition | None = None, **given: object
 ) -> Iterator[Follower]:
     source = DebeziumSource(settings_of(options, **given))
     try:
@@ -122,7 +129,7 @@ def test_it_goes_on_where_the_position_says(postgres: Database, options: dict[st
         groups = follower.groups(3)
     for passed, (begin, _records) in enumerate(groups, start=1):
         postgres.run("INSERT INTO t VALUES (%s)", 3 + passed)
-        with following(options, Position(json.loads(json.dumps(begin.at)))) as follower:
+        with following(options, SourcePosition(json.loads(json.dumps(begin.at)))) as follower:
             again = follower.groups(3)
         keys = [each.key for _begin, records in again for each in records]
         assert keys == [b'{"id":%d}' % number for number in range(passed + 1, passed + 4)]
@@ -171,11 +178,11 @@ def test_a_transaction_too_large_to_be_held_goes_on_exactly(
         ((begin, _records),) = follower.groups(500)
         assert begin.at["transaction"] == begin.id
     postgres.run("INSERT INTO t VALUES (1000)")
-    with following(options, Position(begin.at, 124)) as follower:
+    with following(options, SourcePosition(begin.at, 124)) as follower:
         groups = follower.groups(378)
         assert groups[0][1][0].key == b'{"id":124}'
         assert groups[-1][1][0].key == b'{"id":1000}'
-    with following(options, Position(begin.at)) as follower:
+    with following(options, SourcePosition(begin.at)) as follower:
         ((_begin, records),) = follower.groups(1)
         assert records[0].key == b'{"id":1000}'
 
@@ -183,7 +190,7 @@ def test_a_transaction_too_large_to_be_held_goes_on_exactly(
 def test_schemas_and_transactions_can_be_had(postgres: Database, options: dict[str, str]) -> None:
     postgres.run("CREATE TABLE t (id int PRIMARY KEY)")
     with following(options, schemas=True, transactions=True, snapshot="never") as follower:
-        assert isinstance(next(follower.events()), Progress | None)  # it follows
+        assert isinstance(next(follower.events()), PositionAdvanced | None)  # it follows
         postgres.run("INSERT INTO t VALUES (1)")
         ((_begin, records),) = follower.groups(3)
     assert [each.topic for each in records] == [
@@ -246,7 +253,7 @@ def test_a_connector_that_no_jar_has_is_refused(options: dict[str, str]) -> None
 def test_a_database_that_does_not_answer_is_unreachable(options: dict[str, str]) -> None:
     source = DebeziumSource(settings_of({**options, "database.port": "1"}))
     with pytest.raises(SourceUnreachable, match="does not start"):
-        for _event in source.changes(Position(source.open(None, {}))):
+        for _event in source.changes(SourcePosition(source.open(None, {}))):
             pass
     source.close()
 
@@ -265,7 +272,7 @@ def test_a_slot_that_was_made_anew_is_a_lost_position(
     postgres.run("SELECT pg_drop_replication_slot(%s)", options["slot.name"])
     postgres.run("INSERT INTO t VALUES (3)")
     postgres.run("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", options["slot.name"])
-    with pytest.raises(PositionLost), following(options, Position(begin.at)) as follower:
+    with pytest.raises(PositionLost), following(options, SourcePosition(begin.at)) as follower:
         follower.groups(1)
 
 

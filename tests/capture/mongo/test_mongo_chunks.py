@@ -8,7 +8,7 @@ from bson.datetime_ms import DatetimeMS
 from mongo_reader import begins_in, read_transactions, source_of
 from mongo_server import mongo_server
 
-from headwater.capture.contract import Position
+from headwater.capture.contract import SourcePosition
 from headwater.capture.mongo.documents import extended_value
 
 pytestmark = pytest.mark.java
@@ -68,7 +68,7 @@ def test_ids_of_all_types_in_one_collection_are_all_found(source, db, limit_rows
 
 
 def test_a_chunk_contains_what_was_committed_before_its_read(source, db):
-    start = Position(source.open(None, {}))
+    start = SourcePosition(source.open(None, {}))
     db.orders.insert_one({"_id": 1})
     db.orders.insert_one({"_id": 2})
     table = table_named(source, "orders")
@@ -89,7 +89,7 @@ def test_chunk_and_stream_together_give_the_collection(tmp_path, version):
         accounts = server.client.shop.accounts
         accounts.insert_many([{"_id": n, "n": 0} for n in range(20)])
         table = table_named(source, "accounts")
-        start = Position(source.open(None, {}))
+        start = SourcePosition(source.open(None, {}))
         is_over = threading.Event()
         written = [0]
 

@@ -16,9 +16,9 @@ from headwater.capture.contract import (
     Change,
     Commit,
     Lag,
-    Position,
-    Progress,
+    PositionAdvanced,
     SchemaChange,
+    SourcePosition,
 )
 from headwater.capture.mongo.source import MongoSource
 from headwater.capture.settings import CaptureSettings
@@ -45,8 +45,8 @@ def source(mongo, db):
         yield opened
 
 
-def opened(source) -> Position:
-    return Position(source.open(None, {}))
+def opened(source) -> SourcePosition:
+    return SourcePosition(source.open(None, {}))
 
 
 def test_every_kind_of_change_comes_with_both_images(source, db):
@@ -116,7 +116,7 @@ def test_without_images_an_update_has_the_present_document_or_none(source, db):
 def test_a_collection_without_images_beside_ones_with_them_is_looked_up(source, db):
     create(db, "orders")
     stream = source.changes(opened(source))
-    assert isinstance(next(event for event in stream if event is not None), Progress)
+    assert isinstance(next(event for event in stream if event is not None), PositionAdvanced)
     db.later.insert_one({"_id": 1, "n": 0})  # has no images, and was not there at the start
     db.later.update_one({"_id": 1}, {"$set": {"n": 1}})
     changes = (event for event in stream if isinstance(event, Change))
@@ -159,9 +159,12 @@ def test_a_stream_goes_on_behind_every_position(source, db, mongo):
     events = read_transactions(source, start, 6)
     for index, event in enumerate(events):
         if isinstance(event, Commit) and index + 1 < len(events):
-            place = [each for each in events[:index] if isinstance(each, Begin)][-1].at
+            log_position = [each for each in events[:index] if isinstance(each, Begin)][-1].at
             count = sum(isinstance(each, Commit) for each in events[index + 1 :])
-            assert read_transactions(source, Position(place), count) == events[index + 1 :]
+            assert (
+                read_transactions(source, SourcePosition(log_position), count)
+                == events[index + 1 :]
+            )
 
 
 @pytest.mark.parametrize("sent", [0, 1, 2, 3])
@@ -173,7 +176,7 @@ def test_a_half_sent_transaction_goes_on_in_the_middle(source, db, mongo, sent):
     events = read_transactions(source, start, 2)
     begin, *changes, commit = events[:5]
 
-    rest = read_transactions(source, Position(begin.at, sent), 2)
+    rest = read_transactions(source, SourcePosition(begin.at, sent), 2)
 
     assert (rest[0].at, rest[0].id) == (begin.at, begin.id)
     assert rest[1:-3] == [*changes[sent:], commit]
@@ -185,8 +188,8 @@ def test_a_half_sent_single_change_is_ended(source, db, sent):
     start = opened(source)
     db.accounts.insert_many([{"_id": m} for m in range(3)])
     events = read_transactions(source, start, 3)
-    place = events[3].at
-    rest = read_transactions(source, Position(place, sent), 2)
+    log_position = events[3].at
+    rest = read_transactions(source, SourcePosition(log_position, sent), 2)
     assert changes_in(rest) == changes_in(events)[1 + sent :]
     assert [event.changes for event in rest if isinstance(event, Commit)] == [1, 1]
 
@@ -195,9 +198,9 @@ def test_an_idle_stream_tells_how_far_it_is(source, db, mongo):
     start = opened(source)
     mongo.client[db.name + "other"].things.insert_one({})  # the log goes on, but not for us
     events = read_until(source, start, lambda events: events[-1].at["ts"] > start.at["ts"])
-    assert all(isinstance(event, Progress) for event in events)
+    assert all(isinstance(event, PositionAdvanced) for event in events)
     db.things.insert_one({"_id": 1})
-    (change,) = changes_in(read_transactions(source, Position(events[-1].at), 1))
+    (change,) = changes_in(read_transactions(source, SourcePosition(events[-1].at), 1))
     assert change.after == {"_id": 1}
 
 
@@ -259,7 +262,7 @@ def test_a_dropped_and_a_renamed_collection_are_told_with_their_place(source, db
         (archive, None, f"drop {archive}"),
     ]
     renamed = begins_in(events)[1]
-    assert read_transactions(source, Position(renamed.at), 1) == events[-3:]
+    assert read_transactions(source, SourcePosition(renamed.at), 1) == events[-3:]
 
 
 def test_the_stream_goes_on_behind_a_dropped_database(source, db, mongo):

@@ -7,7 +7,7 @@ import pytest
 from mariadb_server import MariaDbServer
 from mysql_capture import ShopCapture
 
-from headwater.capture.contract import Position
+from headwater.capture.contract import SourcePosition
 from headwater.capture.mysql import MySqlSource
 from headwater.capture.settings import CaptureSettings
 from headwater.errors import ConfigError, SourceRefused, SourceUnreachable, TableRefused
@@ -87,14 +87,14 @@ def test_rights_are_told_with_the_grant_that_gives_them(
         assert problems[0].hint.startswith("GRANT ")
         server.execute(problems[0].hint)
     assert problems == []
-    place = source.open(None, {})
+    log_position = source.open(None, {})
     server.execute(f"INSERT INTO {shop}.t VALUES (1)")
-    events = source.changes(Position(place))
+    events = source.changes(SourcePosition(log_position))
     for event in events:
         if event is not None:
             break
     assert [row["id"] for row in source.read_chunk(source.tables()[0], None, 10).rows] == [1]
-    assert source.lag(place).size_bytes
+    assert source.lag(log_position).size_bytes
     events.close()
     source.close()
 
@@ -107,9 +107,9 @@ def test_a_missing_right_stops_the_stream_with_its_grant(
         f"GRANT SELECT, REPLICATION CLIENT ON *.* TO {account}",
     )
     source = _source(server.url(shop, account, "s%C3%A9cret"))
-    place = source.open(None, {})
+    log_position = source.open(None, {})
     with pytest.raises(SourceRefused) as caught:
-        next(source.changes(Position(place)))
+        next(source.changes(SourcePosition(log_position)))
     assert "REPLICATION SLAVE" in caught.value.hint
     source.close()
 

@@ -5,7 +5,7 @@ from capture_harness import read, running
 from postgres_capture import Capture, capturing
 
 from headwater.capture import runner
-from headwater.capture.contract import Position, StorageChange
+from headwater.capture.contract import SourcePosition, StorageChange
 from headwater.capture.postgres import source as source_module
 from headwater.capture.postgres import storage
 from headwater.testing import InProcessBroker
@@ -20,7 +20,7 @@ def bootstrap(tmp_path):
 @pytest.fixture
 def quick(monkeypatch):
     """Tables are looked at all the time."""
-    monkeypatch.setattr(source_module, "MIND_S", 0.05)
+    monkeypatch.setattr(source_module, "SYNC_S", 0.05)
     monkeypatch.setattr(runner, "TABLES_S", 0.05)
 
 
@@ -86,7 +86,7 @@ def test_what_the_log_does_not_tell_is_noticed(postgres, quick, is_running):
     if not is_running:
         capture = Capture(postgres, **only)
         capture.source.storages = stored
-        capture.open(Position(at), known)
+        capture.open(SourcePosition(at), known)
     try:
         seen = capture.until(lambda _: len(_changes(capture)) == len(CASES))
     finally:

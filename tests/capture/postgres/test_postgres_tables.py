@@ -3,7 +3,7 @@
 import pytest
 from postgres_capture import Capture, capturing
 
-from headwater.capture.contract import UNAVAILABLE, Position, SchemaChange, TableFailed
+from headwater.capture.contract import UNAVAILABLE, SchemaChange, SourcePosition, TableFailed
 from headwater.capture.postgres import source as source_module
 from headwater.capture.postgres.replication.toast_cache import ToastCache
 
@@ -13,7 +13,7 @@ LARGE = "SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 300)
 @pytest.fixture
 def quick(monkeypatch):
     """New tables are looked for all the time."""
-    monkeypatch.setattr(source_module, "MIND_S", 0.05)
+    monkeypatch.setattr(source_module, "SYNC_S", 0.05)
 
 
 def test_only_tables_that_match_are_captured(postgres):
@@ -54,9 +54,9 @@ def test_dropped_tables_are_told(postgres, quick):
         postgres.run("DROP TABLE t")
         assert len(capture.changes(1)) == 1
         assert capture.until_loose(SchemaChange) == SchemaChange("public.t", None)
-        at = capture.place
+        at = capture.position
     again = Capture(postgres)  # dropped while nobody looked
-    again.open(Position(at), known)
+    again.open(SourcePosition(at), known)
     assert again.until_loose(SchemaChange) == SchemaChange("public.t", None)
     again.source.close()
 
@@ -231,17 +231,17 @@ def test_a_table_that_was_taken_out_of_the_publication(postgres, quick):
     postgres.run("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY)")
     with capturing(postgres) as capture:
         known = {table.id: table for table in capture.source.tables()}
-        at = capture.place
+        at = capture.position
     postgres.run(f"ALTER PUBLICATION headwater_{postgres.name} DROP TABLE t")
     postgres.run("INSERT INTO t VALUES (1)")
     for _ in range(2):  # as long as nothing is acknowledged it is told again
         again = Capture(postgres)
-        again.open(Position(at), known)
+        again.open(SourcePosition(at), known)
         assert again.until_loose(SchemaChange) == SchemaChange("public.t", None)
         assert [table.id for table in again.source.tables()] == ["public.u"]
         again.source.close()
     again = Capture(postgres)
-    again.open(Position(at), known)
+    again.open(SourcePosition(at), known)
     assert _told_anew(again) == [
         SchemaChange("public.t", None),
         SchemaChange("public.t", known["public.t"]),
@@ -268,7 +268,7 @@ def _told_anew(capture):
 
     def enough(_) -> bool:
         if any(isinstance(event, SchemaChange) for event in capture.loose):
-            capture.source.acknowledge(capture.place)
+            capture.source.acknowledge(capture.position)
         return len([event for event in capture.loose if isinstance(event, SchemaChange)]) == 2
 
     capture.until(enough)

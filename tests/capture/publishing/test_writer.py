@@ -5,7 +5,7 @@ import threading
 import pytest
 from wire import wait_until
 
-from headwater.capture.contract import Position
+from headwater.capture.contract import SourcePosition
 from headwater.capture.positions import TOPIC, CapturePosition, decode
 from headwater.capture.publishing import writer as writer_module
 from headwater.capture.publishing.writer import Stopped, Writer
@@ -66,7 +66,7 @@ def writer(broker, committed):
 
 
 def at(number: int) -> CapturePosition:
-    return CapturePosition(Position({"n": number}), 1000 + number)
+    return CapturePosition(SourcePosition({"n": number}), 1000 + number)
 
 
 def transaction(writer, number: int, values: list[bytes]) -> None:
@@ -89,8 +89,8 @@ def test_changes_and_position_are_in_one_kafka_transaction(writer, broker, commi
         (TOPIC, b"shop"),
     ]
     stored = decode("shop", {records[-1][1]: records[-1][2]})
-    assert stored.capture.position == Position({"n": 1})
-    assert writer.durable.position == Position({"n": 1})
+    assert stored.capture.position == SourcePosition({"n": 1})
+    assert writer.durable.position == SourcePosition({"n": 1})
     assert (committed[0].transactions, committed[0].records) == (1, 1)
 
 
@@ -113,7 +113,7 @@ def test_transactions_gather_while_one_is_on_its_way(writer, broker, committed):
     wait_until(lambda: sum(each.transactions for each in committed) == 100)
     assert [v for each in broker.data() for v in each] == [b"%d" % (n // 3) for n in range(300)]
     assert len(broker.committed) == 2
-    assert writer.durable.position == Position({"n": 99})
+    assert writer.durable.position == SourcePosition({"n": 99})
 
 
 def test_a_transaction_that_is_not_whole_is_never_committed(writer, broker, committed):
@@ -156,7 +156,7 @@ def test_a_transaction_can_be_split(writer, broker, committed, monkeypatch):
         writer.append("t", 1, None, b"%0100d" % number, (), 0)
         if number == 49:
             assert writer.transaction_bytes > 0
-            writer.commit(CapturePosition(Position({"n": 1}, 50), 0), 0)
+            writer.commit(CapturePosition(SourcePosition({"n": 1}, 50), 0), 0)
             writer.begin()
     writer.commit(at(1))
     assert writer.wait_until_durable(30)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from source_contract import Reader, Transaction, flat
 
-from headwater.capture.contract import Change, Position, Row
+from headwater.capture.contract import Change, Row, SourcePosition
 from headwater.capture.settings import CaptureSettings
 from headwater.capture.sqlite import SqliteSource
 from headwater.errors import PositionLost, SourceRefused, SourceUnreachable, TableRefused
@@ -45,7 +45,7 @@ class Shop:
 
     def follow(self, **options: object) -> Reader:
         source = self.source(**options)
-        self.reader = Reader(source, Position(source.open(None, {})))
+        self.reader = Reader(source, SourcePosition(source.open(None, {})))
         return self.reader
 
     def schema(self) -> list[str]:
@@ -100,7 +100,7 @@ def test_two_captures_of_one_database(shop):
     shop.execute("CREATE TABLE t (id INTEGER PRIMARY KEY)")
     before = shop.schema()
     one, two = shop.source("a"), shop.source("a_1")
-    readers = [Reader(each, Position(each.open(None, {}))) for each in (one, two)]
+    readers = [Reader(each, SourcePosition(each.open(None, {}))) for each in (one, two)]
     shop.execute("INSERT INTO t VALUES (1)")
     assert [len(flat(reader.changes(1))) for reader in readers] == [1, 1]
     one.remove()
@@ -210,12 +210,12 @@ def test_an_alter_while_the_capture_is_down(shop):
     shop.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, a)")
     reader = shop.follow()
     shop.execute("INSERT INTO t VALUES (1, 1)")
-    place = reader.changes(1)[-1].begin.at
+    log_position = reader.changes(1)[-1].begin.at
     reader.close()
     shop.execute("ALTER TABLE t ADD COLUMN b", "INSERT INTO t VALUES (2, 2, 2)")
     source = shop.source()
-    source.open(Position(place), {})
-    changes = _read_until(Reader(source, Position(place)), {"id": 2, "a": 2, "b": 2})
+    source.open(SourcePosition(log_position), {})
+    changes = _read_until(Reader(source, SourcePosition(log_position)), {"id": 2, "a": 2, "b": 2})
     assert [change.op for change in changes] == ["c", "u"]
     source.close()
 
@@ -227,7 +227,7 @@ def test_columns_come_again_and_again_before_anything_is_read(shop):
     shop.execute("CREATE TABLE t (a, id INTEGER PRIMARY KEY)")
     reader = shop.follow()
     shop.execute("INSERT INTO t VALUES ('first', 1)")
-    place = Position(reader.changes(1)[-1].begin.at)
+    log_position = SourcePosition(reader.changes(1)[-1].begin.at)
     reader.close()
     trigger = "CREATE TRIGGER gone AFTER INSERT ON t WHEN NEW.a = 'gone'"
     looks = [
@@ -241,11 +241,11 @@ def test_columns_come_again_and_again_before_anything_is_read(shop):
     for statements in looks:
         shop.execute(*statements)
         source = shop.source()
-        source.open(place, {})
+        source.open(log_position, {})
         source.close()
     source = shop.source()
-    source.open(place, {})
-    changes = _read_until(Reader(source, place), {"a": "stays", "id": 3, "b": None, "c": 7})
+    source.open(log_position, {})
+    changes = _read_until(Reader(source, log_position), {"a": "stays", "id": 3, "b": None, "c": 7})
     of_rows: dict[int, list[str]] = {}
     for change in changes:
         of_rows.setdefault((change.after or change.before)["id"], []).append(change.op)
@@ -374,24 +374,24 @@ def test_a_wide_table_widens_the_log_and_a_wider_one_is_refused(shop):
 def test_a_lost_position_is_explained(shop, tmp_path):
     shop.execute("CREATE TABLE t (id INTEGER PRIMARY KEY)")
     reader = shop.follow()
-    start = reader.place
+    start = reader.position
     shop.execute("INSERT INTO t VALUES (1), (2), (3)")
     end = reader.changes(3)[-1].begin.at
     reader.source.acknowledge(end)
     _wait(reader, lambda: reader.source.lag(end).retained_bytes < 200)
     with pytest.raises(PositionLost, match="the log no longer goes back"):
-        shop.source().open(Position(start), {})
+        shop.source().open(SourcePosition(start), {})
     with pytest.raises(PositionLost):
-        shop.source().open(Position({**end, "id": 1000, "first": 1000}), {})
+        shop.source().open(SourcePosition({**end, "id": 1000, "first": 1000}), {})
     reader.source.remove()
     with pytest.raises(PositionLost) as lost:
-        shop.source().open(Position(end), {})
+        shop.source().open(SourcePosition(end), {})
     assert "headwater capture reset shop" in lost.value.hint
     again = shop.source()
     again.open(None, {})
     again.close()
     with pytest.raises(PositionLost):
-        shop.source().open(Position({**end, "id": 1, "first": 1}), {})
+        shop.source().open(SourcePosition({**end, "id": 1, "first": 1}), {})
 
 
 def test_a_log_that_is_removed_while_it_is_read(shop):

@@ -1,7 +1,7 @@
 """Reading tables for snapshots: consistently, without a lock that lasts, and knowing which
 transactions the rows show.
 
-MariaDB tells it: START TRANSACTION WITH CONSISTENT SNAPSHOT and binlog_snapshot_file/_position
+MariaDB reports it: START TRANSACTION WITH CONSISTENT SNAPSHOT and binlog_snapshot_file/_position
 belong together exactly. MySQL does not. There, two bounds are taken around the snapshot:
 
     with GTIDs       A transaction is added to gtid_executed after it is committed in InnoDB, and
@@ -12,7 +12,7 @@ belong together exactly. MySQL does not. There, two bounds are taken around the 
                      begins: writers of this table have then ended, and their transactions stand in
                      the log. It is given up after a second, and tried again.
 
-For what lies between two bounds `contains` says no. That is safe: those transactions are sent by
+For what lies between two bounds `contains` is False. That is safe: those transactions are sent by
 the stream before the chunk is published (`is_passed` waits for the upper bound), so their rows in
 the chunk are left out, and the topic has the same from the stream. Not so of a table without a key:
 it is locked as without GTIDs, and what was in gtid_executed then is all that its rows show.
@@ -27,7 +27,7 @@ from typing import IO, Any, Final
 
 import pymysql
 
-from headwater.capture.contract import Begin, Chunk, Place, Row, Table, no_temporary_space
+from headwater.capture.contract import Begin, Chunk, LogPosition, Row, Table, no_temporary_space
 from headwater.capture.mysql import values
 from headwater.capture.mysql.binlog import positions
 from headwater.capture.mysql.binlog.gtids import MySqlGtids
@@ -68,8 +68,8 @@ class MySqlChunk(Chunk):
             return gtid in self.gtids
         return positions.order(transaction.at) < self.below
 
-    def is_passed(self, place: Place) -> bool:
-        return positions.order(place) >= self.passed
+    def is_passed(self, position: LogPosition) -> bool:
+        return positions.order(position) >= self.passed
 
     def bounds(self) -> dict[str, Any]:
         gtids = None if self.gtids is None else str(self.gtids)
@@ -117,7 +117,9 @@ class TableReader:
     def _check_engine(self, table: Table) -> None:
         found = engine(self.connection, table.schema, table.name)
         if found is None:
-            raise CaptureError(f"{table.id} is gone", hint="its snapshot is not needed any more")
+            raise CaptureError(
+                f"{table.id} was dropped", hint="its snapshot is not needed any more"
+            )
         if found not in TRANSACTIONAL_ENGINES:
             raise TableRefused(
                 f"{table.id} cannot be read consistently",
@@ -195,7 +197,7 @@ class TableReader:
         return rows, last_key, result.is_ended
 
     def _all_rows(self, table: Table) -> Iterator[Row]:
-        """Everything into a file first: neither the transaction, whose lock would keep every ALTER
+        """Everything into a file first: neither the transaction, whose lock would block every ALTER
         of the table waiting, nor the server's patience lasts as long as the reader needs.
         """
         code = self._row_code(table)

@@ -126,7 +126,7 @@ class PacketReader:
         return bytes(buffer[start + 4 : end])
 
     def fill(self, wait_s: float, silence_s: float) -> bool:
-        """Receives more; whether there was any. What was consumed is let go."""
+        """Receives more; whether there was any. What was consumed is freed."""
         if self._start:
             del self._buffer[: self._start]
             self._start = 0

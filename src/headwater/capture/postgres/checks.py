@@ -1,4 +1,4 @@
-"""Is the database ready for a capture? All that is wrong at once, with the SQL that mends it.
+"""Checks of the database: all that a capture needs and lacks, with the SQL that fixes it.
 
 What stands in the way of all is a SourceRefused (or SourceUnreachable, PositionLost); what concerns
 one table only, which is then left out, is a TableRefused.
@@ -83,7 +83,7 @@ def _server(
             "no replication slot is free",
             detail=f"max_replication_slots is {max_slots}",
             hint=f"ALTER SYSTEM SET max_replication_slots = {max_slots + 10}; and restart "
-            "PostgreSQL (or drop slots that nobody uses)",
+            "PostgreSQL (or drop unused slots)",
         )
     if max_senders < 1:
         yield SourceRefused(

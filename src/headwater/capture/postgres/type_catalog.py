@@ -40,8 +40,8 @@ class TypeCatalog:
         self._codecs: dict[tuple[int, int], Codec] = {}
 
     def load(self, cursor: Any, oids: Iterable[int]) -> None:
-        """Learns types (and those they are made of) that are not known yet. Enums are read again,
-        since they can get new labels; a type that is gone by now is read as text.
+        """Loads types (and those they are made of) that are not cached yet. Enums are read again,
+        since they can get new labels; a type that was dropped since is read as text.
         """
         wanted = {oid for oid in oids if oid not in self._types or self._types[oid].kind == "e"}
         for _ in range(_MAX_DEPTH):
@@ -51,11 +51,11 @@ class TypeCatalog:
             found: set[int] = set()
             for oid, *fields in cursor.fetchall():
                 fields[-1] = tuple(fields[-1])
-                known = _Type(*fields)
-                if self._types.get(oid) != known:
-                    self._types[oid] = known
+                cached = _Type(*fields)
+                if self._types.get(oid) != cached:
+                    self._types[oid] = cached
                     self._codecs.clear()
-                found.update(part for part in (known.element, known.base) if part)
+                found.update(part for part in (cached.element, cached.base) if part)
             wanted = {oid for oid in found if oid not in self._types}
 
     def codec(self, oid: int, typmod: int) -> Codec:
@@ -65,13 +65,13 @@ class TypeCatalog:
         return codec
 
     def _made(self, oid: int, typmod: int) -> Codec:
-        known = self._types.get(oid)
-        if known is None:
+        cached = self._types.get(oid)
+        if cached is None:
             return TEXT
-        if known.kind == "d":
-            return self.codec(known.base, known.typmod)
-        if known.is_array:
-            return array_codec(self.codec(known.element, typmod), known.delimiter or ",")
-        if known.kind == "e":
-            return enum_codec(known.labels)
-        return base_codec(known.schema, known.name, typmod, self._decimals, self._iso_times)
+        if cached.kind == "d":
+            return self.codec(cached.base, cached.typmod)
+        if cached.is_array:
+            return array_codec(self.codec(cached.element, typmod), cached.delimiter or ",")
+        if cached.kind == "e":
+            return enum_codec(cached.labels)
+        return base_codec(cached.schema, cached.name, typmod, self._decimals, self._iso_times)

@@ -1,4 +1,4 @@
-"""The topics that a capture writes to: created when first needed, with what its settings say."""
+"""The topics that a capture writes to: created when first needed, as its settings configure."""
 
 from typing import Final
 
@@ -12,7 +12,7 @@ from headwater.errors import RequestRefused, TableRefused
 from headwater.protocol.records import HEADER_BYTES
 from headwater.settings import ClientSettings
 
-# A captured table is kept whole: from its topic every derived store can be rebuilt at any time.
+# A captured table is retained whole: from its topic every derived store can be rebuilt at any time.
 _CONFIG: Final = {"retention.ms": "-1", "max.message.bytes": str(16 << 20)}
 _INTERNAL: Final = (
     NewTopic(positions.TOPIC, 1, POSITIONS_CONFIG),
@@ -50,7 +50,7 @@ class Topics:
         config = {**_CONFIG, **self._settings.topic_config}
         wanted = NewTopic(topic, self._settings.partitions, config)
         ensure_topics(self._bootstrap, self._login, [wanted])
-        self.partitions[topic] = self._cluster.partitions(topic)  # Kafka may tell of it late
+        self.partitions[topic] = self._cluster.partitions(topic)  # Kafka may report it late
         return True
 
     def close(self) -> None:

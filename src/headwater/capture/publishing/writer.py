@@ -1,4 +1,4 @@
-"""Source transactions into Kafka transactions.
+"""The writer: groups source transactions into Kafka transactions.
 
 The runner's thread appends the records of whole source transactions; a second thread sends and
 commits them. While one Kafka transaction is on its way, all that the source commits meanwhile
@@ -11,8 +11,8 @@ waits, and so the source is read no faster than the broker writes. A source tran
 PART_BYTES is sent in parts of one open Kafka transaction.
 
 The first failure of the sending thread is raised by every later call: what was not committed is
-read again from the source by the next run. Once the run is to stop, nobody waits for a broker that
-does not answer: `Stopped` is raised instead. Whoever waits calls `while_waiting` now and then.
+read again from the source by the next run. Once the run is to stop, a broker that does not answer
+is not waited for: `Stopped` is raised instead. A waiting thread calls `while_waiting` now and then.
 """
 
 import contextlib
@@ -120,10 +120,10 @@ class Writer:
         timestamp_ms: int,
     ) -> None:
         """Adds one record. Waits while too much is on its way."""
-        place = (topic, partition_of(key, partitions) if partitions > 1 else 0)
-        builder = self._builders.get(place)
+        partition_key = (topic, partition_of(key, partitions) if partitions > 1 else 0)
+        builder = self._builders.get(partition_key)
         if builder is None or not builder.append(key, value, headers, timestamp_ms):
-            self._new_builder(place).append(key, value, headers, timestamp_ms)
+            self._new_builder(partition_key).append(key, value, headers, timestamp_ms)
         group = self._group
         group.records += 1
         # 100 for a usual key and what Python needs.
@@ -178,12 +178,12 @@ class Writer:
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
-        self._thread.join(CLOSE_S)  # it may be waiting for a broker that is gone
+        self._thread.join(CLOSE_S)  # it may be waiting for a broker that is down
 
-    def _new_builder(self, place: tuple[str, int]) -> BatchBuilder:
+    def _new_builder(self, partition_key: tuple[str, int]) -> BatchBuilder:
         builder = BatchBuilder(self._batch_bytes)
-        self._builders[place] = builder
-        self._group.batches.setdefault(place, []).append(builder)
+        self._builders[partition_key] = builder
+        self._group.batches.setdefault(partition_key, []).append(builder)
         return builder
 
     def _wait(self, is_possible: Callable[[], bool]) -> None:

@@ -76,7 +76,7 @@ _SOURCE_FIELDS: Final = {
 }
 _SOURCE_FIELDS["mariadb"] = _SOURCE_FIELDS["mysql"]
 _OTHER_SOURCE: Final = [_field("schema", "string"), _field("table", "string")]
-# What Debezium writes for a value that is not null and not known.
+# What Debezium writes for a value that is not null and not logged.
 _UNKNOWN: Final = {
     "string": "",
     "bytes": "",
@@ -215,7 +215,7 @@ def head_of(schema: Mapping[str, Any]) -> bytes:
 
 
 def unknown_row(table: Table) -> Row:
-    """A row of which nothing is known. Its schema has no null for a column that is not optional;
+    """A row without any value. Its schema has no null for a column that is not optional;
     then it is what Debezium writes: nothing, zero.
     """
     return {
@@ -246,7 +246,7 @@ def _unavailable(connect: Mapping[str, Any]) -> Any:
         case {"type": "array", "items": items}:
             return [_unavailable(items)]
         case {"type": "struct", "fields": fields}:
-            return {each["field"]: _unavailable(each) for each in fields}
+            return {field["field"]: _unavailable(field) for field in fields}
         case {"type": "string"}:
             return UNAVAILABLE
     return None if connect.get("optional") else 0  # a number within a struct

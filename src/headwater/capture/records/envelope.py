@@ -3,8 +3,9 @@
     {"before":…,"after":…,"source":{…},"transaction":…,"op":…,"ts_ms":…,"ts_us":…,"ts_ns":…}
     └──head──┘     └─────┘└─source─┘└─change's own─┘└──────────────tail──────────────┘
 
-Of all this only the rows, a few fields of `source` (lsn, pos) and the place within the transaction
-differ between the changes of one table in one transaction. A `Frame` holds the rest as bytes.
+Of all this only the rows, a few fields of `source` (lsn, pos) and the position within the
+transaction differ between the changes of one table in one transaction. A `Frame` holds the rest as
+bytes.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ from headwater import __version__
 from headwater.capture.contract import Row, Table
 
 # What `source` has besides the common fields, and which of them are never null: those get the
-# value that Debezium gives them where nothing is known (reads of a snapshot).
+# value that Debezium gives them where there is no value (reads of a snapshot).
 _FIELDS: Final[dict[str, dict[str, Any]]] = {
     "postgresql": {"txId": None, "lsn": None, "xmin": None, "origin": None, "origin_lsn": None},
     "mysql": {
@@ -79,11 +80,11 @@ class SourceWriter:
         self._fields = fields
         self._templates: dict[tuple[str, ...], bytes] = {}
 
-    def opened(self, ts_ms: int, known: Mapping[str, Any], own: Mapping[str, Any]) -> bytes:
+    def opened(self, ts_ms: int, shared: Mapping[str, Any], own: Mapping[str, Any]) -> bytes:
         """`source` without its end: `own`, as JSON without its first brace, completes it. Of `own`
-        only the names count. `known` is what all changes of a transaction have.
+        only the names count. `shared` is what all changes of a transaction have.
         """
-        names = (*known, "", *own)
+        names = (*shared, "", *own)
         template = self._templates.get(names)
         if template is None:
             if len(self._templates) >= _TEMPLATES:
@@ -91,10 +92,10 @@ class SourceWriter:
             template = self._templates[names] = self._template(names)
         times = {b"ts_ms": ts_ms, b"ts_us": ts_ms * 1_000, b"ts_ns": ts_ms * 1_000_000}
         written = template % times
-        if not own.keys().isdisjoint(known):
-            known = {name: value for name, value in known.items() if name not in own}
-        if known:
-            written += b"," + orjson.dumps(known)[1:-1]
+        if not own.keys().isdisjoint(shared):
+            shared = {name: value for name, value in shared.items() if name not in own}
+        if shared:
+            written += b"," + orjson.dumps(shared)[1:-1]
         return written + b"," if own else written
 
     def _template(self, brought: tuple[str, ...]) -> bytes:
@@ -146,7 +147,7 @@ class Frame:
         transaction: str | None = None,
     ) -> None:
         """`source` as a SourceWriter opened it for so many own fields. With the id of a
-        transaction the tails need their places within it.
+        transaction the tails need their positions within it.
         """
         self.own_fields = own_fields
         self.head = head + b'{"before":'

@@ -90,7 +90,7 @@ class Outbox:
         return TableRefused(
             f"a row of the outbox {self._table.id} is no event: {column} {why}",
             detail=f"id {row['id']}, {column} {row[column]!r}",
-            hint="mend or delete the row, then take the table up again: "
+            hint="fix or delete the row, then take the table up again: "
             f"headwater capture snapshot NAME --table {self._table.id}",
         )
 

@@ -34,7 +34,7 @@ class Plan:
     head: bytes  # in front of a value and behind it: its schema, if wanted
     end: bytes
     width: int  # columns of a whole row
-    unknown: Row  # a row of which nothing is known
+    unknown: Row  # a row without any value
     unavailable: Row  # by column, unless it is UNAVAILABLE: what stands for what the log left out
     dump: Callable[[Row], bytes]  # a row as JSON
     rules: RowRules | None
@@ -43,7 +43,7 @@ class Plan:
 
 
 class Planner:
-    """Makes plans and keeps them. Safe in threads."""
+    """Makes plans and caches them. Thread-safe."""
 
     def __init__(self, settings: CaptureSettings, connector: str, database: str) -> None:
         self._settings = settings

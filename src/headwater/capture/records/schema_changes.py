@@ -1,4 +1,4 @@
-"""The last changes of tables that a capture has written into `<capture>.schema`."""
+"""Reader of the schema topic: the last schema changes that a capture has published."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -16,15 +16,15 @@ _OFFSETS_PER_CHANGE: Final = 4  # a transaction's marker has an offset, too
 def read_changes(
     bootstrap: str, login: ClientSettings, capture: str, most: int = 20
 ) -> list[dict[str, Any]]:
-    """The newest first: when, which table, what kind, the statement if it is known, and the columns
-    since then. [] if the capture has written none.
+    """The newest first: when, which table, what kind, the statement if it was logged, and the
+    columns since then. [] if the capture has written none.
     """
     topic = f"{capture}.schema"
     with Fetcher(bootstrap, login, patience_s=_PATIENCE_S) as fetcher:
         try:
-            place = (topic, 0)
-            end = fetcher.offsets([place], LATEST)[place]
-            first = fetcher.offsets([place], EARLIEST)[place]
+            partition = (topic, 0)
+            end = fetcher.offsets([partition], LATEST)[partition]
+            first = fetcher.offsets([partition], EARLIEST)[partition]
         except RequestRefused:
             return []  # no topic yet, or none of ours
         start = max(first, end - most * _OFFSETS_PER_CHANGE)
@@ -41,12 +41,12 @@ def _changes(value: bytes | None) -> Iterator[dict[str, Any]]:
     try:
         record = orjson.loads(value or b"")
         record = record.get("payload", record)  # with its schema beside it, if one is asked for
-        for each in record["tableChanges"]:
-            table = each["table"]
+        for change in record["tableChanges"]:
+            table = change["table"]
             yield {
                 "at_ms": record["ts_ms"],
-                "table": each["id"].replace('"', ""),
-                "type": each["type"].lower(),
+                "table": change["id"].replace('"', ""),
+                "type": change["type"].lower(),
                 "ddl": record.get("ddl"),
                 "key": table["primaryKeyColumnNames"] if table else [],
                 "columns": [
@@ -59,4 +59,4 @@ def _changes(value: bytes | None) -> Iterator[dict[str, Any]]:
                 ],
             }
     except (ValueError, LookupError, TypeError, AttributeError):
-        return  # written by somebody else
+        return  # not written by a capture

@@ -1,4 +1,4 @@
-"""Records that tell how tables changed, in the form of Debezium's schema change topic, as far as a
+"""Records of schema changes, in the form of Debezium's schema change topic, as far as a
 source knows it: columns with their names, types and whether they may be null.
 """
 
@@ -19,7 +19,7 @@ def record(
     *,
     is_new: bool,
 ) -> tuple[bytes, bytes]:
-    """Key and value. `shown` is the table as consumers see it now, None if it is gone."""
+    """Key and value. `shown` is the table as consumers see it now, None if it was dropped."""
     value = {
         "source": source,
         "ts_ms": now_ms,

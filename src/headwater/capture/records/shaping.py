@@ -195,16 +195,16 @@ class Shaper:
         """Rows that a snapshot read, as "r" events; those that a condition leaves out are missing.
 
         snapshot: "true", "incremental", … as in Debezium's `source`; ts_ms: when they were read,
-        by default now; source: what is known for `source` (lsn, pos, …).
+        by default now; source: what `source` has (lsn, pos, …).
         """
         plan = self._planner.plan(table)
         topic, key, dump, rules, outbox = plan.topic, plan.key, plan.dump, plan.rules, plan.outbox
-        known = {"snapshot": snapshot, **(source or {})}
+        fields = {"snapshot": snapshot, **(source or {})}
         for number, row in enumerate(rows):
             if not number % _SAME_TIME_ROWS:
                 now_ns = self._now_ns()
                 read_ms = now_ns // 1_000_000 if ts_ms is None else ts_ms
-                opened = plan.source_writer.opened(read_ms, known, {})
+                opened = plan.source_writer.opened(read_ms, fields, {})
                 frame = Frame(plan.head, plan.end, opened, 0, now_ns)
                 head, tail = frame.before_null, opened + b"}" + frame.tail("r")
                 if table.documents:
@@ -223,7 +223,7 @@ class Shaper:
                 raise _unshapeable(table, error) from error
 
     def key_of(self, table: Table, row: Row) -> bytes | None:
-        """What a row is told apart by: equal for two rows of a table if and only if their primary
+        """What identifies a row: equal for two rows of a table if and only if their primary
         keys are equal; None without one. (The records' key, but for an outbox.)
         """
         plan = self._planner.plan(table)
@@ -249,17 +249,17 @@ class Shaper:
         self, change: SchemaChange, before: Table | None, source: Mapping[str, Any] | None = None
     ) -> list[Shaped]:
         """The record of <name>.schema for a table that is new (`before` is None), different or
-        gone, in the form of Debezium's schema change topic.
+        dropped, in the form of Debezium's schema change topic.
         """
         table = change.table or before
         if table is None:
             return []
         plan = self._planner.plan(table)
         now_ms = self._now_ns() // 1_000_000
-        known = at_time(plan.source, self._transaction.ts_ms or now_ms) | self._transaction.source
+        fields = at_time(plan.source, self._transaction.ts_ms or now_ms) | self._transaction.source
         shown = None if change.table is None else plan.shaped
         key, value = schema_topic.record(
-            change, shown, table, known | dict(source or {}), now_ms, is_new=before is None
+            change, shown, table, fields | dict(source or {}), now_ms, is_new=before is None
         )
         return [(self._settings.name + ".schema", key, value, _NO_HEADERS)]
 
@@ -304,7 +304,7 @@ class Shaper:
                     if before.get(name, after[name]) != after[name]:
                         return self._key_change(plan, frame, before, after, own)
                 if len(before) < plan.width:
-                    before = None  # only the key: that says nothing, and Debezium says null
+                    before = None  # only the key: no information, and Debezium writes null
             if plan.unavailable:
                 before = None if before is None else _marked(before, plan.unavailable)
                 after = _marked(after, plan.unavailable)
@@ -340,10 +340,10 @@ class Shaper:
         rules = None if plan.rules is None else plan.rules.documents
         description = shape.update_description(change.extra, rules)
         old, new = _dumps(shape.before(before)), _dumps(shape.after(after))
-        told = b',"updateDescription":' + _dumps(description)
+        update = b',"updateDescription":' + _dumps(description)
         records, tail = self._tail(plan, frame, op)
         own = _dumps(change.source)[1:]
-        parts = (frame.head, old, b',"after":', new, told, frame.source, own, tail)
+        parts = (frame.head, old, b',"after":', new, update, frame.source, own, tail)
         records.append((plan.topic, key, _join(parts), _NO_HEADERS))
         if op == "d" and self._settings.tombstones:
             records.append((plan.topic, key, None, _NO_HEADERS))
@@ -412,8 +412,8 @@ class Shaper:
 
     def _transaction_record(self, value: Mapping[str, Any]) -> Shaped:
         key = self._with_schema(_dumps({"id": value["id"]}), self._transaction_heads[0])
-        told = self._with_schema(_dumps(value), self._transaction_heads[1])
-        return self._settings.name + ".transaction", key, told, _NO_HEADERS
+        written = self._with_schema(_dumps(value), self._transaction_heads[1])
+        return self._settings.name + ".transaction", key, written, _NO_HEADERS
 
     def _with_schema(self, payload: bytes, head: bytes) -> bytes:
         return head + payload + b"}" if self._settings.schemas else payload
@@ -421,7 +421,7 @@ class Shaper:
 
 def _marked(row: Row, unavailable: Row) -> Row:
     """The row with what its columns have for a value that the log left out."""
-    left_out = {name: each for name, each in unavailable.items() if row.get(name) == UNAVAILABLE}
+    left_out = {name: value for name, value in unavailable.items() if row.get(name) == UNAVAILABLE}
     return row | left_out if left_out else row
 
 

@@ -25,7 +25,7 @@ class ColumnRule:
     is_drop: bool = False
     is_null: bool = False
     is_truncate: bool = False
-    is_constant: bool = False  # the new value says nothing about the old one
+    is_constant: bool = False  # the new value reveals nothing about the old one
     value: Callable[[Any], Any] = lambda value: value
 
     def matches(self, table: Table, column: str) -> bool:
@@ -44,8 +44,8 @@ class ColumnRule:
         if self.action != "hash":
             raise TableRefused(
                 f"columns: {self.action} on {table.id}.{column}, which is part of the key",
-                detail="rows could no longer be told apart",
-                hint=f'"{table.id}.{column}" = "hash" keeps them apart',
+                detail="rows could no longer be distinguished",
+                hint=f'"{table.id}.{column}" = "hash" keeps them distinct',
             )
 
     def apply_to(self, column: Column, table: Table) -> Column | None:

@@ -1,4 +1,4 @@
-"""Conditions on rows: SQL's words, decided on captured rows, with SQL's three values.
+"""Conditions on rows: SQL expressions, evaluated on captured rows in three-valued logic.
 
 A condition is parsed when the settings are read and bound to a table when that is first seen; then
 it is a function from a row to True, False or None (unknown). What stands here is a small part of
@@ -163,8 +163,8 @@ class _Binder:
     def _column(self, node: exp.Column) -> Column:
         name, columns = node.name, {column.name: column for column in self._table.columns}
         if name not in columns and not node.this.args.get("quoted"):
-            # SQL does not tell a from A unless they are quoted.
-            same = [each for each in columns if each.lower() == name.lower()]
+            # In SQL, a and A are the same unless they are quoted.
+            same = [column for column in columns if column.lower() == name.lower()]
             name = same[0] if len(same) == 1 else name
         if name not in columns:
             raise TableRefused(
@@ -193,12 +193,12 @@ class _Binder:
         return Term(lambda row: operand(row) is expected, "boolean")
 
     def _in(self, node: exp.In) -> Term:
-        equal = [self._compare(node, operator.eq, node.this, each) for each in node.expressions]
+        equal = [self._compare(node, operator.eq, node.this, value) for value in node.expressions]
 
         def within(row: Row) -> bool | None:
             result: bool | None = False
-            for each in equal:
-                if (found := each(row)) is True:
+            for is_equal in equal:
+                if (found := is_equal(row)) is True:
                     return True
                 if found is None:
                     result = None
@@ -228,7 +228,7 @@ class _Binder:
         return str(node.this)
 
     def _coalesce(self, node: exp.Coalesce) -> Term:
-        terms = [self.term(each) for each in (node.this, *node.expressions)]
+        terms = [self.term(part) for part in (node.this, *node.expressions)]
         kinds = {term.kind for term in terms if term.kind != "null"}
         if len(kinds) > 1 and not kinds <= set(NUMBERS):
             raise self._refusal(node, "mixes " + " and ".join(sorted(kinds)))

@@ -1,4 +1,4 @@
-"""Column rules for documents, whose fields nobody announced: each is looked up by its path.
+"""Column rules for documents, whose fields have no schema: each is looked up by its path.
 
 A field is named by the names of the fields around it, joined by dots: `app.people.address.city`.
 Arrays have no names: `app.people.phones.number` is the field of all documents in `phones`.
@@ -34,8 +34,8 @@ class DocumentRules:
         rule, is_whole = self._rule_around(names)
         if rule is not None:
             return HIDDEN if rule.is_drop or not is_whole else rule.new_value(value)
-        # A number is an index, or the name of a field, which documents do not tell here.
-        here, elsewhere = (self._nested(value, _joined(each)) for each in _readings(names))
+        # A number is an index, or the name of a field, which is ambiguous here.
+        here, elsewhere = (self._nested(value, _joined(reading)) for reading in _readings(names))
         if elsewhere in (here, value):
             return here
         return elsewhere if here == value else HIDDEN
@@ -72,7 +72,7 @@ class DocumentRules:
     def _nested(self, value: Any, above: str) -> Any:
         if isinstance(value, dict):
             return self._document(value, above)
-        return [self._nested(each, above) for each in value] if isinstance(value, list) else value
+        return [self._nested(item, above) for item in value] if isinstance(value, list) else value
 
     def _rule(self, path: str) -> ColumnRule | None:
         try:

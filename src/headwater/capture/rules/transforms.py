@@ -29,7 +29,7 @@ class RowRules:
     shaped: Table  # as consumers see it
     transform: Callable[[Row], Row]
     condition: Callable[[Row], bool | None] | None
-    columns: int  # of a row that is known wholly
+    columns: int  # of a complete row
     key: tuple[str, ...]
     documents: DocumentRules | None = None  # of a collection of documents
 
@@ -37,8 +37,8 @@ class RowRules:
         """A change as consumers shall see it, or None if they shall not.
 
         A row that does not meet the condition any more is deleted, one that did not meet it before
-        is created. Whether it did is only known if the old row is: if it is not, the delete may be
-        of a row that nobody saw, and the create is an update.
+        is created. Whether it did is certain only with the old row: without it, the delete may be
+        of a row that was never published, and the create is an update.
         """
         if self.condition is not None and op != "t":
             seen = self._select(op, before, after)
@@ -97,7 +97,9 @@ class Rules:
         """What applies to this table, None if nothing does. Of several rules for a column the
         first counts; of several conditions for a table, all. Raises TableRefused.
         """
-        written = [each for pattern, each in self._conditions if fnmatchcase(table.id, pattern)]
+        written = [
+            condition for pattern, condition in self._conditions if fnmatchcase(table.id, pattern)
+        ]
         if table.documents:
             return self._bind_documents(table, has_conditions=bool(written))
         conditions = [condition.bind(table) for condition in written]
@@ -145,12 +147,12 @@ class Rules:
                 raise TableRefused(
                     f"the rule for {rule.pattern} applies to no column of {table.id}",
                     detail="its columns are " + ", ".join(column.name for column in table.columns),
-                    hint="mend the rule, or take it out",
+                    hint="fix the rule, or remove it",
                 )
 
     def check_changed(self, before: Table, after: Table) -> None:
-        """Raises TableRefused if a column with a rule is gone while another came that has none: it
-        may be the same one, renamed, and would be published as it is.
+        """Raises TableRefused if a column with a rule was dropped while another came that has none:
+        it may be the same one, renamed, and would be published as it is.
         """
         old, new = ({column.name for column in table.columns} for table in (before, after))
         lost = [name for name in sorted(old - new) if self._rule(before, name) is not None]
@@ -166,7 +168,7 @@ class Rules:
         return next((rule for rule in self._columns if rule.matches(table, column)), None)
 
     def _bind_documents(self, table: Table, *, has_conditions: bool) -> RowRules | None:
-        """Documents have fields that nobody announced: each is looked up by its name."""
+        """Documents have fields without a schema: each is looked up by its name."""
         if has_conditions:
             raise TableRefused(
                 f"rows: there are no conditions on documents, such as those of {table.id}",
@@ -182,8 +184,8 @@ class Rules:
 
 
 def _may_match(pattern: str, table: Table) -> bool:
-    """Whether a field of a collection can be meant: its name is not known yet. So the pattern, up
-    to some place, has to match all that stands in front of the name.
+    """Whether a field of a collection can be meant: its name has not been seen yet. So the pattern,
+    up to some place, has to match all that stands in front of the name.
     """
     prefix, pattern = f"{table.id}.".lower(), pattern.lower()
     return any(

@@ -1,4 +1,4 @@
-"""Taking away log rows that are in the topics, and how many there are."""
+"""Deletion of log rows that are in the topics, and how many rows there are."""
 
 import sqlite3
 import time

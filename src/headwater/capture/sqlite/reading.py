@@ -1,4 +1,4 @@
-"""Log rows as events."""
+"""Reader of the log table: its rows as events."""
 
 import sqlite3
 import time
@@ -10,8 +10,8 @@ from headwater.capture.contract import (
     Change,
     Commit,
     Event,
-    Place,
-    Progress,
+    LogPosition,
+    PositionAdvanced,
     SchemaChange,
     TableFailed,
 )
@@ -29,7 +29,7 @@ from headwater.errors import CaptureError
 
 _CELLS: Final = 3  # where they begin: behind id, t, op
 
-# How many log rows one read takes: as many as keep it this short, so that in rollback-journal mode
+# How many log rows one read takes: as many as make it this short, so that in rollback-journal mode
 # writers hardly wait, and large blobs do not fill the memory.
 _READ_SHORTEST_S: Final = 0.003
 _READ_LONGEST_S: Final = 0.012
@@ -45,7 +45,7 @@ class LogReader:
         self._log = log
         self._read_rows = 64
 
-    def transaction(self, at: Place, sent: int) -> Iterator[Event]:
+    def transaction(self, at: LogPosition, sent: int) -> Iterator[Event]:
         """What the log has from at["first"] to at["id"], without the first `sent` changes. Marks
         alone are no transaction. None stands for a database that is locked.
         """
@@ -93,7 +93,7 @@ class LogReader:
                 yield _begin(at, committed_ms)
             yield Commit(ordinal)
         else:
-            yield Progress(at)
+            yield PositionAdvanced(at)
 
     def _batches(self, first_id: int, end_id: int) -> Iterator[tuple[int, list[tuple[Any, ...]]]]:
         """Each with the time of the last row, in milliseconds. Empty: the database was locked."""
@@ -141,7 +141,7 @@ class LogReader:
         if row[2] == "f":
             hint = f"headwater capture snapshot {self._log.capture} --table {table.id}"
             error = CaptureError(
-                f"table {table.id} must be read anew", detail=row[_CELLS], hint=hint
+                f"table {table.id} must be copied again", detail=row[_CELLS], hint=hint
             )
             return TableFailed(table.id, error)
         return SchemaChange(table.id, table if row[2] == "s" else None)
@@ -150,7 +150,7 @@ class LogReader:
 _NO_VERSION: Final = Version(-1, None, (), 0, ())  # type: ignore[arg-type]
 
 
-def _begin(at: Place, committed_ms: int) -> Begin:
+def _begin(at: LogPosition, committed_ms: int) -> Begin:
     return Begin(at, str(at["id"]), committed_ms, {"txId": at["id"]})
 
 

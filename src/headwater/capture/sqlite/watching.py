@@ -1,4 +1,4 @@
-"""When there may be something new in the log."""
+"""Watching the database file: when there may be new rows in the log."""
 
 import os
 import sqlite3
@@ -52,7 +52,9 @@ class Watch:
         try:
             database = os.stat(self._path)
         except FileNotFoundError:
-            raise SourceUnreachable("the SQLite database is gone", detail=self._path) from None
+            raise SourceUnreachable(
+                "the SQLite database does not exist any more", detail=self._path
+            ) from None
         if database.st_ino != self._inode:
             raise SourceUnreachable("the SQLite database was replaced", detail=self._path)
         try:

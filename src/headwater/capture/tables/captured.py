@@ -9,15 +9,15 @@ from dataclasses import replace
 
 from headwater.capture.contract import (
     Change,
-    Place,
+    LogPosition,
     SchemaChange,
     Source,
     StorageChange,
     Table,
 )
 from headwater.capture.metrics import CaptureState
-from headwater.capture.positions import INCREMENTAL, INITIAL, Snapshot, TableState
-from headwater.capture.publishing.outgoing import Outgoing
+from headwater.capture.positions import INCREMENTAL, INITIAL, SnapshotState, TableState
+from headwater.capture.publishing.publisher import Publisher
 from headwater.capture.publishing.topics import Topics
 from headwater.capture.records.shaping import Shaper
 from headwater.capture.settings import CaptureSettings
@@ -38,7 +38,7 @@ class CapturedTables:
         source: Source,
         shaper: Shaper,
         topics: Topics,
-        outgoing: Outgoing,
+        publisher: Publisher,
         stored: Mapping[str, TableState],
         metrics: CaptureState,
     ) -> None:
@@ -46,9 +46,9 @@ class CapturedTables:
         self._source = source
         self._shaper = shaper
         self._topics = topics
-        self._outgoing = outgoing
-        self._states = TableStates(settings, source, outgoing, stored, metrics)
-        self._copies = TableCopies(settings, source, shaper, outgoing, self._states, metrics)
+        self._publisher = publisher
+        self._states = TableStates(settings, source, publisher, stored, metrics)
+        self._copies = TableCopies(settings, source, shaper, publisher, self._states, metrics)
         self.recent = self._copies.recent  # transactions
         self.by_identity = self._states.by_identity
         self._rewritten: dict[str, StorageChange] = {}  # tables to copy again
@@ -62,8 +62,8 @@ class CapturedTables:
     def close(self) -> None:
         self._copies.close()
 
-    def publish_copies(self, place: Place) -> None:
-        self._copies.publish(place)
+    def publish_copies(self, position: LogPosition) -> None:
+        self._copies.publish(position)
 
     def look(self) -> None:
         """Finds tables that are new, and copies that are not done."""
@@ -86,7 +86,7 @@ class CapturedTables:
                 else:
                     self.follow(table, is_ahead=self._states.is_ahead(table))
         self._copy_rewritten(tables)
-        self._outgoing.settle()
+        self._publisher.settle()
 
     def _has_lost_its_topic(self, table: Table, state: TableState) -> bool:
         """A topic was deleted: what it had comes with a new copy. Checked once in a run, before the
@@ -107,7 +107,7 @@ class CapturedTables:
         )
         return self._settings.snapshot == "initial"
 
-    def _resume_copy(self, table: Table, state: TableState, snapshot: Snapshot) -> None:
+    def _resume_copy(self, table: Table, state: TableState, snapshot: SnapshotState) -> None:
         if table.id not in self._states.captured:
             self.follow(state.table, is_ahead=state.is_ahead)
         self._copies.start(table, snapshot)
@@ -136,7 +136,7 @@ class CapturedTables:
         except (TableRefused, RequestRefused) as error:
             self.fail(table.id, error, table)
             return captured
-        self._outgoing.append(records)
+        self._publisher.append(records)
         if state is not None:
             self._alter(table, state, is_ahead=is_ahead)
         else:
@@ -149,7 +149,7 @@ class CapturedTables:
         if _is_to_copy(state) and state.table.key != table.key:
             # What was copied has other keys, among which the copy's position means nothing.
             self._copies.truncate_topic(table)
-            snapshot = Snapshot(INCREMENTAL)
+            snapshot = SnapshotState(INCREMENTAL)
             self._states.put(replace(state, table=table, snapshot=snapshot, is_ahead=is_ahead))
             self._copies.stop(table.id)
             self._copies.start(table, snapshot)
@@ -157,7 +157,7 @@ class CapturedTables:
     def _begin(self, table: Table, *, is_ahead: bool, is_new_topic: bool) -> None:
         log.info("%s: follows %s", self._settings.name, table.id)
         is_wanted = self._settings.snapshot == "initial" and not self._source.snapshots_itself
-        snapshot = Snapshot(INITIAL) if is_wanted else None
+        snapshot = SnapshotState(INITIAL) if is_wanted else None
         # The storage was read before the copy begins: a later change of it is detected.
         storage = self._source.storages.get(table.id)
         self._states.put(TableState(table, snapshot, is_ahead=is_ahead, storage=storage))
@@ -177,7 +177,7 @@ class CapturedTables:
             self._states.put(replace(state, is_ahead=False))
         try:
             before = state.table if state is not None else None
-            self._outgoing.append(self._shaper.schema_change(event, before))
+            self._publisher.append(self._shaper.schema_change(event, before))
         except TableRefused as error:
             self.fail(event.table_id, error)
         if event.table is None and state is not None:
@@ -202,8 +202,8 @@ class CapturedTables:
             return
         if before is None:
             log.warning(
-                "%s: rows of %s changed without the database's log telling (the table was rewritten"
-                ", or partitions of it came or went)",
+                "%s: rows of %s changed without being logged (it was rewritten, or partitions of it"
+                " were attached or detached)",
                 self._settings.name,
                 event.table_id,
             )
@@ -227,7 +227,7 @@ class CapturedTables:
                 self._copy_again(tables[table_id])
             else:
                 log.warning("%s: there is no table %s to copy", self._settings.name, table_id)
-        self._outgoing.settle()
+        self._publisher.settle()
 
     def _copy_again(self, table: Table, *, is_reduced: bool = False) -> None:
         """`is_reduced`: the topic may have rows that the table no longer has."""
@@ -248,7 +248,7 @@ class CapturedTables:
             return
         captured.is_dropped = False
         passing = captured.passing.bounds() if captured.passing is not None else None
-        snapshot = Snapshot(INCREMENTAL, passing=passing)
+        snapshot = SnapshotState(INCREMENTAL, passing=passing)
         begun = state.snapshot if state is not None else None
         if begun is not None and not has_failed and waits_for_copy(table, begun):
             snapshot = replace(snapshot, rows=begun.rows)
@@ -269,7 +269,7 @@ class CapturedTables:
         """Whether a change of a table that is not plain is published now; records its keys for the
         copies in progress.
         """
-        transaction = self._outgoing.transaction
+        transaction = self._publisher.transaction
         assert transaction is not None
         if captured.passing is not None and captured.passing.contains(transaction):
             return False

@@ -15,15 +15,15 @@ from headwater.capture.contract import (
     Change,
     Chunk,
     Commit,
-    Place,
+    LogPosition,
     Row,
     Source,
     Table,
     no_temporary_space,
 )
 from headwater.capture.metrics import CaptureState
-from headwater.capture.positions import INCREMENTAL, INITIAL, Snapshot
-from headwater.capture.publishing.outgoing import Outgoing, now_ms
+from headwater.capture.positions import INCREMENTAL, INITIAL, SnapshotState
+from headwater.capture.publishing.publisher import Publisher, now_ms
 from headwater.capture.records.shaping import Shaper
 from headwater.capture.settings import CaptureSettings
 from headwater.capture.tables.snapshots import (
@@ -55,17 +55,17 @@ class TableCopies:
         settings: CaptureSettings,
         source: Source,
         shaper: Shaper,
-        outgoing: Outgoing,
+        publisher: Publisher,
         states: TableStates,
         metrics: CaptureState,
     ) -> None:
         self._settings = settings
         self._source = source
         self._shaper = shaper
-        self._outgoing = outgoing
+        self._publisher = publisher
         self._states = states
         self._metrics = metrics
-        last = outgoing.position.last
+        last = publisher.position.last
         self.recent = deque([] if last is None else [last], RECENT_TRANSACTIONS)
         self._snapshots = Snapshots(source, self.recent, settings.chunk_rows)
         self._whole: list[Table] = []  # tables without a key whose copy is pending
@@ -77,7 +77,7 @@ class TableCopies:
         self._snapshots.close()
         self._end_whole_copy()
 
-    def start(self, table: Table, snapshot: Snapshot) -> None:
+    def start(self, table: Table, snapshot: SnapshotState) -> None:
         """Begins or resumes the copy of a captured table."""
         captured = self._states.captured[table.id]
         if table.key:
@@ -113,25 +113,25 @@ class TableCopies:
         captured.passing = chunk
         self._passing[captured.table.id] = captured
 
-    def publish(self, place: Place) -> None:
+    def publish(self, position: LogPosition) -> None:
         """Between two transactions: everything that can be published, now that the stream is at
-        `place`.
+        `position`.
         """
         self._copy_whole()
         for table_id, captured in tuple(self._passing.items()):
-            if captured.passing is not None and captured.passing.is_passed(place):
+            if captured.passing is not None and captured.passing.is_passed(position):
                 captured.passing = None
                 del self._passing[table_id]
                 state = self._states.get(table_id)
                 if state is not None and state.snapshot is not None:
                     self._states.put(replace(state, snapshot=replace(state.snapshot, passing=None)))
-        self._outgoing.settle()
-        while (read := self._snapshots.passed(place)) is not None:
+        self._publisher.settle()
+        while (read := self._snapshots.passed(position)) is not None:
             if isinstance(read, FailedCopy):
                 self._copy_failed(read)
             else:
                 self._publish_chunk(read)
-            self._outgoing.settle()
+            self._publisher.settle()
         self._source.is_awaited = bool(
             self._snapshots.copies or self._passing or self._whole_copy or self._whole
         )
@@ -139,19 +139,19 @@ class TableCopies:
     def truncate_topic(self, table: Table) -> None:
         """Publishes a truncation: what consumers have of the table no longer counts."""
         truncated = Change(table, "t", None, None, 0, {})
-        if self._outgoing.transaction is not None:
-            self._outgoing.append(self._shaper.change(truncated))
+        if self._publisher.transaction is not None:
+            self._publisher.append(self._shaper.change(truncated))
             return
-        self._shaper.begin(Begin(self._outgoing.position.position.at, "", now_ms(), {}))
-        self._outgoing.append(self._shaper.change(truncated))
-        self._outgoing.append(self._shaper.commit(Commit(1)))
+        self._shaper.begin(Begin(self._publisher.position.position.at, "", now_ms(), {}))
+        self._publisher.append(self._shaper.change(truncated))
+        self._publisher.append(self._shaper.commit(Commit(1)))
 
     def buffer(self, copy: WholeCopy, event: Change, transaction: Begin) -> None:
         """A change of a table whose whole copy is in progress: published after the copy."""
         if copy.chunk is not None and copy.chunk.contains(transaction):
             return
         try:
-            copy.aside.add(transaction, self._shaper.change(event))
+            copy.buffer.add(transaction, self._shaper.change(event))
         except TableRefused as error:
             self.fail(event.table.id, error)
         except OSError as error:
@@ -185,7 +185,7 @@ class TableCopies:
         self._snapshots.published(read)
         copy.rows += len(read.rows)
         is_done = read.chunk.after is None
-        snapshot = Snapshot(copy.kind, read.chunk.after, copy.rows, copy.total, is_done)
+        snapshot = SnapshotState(copy.kind, read.chunk.after, copy.rows, copy.total, is_done)
         self._states.put(replace(self._states[table.id], snapshot=snapshot))
         self._metrics.snapshot(table.id, copy.rows, copy.total, is_done)
         if is_done:
@@ -198,8 +198,8 @@ class TableCopies:
             self.fail(failed.copy.table.id, failed.error)
 
     def _append_rows(self, table: Table, rows: Iterable[Row], kind: str) -> None:
-        self._outgoing.open()
-        append, partitions = self._outgoing.writer.append, self._outgoing.partitions
+        self._publisher.open()
+        append, partitions = self._publisher.writer.append, self._publisher.partitions
         at_ms = now_ms()
         for topic, key, value, headers in self._shaper.rows(table, rows, kind):
             append(topic, partitions[topic], key, value, headers, at_ms)
@@ -226,7 +226,7 @@ class TableCopies:
             raise
         except CaptureError as error:
             self.fail(copy.table.id, error)
-        self._outgoing.settle()
+        self._publisher.settle()
         self._again_s = max(self._again_s, 2 * time.monotonic() - began_s)
 
     def _begin_whole_copy(self, table: Table) -> None:
@@ -240,7 +240,7 @@ class TableCopies:
     def _end_whole_copy(self) -> None:
         copy, self._whole_copy = self._whole_copy, None
         if copy is not None:
-            copy.aside.close()
+            copy.buffer.close()
             captured = self._states.captured.get(copy.table.id)
             if captured is not None and captured.copy is copy:
                 captured.copy = None
@@ -272,19 +272,19 @@ class TableCopies:
         self._append_rows(chunk.table, self._piece(copy), copy.kind)
         is_done = copy.published_rows - before == 0
         self._metrics.snapshot(copy.table.id, copy.published_rows, copy.total, is_done)
-        snapshot = Snapshot(
+        snapshot = SnapshotState(
             INCREMENTAL, None, copy.published_rows, copy.total, passing=state.snapshot.passing
         )
         if not is_done:
             self._states.put(replace(state, snapshot=snapshot))
             return
-        append, partitions = self._outgoing.writer.append, self._outgoing.partitions
-        for at_ms, (topic, key, value, headers) in copy.aside.records(unless_in=chunk):
+        append, partitions = self._publisher.writer.append, self._publisher.partitions
+        for at_ms, (topic, key, value, headers) in copy.buffer.records(unless_in=chunk):
             append(topic, partitions[topic], key, value, headers, at_ms)
-            if self._outgoing.writer.transaction_bytes > SPLIT_BYTES:
+            if self._publisher.writer.transaction_bytes > SPLIT_BYTES:
                 self._states.put(replace(state, snapshot=snapshot))
-                self._outgoing.store()
-                self._outgoing.open()
+                self._publisher.store()
+                self._publisher.open()
         self._end_whole_copy()
         captured = self._states.captured[copy.table.id]
         captured.is_dropped = False
@@ -300,6 +300,6 @@ class TableCopies:
             yield row
             if (
                 copy.published_rows >= until
-                or self._outgoing.writer.transaction_bytes > PIECE_BYTES
+                or self._publisher.writer.transaction_bytes > PIECE_BYTES
             ):
                 return

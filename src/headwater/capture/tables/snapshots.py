@@ -1,11 +1,11 @@
-"""Copies of tables, brought into the stream of their changes while it goes on.
+"""Incremental snapshots: tables read in chunks and merged into the stream of their changes.
 
-The watermark method of DBLog: threads read a table chunk by chunk, in the order of its key. While
-a chunk is read and waits, a `Tracker` notes which keys the stream touches. When the stream has sent
-everything that the chunk contains, the runner publishes the chunk between two transactions, without
-the rows that were touched: the topic has those as new as the chunk, or newer. So no table is
-locked, a copy goes on where it was after a crash, and a key's records in the topic never go back in
-time.
+The watermark method of DBLog (Netflix, 2020): threads read a table chunk by chunk, in the order of
+its key. While a chunk is read and waits, a `Tracker` records which keys the stream touches. When
+the stream has sent everything that the chunk contains, the runner publishes the chunk between two
+transactions, without the rows that were touched: the topic has those as new as the chunk, or newer.
+So no table is locked, a copy goes on where it was after a crash, and a key's records in the topic
+never go back in time.
 
 **Limbo.** A database may send a transaction to us before other sessions see it (PostgreSQL: while
 it waits for a synchronous standby). A chunk read then lacks what the topic already has. The latest
@@ -26,11 +26,11 @@ from typing import Any, Final
 
 import orjson
 
-from headwater.capture.contract import Begin, Chunk, Place, Row, Source, Table
+from headwater.capture.contract import Begin, Chunk, LogPosition, Row, Source, Table
 from headwater.errors import HeadwaterError
 
 CHUNK_BYTES: Final = 3 << 20  # of JSON
-FIRST_CHUNK_ROWS: Final = 50  # nothing is known of how large they are
+FIRST_CHUNK_ROWS: Final = 50  # the size of its rows is not measured yet
 GROWTH: Final = 20  # the next chunk has at most so many times the rows
 AGAIN_S: Final = 0.1  # pause before what could not be published is read again
 SAMPLE_ROWS: Final = 20
@@ -91,7 +91,7 @@ class ReadChunk:
     rows: list[Row] = field(default_factory=list)
 
     def is_complete(self) -> bool:
-        """Whether the topic has nothing that neither the chunk nor its tracker knows of."""
+        """Whether the topic has nothing that neither the chunk nor its tracker contains."""
         if self.tracker.is_full:
             return False
         return all(self.chunk.contains(transaction) for transaction in self.tracker.recent)
@@ -136,8 +136,8 @@ class Snapshots:
             copy.is_cancelled = True
             copy.trackers.clear()
 
-    def passed(self, place: Place) -> ReadChunk | FailedCopy | None:
-        """(runner) The next chunk that can be published, now that the stream is at `place`."""
+    def passed(self, position: LogPosition) -> ReadChunk | FailedCopy | None:
+        """(runner) The next chunk that can be published, now that the stream is at `position`."""
         while not self._read.empty():
             item = self._read.get()
             if isinstance(item, BaseException):
@@ -148,15 +148,15 @@ class Snapshots:
         for read in self._waiting:
             if not self._is_current(read):
                 self._forget(read)
-                return self.passed(place)
-            if read.chunk.is_passed(place):
+                return self.passed(position)
+            if read.chunk.is_passed(position):
                 self._forget(read)
                 if read.is_complete():
                     return read
                 read.copy.generation += 1
                 read.copy.after = read.began_after
                 self._jobs.put(read.copy)
-                return self.passed(place)
+                return self.passed(position)
         return None
 
     def published(self, read: ReadChunk) -> None:
@@ -167,8 +167,8 @@ class Snapshots:
             read.copy.trackers.clear()
 
     def close(self) -> None:
-        """Ends the threads, after the chunk that each is reading; one that takes long is not waited
-        for.
+        """Ends the threads, after the chunk that each is reading. A read that takes long is
+        not waited for.
         """
         self._is_closed.set()
         for _ in self._threads:
@@ -198,7 +198,7 @@ class Snapshots:
             self._read.put(error)
 
     def _copy(self, copy: Copy) -> None:
-        """(reader) Reads to the end of the table, or until the runner says to go back."""
+        """(reader) Reads to the end of the table, or until the runner requests to go back."""
         generation, after, limit_rows = copy.generation, copy.after, FIRST_CHUNK_ROWS
         if generation and self._is_closed.wait(AGAIN_S):
             return
@@ -238,6 +238,6 @@ def _rows_of(size_bytes: int, rows: list[Row]) -> int:
         return FIRST_CHUNK_ROWS
     try:
         sample_bytes = len(orjson.dumps(sample, default=str))
-    except TypeError:  # such a row is told of by who publishes it
+    except TypeError:  # publishing reports such a row
         return FIRST_CHUNK_ROWS
     return max(1, size_bytes * len(sample) // sample_bytes)

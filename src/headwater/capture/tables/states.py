@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from headwater.capture.contract import Chunk, Source, Table
 from headwater.capture.metrics import CaptureState
-from headwater.capture.positions import INITIAL, Failure, Snapshot, TableState
-from headwater.capture.publishing.outgoing import Outgoing
+from headwater.capture.positions import INITIAL, Failure, SnapshotState, TableState
+from headwater.capture.publishing.publisher import Publisher
 from headwater.capture.records.outbox import TOPICS as OUTBOX_TOPICS
 from headwater.capture.records.plan import topic_name
 from headwater.capture.settings import CaptureSettings
@@ -43,13 +43,13 @@ class TableStates:
         self,
         settings: CaptureSettings,
         source: Source,
-        outgoing: Outgoing,
+        publisher: Publisher,
         stored: Mapping[str, TableState],
         metrics: CaptureState,
     ) -> None:
         self._settings = settings
         self._source = source
-        self._outgoing = outgoing
+        self._publisher = publisher
         self._metrics = metrics
         self._states = dict(stored)
         self.captured: dict[str, CapturedTable] = {}  # that the stream or the catalog has shown
@@ -68,7 +68,7 @@ class TableStates:
     def put(self, state: TableState) -> None:
         """Stored with the current transaction."""
         self._states[state.table.id] = state
-        self._outgoing.put_state(state.table.id, state)
+        self._publisher.put_state(state.table.id, state)
 
     def replace_unstored(self, state: TableState) -> None:
         """Only for this run: the caller stores a later state."""
@@ -91,7 +91,7 @@ class TableStates:
         captured = self.captured.pop(table_id, None)
         if captured is not None:
             self.by_identity.pop(id(captured.table), None)
-        self._outgoing.put_state(table_id, None)
+        self._publisher.put_state(table_id, None)
 
     def is_ahead(self, table: Table) -> bool:
         """Whether this may be the table's schema at a later position than the stream's."""
@@ -128,7 +128,9 @@ class TableStates:
         if table is None:
             schema, _, name = table_id.partition(".")
             table = state.table if state is not None else Table(schema, name, (), ())
-        again = f"`headwater capture snapshot {self._settings.name} --table {table_id}` begins anew"
+        again = (
+            f"`headwater capture snapshot {self._settings.name} --table {table_id}` copies it again"
+        )
         hint = f"{error.hint.rstrip(';')}; then {again}" if error.hint else again
         log.error("%s: %s is not followed: %s; %s", self._settings.name, table_id, error, hint)
         failure = Failure(error.what, error.detail, hint)
@@ -137,7 +139,7 @@ class TableStates:
         return TableState(table, snapshot, failure, self.is_ahead(table), storage)
 
 
-def waits_for_copy(table: Table, snapshot: Snapshot | None) -> bool:
+def waits_for_copy(table: Table, snapshot: SnapshotState | None) -> bool:
     """Nothing shows which changes a copy of a table without a key already contains. So its changes
     count from the first copy on, and not while the topic has only a part of one.
     """

@@ -1,16 +1,16 @@
-"""The copy of a table without a key: one read of all of it, while the stream goes on.
+"""The snapshot of a table without a key: one read of all rows, while the stream goes on.
 
-Such a table cannot be read in chunks, and nothing tells which row of the copy a change speaks of.
-So all rows are read at once, by a thread of their own, and what the stream brings of the table
-since the read began is set aside. When the rows are in the topic, those changes follow that the
-read does not contain. The other tables go on all the time.
+Such a table cannot be read in chunks, and no key shows which row of the copy a change is about. So
+all rows are read at once, by a thread of their own, and the changes that the stream brings of the
+table since the read began are buffered. When the rows are in the topic, those changes follow that
+the read does not contain. The other tables go on all the time.
 
     reading       of all rows, in one consistent snapshot
     publishing    of the rows, in pieces between two transactions
-    done          the changes that were set aside follow; from here on the table is like all others
+    done          the buffered changes follow; from here on the table is like all others
 
-Until it is done the table's stored state says so, and another run begins anew. What is set aside is
-in memory up to ASIDE_BYTES, the rest in a temporary file.
+Until it is done the table's stored state is unfinished, and another run restarts the copy. The
+buffer is in memory up to BUFFER_BYTES, the rest in a temporary file.
 """
 
 import pickle
@@ -22,14 +22,14 @@ from typing import IO, Any, Final
 from headwater.capture.contract import Begin, Chunk, Row, Source, Table, no_temporary_space
 from headwater.capture.records.envelope import Shaped
 
-ASIDE_BYTES: Final = 8 << 20
+BUFFER_BYTES: Final = 8 << 20
 
 
-class Aside:
-    """Records of changes, with the transactions that they belong to, in order."""
+class ChangeBuffer:
+    """Buffered records of changes, with the transactions that they belong to, in order."""
 
     def __init__(self) -> None:
-        self._file: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=ASIDE_BYTES)  # noqa: SIM115
+        self._file: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=BUFFER_BYTES)  # noqa: SIM115
         self._transaction: Begin | None = None
 
     def add(self, transaction: Begin, records: Iterable[Shaped]) -> None:
@@ -65,7 +65,7 @@ class WholeCopy:
         self.table = table
         self.kind = kind
         self.recent = recent  # transactions that began before: all of them must be in the read
-        self.aside = Aside()
+        self.buffer = ChangeBuffer()
         self.chunk: Chunk | None = None  # once its rows are published
         self.rows: Iterator[Row] = iter(())
         self.published_rows = 0

@@ -20,9 +20,9 @@ from headwater.capture.contract import (
     Change,
     Commit,
     Event,
-    Position,
-    Progress,
+    PositionAdvanced,
     Row,
+    SourcePosition,
     TableFailed,
 )
 from headwater.capture.mysql import ddl
@@ -35,7 +35,7 @@ from headwater.capture.mysql.catalog import Choice
 from headwater.capture.mysql.columns import ColumnDef
 from headwater.capture.mysql.server import Server
 from headwater.capture.mysql.stream.binlog_stream import BinlogStream
-from headwater.capture.mysql.stream.schema_history import Schemas
+from headwater.capture.mysql.stream.schema_history import SchemaHistory
 from headwater.capture.settings import CaptureSettings
 from headwater.errors import CaptureError, HeadwaterError, PositionLost, SourceUnreachable
 from headwater.settings import Secret
@@ -85,7 +85,7 @@ class FakeDump:
         pass
 
 
-class FakeSchemas(Schemas):
+class FakeSchemas(SchemaHistory):
     """Whose catalog has no tables."""
 
     def __init__(self) -> None:
@@ -169,7 +169,7 @@ def image(key: int, name: str | None, doc: bytes = b"") -> bytes:
     return bytes([nulls]) + struct.pack("<i", key) + text + struct.pack("<I", len(doc)) + doc
 
 
-def read(packets: list[bytes], after: Position | None = None) -> list[Event]:
+def read(packets: list[bytes], after: SourcePosition | None = None) -> list[Event]:
     schemas = FakeSchemas()
     schemas._certain["shop.t"] = table_map.definition(
         table_map.parse(mapped()),
@@ -180,7 +180,7 @@ def read(packets: list[bytes], after: Position | None = None) -> list[Event]:
         FakeDump(packets),  # type: ignore[arg-type]
         schemas,
         MySqlGtids(f"{UUID_TEXT}:1-4"),
-        after or Position({"file": "binlog.000001", "pos": 4, "server": 7}),
+        after or SourcePosition({"file": "binlog.000001", "pos": 4, "server": 7}),
         server_id=7,
         is_by_gtid=False,
         with_statements=True,
@@ -280,13 +280,13 @@ def test_a_transaction_of_mysql_goes_on_in_its_middle(sent: int) -> None:
     log = Log()
     a_transaction(log)
     begin = next(event for event in read(log.packets) if isinstance(event, Begin))
-    events = read(log.packets, Position(begin.at, sent))
+    events = read(log.packets, SourcePosition(begin.at, sent))
     assert told(events) == EXPECTED[sent:]
     assert isinstance(events[0], Begin)
     assert events[-1] == Commit(4)
-    assert told(read(log.packets, Position(begin.at))) == []
+    assert told(read(log.packets, SourcePosition(begin.at))) == []
     with pytest.raises(PositionLost):
-        read(log.packets, Position({**begin.at, "gtid": f"{UUID_TEXT}:9"}, sent))
+        read(log.packets, SourcePosition({**begin.at, "gtid": f"{UUID_TEXT}:9"}, sent))
 
 
 def test_partial_updates_fail_their_table() -> None:
@@ -309,9 +309,11 @@ def test_heartbeats_and_rotations_move_the_place() -> None:
     log.add(binlog.HEARTBEAT_V2, field)
     log.end = 4
     log.add(binlog.ROTATE, struct.pack("<Q", 4) + b"binlog.000002")
-    places = [event.at for event in read_with_idle(log.packets) if isinstance(event, Progress)]
-    assert (places[-2]["file"], places[-2]["pos"]) == ("binlog.000001", 0x1000)
-    assert places[-1]["file"] == "binlog.000002"
+    positions = [
+        event.at for event in read_with_idle(log.packets) if isinstance(event, PositionAdvanced)
+    ]
+    assert (positions[-2]["file"], positions[-2]["pos"]) == ("binlog.000001", 0x1000)
+    assert positions[-1]["file"] == "binlog.000002"
 
 
 def read_with_idle(packets: list[bytes]) -> list[Event]:
@@ -325,7 +327,7 @@ def read_with_idle(packets: list[bytes]) -> list[Event]:
             return None if self.is_pause else super().event(wait_s)
 
     schemas = FakeSchemas()
-    after = Position({"file": "binlog.000001", "pos": 4, "server": 7})
+    after = SourcePosition({"file": "binlog.000001", "pos": 4, "server": 7})
     stream = BinlogStream(
         SETTINGS, Pausing(packets), schemas, MySqlGtids(), after,  # type: ignore[arg-type]
         server_id=7, is_by_gtid=False, with_statements=False, copied={},
@@ -389,8 +391,8 @@ def test_damaged_events_give_errors_of_ours_or_events(data: st.DataObject) -> No
         kind, body = bodies[at]
         what = data.draw(st.sampled_from(["flip", "cut", "grow", "kind"]))
         if what == "flip" and body:
-            place = data.draw(st.integers(0, len(body) - 1))
-            body[place] = data.draw(st.integers(0, 255))
+            index = data.draw(st.integers(0, len(body) - 1))
+            body[index] = data.draw(st.integers(0, 255))
         elif what == "cut":
             del body[data.draw(st.integers(0, len(body))) :]
         elif what == "grow":
@@ -642,7 +644,7 @@ def test_files_are_in_the_order_of_their_numbers() -> None:
         ("/* hi */ ALTER /*!50000 TABLE */ IF EXISTS t RENAME TO u.v", "alter", ["d.t", "u.v"]),
         ("ALTER TABLE t RENAME COLUMN a TO b", "alter", ["d.t"]),
         ("ALTER TABLE t RENAME INDEX a TO b, RENAME AS w", "alter", ["d.t", "d.w"]),
-        ("CREATE OR REPLACE TABLE t (a INT)", "create", ["d.t"]),
+        ("CREATE OR REplace TABLE t (a INT)", "create", ["d.t"]),
         ("CREATE TABLE IF NOT EXISTS x.t LIKE y.u", "create", ["x.t"]),
         ('CREATE TABLE "t" AS SELECT 1', "create", ["d.t"]),
         ("DROP TABLE IF EXISTS a, b.c, `d` /* by server */", "drop", ["d.a", "b.c", "d.d"]),

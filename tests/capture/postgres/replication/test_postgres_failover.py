@@ -5,7 +5,7 @@ from postgres_capture import Capture
 from postgres_server import Database, PostgresServer, StandbyServer
 from wire import wait_until
 
-from headwater.capture.contract import Position
+from headwater.capture.contract import SourcePosition
 from headwater.capture.postgres.connection import lsn_number
 from headwater.errors import PositionLost
 
@@ -38,7 +38,7 @@ def test_a_failover_that_lost_transactions_is_noticed(pair):
     old.run("INSERT INTO t VALUES (1)")
     first.changes(1)
     _synchronise_slots(old, standby, first)
-    shared = first.place
+    shared = first.position
     with Database(standby, "postgres") as new:
         replayed = "SELECT pg_last_wal_replay_lsn()::text"
         wait_until(lambda: lsn_number(new.run(replayed)[0][0]) > shared["lsn"], 30, "all of it")
@@ -48,7 +48,7 @@ def test_a_failover_that_lost_transactions_is_noticed(pair):
         wait_until(lambda: not old.run(receivers), 30, "the standby is cut off")
         old.run("INSERT INTO t VALUES (2)")
         first.changes(1)
-        ahead = first.place
+        ahead = first.position
         (advice,) = [each for each in first.source.advice() if "failover" in each.what]
         assert "synchronized_standby_slots = 'standby'" in advice.hint
         first.source.close()
@@ -61,32 +61,32 @@ def test_a_failover_that_lost_transactions_is_noticed(pair):
 
         again = Capture(new, name="shop")
         with pytest.raises(PositionLost, match="timeline 2") as raised:
-            again.source.check_position(Position(ahead))
+            again.source.check_position(SourcePosition(ahead))
         assert "capture reset shop" in raised.value.hint
         with pytest.raises(PositionLost, match="timeline 2"):
-            again.open(Position(ahead))
+            again.open(SourcePosition(ahead))
         # What both have had is no reason to stop, and the stream goes on with the new history.
-        again.open(Position(shared))
+        again.open(SourcePosition(shared))
         assert [change.after["id"] for change in again.changes(3901)] == [*range(100, 4001)]
-        assert again.place["timeline"] == 2
+        assert again.position["timeline"] == 2
         again.source.close()
 
 
 def test_another_cluster_is_not_taken_for_ours(postgres):
     capture = Capture(postgres)
-    place = capture.open()
+    log_position = capture.open()
     capture.source.close()
     with pytest.raises(PositionLost, match="another PostgreSQL cluster"):
-        Capture(postgres).open(Position({**place, "system": "1"}))
+        Capture(postgres).open(SourcePosition({**log_position, "system": "1"}))
     with pytest.raises(PositionLost, match="did not begin on ours"):
-        _on_a_timeline_that_never_was(postgres, place)
+        _on_a_timeline_that_never_was(postgres, log_position)
 
 
-def _on_a_timeline_that_never_was(postgres, place):
+def _on_a_timeline_that_never_was(postgres, log_position):
     """The first timeline has no history file: nothing was before it."""
     capture = Capture(postgres)
     try:
-        capture.open(Position({**place, "timeline": 7}))
+        capture.open(SourcePosition({**log_position, "timeline": 7}))
     finally:
         capture.source.close()
 
@@ -107,6 +107,6 @@ def _synchronise_slots(old: Database, standby: StandbyServer, capture: Capture) 
 
 
 def _next_place(capture: Capture):
-    before = capture.place
-    capture.until(lambda _: capture.place != before)
-    return capture.place
+    before = capture.position
+    capture.until(lambda _: capture.position != before)
+    return capture.position

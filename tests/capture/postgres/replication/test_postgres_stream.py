@@ -4,7 +4,7 @@ import json
 
 from postgres_capture import Capture, capturing
 
-from headwater.capture.contract import Begin, Change, Commit, Position, Progress
+from headwater.capture.contract import Begin, Change, Commit, PositionAdvanced, SourcePosition
 
 
 def test_changes_come_in_whole_transactions(postgres):
@@ -74,8 +74,8 @@ def test_truncate_and_messages(postgres):
     assert truncated.commit == Commit(2)
     assert [(m.prefix, m.content) for m in inside.messages] == [("app", b"inside")]
     assert [(m.prefix, m.content) for m in outside.messages] == [("app", b"outside")]
-    places = [t.begin.at["lsn"] for t in (truncated, inside, outside, inserted)]
-    assert places == sorted(set(places))
+    positions = [t.begin.at["lsn"] for t in (truncated, inside, outside, inserted)]
+    assert positions == sorted(set(positions))
 
 
 def test_resumes_behind_each_transaction(postgres):
@@ -95,7 +95,7 @@ def test_resumes_behind_each_transaction(postgres):
     for done in range(15):
         at = everything[done - 1].begin.at if done else start
         again = Capture(postgres)
-        again.open(Position(at))
+        again.open(SourcePosition(at))
         rest = again.transactions(15 - done) if done < 15 else []
         again.source.close()
         assert [_content(t) for t in rest] == [_content(t) for t in everything[done:]]
@@ -108,7 +108,7 @@ def test_resumes_inside_of_a_transaction(postgres):
         (transaction,) = capture.transactions(1)
     for done in (0, 4, 10):
         again = Capture(postgres)
-        again.open(Position(transaction.begin.at, done))
+        again.open(SourcePosition(transaction.begin.at, done))
         (rest,) = again.transactions(1)
         again.source.close()
         assert rest.begin == transaction.begin
@@ -121,14 +121,14 @@ def test_acknowledged_log_is_let_go(postgres):
     with capturing(postgres) as capture:
         postgres.run("INSERT INTO t VALUES (1)")
         capture.transactions(1)
-        assert capture.source.lag(capture.place).size_bytes >= 0
-        capture.source.acknowledge(capture.place)
+        assert capture.source.lag(capture.position).size_bytes >= 0
+        capture.source.acknowledge(capture.position)
         confirmed = (
             "SELECT confirmed_flush_lsn - '0/0'::pg_lsn FROM pg_replication_slots "
             "WHERE database = current_database()"
         )
-        place = capture.place["lsn"]
-        capture.until(lambda _: postgres.run(confirmed)[0][0] == place + 1)
+        log_position = capture.position["lsn"]
+        capture.until(lambda _: postgres.run(confirmed)[0][0] == log_position + 1)
 
 
 def test_a_quiet_database_makes_progress(postgres, postgres_server):
@@ -138,15 +138,15 @@ def test_a_quiet_database_makes_progress(postgres, postgres_server):
         (end,) = other.run("SELECT pg_current_wal_lsn() - '0/0'::pg_lsn")
         capture.until(
             lambda _: any(
-                isinstance(e, Progress) and e.at["lsn"] + 1 >= end[0] for e in capture.loose
+                isinstance(e, PositionAdvanced) and e.at["lsn"] + 1 >= end[0] for e in capture.loose
             )
         )
 
 
 def test_heartbeats_are_not_published(postgres):
     with capturing(postgres, heartbeat_s=0.05) as capture:
-        start = capture.place["lsn"]
-        seen = capture.until(lambda _: capture.place["lsn"] > start + 300)
+        start = capture.position["lsn"]
+        seen = capture.until(lambda _: capture.position["lsn"] > start + 300)
     assert seen == []
 
 

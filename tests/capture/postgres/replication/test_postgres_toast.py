@@ -7,7 +7,7 @@ import pytest
 from postgres_capture import Capture, capturing
 from postgres_server import Database
 
-from headwater.capture.contract import UNAVAILABLE, Begin, Commit, Position
+from headwater.capture.contract import UNAVAILABLE, Begin, Commit, SourcePosition
 from headwater.capture.postgres.replication import row_completion, toast_cache
 from headwater.capture.postgres.replication.stream import ChangeStream
 
@@ -53,7 +53,7 @@ def test_a_value_that_is_newer_than_its_change_comes_again(postgres):
     postgres.run("UPDATE t SET id = 5 WHERE id = 4")
     postgres.run("UPDATE t SET small = 3")
     capture = Capture(postgres)
-    capture.open(Position(at))
+    capture.open(SourcePosition(at))
     changes = capture.changes(11)
     capture.source.close()
     assert [(c.op, c.after and c.after["large"]) for c in changes[:7]] == [

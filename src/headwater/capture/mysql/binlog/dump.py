@@ -1,6 +1,6 @@
-"""The server's side of replication: asking for the binlog, and receiving its events.
+"""The binlog dump: requests the log of the server as a replica does, and receives its events.
 
-The order is the one a replica keeps: say which checksums and heartbeats we understand, register,
+The order is that of a replica: announce which checksums and heartbeats we understand, register,
 ask. From then on the server only sends.
 """
 
@@ -72,7 +72,7 @@ class Dump:
             raise error_of(packet, self._address)
         raise unreachable(self._address, "it ended the binlog")
 
-    def place(self) -> dict[str, Any]:
+    def log_position(self) -> dict[str, Any]:
         """Behind the last event."""
         return {"file": self.framing.file, "pos": self.position}
 
@@ -145,10 +145,10 @@ class Dump:
     ) -> None:
         flags = _SEND_ANNOTATIONS if with_statements and server.is_mariadb else 0
         if gtids and not server.is_mariadb:
-            known = MySqlGtids(gtids).encoded()
+            executed = MySqlGtids(gtids).encoded()
             self._connection._execute_command(  # noqa: SLF001
                 _COM_BINLOG_DUMP_GTID,
-                struct.pack("<HIIQI", _THROUGH_GTID, server_id, 0, 4, len(known)) + known,
+                struct.pack("<HIIQI", _THROUGH_GTID, server_id, 0, 4, len(executed)) + executed,
             )
             return
         name = b"" if gtids else file.encode()

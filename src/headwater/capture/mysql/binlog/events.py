@@ -1,9 +1,9 @@
-"""Events of the binlog: what stands around them, and in each kind.
+"""Events of the binlog: their framing, and what each type contains.
 
     timestamp (4) type (1) server id (4) size (4) end position (4) flags (2) | body | CRC32 (4)
 
 Nothing is skipped in silence: an event that is cut, has a wrong checksum or is of a kind that this
-reader does not know (and that is not marked as ignorable) is an error with its place.
+reader does not know (and that is not marked as ignorable) is an error with its position.
 """
 
 import struct
@@ -30,7 +30,7 @@ QUERY_COMPRESSED = 165
 WRITE_ROWS_COMPRESSED_V1, UPDATE_ROWS_COMPRESSED_V1, DELETE_ROWS_COMPRESSED_V1 = 166, 167, 168
 WRITE_ROWS_COMPRESSED, UPDATE_ROWS_COMPRESSED, DELETE_ROWS_COMPRESSED = 169, 170, 171
 
-# Events that say nothing about rows: random seeds and variables of statements, previous GTIDs, …
+# Events without rows: random seeds and variables of statements, previous GTIDs, …
 _WITHOUT_NEWS: Final = frozenset(
     {STOP, INTVAR, 13, 14, 17, 28, 35, 36, 37, CHECKPOINT, GTID_LIST, 164}
 )
@@ -74,7 +74,7 @@ class Event(NamedTuple):
 
     @property
     def begin(self) -> int:
-        # Positions have four bytes; inside a transaction of more than 4 GiB they begin anew.
+        # Positions have four bytes; inside a transaction of more than 4 GiB they wrap around.
         return self.end - self.size & 0xFFFFFFFF
 
     @property
@@ -150,7 +150,7 @@ class Framing:
         """
         body = packet[offset + _HEADER_BYTES :]
         if len(body) < 57 + 30 + 5 or int.from_bytes(body[:2], "little") != 4 or body[56] != 19:
-            raise self.malformed(end, "a format of binlog that is not known")
+            raise self.malformed(end, "an unknown format of binlog")
         algorithm = body[-5]
         if algorithm not in (0, 1):
             raise self.malformed(end, f"checksums of an unknown kind ({algorithm})")
@@ -163,12 +163,12 @@ class Framing:
         return malformed(f"{self.file}:{end}", detail)
 
 
-def malformed(place: str, detail: str) -> CaptureError:
+def malformed(location: str, detail: str) -> CaptureError:
     return CaptureError(
         "an event of the binlog cannot be read",
-        detail=f"{place}: {detail}",
+        detail=f"{location}: {detail}",
         hint="compare with `mysqlbinlog --verify-binlog-checksum`; `headwater capture reset NAME` "
-        "begins anew with a snapshot",
+        "restarts it with a snapshot",
     )
 
 
@@ -178,7 +178,7 @@ def is_without_news(event: Event) -> bool:
 
 
 def read_rotate(event: Event) -> tuple[str, int]:
-    """Position (8), then the name of the next file."""
+    """SourcePosition (8), then the name of the next file."""
     if len(event.body) <= 8:
         raise ValueError("a rotation without a file")
     name = event.body[8:].decode()
@@ -203,7 +203,7 @@ def read_query(event: Event) -> Query:
 
 def _client_encoding(status: bytes) -> str:
     """Of the client that sent the statement, in which its text is. Status variables are a code and
-    a value of a length that the code tells, in this order: flags, mode, catalog, auto_increment,
+    a value of a length that the code implies, in this order: flags, mode, catalog, auto_increment,
     and the character sets of the client, connection and server.
     """
     at = 0
@@ -229,9 +229,9 @@ def read_rows_query(event: Event) -> str:
 
 
 def _text(data: bytes, encoding: str = "utf-8") -> str:
-    for each in (encoding, "utf-8"):
+    for codec in (encoding, "utf-8"):
         try:
-            return data.decode(each)
+            return data.decode(codec)
         except (UnicodeDecodeError, LookupError):
             continue
     return data.decode("latin-1")

@@ -1,4 +1,4 @@
-"""Global transaction ids: which transactions a place in the log has behind it.
+"""GTID sets of MySQL and MariaDB: which transactions a position in the log has behind it.
 
 MySQL: a set, `uuid:1-5:7,uuid:1-3`. Each server numbers its transactions without gaps, but they may
 be committed in another order. Since 8.3 a transaction may carry a tag, and each tag has numbers of

@@ -117,14 +117,14 @@ class RowCode:
         fast = self._columns_code(maker, columns, prefix, values_wanted)
         slow: list[str] = []
         run: list[int] = []
-        for place, column in enumerate(columns):
+        for bit, column in enumerate(columns):
             if not self._table.nullable[column]:
                 run.append(column)
                 continue
             slow += self._columns_code(maker, run, prefix, values_wanted)
             run = []
             code = self._columns_code(maker, [column], prefix, values_wanted)
-            slow.append(f"if nulls >> {place} & 1: {prefix}{column} = None")
+            slow.append(f"if nulls >> {bit} & 1: {prefix}{column} = None")
             slow += ["else:", *_indented(code)]
         slow += self._columns_code(maker, run, prefix, values_wanted)
         used = (1 << len(columns)) - 1  # the bitmap's last bits may be anything

@@ -212,7 +212,7 @@ def _read_optional(reader: "_Reader", table: TableMap) -> None:
 
 
 def definition(table: TableMap, charsets: Charsets) -> TableDef:
-    """The table as the event alone tells it, if it has everything (is_full)."""
+    """The table as the event alone describes it, if it has everything (is_full)."""
     assert table.names is not None
     columns = tuple(
         ColumnDef(name, _declaration(table, i, charsets), table.nullable[i])
@@ -261,7 +261,7 @@ def _declaration(table: TableMap, column: int, charsets: Charsets) -> str:
         prefix = size_names[first - 1] if 1 <= first <= 4 else "long"
         return f"{prefix}blob" if charset == "binary" else with_charset(f"{prefix}text", charset)
     if code == VARCHAR_COMPRESSED:
-        size = max(size - 1, 0)  # one byte says how it is compressed
+        size = max(size - 1, 0)  # one byte holds how it is compressed
     variable = "var" if code != STRING else ""
     if charset == "binary":
         return f"{variable}binary({size})"
@@ -274,7 +274,7 @@ def repr_sql(escaped: str) -> str:
 
 
 def agrees(declared: Declared, table: TableMap, column: int, charsets: Charsets) -> bool:
-    """Whether a column that was declared so is laid out in the log as the event says."""
+    """Whether a column that was declared so is laid out in the log as the event describes."""
     code, (first, second) = table.types[column], table.metas[column]
     base = declared.base
     if table.unsigned and code in _INTEGERS and table.unsigned[column] != declared.is_unsigned:
@@ -292,15 +292,17 @@ def agrees(declared: Declared, table: TableMap, column: int, charsets: Charsets)
     times = {TIME2: "time", DATETIME2: "datetime", TIMESTAMP2: "timestamp"}
     if code in times:
         return base == times[code] and declared.precision == first
-    # Of the formats before MySQL 5.6 only those without fractions can be told by their type.
+    # Of the formats before MySQL 5.6 only those without fractions can be recognised by their type.
     simple = {TIME: "time", DATETIME: "datetime", TIMESTAMP: "timestamp", YEAR: "year"}
     simple |= {DATE: "date", JSON: "json", VECTOR: "vector"}
     if code in simple:
         return base == simple[code] and declared.precision == 0
     if code == GEOMETRY:
-        known = table.geometries[column]
+        subtype = table.geometries[column]
         is_geometry = base == "point" or base.startswith(("geo", "line", "poly", "multi"))
-        return is_geometry and (known is None or known[:4] == base[:4] or known[:5] == base[:5])
+        return is_geometry and (
+            subtype is None or subtype[:4] == base[:4] or subtype[:5] == base[:5]
+        )
     size = first | second << 8
     if code in (BLOB, BLOB_COMPRESSED):
         sizes = {"tiny": 1, "": 2, "medium": 3, "long": 4}

@@ -1,11 +1,11 @@
-"""From the binlog's events to transactions.
+"""The stream of the binlog: from its events to transactions.
 
     GTID, [BEGIN], TABLE_MAP, rows, TABLE_MAP, rows, …, XID or COMMIT     a transaction with rows
     GTID, statement                                                      DDL: one by itself
 
 The log has committed transactions only, one behind the other, so that nothing has to be held back:
 each event's rows are handed on when it has been read. A transaction in which nothing of the capture
-changed is not sent; a Progress comes behind it now and then.
+changed is not sent; a PositionAdvanced comes behind it now and then.
 
 Changes are counted for all tables, captured or not, so that their ordinals stay the same when the
 settings change.
@@ -21,8 +21,8 @@ from headwater.capture.contract import (
     Change,
     Commit,
     Event,
-    Position,
     SchemaChange,
+    SourcePosition,
     TableFailed,
 )
 from headwater.capture.mysql import ddl
@@ -33,7 +33,7 @@ from headwater.capture.mysql.binlog.gtids import MariaDbGtids, MySqlGtids
 from headwater.capture.mysql.stream import failures
 from headwater.capture.mysql.stream.mapped_tables import MappedTables
 from headwater.capture.mysql.stream.position import StreamPosition
-from headwater.capture.mysql.stream.schema_history import Schemas
+from headwater.capture.mysql.stream.schema_history import SchemaHistory
 from headwater.capture.mysql.stream.transactions import Transaction
 from headwater.capture.settings import CaptureSettings
 from headwater.errors import HeadwaterError, PositionLost
@@ -49,9 +49,9 @@ class BinlogStream:
         self,
         settings: CaptureSettings,
         dump: Dump,
-        schemas: Schemas,
+        schemas: SchemaHistory,
         gtids: MySqlGtids | MariaDbGtids | None,
-        after: Position,
+        after: SourcePosition,
         *,
         server_id: int,
         is_by_gtid: bool,
@@ -69,7 +69,7 @@ class BinlogStream:
         self._copied = copied
         self._position = StreamPosition(dump, gtids, schemas, after, server_id)
         # The first transaction is the one of `after`, unless all of it was asked to be left out.
-        self._first: Position | None = None
+        self._first: SourcePosition | None = None
         if "begins" in after.at and not (is_by_gtid and after.changes is None):
             self._first = after
         self._is_by_gtid = is_by_gtid
@@ -154,15 +154,15 @@ class BinlogStream:
         ts_ms = gtid.committed_us // 1000 if gtid.committed_us else event.timestamp_s * 1000
         source: dict[str, Any] = {"server_id": event.server_id, "gtid": gtid.text, "file": file}
         transaction_id = gtid.text or f"file={file},pos={event.begin}"
-        place = self._position.of_transaction(event.begin, gtid.text)
-        begin = Begin(place, transaction_id, ts_ms, source)
+        position = self._position.of_transaction(event.begin, gtid.text)
+        begin = Begin(position, transaction_id, ts_ms, source)
         self._transaction = Transaction(begin, gtid.text, gtid.is_standalone, gtid.is_xa)
         self._maps.begin()
         if self._first is not None:
             self._resume(self._first, self._transaction)
             self._first = None
 
-    def _resume(self, first: Position, transaction: Transaction) -> None:
+    def _resume(self, first: SourcePosition, transaction: Transaction) -> None:
         """The log is the same as when the position was stored: so is this transaction."""
         expected, found = first.at, transaction.begin.at
         is_same = expected.get("gtid") == found.get("gtid")
@@ -207,8 +207,8 @@ class BinlogStream:
         header_bytes = self._dump.framing.rows_header_bytes
         table_id = binlog.read_table_id(event, header_bytes)
         body = event.body[header_bytes:]
-        place = self._transaction.begin.at if self._transaction else self._position.current()
-        mapped = self._maps.add(table_id, body, place)
+        position = self._transaction.begin.at if self._transaction else self._position.current()
+        mapped = self._maps.add(table_id, body, position)
         if mapped.failure is not None:
             yield from self._table_failed(mapped.id, mapped.failure)
         elif mapped.table is not None:
@@ -235,8 +235,8 @@ class BinlogStream:
             decoded = self._maps.decode(mapped, rows)
         except _BAD_BYTES as error:
             transaction.ordinal += self._maps.count(mapped, rows)
-            place = f"{self._dump.framing.file}:{event.begin}"
-            failure = failures.undecodable(mapped.id, place, error, self._settings)
+            location = f"{self._dump.framing.file}:{event.begin}"
+            failure = failures.undecodable(mapped.id, location, error, self._settings)
             return list(self._table_failed(mapped.id, failure))
         transaction.touched.add(mapped.id)
         changes = transaction.changes(mapped.table, rows.op, decoded, event.begin)
@@ -251,8 +251,8 @@ class BinlogStream:
         transaction.ordinal += 1
         mapped = self._maps.get(table_id)
         if mapped is not None and self._schemas.is_chosen(mapped.id):
-            place = f"{self._dump.framing.file}:{event.begin}"
-            error = failures.partial_update(mapped.id, place, self._settings)
+            location = f"{self._dump.framing.file}:{event.begin}"
+            error = failures.partial_update(mapped.id, location, self._settings)
             yield from self._table_failed(mapped.id, error)
 
     # --- statements ---
@@ -260,10 +260,10 @@ class BinlogStream:
     def _query(self, event: binlog.Event) -> Iterator[Event]:
         query = binlog.read_query(event)
         text = query.text.strip()
-        word = text[:12].upper()
+        verb = text[:12].upper()
         transaction = self._transaction
         if transaction is None:
-            if not word.startswith("BEGIN"):  # of servers without even anonymous GTIDs
+            if not verb.startswith("BEGIN"):  # of servers without even anonymous GTIDs
                 self._begin(event, binlog.Gtid(None, True, is_xa=False, committed_us=None))
                 yield from self._statement(event, query)
                 yield from self._commit(event)
@@ -273,17 +273,17 @@ class BinlogStream:
             assert transaction is not None
         if transaction.begin.source.get("thread") is None:
             transaction.begin.source["thread"] = query.thread_id
-        if word == "BEGIN":
+        if verb == "BEGIN":
             transaction.is_begun = True
-        elif word == "COMMIT":
+        elif verb == "COMMIT":
             yield from self._commit(event)
-        elif word.startswith("ROLLBACK"):
+        elif verb.startswith("ROLLBACK"):
             yield from self._rolled_back(transaction, event)
-            if word == "ROLLBACK":
+            if verb == "ROLLBACK":
                 yield from self._commit(event)
-        elif word.startswith("XA "):
+        elif verb.startswith("XA "):
             yield from self._xa(transaction, event, text)
-        elif word.startswith(("SAVEPOINT", "RELEASE SAVE")):
+        elif verb.startswith(("SAVEPOINT", "RELEASE SAVE")):
             pass
         else:
             yield from self._statement(event, query)
@@ -291,7 +291,7 @@ class BinlogStream:
                 yield from self._commit(event)
 
     def _is_alone(self, transaction: Transaction) -> bool:
-        """Whether a statement is all of its transaction. MariaDB says so; in MySQL there was no
+        """Whether a statement is all of its transaction. MariaDB marks it; in MySQL there was no
         BEGIN in front.
         """
         if isinstance(self._gtids, MariaDbGtids):
@@ -309,7 +309,7 @@ class BinlogStream:
         if statement.kind == "truncate":
             yield from self._truncate(transaction, statement, event)
             return
-        changed = self._schemas.changed(statement, self._dump.place())
+        changed = self._schemas.changed(statement, self._dump.log_position())
         for schema, name in statement.tables:
             self._forget(f"{schema}.{name}")
         self._mark_uncertain(transaction)
@@ -320,12 +320,12 @@ class BinlogStream:
                 yield SchemaChange(table_id, table, query.text)
 
     def _mark_uncertain(self, transaction: Transaction) -> None:
-        """Who resumes behind this transaction has its place, and needs what is so behind it."""
-        place = dict(transaction.begin.at)
-        place.pop("uncertain", None)
+        """Who resumes behind this transaction has its position, and needs what is so behind it."""
+        position = dict(transaction.begin.at)
+        position.pop("uncertain", None)
         if self._schemas.uncertain:
-            place["uncertain"] = sorted(self._schemas.uncertain)
-        transaction.begin.at = place
+            position["uncertain"] = sorted(self._schemas.uncertain)
+        transaction.begin.at = position
 
     def _truncate(
         self, transaction: Transaction, statement: ddl.Ddl, event: binlog.Event
@@ -337,7 +337,7 @@ class BinlogStream:
         transaction.ordinal += 1
         if transaction.is_whole or ordinal < transaction.skip:
             return
-        table = self._schemas.known(f"{schema}.{name}")
+        table = self._schemas.last_certain(f"{schema}.{name}")
         if table is None:  # nothing of it was ever sent
             return
         yield from self._started(transaction)
@@ -348,9 +348,9 @@ class BinlogStream:
         """A statement that changed rows, in the log as text (binlog_format is not ROW)."""
         for schema, name in statement.tables:
             table_id = f"{schema}.{name}"
-            if self._schemas.is_chosen(table_id) and self._schemas.known(table_id):
-                place = f"{self._dump.framing.file}:{self._dump.position}"
-                error = failures.statements(table_id, place, self._settings)
+            if self._schemas.is_chosen(table_id) and self._schemas.last_certain(table_id):
+                location = f"{self._dump.framing.file}:{self._dump.position}"
+                error = failures.statements(table_id, location, self._settings)
                 yield from self._table_failed(table_id, error)
 
     def _load(self, event: binlog.Event) -> Iterator[Event]:
@@ -366,16 +366,16 @@ class BinlogStream:
         Its rows have been sent by now.
         """
         for table_id in sorted(transaction.touched):
-            place = f"{self._dump.framing.file}:{event.end}"
-            error = failures.taken_back(table_id, place, self._settings)
+            location = f"{self._dump.framing.file}:{event.end}"
+            error = failures.taken_back(table_id, location, self._settings)
             yield from self._table_failed(table_id, error)
 
     def _xa(self, transaction: Transaction, event: binlog.Event, text: str) -> Iterator[Event]:
-        verb = text[3:].strip().upper()
-        if verb.startswith(("START", "BEGIN")):
+        action = text[3:].strip().upper()
+        if action.startswith(("START", "BEGIN")):
             transaction.is_xa = True
             transaction.is_begun = True
-        elif verb.startswith(("COMMIT", "ROLLBACK")):
+        elif action.startswith(("COMMIT", "ROLLBACK")):
             yield from self._commit(event)
 
     # --- tables that fail ---
@@ -390,10 +390,10 @@ class BinlogStream:
             yield TableFailed(table_id, error)
 
     def _forget(self, table_id: str) -> None:
-        """The next table map of this table is looked at anew."""
+        """The next table map of this table is resolved again."""
         self._failed.discard(table_id)
         self._maps.forget(table_id)
 
 
-def _name(place: Any) -> str:
-    return f"{place.get('gtid', '')} at {place.get('file')}:{place.get('begins')}".strip()
+def _name(position: Any) -> str:
+    return f"{position.get('gtid', '')} at {position.get('file')}:{position.get('begins')}".strip()

@@ -1,4 +1,4 @@
-"""Why a table cannot be followed on, and what mends it."""
+"""Failures of a table in the stream: why it cannot be captured any longer, and the fix."""
 
 from headwater.capture.contract import without_values
 from headwater.capture.mysql.binlog.table_map import UnknownType
@@ -15,36 +15,36 @@ def unknown_type(error: UnknownType) -> CaptureError:
 
 
 def undecodable(
-    table_id: str, place: str, error: Exception, settings: CaptureSettings
+    table_id: str, location: str, error: Exception, settings: CaptureSettings
 ) -> CaptureError:
     return CaptureError(
         f"rows of {table_id} cannot be read",
-        detail=f"{place}: {type(error).__name__}: {without_values(error)}",
+        detail=f"{location}: {type(error).__name__}: {without_values(error)}",
         hint=f"SET GLOBAL binlog_row_metadata = FULL; then {_snapshot(table_id, settings)}",
     )
 
 
-def partial_update(table_id: str, place: str, settings: CaptureSettings) -> CaptureError:
+def partial_update(table_id: str, location: str, settings: CaptureSettings) -> CaptureError:
     return CaptureError(
         f"the log has only differences of JSON values in {table_id}",
-        detail=f"{place}: a partial update",
+        detail=f"{location}: a partial update",
         hint=f"SET GLOBAL binlog_row_value_options = ''; then {_snapshot(table_id, settings)}",
     )
 
 
-def statements(table_id: str, place: str, settings: CaptureSettings) -> CaptureError:
+def statements(table_id: str, location: str, settings: CaptureSettings) -> CaptureError:
     return CaptureError(
         f"the log has changes of {table_id} as statements, without the rows",
-        detail=f"at {place}",
+        detail=f"at {location}",
         hint="SET GLOBAL binlog_format = ROW; (sessions that are open keep the old one), then "
         + _snapshot(table_id, settings),
     )
 
 
-def taken_back(table_id: str, place: str, settings: CaptureSettings) -> CaptureError:
+def taken_back(table_id: str, location: str, settings: CaptureSettings) -> CaptureError:
     return CaptureError(
         f"a transaction that changed {table_id} was taken back in the log",
-        detail=f"at {place}; it also changed tables without transactions",
+        detail=f"at {location}; it also changed tables without transactions",
         hint=f"do not mix both kinds in one transaction; {_snapshot(table_id, settings)}",
     )
 

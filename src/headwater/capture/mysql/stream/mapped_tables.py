@@ -3,14 +3,14 @@
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from headwater.capture.contract import Place, Row, Table
+from headwater.capture.contract import LogPosition, Row, Table
 from headwater.capture.mysql.binlog import events as binlog
 from headwater.capture.mysql.binlog import table_map
 from headwater.capture.mysql.binlog.row_decoder import RowCode
 from headwater.capture.mysql.binlog.table_map import TableMap
 from headwater.capture.mysql.columns import ColumnDef
 from headwater.capture.mysql.stream import failures
-from headwater.capture.mysql.stream.schema_history import Schemas
+from headwater.capture.mysql.stream.schema_history import SchemaHistory
 from headwater.capture.settings import CaptureSettings
 from headwater.errors import CaptureError, HeadwaterError, TableRefused
 
@@ -33,17 +33,17 @@ class MappedTable:
 class MappedTables:
     """The table maps of the transaction in progress, by number; and a cache of them by content."""
 
-    def __init__(self, settings: CaptureSettings, schemas: Schemas) -> None:
+    def __init__(self, settings: CaptureSettings, schemas: SchemaHistory) -> None:
         self._settings = settings
         self._schemas = schemas
         self._by_number: dict[int, MappedTable] = {}
         self._by_body: dict[bytes, MappedTable] = {}
 
-    def add(self, number: int, body: bytes, place: Place) -> MappedTable:
-        """A table map in the transaction at `place`: rows refer to it by number."""
+    def add(self, number: int, body: bytes, position: LogPosition) -> MappedTable:
+        """A table map in the transaction at `position`: rows refer to it by number."""
         mapped = self._by_body.get(body)
         if mapped is None:
-            mapped = self._mapped(body, place)
+            mapped = self._mapped(body, position)
             if len(self._by_body) >= _CACHED_MAPS:
                 self._by_body.clear()
             self._by_body[body] = mapped
@@ -94,7 +94,7 @@ class MappedTables:
         number: int = counter(rows.data, rows.at)
         return number
 
-    def _mapped(self, body: bytes, place: Place) -> MappedTable:
+    def _mapped(self, body: bytes, position: LogPosition) -> MappedTable:
         try:
             found = table_map.parse(body, 0)
         except table_map.UnknownType as error:
@@ -105,7 +105,7 @@ class MappedTables:
         mapped = MappedTable(found.id, found)
         if self._schemas.is_chosen(found.id):
             try:
-                resolved = self._schemas.of_map(found, place)
+                resolved = self._schemas.of_map(found, position)
                 if resolved is not None:
                     mapped.table, mapped.columns = resolved
             except CaptureError as error:

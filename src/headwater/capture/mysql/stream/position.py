@@ -3,12 +3,12 @@
 import time
 from typing import Any, Final
 
-from headwater.capture.contract import Position, Progress
+from headwater.capture.contract import PositionAdvanced, SourcePosition
 from headwater.capture.mysql.binlog import events as binlog
 from headwater.capture.mysql.binlog import positions
 from headwater.capture.mysql.binlog.dump import Dump
 from headwater.capture.mysql.binlog.gtids import MariaDbGtids, MySqlGtids
-from headwater.capture.mysql.stream.schema_history import Schemas
+from headwater.capture.mysql.stream.schema_history import SchemaHistory
 
 _PROGRESS_S: Final = 1.0
 
@@ -20,8 +20,8 @@ class StreamPosition:
         self,
         dump: Dump,
         gtids: MySqlGtids | MariaDbGtids | None,
-        schemas: Schemas,
-        after: Position,
+        schemas: SchemaHistory,
+        after: SourcePosition,
         server_id: int,
     ) -> None:
         self._dump = dump
@@ -46,10 +46,10 @@ class StreamPosition:
         """Of a transaction whose first event begins there."""
         return self._described({"begins": begins}, self._dump.framing.file, gtid)
 
-    def progress(self) -> Progress:
+    def progress(self) -> PositionAdvanced:
         self._reported_at = time.monotonic()
         self.is_unreported = False
-        return Progress(self.current())
+        return PositionAdvanced(self.current())
 
     def committed(self, gtid: str | None, *, is_sent: bool) -> None:
         """A transaction ends where the dump is now."""
@@ -89,11 +89,11 @@ class StreamPosition:
                 self.is_unreported = True
 
     def _described(self, offset: dict[str, Any], file: str, gtid: str | None) -> dict[str, Any]:
-        place: dict[str, Any] = {"server": self._server_id, "file": file, **offset}
+        position: dict[str, Any] = {"server": self._server_id, "file": file, **offset}
         if self._gtids is not None:
-            place["gtids"] = str(self._gtids)
+            position["gtids"] = str(self._gtids)
         if gtid is not None:
-            place["gtid"] = gtid
+            position["gtid"] = gtid
         if self._schemas.uncertain:
-            place["uncertain"] = sorted(self._schemas.uncertain)
-        return place
+            position["uncertain"] = sorted(self._schemas.uncertain)
+        return position

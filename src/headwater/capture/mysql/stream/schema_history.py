@@ -1,22 +1,23 @@
-"""Which columns a table had at a place in the log.
+"""The schema history: which columns a table had at a position in the log.
 
-With binlog_row_metadata=FULL the log itself says it. Otherwise it knows columns by number only, and
+With binlog_row_metadata=FULL the log itself has them. Otherwise it has columns by number only, and
 their names must come from information_schema, which shows the tables of now: maybe later than the
-place where the log is read. So a definition is used for the log only while it is certain:
+position where the log is read. So a definition is used for the log only while it is certain:
 
-- It was read at a place (or was `known` there), and is followed from one DDL statement to the next.
+- It was read at a position (or was stored there), and is followed from one DDL statement to the
+  next.
 - Behind a DDL statement the catalog is read again; the log from there up to now is searched for
   further DDL on the same table. If there is any, the catalog may be ahead of the log.
 - Before rows are decoded, the definition must agree with the table map in number, types and nulls.
 
-Otherwise the table fails, with what mends it; other tables go on.
+Otherwise the table fails, with the fix; other tables go on.
 """
 
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from headwater.capture.contract import Place, Table
+from headwater.capture.contract import LogPosition, Table
 from headwater.capture.mysql import ddl
 from headwater.capture.mysql.binlog import events as binlog
 from headwater.capture.mysql.binlog import positions, table_map
@@ -36,8 +37,8 @@ _FAR_BYTES: Final = 64 * 1024 * 1024
 _REMEMBERED: Final = 10_000  # tables that are not ours
 
 
-class Schemas:
-    """The tables of one capture, as of the place where its stream stands."""
+class SchemaHistory:
+    """The tables of one capture, as of the position where its stream stands."""
 
     def __init__(
         self,
@@ -55,12 +56,12 @@ class Schemas:
         self.charsets = charsets
         self._open_dump = open_dump
         self._certain: dict[str, TableDef] = {}
-        self._last: dict[str, TableDef] = {}  # as it once was: for words, not for names
-        # Altered, and not yet known how. Places have them, so that one who resumes there does not
-        # take the tables that were stored last for certain.
+        self._last: dict[str, TableDef] = {}  # as it once was: for types, not for names
+        # Altered, and not yet resolved how. Positions have them, so that one who resumes there does
+        # not take the tables that were stored last for certain.
         self.uncertain: set[str] = set()
         self._tables: dict[str, Table] = {}
-        self._searched: Place | None = None  # up to here the log was searched for DDL
+        self._searched: LogPosition | None = None  # up to here the log was searched for DDL
         self._ahead: dict[str, tuple[int, int]] = {}  # where DDL on a table was found last
         self._chosen: dict[str, bool] = {}
 
@@ -73,31 +74,33 @@ class Schemas:
         return chosen
 
     def begin_now(self) -> dict[str, Any]:
-        """Reads all tables, and returns a place in the log at which they looked like this."""
+        """Reads all tables, and returns a position in the log at which they looked like this."""
         for _ in range(_READ_AGAIN):
-            place = log_end(self._connection, self._server)
+            position = log_end(self._connection, self._server)
             tables = read_tables(self._connection, self._choice)
             end = log_end(self._connection, self._server)
-            altered = self._touched(place, end)
+            altered = self._touched(position, end)
             if not altered:
                 break
         self._certain = {id_: table for id_, table in tables.items() if id_ not in altered}
-        return place
+        return position
 
-    def begin_with(self, known: Mapping[str, Table], place: Place) -> None:
-        """The tables as they were at `place`."""
-        self.uncertain = set(place.get("uncertain", ()))
+    def begin_with(self, stored: Mapping[str, Table], position: LogPosition) -> None:
+        """The tables as they were at `position`."""
+        self.uncertain = set(position.get("uncertain", ()))
+        last: dict[str, TableDef] = {}
+        certain: dict[str, TableDef] = {}
         definitions = {
             table_id: TableDef.of(table)
-            for table_id, table in known.items()
+            for table_id, table in stored.items()
             if table.columns and table_id in self._choice
         }
-        self._last = {each.id: each for each in definitions.values() if each.id in self.uncertain}
-        self._certain = {
-            each.id: each for each in definitions.values() if each.id not in self.uncertain
-        }
+        for definition in definitions.values():
+            is_uncertain = definition.id in self.uncertain
+            (last if is_uncertain else certain)[definition.id] = definition
+        self._last, self._certain = last, certain
 
-    def known(self, table_id: str) -> Table | None:
+    def last_certain(self, table_id: str) -> Table | None:
         """The table as it is, or was when it was last certain."""
         definition = self._certain.get(table_id) or self._last.get(table_id)
         return self._handed_out(definition) if definition else None
@@ -106,45 +109,47 @@ class Schemas:
         """Whether the table looks like this where the stream stands."""
         return self._certain.get(table.id) == TableDef.of(table)
 
-    def of_map(self, found: TableMap, place: Place) -> tuple[Table, tuple[ColumnDef, ...]] | None:
-        """The table that a table map at `place` is about; None if it is no table at all, but a
-        sequence of MariaDB. Raises CaptureError if not known.
+    def of_map(
+        self, found: TableMap, position: LogPosition
+    ) -> tuple[Table, tuple[ColumnDef, ...]] | None:
+        """The table that a table map at `position` is about; None if it is no table at all, but a
+        sequence of MariaDB. Raises CaptureError if its columns cannot be resolved.
         """
         is_full = found.is_full
         if self._certain.get(found.id) is None and self._is_sequence(found):
             return None
-        definition = self._from_map(found) if is_full else self._from_catalog(found, place)
+        definition = self._from_map(found) if is_full else self._from_catalog(found, position)
         self._certain[found.id] = definition
         self.uncertain.discard(found.id)
         return self._handed_out(definition), definition.columns
 
-    def changed(self, statement: ddl.Ddl, place: Place) -> list[tuple[str, Table | None]]:
-        """What the tables look like behind a DDL statement that ends at `place`; None: gone."""
+    def changed(self, statement: ddl.Ddl, position: LogPosition) -> list[tuple[str, Table | None]]:
+        """The tables behind a DDL statement that ends at `position`; None: dropped."""
         if statement.kind == "drop database":
             schema = statement.tables[0][0]
-            gone = [table_id for table_id in self._certain if table_id.startswith(f"{schema}.")]
-            for table_id in gone:
+            dropped = [table_id for table_id in self._certain if table_id.startswith(f"{schema}.")]
+            for table_id in dropped:
                 self._certain.pop(table_id, None)
-            return [(table_id, None) for table_id in gone]
+            return [(table_id, None) for table_id in dropped]
         touched = [pair for pair in statement.tables if self.is_chosen(f"{pair[0]}.{pair[1]}")]
         if not touched:
             return []
-        gone = [
+        dropped = [
             f"{schema}.{name}"
-            for schema, name in statement.gone
+            for schema, name in statement.dropped
             if self.is_chosen(f"{schema}.{name}")
         ]
         for schema, name in touched:
             if old := self._certain.pop(f"{schema}.{name}", None):
                 self._last[old.id] = old
             self.uncertain.discard(f"{schema}.{name}")
-        for table_id in gone:
+        for table_id in dropped:
             self._last.pop(table_id, None)
-        changes: list[tuple[str, Table | None]] = [(table_id, None) for table_id in gone]
-        rest = [pair for pair in touched if pair in statement.made or pair not in statement.gone]
+        changes: list[tuple[str, Table | None]] = [(table_id, None) for table_id in dropped]
+        rest = [pair for pair in touched if pair in statement.made or pair not in statement.dropped]
         if not rest:
             return changes
-        current, ahead = self._read(rest, place, is_urgent=False)
+        current, ahead = self._read(rest, position, is_urgent=False)
         for schema, name in rest:
             table_id = f"{schema}.{name}"
             if table_id in ahead:
@@ -159,26 +164,26 @@ class Schemas:
         return changes
 
     def parse(self, query: binlog.Query) -> ddl.Ddl | None:
-        """What a statement in the log does to tables, by the names under which they are known."""
+        """What a statement in the log does to tables, by the names that they are captured by."""
         statement = ddl.parse(query.text, query.database)
         return statement.lower() if statement and self._server.lowers_names else statement
 
     def _from_map(self, found: TableMap) -> TableDef:
-        """A table map with names. It cannot tell uuid and inet6 from binary(16): where the last
-        definition fits, its words are kept.
+        """A table map with names. In it uuid and inet6 look like binary(16): where the last
+        definition fits, its types are used.
         """
-        told = table_map.definition(found, self.charsets)
-        known = self._certain.get(found.id) or self._last.get(found.id)
-        if known is None or not self._covers(known, told):
+        mapped = table_map.definition(found, self.charsets)
+        last = self._certain.get(found.id) or self._last.get(found.id)
+        if last is None or not self._covers(last, mapped):
             current = self._current([(found.schema, found.name)])
-            known = current.get(found.id, known)
-        if known is None:
+            last = current.get(found.id, last)
+        if last is None:
             self._refuse_history(found)
-            return told
-        words = {column.name: column for column in known.columns}
+            return mapped
+        declared = {column.name: column for column in last.columns}
         columns: list[ColumnDef] = []
-        for at, column in enumerate(told.columns):
-            other = words.get(column.name)
+        for at, column in enumerate(mapped.columns):
+            other = declared.get(column.name)
             if (
                 other is not None
                 and table_map.agrees(other.declared, found, at, self.charsets)
@@ -187,26 +192,26 @@ class Schemas:
                 columns.append(ColumnDef(column.name, other.type, column.optional))
             else:
                 columns.append(column)
-        key = told.key if found.key is not None else ()
-        return TableDef(told.schema, told.name, tuple(columns), key)
+        key = mapped.key if found.key is not None else ()
+        return TableDef(mapped.schema, mapped.name, tuple(columns), key)
 
-    def _covers(self, known: TableDef, told: TableDef) -> bool:
-        return {c.name for c in told.columns} <= {c.name for c in known.columns}
+    def _covers(self, last: TableDef, mapped: TableDef) -> bool:
+        return {c.name for c in mapped.columns} <= {c.name for c in last.columns}
 
-    def _from_catalog(self, found: TableMap, place: Place) -> TableDef:
-        known = self._certain.get(found.id)
-        if known is not None and self._fits(known, found):
-            return known
-        current, ahead = self._read([(found.schema, found.name)], place)
+    def _from_catalog(self, found: TableMap, position: LogPosition) -> TableDef:
+        certain = self._certain.get(found.id)
+        if certain is not None and self._fits(certain, found):
+            return certain
+        current, ahead = self._read([(found.schema, found.name)], position)
         definition = current.get(found.id)
         if definition is not None and found.id not in ahead and self._fits(definition, found):
             return definition
         if definition is None:
             self._refuse_history(found)
         why = (
-            "it was altered again since, and the log does not say which columns it had"
+            "it was altered again since, and the log does not contain which columns it had"
             if found.id in ahead
-            else "it is gone, and the log does not say which columns it had"
+            else "it was dropped, and the log does not contain which columns it had"
             if definition is None
             else "its columns in the log are not those that the catalog has"
         )
@@ -220,17 +225,17 @@ class Schemas:
         )
 
     def _read(
-        self, pairs: Sequence[tuple[str, str]], place: Place, *, is_urgent: bool = True
+        self, pairs: Sequence[tuple[str, str]], position: LogPosition, *, is_urgent: bool = True
     ) -> tuple[dict[str, TableDef], set[str]]:
-        """The catalog's definitions, and which of them may be later than `place`. If it is not
-        urgent, a long stretch of log is not searched: all of them may be later.
+        """The catalog's definitions, and which of them may be later than `position`. If it is not
+        urgent, a long range of the log is not searched: all of them may be later.
         """
         current = self._current(pairs)
         # Information_schema waits for DDL that is under way, and that is in the log when it ends.
         end = log_end(self._connection, self._server)
-        if not is_urgent and _is_far(place, end):
+        if not is_urgent and _is_far(position, end):
             return current, {f"{schema}.{name}" for schema, name in pairs}
-        return current, self._touched(place, end)
+        return current, self._touched(position, end)
 
     def _is_sequence(self, found: TableMap) -> bool:
         if found.names is not None:
@@ -244,23 +249,25 @@ class Schemas:
     def _current(self, pairs: Iterable[tuple[str, str]]) -> dict[str, TableDef]:
         return read_tables(self._connection, self._choice, pairs)
 
-    def _touched(self, place: Place, end: Place) -> set[str]:
-        """The tables on which there is DDL between two positions. No stretch of the log is searched
-        twice: what was found further ahead is kept until the stream is there.
+    def _touched(self, position: LogPosition, end: LogPosition) -> set[str]:
+        """The tables on which there is DDL between two positions. No range of the log is searched
+        twice: what was found further ahead is cached until the stream is there.
         """
-        here = positions.order(place)
+        here = positions.order(position)
         if self._searched is None or positions.order(self._searched) < here:
-            self._searched, self._ahead = place, {}
+            self._searched, self._ahead = position, {}
         self._ahead = {table: at for table, at in self._ahead.items() if at > here}
         if positions.order(self._searched) < positions.order(end):
             self._search(self._searched, end)
             self._searched = end
         return set(self._ahead)
 
-    def _search(self, place: Place, end: Place) -> None:
-        dump = self._open_dump(place["file"], int(place.get("pos", place.get("begins", 4))))
+    def _search(self, position: LogPosition, end: LogPosition) -> None:
+        dump = self._open_dump(
+            position["file"], int(position.get("pos", position.get("begins", 4)))
+        )
         try:
-            while (at := positions.order(dump.place())) < positions.order(end):
+            while (at := positions.order(dump.log_position())) < positions.order(end):
                 event = dump.event(_WAIT_S)
                 if event is None:
                     raise CaptureError("the binlog does not come to its end", detail=f"{at}")
@@ -269,7 +276,7 @@ class Schemas:
                     statement = self.parse(query)
                     if statement and statement.kind not in ("data", "truncate"):
                         for table_id in self._tables_of(statement):
-                            self._ahead[table_id] = positions.order(dump.place())
+                            self._ahead[table_id] = positions.order(dump.log_position())
         except (LookupError, ValueError, struct.error) as error:
             where = f"{dump.framing.file}:{dump.position}"
             raise binlog.malformed(where, str(error)) from error
@@ -293,14 +300,14 @@ class Schemas:
         return table
 
 
-def _is_far(place: Place, end: Place) -> bool:
-    here, there = positions.order(place), positions.order(end)
+def _is_far(position: LogPosition, end: LogPosition) -> bool:
+    here, there = positions.order(position), positions.order(end)
     return there[0] > here[0] + 1 or (there[0] == here[0] and there[1] - here[1] > _FAR_BYTES)
 
 
 def unknown_columns(table_id: str, why: str, capture: str) -> HeadwaterError:
     return CaptureError(
-        f"the columns of {table_id} are not known",
+        f"the columns of {table_id} cannot be resolved",
         detail=why,
         hint="SET GLOBAL binlog_row_metadata = FULL; then take a new snapshot of the table: "
         f"headwater capture snapshot {capture} --table {table_id}",

@@ -1,11 +1,11 @@
-"""What PostgreSQL is told about how far we are.
+"""Standby status updates: up to which LSN the topics are durable, reported to PostgreSQL.
 
-psycopg2 can tell it too, but tells more than it was asked to: on a keepalive it confirms the end of
-the log by itself, if the last message began in front of what was confirmed before. Of a long
+psycopg2 sends them too, but reports more than it was asked to: on a keepalive it confirms the end
+of the log by itself, if the last message began in front of what was confirmed before. Of a long
 transaction a message may begin anywhere, so that confirms commits that are not in the topics yet;
 and on an idle server the slot moves on in front of the stored position, which after a crash looks
-as if somebody else had read it. As long as psycopg2 is never given a place it confirms none once a
-message was read. So status updates go to libpq without it.
+as if another client had read it. As long as psycopg2 is never given a position it confirms none
+once a message was read. So status updates go to libpq without it.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ _STATUS: Final = struct.Struct(">cQQQqB")
 
 
 def send_status(connection: Any, lsn: int, *, asks: bool) -> None:
-    """All in front of `lsn` is durable; 0 confirms nothing. `asks`: PostgreSQL shall tell at once
+    """All in front of `lsn` is durable; 0 confirms nothing. `asks`: PostgreSQL replies at once with
     how far it is. For the thread that reads from the connection.
     """
     if connection.closed:
@@ -32,7 +32,8 @@ def send_status(connection: Any, lsn: int, *, asks: bool) -> None:
     clock_us = time.time_ns() // 1000 - EPOCH_2000_US
     status = _STATUS.pack(b"r", lsn, lsn, lsn, clock_us, asks)
     libpq = _libpq()
-    # 0: its buffer is full, since PostgreSQL reads nothing; the next status says the same or more.
+    # 0: its buffer is full, since PostgreSQL reads nothing; the next status reports the same or
+    # more.
     if libpq.PQputCopyData(connection.pgconn_ptr, status, len(status)) < 0 or (
         libpq.PQflush(connection.pgconn_ptr) < 0
     ):

@@ -1,4 +1,4 @@
-"""The publication: which tables' changes PostgreSQL sends, kept in step with the settings."""
+"""The publication: which tables' changes PostgreSQL sends, in step with the settings."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ class Publication:
     replica identity is never in it: PostgreSQL would refuse the application's UPDATEs and DELETEs.
 
     A publication that was there before us loses no table for not matching, and is not dropped. Its
-    comment tells one that we made.
+    comment marks one that we made.
     """
 
     def __init__(self, name: str, address: Address, select: Selection) -> None:
@@ -175,7 +175,7 @@ def unidentified(candidate: Candidate, publication: str) -> TableRefused:
         )
     return TableRefused(
         f"the table {candidate.id} has no replica identity",
-        detail="no primary key: PostgreSQL could not tell which row an UPDATE or DELETE changed, "
+        detail="no primary key: PostgreSQL could not identify the row of an UPDATE or DELETE, "
         "and would refuse them; the table is left out",
         hint=f"ALTER TABLE {quoted(candidate.schema, candidate.name)} REPLICA IDENTITY FULL; "
         "(or give it a primary key)",

@@ -4,7 +4,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headwater.capture.contract import Row, Table
-from headwater.capture.postgres.catalog import RawColumn, Selection, Shelf, describe, make_table
+from headwater.capture.postgres.catalog import (
+    RawColumn,
+    Selection,
+    TableInterner,
+    describe,
+    make_table,
+)
 from headwater.capture.postgres.connection import Address
 from headwater.capture.postgres.replication import pgoutput
 from headwater.capture.postgres.replication.toast_cache import ToastCache
@@ -39,7 +45,7 @@ class Relations(dict[bytes, Relation]):
         catalog: Any,
         types: TypeCatalog,
         selection: Selection,
-        shelf: Shelf,
+        interner: TableInterner,
         toast: ToastCache,
     ) -> None:
         super().__init__()
@@ -47,7 +53,7 @@ class Relations(dict[bytes, Relation]):
         self._catalog = catalog  # a connection for catalog queries
         self._types = types
         self._selection = selection
-        self._shelf = shelf
+        self._interner = interner
         self._toast = toast
         self.publication = ""
 
@@ -97,7 +103,9 @@ class Relations(dict[bytes, Relation]):
             RawColumn(c.name, c.oid, c.typmod, text, c.name in required)
             for c, text in zip(message.columns, formats, strict=True)
         ]
-        return self._shelf.same(make_table(message.schema, message.name, columns, key, self._types))
+        return self._interner.intern(
+            make_table(message.schema, message.name, columns, key, self._types)
+        )
 
 
 def _key(

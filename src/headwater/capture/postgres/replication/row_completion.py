@@ -1,17 +1,18 @@
-"""Rows made whole: values that the log left out are read again by key.
+"""Completion of rows: large values that the log left out are read by key.
 
 PostgreSQL does not log a large value (TOAST) that an UPDATE did not touch. What the cache
 (toast_cache.py) does not have is read from the table, for many rows at once.
 
 **Order.** The value is read later than the change was made, so it may be newer than the change.
-Then the change that made it comes later in the stream, and brings it again; if the row is gone, its
-DELETE (or the UPDATE of its key) comes later. So a topic's last record of a key is always right,
-and no record is older than its change; a record in between may have one of these values early.
+Then the change that made it comes later in the stream, and brings it again; if the row was deleted,
+its DELETE (or the UPDATE of its key) comes later. So a topic's last record of a key is always
+right, and no record is older than its change; a record in between may have one of these values
+early.
 
 A change may be sent before other sessions see it (limbo: tables/snapshots.py): a read that does not
 contain the change's transaction is older than the change, and is repeated.
 
-What cannot be read (the row, the column or the right to read is gone) stays UNAVAILABLE.
+What cannot be read (the row, the column or the right to read is missing) stays UNAVAILABLE.
 
 Events behind an incomplete change wait for it: at most HELD_EVENTS, of about HELD_BYTES, and not
 while the stream has nothing more to send.
@@ -83,7 +84,7 @@ class _Unreadable(Exception):
 
 
 class _NotYet(Exception):
-    """Somebody holds the table, or a change's transaction is in limbo."""
+    """Another session has locked the table, or a change's transaction is in limbo."""
 
 
 class Completer:

@@ -1,4 +1,4 @@
-"""The replication slot: PostgreSQL's memory of how far we are."""
+"""The replication slot: the position from which PostgreSQL retains its log for us."""
 
 import os
 import time
@@ -10,11 +10,11 @@ from typing import Any, Final
 import psycopg2
 import psycopg2.errors
 
-from headwater.capture.contract import Lag, Position
+from headwater.capture.contract import Lag, SourcePosition
 from headwater.capture.postgres.connection import lsn_number, lsn_text
 from headwater.errors import PositionLost, SourceRefused, SourceUnreachable
 
-_HOLDER_PATIENCE_S: Final = 3.0  # for an old process to let go by itself
+_HOLDER_PATIENCE_S: Final = 3.0  # for an old process to release it by itself
 _CREATE_TIMEOUT_S: Final = 60
 FAILOVER_VERSION: Final = 170000
 
@@ -32,7 +32,7 @@ class Slot:
         self.name = name
         self._capture = capture
 
-    def open(self, cursor: Any, after: Position | None) -> tuple[int, bool]:
+    def open(self, cursor: Any, after: SourcePosition | None) -> tuple[int, bool]:
         """The LSN up to which all commits are behind us, and whether the slot is new. Creates it
         if there is no position yet. Raises PositionLost if the slot no longer reaches `after`.
         """
@@ -45,7 +45,7 @@ class Slot:
         row = cursor.fetchone()
         if row is None:
             if after is not None:
-                raise self.lost("the replication slot is gone")
+                raise self.lost("the replication slot is dropped")
             return self._create(cursor) - 1, True
         plugin, kind, ours, wal_status, confirmed_text, end_text = row
         if kind != "logical" or plugin != "pgoutput" or not ours:
@@ -80,21 +80,21 @@ class Slot:
         return at, False
 
     def retained(self, rows: Callable[[str, Sequence[Any]], list[Any]]) -> Lag:
-        """The log that PostgreSQL keeps for the slot, and by how much it may grow. `rows` asks."""
+        """The log that PostgreSQL retains for the slot, and by how much it may grow."""
         found = rows(_RETAINED, (self.name,))
         if not found or found[0][0] is None:
             return Lag()
         retained, safe_bytes, directory = found[0]
         limits = [
-            int(each)
-            for each in (safe_bytes, _free_bytes(directory) if directory else None)
-            if each is not None
+            int(limit)
+            for limit in (safe_bytes, _free_bytes(directory) if directory else None)
+            if limit is not None
         ]
         left_bytes = max(0, min(limits)) if limits else None
         return Lag(retained_bytes=max(0, int(retained)), left_bytes=left_bytes)
 
     def free(self, cursor: Any) -> None:
-        """Waits until nobody holds the slot; a process that does not let go is ended. (Who calls
+        """Waits until no process holds the slot; one that does not release it is ended. (Who calls
         this has fenced it: whatever it still sends to the topics is refused.)
         """
         deadline = time.monotonic() + _HOLDER_PATIENCE_S
@@ -121,7 +121,7 @@ class Slot:
         return None if row is None else row[0]
 
     def _create(self, cursor: Any) -> int:
-        """PostgreSQL waits for all transactions that are under way; not for ever here."""
+        """PostgreSQL waits for all transactions that are under way; not indefinitely here."""
         failover = cursor.connection.server_version >= FAILOVER_VERSION
         cursor.execute(f"SET statement_timeout = '{_CREATE_TIMEOUT_S}s'")
         try:

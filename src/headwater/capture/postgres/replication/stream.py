@@ -16,7 +16,7 @@ from typing import Any, Final
 import psycopg2
 import psycopg2.extras
 
-from headwater.capture.contract import IDLE_S, Event, Position, Progress
+from headwater.capture.contract import IDLE_S, Event, PositionAdvanced, SourcePosition
 from headwater.capture.postgres.connection import Address, literal, lsn_text, quoted
 from headwater.capture.postgres.replication.feedback import send_status
 from headwater.capture.postgres.replication.pgoutput import COMMIT, ROW_CHANGES
@@ -49,7 +49,7 @@ class ChangeStream:
     ) -> None:
         self._capture = capture
         self._is_held_back = is_held_back  # events wait for a None: nothing comes for now
-        self._is_awaited = is_awaited  # a caller waits for Progress
+        self._is_awaited = is_awaited  # a caller waits for PositionAdvanced
         self._address = address
         self._catalog = catalog  # a connection for catalog queries
         self._relations = relations
@@ -70,7 +70,7 @@ class ChangeStream:
         """All commits at or before this LSN have been sent."""
         return self._decoder.seen
 
-    def start(self, slot: str, publication: str, after: Position) -> None:
+    def start(self, slot: str, publication: str, after: SourcePosition) -> None:
         self._connection = self._address.connect(psycopg2.extras.LogicalReplicationConnection)
         self._cursor = self._connection.cursor()
         self._relations.publication = publication
@@ -82,7 +82,7 @@ class ChangeStream:
             branched_off = branched_off_of(self._connection, after.at)
             if branched_off is not None:
                 raise self._lost("PostgreSQL has another history than ours", branched_off)
-            position_of = current_timeline(self._connection).place
+            position_of = current_timeline(self._connection).position
             self._decoder = TransactionDecoder(after, self._relations, self._toast, position_of)
             self._cursor.start_replication_expert(
                 f"START_REPLICATION SLOT {quoted(slot)} LOGICAL {lsn_text(start)} "
@@ -136,7 +136,7 @@ class ChangeStream:
                     if at > decoder.seen:
                         decoder.seen = at
                         sign_of_life = time.monotonic()
-                        yield Progress(decoder.position_of(at))
+                        yield PositionAdvanced(decoder.position_of(at))
                         continue
                 if not self._wait() or time.monotonic() - sign_of_life > IDLE_S:
                     sign_of_life = time.monotonic()

@@ -1,9 +1,10 @@
-"""Which history of the log a place belongs to.
+"""The timeline of a position: which history of the log it belongs to.
 
 An LSN means something only within one cluster and one timeline. A standby that is promoted begins a
 new timeline at the last record that it has; if the old primary had sent us more than that, our
-place lies on a branch that no longer exists, although the new log soon has the same LSN too. Every
-place therefore names the cluster and its timeline, and both are compared before it is used.
+position lies on a branch that no longer exists, although the new log soon has the same LSN too.
+Every position therefore names the cluster and its timeline, and both are compared before it is
+used.
 """
 
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 import psycopg2.errors
 import psycopg2.extras
 
-from headwater.capture.contract import Place
+from headwater.capture.contract import LogPosition
 from headwater.capture.postgres.connection import Address, lsn_number, lsn_text
 
 
@@ -19,7 +20,7 @@ class Timeline(NamedTuple):
     system: str  # identifier of the cluster
     number: int
 
-    def place(self, lsn: int) -> Place:
+    def position(self, lsn: int) -> LogPosition:
         return {"lsn": lsn, "timeline": self.number, "system": self.system}
 
 
@@ -31,29 +32,29 @@ def current_timeline(connection: Any) -> Timeline:
         return Timeline(str(system), int(number))
 
 
-def branched_off(address: Address, place: Place) -> str | None:
-    """Why `place` is not in the past of the server that answers now; None if it is. A place that an
-    earlier version stored names no timeline and is believed.
+def branched_off(address: Address, position: LogPosition) -> str | None:
+    """Why `position` is not in the past of the server that answers now; None if it is. A position
+    that an earlier version stored names no timeline and is believed.
     """
     with address.errors():
         connection = address.connect(psycopg2.extras.LogicalReplicationConnection)
         try:
-            return branched_off_of(connection, place)
+            return branched_off_of(connection, position)
         finally:
             connection.close()
 
 
-def branched_off_of(connection: Any, place: Place) -> str | None:
+def branched_off_of(connection: Any, position: LogPosition) -> str | None:
     """The same, of a replication connection's server."""
-    if "timeline" not in place:
+    if "timeline" not in position:
         return None
     now = current_timeline(connection)
-    if now.system != place["system"]:
+    if now.system != position["system"]:
         return (
             f"this is another PostgreSQL cluster (system identifier {now.system}, "
-            f"before {place['system']})"
+            f"before {position['system']})"
         )
-    then, lsn = int(place["timeline"]), int(place["lsn"])
+    then, lsn = int(position["timeline"]), int(position["lsn"])
     if now.number == then:
         return None
     history: dict[int, int] = {}
@@ -63,7 +64,7 @@ def branched_off_of(connection: Any, place: Place) -> str | None:
                 cursor.execute(f"TIMELINE_HISTORY {now.number}")
                 history = _switches(cursor.fetchone()[1])
         except psycopg2.errors.UndefinedFile:
-            return f"where timeline {now.number} of the database began is not known to it any more"
+            return f"where timeline {now.number} of the database began is no longer in its history"
     if then not in history:
         return f"timeline {now.number} of the database did not begin on ours, {then}"
     # The record at `lsn` is in both if it begins in front of where the branch does.

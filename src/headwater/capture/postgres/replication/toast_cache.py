@@ -1,4 +1,4 @@
-"""The last known large values of rows, for updates that do not send them.
+"""Cache of large values (TOAST) of rows, for updates that do not send them.
 
 PostgreSQL stores large values outside of the row (TOAST). An UPDATE that does not touch such a
 value does not log it. What was streamed before is remembered here by key, least recently used
@@ -28,26 +28,26 @@ class ToastCache:
         return bool(self._rows)
 
     def fill(self, relation: bytes, key: Sequence[str], old_key: Row | None, row: Row) -> None:
-        """Puts remembered values into the places that are UNAVAILABLE."""
-        found = self._rows.get(_place(relation, key, old_key or row))
+        """Puts remembered values into the columns that are UNAVAILABLE."""
+        found = self._rows.get(_row_id(relation, key, old_key or row))
         if found is not None:
             for name, value in found[0].items():
                 if row.get(name) == UNAVAILABLE:
                     row[name] = value
 
     def remember(self, relation: bytes, key: Sequence[str], row: Row) -> None:
-        self._put(_place(relation, key, row), row)
+        self._put(_row_id(relation, key, row), row)
 
     def add(self, relation: bytes, key: Sequence[str], row: Row, read: Row) -> None:
         """Columns of that row that were read from the table. The stream may be further than the row
         by now, so what it brought since stays.
         """
-        place = _place(relation, key, row)
-        remembered, _ = self._rows.get(place, ({}, 0))
-        self._put(place, {**read, **remembered})
+        row_id = _row_id(relation, key, row)
+        remembered, _ = self._rows.get(row_id, ({}, 0))
+        self._put(row_id, {**read, **remembered})
 
-    def _put(self, place: tuple[bytes, str], row: Row) -> None:
-        self._forget(place)
+    def _put(self, row_id: tuple[bytes, str], row: Row) -> None:
+        self._forget(row_id)
         large = {
             name: value
             for name, value in row.items()
@@ -59,26 +59,26 @@ class ToastCache:
         size_bytes = _ENTRY_BYTES + 2 * sum(map(_size, large.values()))
         if size_bytes > self._limit_bytes:
             return
-        self._rows[place] = (large, size_bytes)
+        self._rows[row_id] = (large, size_bytes)
         self._size_bytes += size_bytes
         while self._size_bytes > self._limit_bytes:
             _, (_, freed_bytes) = self._rows.popitem(last=False)
             self._size_bytes -= freed_bytes
 
     def forget(self, relation: bytes, key: Sequence[str], row: Row) -> None:
-        self._forget(_place(relation, key, row))
+        self._forget(_row_id(relation, key, row))
 
     def forget_table(self, relation: bytes) -> None:
-        for place in [place for place in self._rows if place[0] == relation]:
-            self._forget(place)
+        for row_id in [row_id for row_id in self._rows if row_id[0] == relation]:
+            self._forget(row_id)
 
-    def _forget(self, place: tuple[bytes, str]) -> None:
-        found = self._rows.pop(place, None)
+    def _forget(self, row_id: tuple[bytes, str]) -> None:
+        found = self._rows.pop(row_id, None)
         if found is not None:
             self._size_bytes -= found[1]
 
 
-def _place(relation: bytes, key: Sequence[str], row: Row) -> tuple[bytes, str]:
+def _row_id(relation: bytes, key: Sequence[str], row: Row) -> tuple[bytes, str]:
     return relation, repr([row[name] for name in key])
 
 

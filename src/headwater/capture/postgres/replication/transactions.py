@@ -15,10 +15,10 @@ from headwater.capture.contract import (
     Change,
     Commit,
     Event,
+    LogPosition,
     Message,
-    Place,
-    Position,
     Row,
+    SourcePosition,
     Table,
     TableFailed,
     without_values,
@@ -47,10 +47,10 @@ class TransactionDecoder:
 
     def __init__(
         self,
-        after: Position,
+        after: SourcePosition,
         relations: Relations,
         toast: ToastCache,
-        position_of: Callable[[int], Place],
+        position_of: Callable[[int], LogPosition],
     ) -> None:
         self._relations = relations
         self._toast = toast
@@ -231,7 +231,7 @@ def _identity(relation: Relation, old: Row) -> Row:
     return {name: old[name] for name in relation.identity}
 
 
-def _transaction_of(message: Message, at: Place) -> Iterator[Event]:
+def _transaction_of(message: Message, at: LogPosition) -> Iterator[Event]:
     now_ms = int(time.time() * 1000)  # such a message carries no time
     yield Begin(at, f"0:{at['lsn']}", now_ms, {"txId": None, "xmin": None})
     yield message

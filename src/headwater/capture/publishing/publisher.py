@@ -1,17 +1,17 @@
-"""What is appended to the transaction in the making, and the position that goes with it."""
+"""The publisher: records of the Kafka transaction in progress, and their position."""
 
 import time
 from dataclasses import replace
 
 from headwater.capture import positions
-from headwater.capture.contract import Begin, Lag, Place, Position
+from headwater.capture.contract import Begin, Lag, LogPosition, SourcePosition
 from headwater.capture.positions import CapturePosition, TableState
 from headwater.capture.publishing.topics import Topics
 from headwater.capture.publishing.writer import Writer
 from headwater.capture.records.envelope import Shaped
 
 
-class Outgoing:
+class Publisher:
     """The runner's and the tables' side of the writer.
 
     Whatever is appended while a source transaction is under way becomes durable with it; what is
@@ -26,14 +26,14 @@ class Outgoing:
         self.partitions = topics.partitions
         self.position = position  # of what is appended
         self.transaction: Begin | None = None  # of the source, under way
-        self.lag = Lag()  # told with the position
+        self.lag = Lag()  # stored with the position
         self.written_s = time.monotonic()
         self._is_open = False
-        self._stored: Position | None = None
+        self._stored: SourcePosition | None = None
 
     @property
     def has_moved(self) -> bool:
-        """Whether we are elsewhere than the position that was written last says."""
+        """Whether the position differs from the one that was stored last."""
         return self.position.position != self._stored
 
     def open(self) -> None:
@@ -49,7 +49,7 @@ class Outgoing:
             self.writer.append(topic, self.partitions[topic], key, value, headers, at_ms)
 
     def put_state(self, table_id: str, state: TableState | None) -> None:
-        """The state of a table; None: it is gone."""
+        """The state of a table; None: it was dropped."""
         self.open()
         value = positions.encode_table(state) if state is not None else None
         self.writer.state(positions.key_of(self._capture, table_id), value)
@@ -66,9 +66,9 @@ class Outgoing:
         self.written_s = time.monotonic()
         self._stored = self.position.position
 
-    def say_goodbye(self) -> None:
-        """The last of this process, so that nobody takes it for running. Not if that would commit
-        the half of something: then its silence has to do.
+    def store_end(self) -> None:
+        """Marks the end of this process in the position, so that its status is not "running". Not
+        if that would commit half a transaction: then the stale position shows it.
         """
         if self.transaction is None and not self._is_open:
             self.position = replace(self.position, has_ended=True)
@@ -79,7 +79,7 @@ class Outgoing:
         assert self.transaction is not None
         self.position = replace(
             self.position,
-            position=Position(self.transaction.at),
+            position=SourcePosition(self.transaction.at),
             ts_ms=self.transaction.ts_ms,
             delay_ms=max(0, now_ms() - self.transaction.ts_ms),
             counts={},
@@ -94,18 +94,18 @@ class Outgoing:
         assert self.transaction is not None
         self.position = replace(
             self.position,
-            position=Position(self.transaction.at, changes),
+            position=SourcePosition(self.transaction.at, changes),
             ts_ms=self.transaction.ts_ms,
             counts=counts,
         )
         self.store()
         self.open()
 
-    def moved(self, place: Place) -> None:
+    def moved(self, position: LogPosition) -> None:
         """Nothing happened up to there. A transaction that is half done is where we are still."""
         if self.position.position.changes is not None:
             return
-        self.position = replace(self.position, position=Position(place))
+        self.position = replace(self.position, position=SourcePosition(position))
 
     def saw_signal(self, offset: int) -> None:
         self.position = replace(self.position, signals=offset + 1)
