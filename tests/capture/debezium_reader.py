@@ -48,7 +48,10 @@ class Store:
         self.database.execute("BEGIN")
         self.database.executemany(
             "INSERT INTO records (source_transaction, topic, key, value) VALUES (?, ?, ?, ?)",
-            [(self.last, each.topic, _text(each.key), _text(each.value)) for each in records],
+            [
+                (self.last, record.topic, _text(record.key), _text(record.value))
+                for record in records
+            ],
         )
         self.database.execute("INSERT OR REPLACE INTO position VALUES (1, ?)", [json.dumps(at)])
         self.database.execute("COMMIT")

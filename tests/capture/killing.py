@@ -110,7 +110,7 @@ def copies(bootstrap: str) -> dict[str, SnapshotState]:
 
 def wait_for_copies(bootstrap: str, tables: int = 2) -> None:
     """The first copies are done: from then on the sum of balances is what it must be."""
-    wait_until(lambda: sum(each.is_done for each in copies(bootstrap).values()) == tables, READY_S)
+    wait_until(lambda: sum(copy.is_done for copy in copies(bootstrap).values()) == tables, READY_S)
 
 
 def ask_for_copies(bootstrap: str, table_id: str) -> None:

@@ -24,7 +24,7 @@ OUTBOX = Table(
     "public",
     "outbox",
     tuple(
-        Column(each, "text") for each in ("id", "aggregatetype", "aggregateid", "type", "payload")
+        Column(item, "text") for item in ("id", "aggregatetype", "aggregateid", "type", "payload")
     ),
     ("id",),
 )
@@ -37,7 +37,7 @@ class MemoryDatabase:
 
     def __init__(self, *tables: Table) -> None:
         self.tables: dict[str, Table] = {table.id: table for table in tables or (ACCOUNTS,)}
-        self.rows: dict[str, dict[Any, dict[str, Any]]] = {each: {} for each in self.tables}
+        self.rows: dict[str, dict[Any, dict[str, Any]]] = {table: {} for table in self.tables}
         self.log: list[list[Any]] = []  # one list of events per transaction
         self.limbo: list[int] = []  # positions
         self.changed = threading.Condition()

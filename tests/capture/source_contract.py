@@ -165,7 +165,9 @@ class Reader:
                     assert begin is not None, "nothing has begun"
                     self.position = begin.at
                     first = changes[0].ordinal if changes else event.changes
-                    assert [each.ordinal for each in changes] == list(range(first, event.changes))
+                    assert [change.ordinal for change in changes] == list(
+                        range(first, event.changes)
+                    )
                     return Transaction(begin, changes, event)
                 case PositionAdvanced():
                     assert begin is None, "PositionAdvanced inside of a transaction"
@@ -193,8 +195,10 @@ class Reader:
 
     def changes(self, number: int) -> list[Transaction]:
         """Transactions until so many changes were in them."""
-        found = self.until(lambda found: sum(len(each.changes) for each in found) >= number)
-        assert sum(len(each.changes) for each in found) == number
+        found = self.until(
+            lambda found: sum(len(transaction.changes) for transaction in found) >= number
+        )
+        assert sum(len(transaction.changes) for transaction in found) == number
         return found
 
     def close(self) -> None:
@@ -323,8 +327,8 @@ class SourceContract:
         assert changes[0].before is None
         assert database.plain(changes[3].before)["id"] == 2
         if database.has_boundaries:
-            assert [len(each.changes) for each in transactions] == [1, 1, 1, 1]
-        begins = [each.begin for each in transactions]
+            assert [len(transaction.changes) for transaction in transactions] == [1, 1, 1, 1]
+        begins = [transaction.begin for transaction in transactions]
         assert len({begin.id for begin in begins}) == len(begins)
         assert all(abs(begin.ts_ms / 1000 - time.time()) < 3600 for begin in begins)
 
@@ -526,7 +530,7 @@ class SourceContract:
             session.insert("t", _row(1))
         reader = Reader(source, SourcePosition(log_position))
         reader.changes(1)
-        table = next(each for each in source.tables() if each.id == database.table_id("t"))
+        table = next(table for table in source.tables() if table.id == database.table_id("t"))
         source.is_awaited = True
         chunk = source.read_chunk(table, None, 100)
         deadline_s = time.monotonic() + 2
@@ -650,7 +654,9 @@ class SourceContract:
             if chunk.bounds() is None:
                 continue
             again = source.bounded(table, json.loads(json.dumps(chunk.bounds())))
-            for begin in (each.begin for each in transactions):  # as another run will have it
+            for begin in (
+                transaction.begin for transaction in transactions
+            ):  # as another run will have it
                 assert again.contains(begin) is chunk.contains(begin)
                 assert again.is_passed(begin.at) is chunk.is_passed(begin.at)
 
@@ -811,7 +817,7 @@ def _expect_after(
     if rest:
         first = transactions[0]
         assert first.begin.at == position.at
-        assert [change.ordinal for change in first.changes] == [each.ordinal for each in rest]
+        assert [change.ordinal for change in first.changes] == [change.ordinal for change in rest]
 
 
 def _told(change: Change) -> tuple[object, ...]:

@@ -126,9 +126,9 @@ def comparable(record):
         if payload["data_collections"]:
             # Debezium writes the address of a Java object for messages.
             payload["data_collections"] = [
-                each
-                for each in payload["data_collections"]
-                if "message" not in each["data_collection"].lower()
+                collection
+                for collection in payload["data_collections"]
+                if "message" not in collection["data_collection"].lower()
             ]
     elif payload:
         payload = value["payload"] = {
@@ -163,7 +163,7 @@ def test_records_are_those_of_debezium(postgres, tmp_path):
         records = list(shaped(source, settings, log_position))
     finally:
         source.close()
-    expected = [comparable(each) for each in expected if '"op":"r"' not in (each[2] or "")]
+    expected = [comparable(record) for record in expected if '"op":"r"' not in (record[2] or "")]
     records = list(map(comparable, records))
     assert len(records) > 30
     for ours, theirs in zip(records, expected, strict=False):  # they have the last END, perhaps

@@ -65,7 +65,7 @@ source = "sqlite:///till.db"
     assert shop.rows == {"shop.orders": "status != 'draft'"}
     assert shop.options == {"server_id": "77"}
     assert list(loaded.captures) == ["shop", "till-2"]
-    sources = {each.name: each.source for each in loaded.settings}
+    sources = {capture.name: capture.source for capture in loaded.settings}
     assert sources["capture.shop.snapshot"] == "headwater.toml:5"
     assert sources["capture.shop.rows.shop.orders"] == "headwater.toml:17"
     assert sources["capture.till-2.tables"] == "default"

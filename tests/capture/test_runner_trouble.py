@@ -54,7 +54,7 @@ def _no_threads_are_left():
     """Neither of a run that was stopped nor of one that failed."""
     names = ("lag", "writer", "signals", "snapshot-0", "snapshot-1")
     yield
-    wait_until(lambda: not [each for each in threading.enumerate() if each.name in names], 3)
+    wait_until(lambda: not [thread for thread in threading.enumerate() if thread.name in names], 3)
 
 
 def test_a_record_that_its_topic_does_not_take_fails_its_table_only(bootstrap, two):
@@ -72,8 +72,8 @@ def test_a_record_that_its_topic_does_not_take_fails_its_table_only(bootstrap, t
         assert "max.message.bytes" in failed.hint
         assert "capture snapshot shop --table public.orders" in failed.hint
         assert set(capture.state.failed_tables) == {"public.orders"}
-    assert [each.key["id"] for each in read(bootstrap, TOPIC)] == [1, 2, 3]
-    assert [each.key["id"] for each in read(bootstrap, "shop.public.orders")] == [1]
+    assert [record.key["id"] for record in read(bootstrap, TOPIC)] == [1, 2, 3]
+    assert [record.key["id"] for record in read(bootstrap, "shop.public.orders")] == [1]
 
 
 def test_a_topic_that_somebody_deleted_has_all_rows_again(bootstrap, db):
@@ -104,7 +104,7 @@ def test_a_topic_that_cannot_be_created_fails_its_table_only(bootstrap, two, mon
     ensure = topics.ensure_topics
 
     def refuse(bootstrap, login, wanted):
-        if any(each.name == "shop.public.orders" for each in wanted):
+        if any(topic.name == "shop.public.orders" for topic in wanted):
             raise RequestRefused("topic shop.public.orders cannot be created", hint="ask")
         ensure(bootstrap, login, wanted)
 
@@ -120,7 +120,7 @@ def test_a_topic_that_cannot_be_created_fails_its_table_only(bootstrap, two, mon
         monkeypatch.setattr(topics, "ensure_topics", ensure)
         ask_for_copy(bootstrap, "public.orders")
         capture.wait_until(lambda: "public.orders" in capture.state.snapshots)
-    assert [each.key["id"] for each in read(bootstrap, TOPIC)] == [1, 2]
+    assert [record.key["id"] for record in read(bootstrap, TOPIC)] == [1, 2]
     assert replayed(read(bootstrap, "shop.public.orders")) == table_of(two, "public.orders")
 
 
@@ -215,11 +215,11 @@ def test_the_key_changes_while_the_table_is_copied(bootstrap, db, monkeypatch):
     assert capture.stored().tables["public.accounts"].snapshot.after is not None
     db.tables["public.accounts"] = dataclasses.replace(ACCOUNTS, key=("balance",))
     rows = list(db.rows["public.accounts"].values())
-    db.rows["public.accounts"] = {(each["balance"],): each for each in rows}
+    db.rows["public.accounts"] = {(row["balance"],): row for row in rows}
     with captured(bootstrap, chunk_rows=10) as capture:
         capture.wait_for_copies("public.accounts")
     table = replayed(read(bootstrap, TOPIC))
-    assert sorted(each["id"] for each in table.values()) == list(range(100))
+    assert sorted(row["id"] for row in table.values()) == list(range(100))
 
 
 def test_progress_in_front_of_a_transaction_that_is_half_done(bootstrap, db, monkeypatch):
@@ -251,7 +251,7 @@ def test_progress_in_front_of_a_transaction_that_is_half_done(bootstrap, db, mon
             capture._thread.join(30)
     with captured(bootstrap, **settings) as capture:
         capture.wait_until(lambda: db.acknowledged == 1)
-    assert [each.key["id"] for each in read(bootstrap, TOPIC)] == list(range(200))
+    assert [record.key["id"] for record in read(bootstrap, TOPIC)] == list(range(200))
 
 
 def test_a_stop_while_the_broker_is_away(tmp_path, db, monkeypatch):
@@ -302,7 +302,7 @@ def test_the_end_in_the_midst_of_a_transaction_leaves_none_open(bootstrap, db, m
     assert open_transactions(bootstrap) == []
     with captured(bootstrap, snapshot="never") as capture:
         capture.wait_until(lambda: db.acknowledged == 1)
-    assert [each.key["id"] for each in read(bootstrap, TOPIC)] == list(range(200))
+    assert [record.key["id"] for record in read(bootstrap, TOPIC)] == list(range(200))
 
 
 def open_transactions(bootstrap: str) -> list[str]:
@@ -319,7 +319,7 @@ def open_transactions(bootstrap: str) -> list[str]:
         answer = cluster.ask_any(
             request, ListTransactionsResponse, cluster.patience(""), first=0, last=0
         )
-        return [each.transactional_id for each in answer.transaction_states]
+        return [transaction.transactional_id for transaction in answer.transaction_states]
     finally:
         cluster.close()
 

@@ -67,7 +67,7 @@ LONGEST_TABLES_S: Final = 30.0
 LOOK_SHARE: Final = 0.01  # of the time
 ASKED_S: Final = 1.0  # how long the position is stored as it moves, for who asked for it
 LAG_S: Final = 2.0
-END_S: Final = 5.0  # how long an orderly end waits for what is on its way
+END_S: Final = 5.0  # how long an orderly end waits for what is in flight
 CLOSE_S: Final = 2.0
 
 
@@ -327,7 +327,7 @@ class Capture:
             self._between()
 
     def _between(self) -> None:
-        """What is due while no source transaction is under way."""
+        """What is due while no source transaction is in progress."""
         self._writer.check()
         self._acknowledge()
         if time.monotonic() > self._look_due_s:

@@ -17,8 +17,8 @@ KNOWN = {"table.include.list", "snapshot.mode", "tombstones.on.delete", "slot.na
 
 
 def follows(tables: tuple[str, ...], exclude: tuple[str, ...], table: str) -> bool:
-    """As Debezium decides it: any item of the list matches all of the name."""
-    return any(re.fullmatch(each, table) for each in table_list(tables, exclude).split(","))
+    """As Debezium decides it: any pattern of the list matches all of the name."""
+    return any(re.fullmatch(pattern, table) for pattern in table_list(tables, exclude).split(","))
 
 
 def test_tables_are_shell_patterns() -> None:

@@ -94,10 +94,10 @@ def test_snapshot_then_changes_in_debeziums_own_envelope(
     postgres.run("CREATE TABLE other (id int PRIMARY KEY)")
     postgres.run("INSERT INTO t VALUES (1, 'öäü \U0001f600', 1.50), (2, E'two\\nlines', NULL)")
     with following(options, exclude=("public.other",)) as follower:
-        rows = [each for _begin, records in follower.groups(2) for each in records]
-        assert [each.topic for each in rows] == ["legacy.public.t"] * 2
-        values = [json.loads(each.value) for each in rows]
-        assert [each["op"] for each in values] == ["r", "r"]
+        rows = [record for _begin, records in follower.groups(2) for record in records]
+        assert [row.topic for row in rows] == ["legacy.public.t"] * 2
+        values = [json.loads(row.value) for row in rows]
+        assert [value["op"] for value in values] == ["r", "r"]
         assert values[0]["after"] == {"id": 1, "name": "öäü \U0001f600", "price": "1.50"}
         assert values[1]["after"]["name"] == "two\nlines"
         assert rows[0].key == b'{"id":1}'
@@ -110,9 +110,9 @@ def test_snapshot_then_changes_in_debeziums_own_envelope(
         ((begin, records),) = follower.groups(6)
         assert begin.id
         assert abs(begin.ts_ms - time.time() * 1000) < TIMEOUT_S * 1000
-        ops = [json.loads(each.value)["op"] if each.value else None for each in records]
+        ops = [json.loads(record.value)["op"] if record.value else None for record in records]
         assert ops == ["c", "d", None, "c", "d", None]
-        assert [dict(each.headers) for each in records[1:4]] == [
+        assert [dict(record.headers) for record in records[1:4]] == [
             {"__debezium.newkey": b'{"id":4}'},
             {"__debezium.newkey": b'{"id":4}'},
             {"__debezium.oldkey": b'{"id":3}'},
@@ -131,7 +131,7 @@ def test_it_goes_on_where_the_position_says(postgres: Database, options: dict[st
         postgres.run("INSERT INTO t VALUES (%s)", 3 + passed)
         with following(options, SourcePosition(json.loads(json.dumps(begin.at)))) as follower:
             again = follower.groups(3)
-        keys = [each.key for _begin, records in again for each in records]
+        keys = [record.key for _begin, records in again for record in records]
         assert keys == [b'{"id":%d}' % number for number in range(passed + 1, passed + 4)]
 
 
@@ -193,7 +193,7 @@ def test_schemas_and_transactions_can_be_had(postgres: Database, options: dict[s
         assert isinstance(next(follower.events()), PositionAdvanced | None)  # it follows
         postgres.run("INSERT INTO t VALUES (1)")
         ((_begin, records),) = follower.groups(3)
-    assert [each.topic for each in records] == [
+    assert [record.topic for record in records] == [
         "legacy.transaction", "legacy.public.t", "legacy.transaction"
     ]  # fmt: skip
     value = json.loads(records[1].value)

@@ -74,7 +74,7 @@ def heartbeat(at: int) -> Sent:
 
 def batch(*sent: Sent) -> Batch:
     return Batch(
-        sent, [each.name for each in sent], [b"k"] * len(sent), [each.text for each in sent]
+        sent, [record.name for record in sent], [b"k"] * len(sent), [record.text for record in sent]
     )
 
 
@@ -107,7 +107,7 @@ def test_a_transaction_is_held_until_its_end_and_stands_there() -> None:
     assert kinds(events) == "BrrC"
     # What says that the transaction is in progress is not part of the log_position behind it.
     assert events[0] == Begin(position(13), "1", 7, {})
-    assert [each.ordinal for each in events if isinstance(each, Record)] == [1, 2]
+    assert [event.ordinal for event in events if isinstance(event, Record)] == [1, 2]
     assert events[-1] == Commit(3)
 
 
@@ -139,7 +139,7 @@ def test_begin_and_end_are_records_if_they_shall_be_published() -> None:
     source = fresh(published=True)
     events = list(source.feed(batch(begin("1", 10), change("1", 11), end("1", 12)), 0))
     assert kinds(events) == "BrrrC"
-    assert [each.ordinal for each in events if isinstance(each, Record)] == [0, 1, 2]
+    assert [event.ordinal for event in events if isinstance(event, Record)] == [0, 1, 2]
     assert events[-1] == Commit(3)
 
 
@@ -169,8 +169,8 @@ def test_a_large_transaction_is_not_held_and_names_itself(large: list[Sent]) -> 
 def test_a_large_transaction_goes_on_in_the_middle(large: list[Sent], has: int) -> None:
     after = SourcePosition({**position(13), "transaction": "2"}, has)
     events = list(fresh(after).feed(batch(*large), 0))
-    records = [each for each in events if isinstance(each, Record)]
-    assert [each.ordinal for each in records] == list(range(has, 7))
+    records = [event for event in events if isinstance(event, Record)]
+    assert [record.ordinal for record in records] == list(range(has, 7))
     assert Commit(7) in events
 
 
@@ -199,8 +199,8 @@ def test_the_first_transaction_of_all_can_be_large(large: list[Sent]) -> None:
 def test_places_hold_all_databases_of_a_connector() -> None:
     source = fresh()
     other = [begin("9", 1), change("9", 2), end("9", 3)]
-    for each in other:
-        each.partition = "other"
+    for record in other:
+        record.partition = "other"
     list(source.feed(batch(begin("1", 10), change("1", 11), end("1", 13)), 0))
     events = list(source.feed(batch(*other), 0))
     assert events[0].at["offsets"] == [
@@ -221,5 +221,5 @@ def test_a_record_that_a_transform_dropped_keeps_its_ordinal() -> None:
     dropped = Batch(sent, ["legacy.transaction", None, "legacy.public.t", "legacy.transaction"],
                     [b"k"] * 4, [b"v"] * 4)  # fmt: skip
     events = list(fresh().feed(dropped, 0))
-    assert [each.ordinal for each in events if isinstance(each, Record)] == [2]
+    assert [event.ordinal for event in events if isinstance(event, Record)] == [2]
     assert events[-1] == Commit(3)

@@ -61,10 +61,10 @@ MIXED = [
 
 @pytest.mark.parametrize("limit_rows", [1, 2, 5])
 def test_ids_of_all_types_in_one_collection_are_all_found(source, db, limit_rows):
-    for each in reversed(MIXED):
-        db.mixed.insert_one({"_id": each})
+    for value in reversed(MIXED):
+        db.mixed.insert_one({"_id": value})
     rows, _ = read_all(source, table_named(source, "mixed"), limit_rows)
-    assert [row["_id"] for row in rows] == [extended_value(each) for each in MIXED]
+    assert [row["_id"] for row in rows] == [extended_value(value) for value in MIXED]
 
 
 def test_a_chunk_contains_what_was_committed_before_its_read(source, db):
@@ -76,8 +76,8 @@ def test_a_chunk_contains_what_was_committed_before_its_read(source, db):
     db.orders.update_one({"_id": 1}, {"$set": {"late": True}})
     first, second, late = begins_in(read_transactions(source, start, 3))
     assert chunk.rows == [{"_id": 1}, {"_id": 2}]
-    assert [chunk.contains(each) for each in (first, second, late)] == [True, True, False]
-    assert [chunk.is_passed(each.at) for each in (first, second, late)] == [False, True, True]
+    assert [chunk.contains(begin) for begin in (first, second, late)] == [True, True, False]
+    assert [chunk.is_passed(begin.at) for begin in (first, second, late)] == [False, True, True]
 
 
 @pytest.mark.parametrize("version", ["7.0", "4.4"])

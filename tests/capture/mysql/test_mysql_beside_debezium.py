@@ -170,11 +170,11 @@ def test_records_are_those_of_debezium(tmp_path: Path) -> None:
             for change in CHANGES:
                 server.execute(*change.split("; "), database="shop")
             expected = read_until(path, "the end", process)
-        records = [comparable(each) for each in shaped(source, settings, log_position)]
+        records = [comparable(record) for record in shaped(source, settings, log_position)]
         source.close()
     finally:
         server.close()
-    expected = [comparable(each) for each in expected if '"op":"r"' not in (each[2] or "")]
+    expected = [comparable(record) for record in expected if '"op":"r"' not in (record[2] or "")]
     assert len(records) == 21
     for ours, theirs in zip(records, expected, strict=True):
         assert ours == theirs

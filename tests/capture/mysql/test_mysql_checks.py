@@ -62,14 +62,14 @@ def test_rows_that_foreign_keys_change(capture: ShopCapture) -> None:
     if logged:
         assert problems == []
         changes = capture.changes(3)
-        assert [(each.table.name, each.op) for each in changes] == [
+        assert [(change.table.name, change.op) for change in changes] == [
             ("child", "d"), ("parent", "d"), ("parent", "c"),
         ]  # fmt: skip
     else:
         [problem] = problems
         assert type(problem) is TableRefused
         assert f"{capture.database}.child " in problem.what
-        assert [(each.table.name, each.op) for each in capture.changes(2)] == [
+        assert [(change.table.name, change.op) for change in capture.changes(2)] == [
             ("parent", "d"), ("parent", "c"),
         ]  # fmt: skip
 

@@ -100,7 +100,7 @@ def test_large_rows_end_a_chunk_early(capture: ShopCapture) -> None:
         ]  # fmt: skip
         reader = capture.begin()
         capture.execute("UPDATE t SET b = CONCAT(b, '!') WHERE id = 1")
-        [change] = [change for each in reader.changes(1) for change in each.changes]
+        [change] = [change for transaction in reader.changes(1) for change in transaction.changes]
         assert change.after is not None
         assert len(change.after["b"]) == 17000001
 
@@ -193,9 +193,13 @@ def test_what_a_chunk_contains_is_exact_under_load(
         event = reader.next()
         transactions += [event] if isinstance(event, Transaction) else []
     for chunk in chunks:
-        contained = [each for each in transactions if chunk.contains(each.begin)]
+        contained = [
+            transaction for transaction in transactions if chunk.contains(transaction.begin)
+        ]
         assert contained == transactions[: len(contained)]
-        behind = [each for each in transactions if chunk.is_passed(each.begin.at)]
+        behind = [
+            transaction for transaction in transactions if chunk.is_passed(transaction.begin.at)
+        ]
         assert behind == transactions[len(transactions) - len(behind) :]
         [number] = [row["n"] for row in chunk.rows]
         assert len(contained) <= number <= len(transactions) - len(behind)

@@ -106,7 +106,12 @@ def test_transactions_may_be_compressed(capture: ShopCapture) -> None:
         "INSERT INTO t VALUES (3, REPEAT('z', 500), 3)",
     )
     transactions = reader.changes(5005)
-    assert [len(each.changes) for each in transactions if each.changes] == [2, 5000, 2, 1]
+    assert [len(transaction.changes) for transaction in transactions if transaction.changes] == [
+        2,
+        5000,
+        2,
+        1,
+    ]
     updated, deleted = transactions[2].changes
     assert (updated.op, updated.after) == ("u", {"id": 1, "note": "y" * 600})
     assert (deleted.op, deleted.before) == ("d", {"id": 2, "note": "two"})
@@ -142,10 +147,11 @@ def test_tagged_ids_are_followed(capture: ShopCapture) -> None:
         "INSERT INTO t VALUES (6, '')",
     )
     transactions = reader.changes(6)
-    tags = [each.begin.id.split(":")[1:-1] for each in transactions]
+    tags = [transaction.begin.id.split(":")[1:-1] for transaction in transactions]
     assert tags == [[], ["blue"], ["other_1"], [], ["blue"]]
     assert all(
-        abs(each.begin.ts_ms - transactions[0].begin.ts_ms) < 60_000 for each in transactions
+        abs(transaction.begin.ts_ms - transactions[0].begin.ts_ms) < 60_000
+        for transaction in transactions
     )
     ((executed,),) = capture.execute("SELECT @@global.gtid_executed")
     for number, transaction in enumerate(transactions[:-1]):
@@ -159,7 +165,7 @@ def test_tagged_ids_are_followed(capture: ShopCapture) -> None:
     log_position = capture.source.open(None, {})  # of a server whose history has tags
     assert log_position["gtids"] == executed.replace("\n", "")
     chunk = capture.source.read_chunk(capture.table("t"), None, 10)
-    assert all(chunk.contains(each.begin) for each in transactions)
+    assert all(chunk.contains(transaction.begin) for transaction in transactions)
     capture.begin(SourcePosition(log_position))
     capture.execute("INSERT INTO t VALUES (7, '')")
     assert [row["id"] for row in capture.rows(1) if row] == [7]

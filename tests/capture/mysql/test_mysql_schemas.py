@@ -73,7 +73,9 @@ def test_a_table_altered_twice_while_the_capture_was_behind(nameless: ShopCaptur
     [failed] = reader.failed
     assert failed.table_id == nameless.table("t").id
     assert "SET GLOBAL binlog_row_metadata = FULL" in failed.error.hint
-    names = [[c.name for c in each.table.columns] for each in reader.schema_changes if each.table]
+    names = [
+        [c.name for c in change.table.columns] for change in reader.schema_changes if change.table
+    ]
     assert names == [["id", "a", "b"], ["id", "d", "b"]]  # the first as it was last certain
 
 
@@ -177,7 +179,7 @@ def test_tables_are_renamed_created_and_dropped(capture: ShopCapture) -> None:
     ]
     reader.until(lambda _: len(reader.schema_changes) == 4)
     name = capture.database
-    assert [(each.table_id, each.table is None) for each in reader.schema_changes] == [
+    assert [(change.table_id, change.table is None) for change in reader.schema_changes] == [
         (f"{name}.t", True),
         (f"{name}.odd name", False),
         (f"{name}.copy", True),
@@ -332,8 +334,8 @@ def test_a_table_that_takes_the_place_of_another_is_a_new_one(nameless: ShopCapt
     assert nameless.rows(1) == [{"id": 1, "x": 1, "y": 1}]  # that of u can no longer be named
     reader.until(lambda _: len(reader.schema_changes) == 8)
     changes = [
-        (each.table_id.partition(".")[2], each.table and each.table.columns[1].name)
-        for each in reader.schema_changes
+        (change.table_id.partition(".")[2], change.table and change.table.columns[1].name)
+        for change in reader.schema_changes
     ]
     assert changes == [
         ("t", None), ("u", None), ("v", None), ("t", "x"),

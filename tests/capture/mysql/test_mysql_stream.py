@@ -42,7 +42,7 @@ def test_rows_and_statements_may_be_compressed(capture: ShopCapture) -> None:
     assert changes[2].before == changes[0].after
     assert changes[4].after == {"id": 3, "name": "three", "note": "z" * 500, "extra": 3}
     assert capture.reader is not None
-    assert [each.ddl[:25] for each in capture.reader.schema_changes] == [
+    assert [change.ddl[:25] for change in capture.reader.schema_changes] == [
         "ALTER TABLE t ADD COLUMN "
     ]
 
@@ -124,7 +124,7 @@ def test_ids_of_several_domains(capture: ShopCapture) -> None:
         "INSERT INTO t VALUES (3, 'c', '')",
     )
     transactions = reader.changes(3)
-    assert [each.begin.id.split("-")[0] for each in transactions] == ["0", "7", "0"]
+    assert [transaction.begin.id.split("-")[0] for transaction in transactions] == ["0", "7", "0"]
     for number, transaction in enumerate(transactions[:2]):
         capture.begin(SourcePosition(transaction.begin.at))
         assert [row["id"] for row in capture.rows(2 - number) if row] == [2, 3][number:]

@@ -75,7 +75,7 @@ def test_what_the_log_does_not_tell_is_noticed(postgres, quick, is_running):
     only = {"tables": tuple(f"public.{name}" for name in names)}
     capture = Capture(postgres, **only)
     at = capture.open()
-    known = {each.id: each for each in capture.source.tables()}
+    known = {table.id: table for table in capture.source.tables()}
     stored = capture.source.storages
     if not is_running:
         capture.source.close()

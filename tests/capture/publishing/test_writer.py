@@ -44,7 +44,7 @@ class Broker:
         self.sent = []
 
     def data(self) -> list[list[bytes]]:
-        return [[v for topic, _, v in each if topic != TOPIC] for each in self.committed]
+        return [[v for topic, _, v in commit if topic != TOPIC] for commit in self.committed]
 
 
 @pytest.fixture
@@ -110,8 +110,8 @@ def test_transactions_gather_while_one_is_on_its_way(writer, broker, committed):
     for number in range(100):
         transaction(writer, number, [b"%d" % number] * 3)
     broker.may_go.set()
-    wait_until(lambda: sum(each.transactions for each in committed) == 100)
-    assert [v for each in broker.data() for v in each] == [b"%d" % (n // 3) for n in range(300)]
+    wait_until(lambda: sum(commit.transactions for commit in committed) == 100)
+    assert [v for values in broker.data() for v in values] == [b"%d" % (n // 3) for n in range(300)]
     assert len(broker.committed) == 2
     assert writer.durable.position == SourcePosition({"n": 99})
 
@@ -131,8 +131,8 @@ def test_a_source_that_is_never_idle_gets_its_transactions_committed(writer, bro
     for number in range(2000):
         transaction(writer, number, [b"x" * 100] * 5)
     assert writer.wait_until_durable(30)
-    assert sum(each.transactions for each in committed) == 2000
-    assert sum(len(each) for each in broker.data()) == 10_000
+    assert sum(commit.transactions for commit in committed) == 2000
+    assert sum(len(values) for values in broker.data()) == 10_000
 
 
 def test_a_large_transaction_goes_in_parts_of_one(writer, broker, committed, monkeypatch):
@@ -141,11 +141,11 @@ def test_a_large_transaction_goes_in_parts_of_one(writer, broker, committed, mon
     transaction(writer, 1, [b"%0100d" % n for n in range(1000)])
     assert writer.wait_until_durable(30)
     assert broker.sends > 5
-    values = [v for each in broker.data() for v in each]
+    values = [v for values in broker.data() for v in values]
     assert values == [b"first", *(b"%0100d" % n for n in range(1000))]
-    assert any(each[-1000:] == values[1:] for each in broker.data())
-    assert sum(each.records for each in committed) == 1001
-    assert sum(each.transactions for each in committed) == 2
+    assert any(sent[-1000:] == values[1:] for sent in broker.data())
+    assert sum(commit.records for commit in committed) == 1001
+    assert sum(commit.transactions for commit in committed) == 2
     assert writer.transaction_bytes == 0
 
 
@@ -161,7 +161,7 @@ def test_a_transaction_can_be_split(writer, broker, committed, monkeypatch):
     writer.commit(at(1))
     assert writer.wait_until_durable(30)
     assert len(broker.committed) >= 2
-    assert [v for each in broker.data() for v in each] == [b"%0100d" % n for n in range(100)]
+    assert [v for values in broker.data() for v in values] == [b"%0100d" % n for n in range(100)]
 
 
 def test_what_gathers_is_bounded_in_bytes(writer, broker, monkeypatch):
@@ -183,7 +183,7 @@ def test_what_gathers_is_bounded_in_bytes(writer, broker, monkeypatch):
     broker.may_go.set()
     thread.join(30)
     assert writer.wait_until_durable(30)
-    assert sum(len(each) for each in broker.data()) == 100
+    assert sum(len(values) for values in broker.data()) == 100
 
 
 def test_the_failure_of_the_sender_reaches_the_runner(writer, broker):

@@ -175,7 +175,7 @@ def test_schemas_show_columns_as_the_rules_leave_them():
     shaper.begin(Begin({}, "1", 0, {}))
     ((_, _, value, _),) = shaper.change(Change(USERS, "c", None, ANNE, 0, {"lsn": 1}))
     fields = json.loads(value)["schema"]["fields"][1]["fields"]
-    assert [(each["field"], each["type"], each["optional"]) for each in fields] == [
+    assert [(field["field"], field["type"], field["optional"]) for field in fields] == [
         ("id", "int32", False),
         ("name", "string", True),
         ("country", "string", True),
@@ -183,7 +183,7 @@ def test_schemas_show_columns_as_the_rules_leave_them():
     ]
     (told,) = shaper.schema_change(SchemaChange("public.users", USERS), None)
     columns = json.loads(told[2])["tableChanges"][0]["table"]["columns"]
-    assert [(each["name"], each["typeName"]) for each in columns] == [
+    assert [(column["name"], column["typeName"]) for column in columns] == [
         ("id", "integer"),
         ("name", "text"),
         ("country", "text"),

@@ -100,7 +100,7 @@ def test_two_captures_of_one_database(shop):
     shop.execute("CREATE TABLE t (id INTEGER PRIMARY KEY)")
     before = shop.schema()
     one, two = shop.source("a"), shop.source("a_1")
-    readers = [Reader(each, SourcePosition(each.open(None, {}))) for each in (one, two)]
+    readers = [Reader(source, SourcePosition(source.open(None, {}))) for source in (one, two)]
     shop.execute("INSERT INTO t VALUES (1)")
     assert [len(flat(reader.changes(1))) for reader in readers] == [1, 1]
     one.remove()
@@ -190,7 +190,7 @@ def test_columns_are_added_and_renamed(shop):
     assert change.before == {"id": 1, "a": 2, "b": 7}
     shop.execute("ALTER TABLE t RENAME COLUMN b TO c", "UPDATE t SET c = 9")
     _read_until(reader, {"id": 1, "a": 2, "c": 9})
-    assert [each.table.columns[-1].name for each in reader.schema_changes] == ["b", "c"]
+    assert [change.table.columns[-1].name for change in reader.schema_changes] == ["b", "c"]
 
 
 def test_a_row_that_was_deleted_before_the_new_columns_were_seen_stays_deleted(shop):
@@ -346,7 +346,7 @@ def test_a_table_that_is_renamed_in_case_only(shop):
     reader = shop.follow()
     shop.execute("ALTER TABLE t RENAME TO other", "ALTER TABLE other RENAME TO T")
     _wait(reader, lambda: len(reader.schema_changes) == 2)
-    assert [each.table_id for each in reader.schema_changes] == ["main.t", "main.T"]
+    assert [change.table_id for change in reader.schema_changes] == ["main.t", "main.T"]
     shop.execute("INSERT INTO t VALUES (1)")
     assert flat(reader.changes(1))[0].table.id == "main.T"
 

@@ -1,4 +1,4 @@
-"""A connector's records, read out of the JVM in bulk.
+"""Records of a connector, read out of the JVM in bulk.
 
 A call from Python into Java costs about as much as writing a record down as JSON. So a pipeline is
 put together out of Java's own parts (method handles in a stream), and one call gives the values of

@@ -1,4 +1,4 @@
-"""Collections, read in chunks in the order of their _id.
+"""Chunks of collections for snapshots, read in the order of their _id.
 
 **Which transactions a chunk shows.** From MongoDB 5.0 a chunk is one read with read concern
 "snapshot": the server answers with the cluster time T at which it was made, and it shows exactly
@@ -92,8 +92,8 @@ def read_chunk(
     else:
         concern = {"level": "majority"}
         low = _time(_run(database, find | {"limit": 1, "projection": {"_id": 1}}, concern))
-    for each in filters:
-        answer = _run(database, find | {"filter": each}, concern)
+    for condition in filters:
+        answer = _run(database, find | {"filter": condition}, concern)
         documents = answer["cursor"]["firstBatch"]
         if has_snapshots:
             concern["atClusterTime"] = answer["cursor"]["atClusterTime"]

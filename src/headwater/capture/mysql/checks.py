@@ -1,4 +1,4 @@
-"""What is wrong with the server's settings, our rights and the tables, each with the SQL for it.
+"""Checks of the server's settings, our rights and the tables, with the SQL that fixes them.
 
 SourceRefused prevents a capture from starting; TableRefused does not: it will work, but a table may
 have to be copied again one day, or has values that are left out.

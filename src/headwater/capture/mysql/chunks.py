@@ -1,8 +1,8 @@
-"""Reading tables for snapshots: consistently, without a lock that lasts, and knowing which
-transactions the rows show.
+"""Chunks of tables for snapshots: consistent reads, and which transactions they contain.
 
-MariaDB reports it: START TRANSACTION WITH CONSISTENT SNAPSHOT and binlog_snapshot_file/_position
-belong together exactly. MySQL does not. There, two bounds are taken around the snapshot:
+No lock outlives a read. Which transactions it contains MariaDB reports: START TRANSACTION WITH
+CONSISTENT SNAPSHOT and binlog_snapshot_file/_position belong together exactly. MySQL does not.
+There, two bounds are taken around the snapshot:
 
     with GTIDs       A transaction is added to gtid_executed after it is committed in InnoDB, and
                      written to the log before that. So what was in gtid_executed in front of the

@@ -1,4 +1,4 @@
-"""Which tables a statement in the log touches, and how.
+"""DDL in the log: which tables a statement touches, and how.
 
 No parser of SQL: only the first words and the names behind them are understood. A statement
 that is not understood can therefore not stop a capture; the catalog shows what a table looks like.

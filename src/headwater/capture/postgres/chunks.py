@@ -1,4 +1,4 @@
-"""Reading tables in chunks, each one consistent read that knows which transactions it saw.
+"""Chunks of tables for snapshots: consistent reads, and which transactions they saw.
 
 A chunk is one REPEATABLE READ transaction: lock the table against DDL only, take the snapshot and
 the position of the log, COPY the rows out. `pg_current_snapshot()` shows exactly which transactions
@@ -32,7 +32,7 @@ from headwater.errors import SourceUnreachable, TableRefused
 CHUNK_BYTES: Final = 8 << 20  # of COPY's text; a chunk ends early rather than grow beyond
 _SPOOL_BYTES: Final = 8 << 20  # of a table without key: in memory; more goes to a temporary file
 _WRITERS_POLL_S: Final = 0.2
-# A write lock on the table, or on a partition of it, held by a transaction under way.
+# A write lock on the table, or on a partition of it, held by a transaction in progress.
 _WRITERS: Final = """
 SELECT DISTINCT l.virtualtransaction FROM pg_locks l
 WHERE l.locktype = 'relation' AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()

@@ -1,4 +1,4 @@
-"""Types by oid, read from the database once: from a column's type to its codec."""
+"""The catalog of types by oid, cached: from a column's type to its codec."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

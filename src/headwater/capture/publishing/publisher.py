@@ -14,7 +14,7 @@ from headwater.capture.records.envelope import Shaped
 class Publisher:
     """The runner's and the tables' side of the writer.
 
-    Whatever is appended while a source transaction is under way becomes durable with it; what is
+    Whatever is appended while a source transaction is in progress becomes durable with it; what is
     appended between two (a chunk of a copy, the state of a table) is closed by `settle`.
     """
 
@@ -25,7 +25,7 @@ class Publisher:
         self.writer = writer
         self.partitions = topics.partitions
         self.position = position  # of what is appended
-        self.transaction: Begin | None = None  # of the source, under way
+        self.transaction: Begin | None = None  # of the source, in progress
         self.lag = Lag()  # stored with the position
         self.written_s = time.monotonic()
         self._is_open = False
@@ -90,7 +90,7 @@ class Publisher:
             self.store(transactions=1)
 
     def split(self, changes: int, counts: dict[str, int]) -> None:
-        """So many changes of the transaction under way are to be durable before its end."""
+        """So many changes of the transaction in progress are to be durable before its end."""
         assert self.transaction is not None
         self.position = replace(
             self.position,

@@ -1,12 +1,12 @@
 """The writer: groups source transactions into Kafka transactions.
 
 The runner's thread appends the records of whole source transactions; a second thread sends and
-commits them. While one Kafka transaction is on its way, all that the source commits meanwhile
+commits them. While one Kafka transaction is in flight, all that the source commits meanwhile
 gathers and forms the next one: a quiet source has its change in the topic after one round, a busy
 one pays for few rounds. A Kafka transaction never ends within a source transaction, unless the
-runner says so by calling `commit` there.
+runner calls `commit` there.
 
-Memory is bounded by bytes. When GROUP_BYTES have gathered while as much is on its way, `commit`
+Memory is bounded by bytes. When GROUP_BYTES have gathered while as much is in flight, `commit`
 waits, and so the source is read no faster than the broker writes. A source transaction of more than
 PART_BYTES is sent in parts of one open Kafka transaction.
 
@@ -30,15 +30,15 @@ from headwater.errors import HeadwaterError, RequestRefused
 GROUP_BYTES: Final = 8 << 20
 PART_BYTES: Final = 8 << 20
 CLOSE_S: Final = 2.0
-WAIT_S: Final = 0.25  # how often the source hears that it is waited
-STOP_S: Final = 3.0  # how long it is waited for room after a stop
+WAIT_S: Final = 0.25  # how often `while_waiting` is called
+STOP_S: Final = 3.0  # how long a stop waits for room
 BATCH_BYTES: Final = 1_000_000  # below Kafka's default for max.message.bytes
 
 Batches = Mapping[tuple[str, int], list[BatchBuilder]]
 
 
 class Stopped(Exception):
-    """The run shall stop, and what is not committed can wait for the next one."""
+    """The run is to stop; what is not committed is left to the next one."""
 
 
 class Producer(Protocol):
@@ -51,7 +51,7 @@ class Producer(Protocol):
 
 @dataclass(slots=True)
 class _Group:
-    """What goes out together."""
+    """Records that are sent in one Kafka transaction, or a part of it."""
 
     batches: dict[tuple[str, int], list[BatchBuilder]] = field(default_factory=dict)
     states: dict[bytes, bytes | None] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Committed:
 
 
 class Writer:
-    """One capture's way into the log."""
+    """Appends records and commits positions, in Kafka transactions."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Writer:
         self._is_closed = False
         self._failure: BaseException | None = None
         self._builders: dict[tuple[str, int], BatchBuilder] = {}
-        self._sent_bytes = 0  # parts of the Kafka transaction in the making
+        self._sent_bytes = 0  # parts of the Kafka transaction in progress
         self._sent_records = 0
         self.durable: CapturePosition | None = None
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
@@ -119,7 +119,7 @@ class Writer:
         headers: Sequence[tuple[str, bytes | None]],
         timestamp_ms: int,
     ) -> None:
-        """Adds one record. Waits while too much is on its way."""
+        """Adds one record. Waits while too much is in flight."""
         partition_key = (topic, partition_of(key, partitions) if partitions > 1 else 0)
         builder = self._builders.get(partition_key)
         if builder is None or not builder.append(key, value, headers, timestamp_ms):
@@ -134,7 +134,7 @@ class Writer:
             self._hand_over_part()
 
     def state(self, key: bytes, value: bytes | None) -> None:
-        """A state that becomes true with the transaction in the making; the latest counts."""
+        """A state that becomes true with the transaction in progress; the latest counts."""
         self._group.states[key] = value
 
     def commit(self, position: CapturePosition, transactions: int = 1) -> None:
@@ -157,7 +157,7 @@ class Writer:
     def wait_until_durable(self, timeout_s: float) -> bool:
         """Whether everything that was committed is in the log. For an orderly end."""
         with self._changed:
-            # What gathered in front of something that is not whole goes nowhere any more.
+            # What gathered in front of a transaction that is not whole is not sent any more.
             self._changed.wait_for(
                 lambda: (
                     self._failure is not None
@@ -228,7 +228,7 @@ class Writer:
 
     @property
     def transaction_bytes(self) -> int:
-        """How much of the Kafka transaction in the making has been sent already."""
+        """How much of the Kafka transaction in progress has been sent already."""
         return self._sent_bytes
 
     def _raise_failure(self) -> None:
@@ -248,7 +248,7 @@ class Writer:
                 self._failure = error
                 self._changed.notify_all()
             if isinstance(error, RequestRefused):
-                # The broker is there: no reader shall wait for the end of what was sent before.
+                # The broker answers: readers need not wait for the end of what was sent before.
                 with contextlib.suppress(HeadwaterError):
                     self._producer.abort()
 

@@ -1,5 +1,7 @@
-"""Schemas as Kafka Connect's JsonConverter writes them beside its payloads
-(settings.schemas, there `schemas.enable=true`), with the names that Debezium gives them.
+"""Kafka Connect schemas of keys and values, with the names that Debezium gives them.
+
+They are written beside the payloads as Connect's JsonConverter does with `schemas.enable=true`;
+here `settings.schemas` enables them.
 """
 
 from base64 import b64encode

@@ -1,5 +1,4 @@
-"""The outbox: a table whose inserted rows are events, which an application writes in its own
-transactions.
+"""The outbox: a table whose inserted rows are events of an application's transactions.
 
 A row goes to `outbox.event.<aggregatetype>`, with `aggregateid` as key and `payload` as value, all
 three as they are (a JSON text unchanged, bytes as bytes): what Debezium's outbox event router does

@@ -1,5 +1,6 @@
-"""What follows from a table and the settings, worked out once per table: its topic, how its keys
-are made, what stands around its values, which rules apply to its rows.
+"""The plan of a table, computed once from its schema and the settings.
+
+Its topic, how its keys are made, what is around its values, which rules apply to its rows.
 """
 
 import re

@@ -1,5 +1,6 @@
-"""Records of schema changes, in the form of Debezium's schema change topic, as far as a
-source knows it: columns with their names, types and whether they may be null.
+"""Records of the schema topic, in the form of Debezium's schema change topic.
+
+They have what a source reports: columns with their names, types and whether they may be null.
 """
 
 from collections.abc import Mapping

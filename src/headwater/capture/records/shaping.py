@@ -1,4 +1,4 @@
-"""From changes to records: which topic, which key, which value, which headers.
+"""The shaper: from changes to records with their topic, key, value and headers.
 
 A `Plan` is all that follows from one table and the settings; it is made when the table is first
 seen and again when the table changes. An `envelope.Frame` is what one transaction adds to it. What

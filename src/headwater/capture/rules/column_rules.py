@@ -1,6 +1,4 @@
-"""What a rule of settings.columns does with a column or field: leaves it out, or makes it
-unrecognisable.
-"""
+"""Column rules (`settings.columns`): a column or field is dropped, masked, hashed or truncated."""
 
 import hashlib
 from collections.abc import Callable, Mapping

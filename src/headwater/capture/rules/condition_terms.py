@@ -1,4 +1,4 @@
-"""What conditions are made of: values of rows and constants, each with its kind.
+"""Terms of conditions: values of rows and constants, each with its kind.
 
 Rows hold values as Debezium writes them: decimals as texts or bytes, times as numbers of various
 units or as ISO texts. Here they become what Python compares as SQL would.

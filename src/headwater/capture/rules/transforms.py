@@ -1,5 +1,4 @@
-"""What is taken out of rows before they are written: columns that are left out or made
-unrecognisable, rows that do not meet a condition.
+"""Rules of a table, applied to its rows: columns dropped or masked, rows filtered by a condition.
 
 Rules are compiled once per table. Conditions see rows as the database has them; columns are
 changed afterwards, in the old row, the new row and the key alike.

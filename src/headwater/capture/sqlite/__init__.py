@@ -4,9 +4,9 @@
     triggers.py    the SQL of log and triggers
     changelog.py   the log in the database, updated with the tables
     catalog.py     the tables as they are now
-    reading.py     log rows as events
-    watching.py    when there may be new ones
-    forgetting.py  deleting those that are in the topics
+    log_reader.py  log rows as events
+    file_watch.py  when there may be new ones
+    log_cleaner.py deletes those that are in the topics
     chunks.py      rows for copies
     values.py      values as JSON has them
     connection.py  opening the file; SQLite's errors as ours

@@ -1,4 +1,4 @@
-"""Rows of a table, read in one read transaction together with how far the log was then."""
+"""Chunks of tables for snapshots: rows and the end of the log, read in one transaction."""
 
 import marshal
 import sqlite3

@@ -29,7 +29,7 @@ def connect(path: str, *, busy_timeout_s: float = 5.0) -> sqlite3.Connection:
             hint="source = sqlite:///relative.db, or with four slashes: sqlite:////absolute.db",
         )
     uri = f"file:{quote(os.path.abspath(path))}?mode=rw"
-    with in_our_words(path):
+    with translated(path):
         # Each connection is used by one thread at a time; which one may change with the run.
         connection = sqlite3.connect(
             uri, uri=True, isolation_level=None, timeout=busy_timeout_s, check_same_thread=False
@@ -52,7 +52,7 @@ def is_busy(error: sqlite3.Error) -> bool:
 
 
 @contextmanager
-def in_our_words(path: str) -> Iterator[None]:
+def translated(path: str) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:

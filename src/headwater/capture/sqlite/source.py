@@ -38,15 +38,15 @@ from headwater.capture.sqlite.connection import (
     OLDEST_VERSION,
     connect,
     database_path,
-    in_our_words,
     is_busy,
     read_transaction,
+    translated,
     write_transaction,
 )
-from headwater.capture.sqlite.forgetting import Forgetting, log_extent
-from headwater.capture.sqlite.reading import LogReader
+from headwater.capture.sqlite.file_watch import Watch
+from headwater.capture.sqlite.log_cleaner import LogCleaner, log_extent
+from headwater.capture.sqlite.log_reader import LogReader
 from headwater.capture.sqlite.values import is_undecodable, lenient_text
-from headwater.capture.sqlite.watching import Watch
 from headwater.errors import (
     CaptureError,
     HeadwaterError,
@@ -75,7 +75,7 @@ class SqliteSource(Source):
         # lock, so that a transaction never spans such an end.
         self._looking = threading.Lock()
         self._chunk_ends: list[int] = []
-        self._forgetting = Forgetting(self._log)
+        self._cleaner = LogCleaner(self._log)
 
     def check(self) -> list[HeadwaterError]:
         if sqlite3.sqlite_version_info < OLDEST_VERSION:
@@ -88,7 +88,7 @@ class SqliteSource(Source):
             ]
         try:
             connection = connect(self._path, busy_timeout_s=1)
-            with closing(connection), in_our_words(self._path):
+            with closing(connection), translated(self._path):
                 found = self._check_tables(connection)
                 # Whether the write lock can be had; nothing is written.
                 with write_transaction(connection):
@@ -118,7 +118,7 @@ class SqliteSource(Source):
     def open(self, after: SourcePosition | None, stored: Mapping[str, Table]) -> LogPosition:
         self.close()
         self._connection = connection = connect(self._path)
-        with in_our_words(self._path):
+        with translated(self._path):
             if after is not None:
                 self._refuse_lost_position(connection, after)
             self._log.open(connection, _sent_id(after) if after is not None else None)
@@ -129,7 +129,7 @@ class SqliteSource(Source):
             return self._position(self._log.clean_id)
 
     def check_position(self, after: SourcePosition) -> bool:
-        with closing(connect(self._path)) as connection, in_our_words(self._path):
+        with closing(connect(self._path)) as connection, translated(self._path):
             self._refuse_lost_position(connection, after)
         return True
 
@@ -160,7 +160,7 @@ class SqliteSource(Source):
         )
 
     def tables(self) -> list[Table]:
-        with closing(connect(self._path)) as connection, in_our_words(self._path):
+        with closing(connect(self._path)) as connection, translated(self._path):
             if self._connection is not None:
                 return self._log.tables(connection)
             names = table_names(connection, self._settings.tables, self._settings.exclude)
@@ -168,7 +168,7 @@ class SqliteSource(Source):
             return [definition.as_table() for definition in found if definition is not None]
 
     def changes(self, after: SourcePosition) -> Iterator[Event]:
-        with in_our_words(self._path):
+        with translated(self._path):
             yield from self._changes(after)
 
     def _changes(self, after: SourcePosition) -> Iterator[Event]:
@@ -199,7 +199,7 @@ class SqliteSource(Source):
             elif time.monotonic() - told_at_s > IDLE_S - _LONGEST_PAUSE_S:
                 told_at_s = time.monotonic()
                 yield None
-            self._forgetting.go_on(connection)
+            self._cleaner.go_on(connection)
             time.sleep(pause_s)
             pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
 
@@ -235,14 +235,14 @@ class SqliteSource(Source):
         return int(end_id)
 
     def acknowledge(self, position: LogPosition) -> None:
-        with in_our_words(self._path):
-            self._forgetting.up_to(position["id"])
-            self._forgetting.go_on(self._open_connection())
+        with translated(self._path):
+            self._cleaner.up_to(position["id"])
+            self._cleaner.go_on(self._open_connection())
 
     def read_chunk(self, table: Table, after: Any, limit_rows: int) -> SqliteChunk:
         with (
             closing(connect(self._path)) as connection,
-            in_our_words(self._path),
+            translated(self._path),
             read_transaction(connection),
         ):
             with self._looking:
@@ -270,7 +270,7 @@ class SqliteSource(Source):
 
     def estimate_rows(self, table: Table) -> int | None:
         """By the range of rowids: counting would read the whole table."""
-        with closing(connect(self._path)) as connection, in_our_words(self._path):
+        with closing(connect(self._path)) as connection, translated(self._path):
             definition = read_definition(connection, table.name)
             if definition is None or definition.rowid is None:
                 return None
@@ -282,7 +282,7 @@ class SqliteSource(Source):
 
     def lag(self, acknowledged: LogPosition) -> Lag:
         """Sizes are estimated from the log's last rows."""
-        with closing(connect(self._path)) as connection, in_our_words(self._path):
+        with closing(connect(self._path)) as connection, translated(self._path):
             first, last, row_bytes = log_extent(connection, self._log)
             return Lag(
                 max(last - acknowledged["id"], 0) * row_bytes, (last - first + 1) * row_bytes
@@ -295,7 +295,7 @@ class SqliteSource(Source):
 
     def remove(self) -> None:
         self.close()
-        with closing(connect(self._path)) as connection, in_our_words(self._path):
+        with closing(connect(self._path)) as connection, translated(self._path):
             self._log.remove(connection)
 
     def _open_connection(self) -> sqlite3.Connection:

@@ -115,7 +115,7 @@ class Snapshots:
         self._read: queue.SimpleQueue[ReadChunk | FailedCopy | BaseException] = queue.SimpleQueue()
         self._waiting: deque[ReadChunk] = deque()
         self._is_closed = threading.Event()
-        self.copies: dict[str, Copy] = {}  # under way, by table
+        self.copies: dict[str, Copy] = {}  # in progress, by table
         self._threads: list[threading.Thread] = []
 
     def start(self, copy: Copy) -> None:
@@ -160,7 +160,7 @@ class Snapshots:
         return None
 
     def published(self, read: ReadChunk) -> None:
-        """(runner) The chunk is on its way into the topic."""
+        """(runner) The chunk was appended to its topic."""
         read.copy.after = read.chunk.after
         if read.chunk.after is None:
             self.copies.pop(read.copy.table.id, None)

@@ -59,7 +59,7 @@ class ChangeBuffer:
 
 
 class WholeCopy:
-    """One copy under way. All but the read is done by the runner's thread."""
+    """One copy in progress. All but the read is done by the runner's thread."""
 
     def __init__(self, source: Source, table: Table, kind: str, recent: tuple[Begin, ...]) -> None:
         self.table = table

@@ -49,7 +49,7 @@ def test_a_failover_that_lost_transactions_is_noticed(pair):
         old.run("INSERT INTO t VALUES (2)")
         first.changes(1)
         ahead = first.position
-        (advice,) = [each for each in first.source.advice() if "failover" in each.what]
+        (advice,) = [advised for advised in first.source.advice() if "failover" in advised.what]
         assert "synchronized_standby_slots = 'standby'" in advice.hint
         first.source.close()
         old.close()

@@ -80,7 +80,7 @@ class Dump:
         self._packets.waited()
 
     def close(self) -> None:
-        self._connection._force_close()  # noqa: SLF001 (a command is under way, nothing can be said)
+        self._connection._force_close()  # noqa: SLF001 (a command is in progress, nothing can be said)
 
     def _check_history(self, gtids: str) -> None:
         """MySQL sends what is not in `gtids`, and does not ask whether it has all that is: after a

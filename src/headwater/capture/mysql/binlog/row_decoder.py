@@ -1,4 +1,4 @@
-"""Python code made for one table: from the rows of an event to dicts.
+"""Row decoders: Python code generated per table, from the rows of an event to dicts.
 
 A row in the binlog is a bitmap of nulls and then the values, without gaps:
 

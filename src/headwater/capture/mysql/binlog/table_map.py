@@ -1,4 +1,4 @@
-r"""TABLE_MAP: how the rows of the events behind it are laid out.
+r"""The TABLE_MAP event: the layout of the rows in the events behind it.
 
     table id (6) flags (2)  len schema \0  len table \0  lenenc column count
     a type byte per column  lenenc metadata length, metadata  null bitmap  optional metadata

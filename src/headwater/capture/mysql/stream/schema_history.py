@@ -231,7 +231,7 @@ class SchemaHistory:
         urgent, a long range of the log is not searched: all of them may be later.
         """
         current = self._current(pairs)
-        # Information_schema waits for DDL that is under way, and that is in the log when it ends.
+        # Information_schema waits for DDL that is in progress, and that is in the log when it ends.
         end = log_end(self._connection, self._server)
         if not is_urgent and _is_far(position, end):
             return current, {f"{schema}.{name}" for schema, name in pairs}

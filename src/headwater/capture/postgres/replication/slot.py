@@ -121,7 +121,7 @@ class Slot:
         return None if row is None else row[0]
 
     def _create(self, cursor: Any) -> int:
-        """PostgreSQL waits for all transactions that are under way; not indefinitely here."""
+        """PostgreSQL waits for all transactions that are in progress; not indefinitely here."""
         failover = cursor.connection.server_version >= FAILOVER_VERSION
         cursor.execute(f"SET statement_timeout = '{_CREATE_TIMEOUT_S}s'")
         try:

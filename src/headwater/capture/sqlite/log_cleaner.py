@@ -8,7 +8,7 @@ from headwater.capture.sqlite.changelog import ChangeLog
 from headwater.capture.sqlite.connection import is_busy
 
 
-class Forgetting:
+class LogCleaner:
     """Deletes log rows that are in the topics: a few at a time, so that a writer waits for
     milliseconds at most, and now and then, for each time takes the write lock once.
     """
