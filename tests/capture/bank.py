@@ -23,7 +23,7 @@ insert into accounts select n, {MONEY}, 'owner ' || n from generate_series(1, {A
 
 
 class Client:
-    """Does business until it is told to stop, and connects again whenever it must."""
+    """Does business until it is stopped, and connects again whenever it must."""
 
     def __init__(self, url: str, seed: int) -> None:
         self._url = url
@@ -200,7 +200,7 @@ def check(url: str, accounts: list[Seen], journal: list[Seen]) -> int:
             assert total == ACCOUNTS * MONEY, f"{total} after transaction {transaction}"
             count += 1
     _check_order([record for record in accounts if record.op in ("c", "u", "d")])
-    # A new column's default is in the rows without a change of them: no log tells.
+    # A new column's default is in the rows without a change of them: which is not logged.
     columns = ("id", "balance", "owner")
     assert {key: {name: row.get(name) for name in columns} for key, row in table.items()} == {
         key: {name: row.get(name) for name in columns} for key, row in expected.items()

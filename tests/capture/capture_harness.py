@@ -108,7 +108,7 @@ def read(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[
             "group.id": "harness",
             "isolation.level": isolation,
             "enable.partition.eof": True,
-            "fetch.wait.max.ms": 10,  # the end is told when a fetch comes back empty
+            "fetch.wait.max.ms": 10,  # the end is reported when a fetch comes back empty
             "auto.offset.reset": "earliest",
             "allow.auto.create.topics": False,
             "log_level": 0,

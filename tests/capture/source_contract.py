@@ -363,7 +363,7 @@ class SourceContract:
         [change] = flat(Reader(source, SourcePosition(log_position)).changes(1))
         assert database.plain(change.after) == _row(2)
 
-    def test_a_change_of_the_key_tells_the_old_one(self, database, opened):
+    def test_a_change_of_the_key_reports_the_old_one(self, database, opened):
         if not database.has_key_change:
             pytest.skip("keys do not change in this database")
         source, log_position = opened
@@ -524,7 +524,7 @@ class SourceContract:
             assert isinstance(next(events), PositionAdvanced | None)
         assert time.monotonic() - started_s < 5
 
-    def test_an_awaited_source_tells_its_place_at_once(self, database, opened):
+    def test_an_awaited_source_reports_its_position_at_once(self, database, opened):
         source, log_position = opened
         with database.session() as session:
             session.insert("t", _row(1))
@@ -538,7 +538,7 @@ class SourceContract:
             assert time.monotonic() < deadline_s, "the chunk is not passed"
             reader.next()
 
-    def test_changes_of_other_tables_move_the_place(self, database):
+    def test_changes_of_other_tables_move_the_position(self, database):
         if not database.logs_other_tables:
             pytest.skip("other tables leave nothing in the log")
         database.create_table("t")
@@ -631,7 +631,7 @@ class SourceContract:
         estimate = source.estimate_rows(_table(source, database, "t"))
         assert estimate is None or estimate >= 0
 
-    def test_a_chunk_tells_exactly_what_it_contains(self, database, opened):
+    def test_a_chunk_reports_exactly_what_it_contains(self, database, opened):
         source, log_position = opened
         table = _table(source, database, "t")
         chunks = []
@@ -813,14 +813,16 @@ def _expect_after(
     wanted = rest + flat(others)
     transactions = reader.until(lambda found: len(flat(found)) >= len(wanted))
     reader.close()
-    assert [_told(change) for change in flat(transactions)] == [_told(change) for change in wanted]
+    assert [_comparable(change) for change in flat(transactions)] == [
+        _comparable(change) for change in wanted
+    ]
     if rest:
         first = transactions[0]
         assert first.begin.at == position.at
         assert [change.ordinal for change in first.changes] == [change.ordinal for change in rest]
 
 
-def _told(change: Change) -> tuple[object, ...]:
+def _comparable(change: Change) -> tuple[object, ...]:
     return change.op, change.table.id, change.before, change.after
 
 

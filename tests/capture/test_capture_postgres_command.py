@@ -93,7 +93,7 @@ def test_from_doctor_to_reset(cli, postgres, tmp_path):
 
 
 def _is_warned_of_the_log_that_is_kept(cli, postgres):
-    """The capture does not run, but the log that PostgreSQL keeps for it grows."""
+    """The capture does not run, but the log that PostgreSQL retains for it grows."""
     stopped = cli.json("capture", "status", "shop", code=3)[0]["retained_bytes"]
     assert "warning:" not in cli("capture", "status", "shop", code=3)
     segment_bytes = 16 << 20
@@ -115,7 +115,7 @@ def _is_warned_of_the_log_that_is_kept(cli, postgres):
         postgres.run("SELECT pg_reload_conf()")
 
 
-def test_a_rule_that_hides_nothing_is_refused_before_the_database_keeps_its_log(
+def test_a_rule_that_hides_nothing_is_refused_before_the_database_retains_its_log(
     cli, postgres, tmp_path
 ):
     postgres.run("CREATE TABLE users (id int PRIMARY KEY, phone text)")

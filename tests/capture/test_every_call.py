@@ -87,7 +87,7 @@ def test_the_producer_fails_at_every_call(bootstrap, db, monkeypatch, is_done_be
         capture.wait_until(lambda: are_copied(capture))
     finally:
         capture.stop()
-    # A topic that was made by a run which failed before its first commit is begun anew.
+    # A topic that was made by a run which failed before its first commit is truncated first.
     accounts = begun_anew(read(bootstrap, "shop.public.accounts"))
     changes = [record for record in accounts if record.op == "c"]
     at = [(change.value["source"]["txId"], change.value["source"]["lsn"]) for change in changes]

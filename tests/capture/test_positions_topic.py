@@ -1,4 +1,4 @@
-"""What is stored of captures, and what somebody else may have written there."""
+"""What is stored of captures, and what another program may have written there."""
 
 from dataclasses import replace
 
@@ -43,7 +43,7 @@ def test_what_is_stored_is_read_again():
 
 @pytest.mark.parametrize("value", [b"", b"\xff", b"7", b"{}", b"null", b'{"at": {}}', b"[1]"])
 @pytest.mark.parametrize("key", [b"shop", b"shop/public.orders"])
-def test_what_nobody_of_us_wrote(key, value):
+def test_what_another_program_wrote(key, value):
     with pytest.raises(CaptureError, match="cannot be read") as caught:
         positions.decode("shop", {key: value})
     assert "headwater capture reset shop" in caught.value.hint

@@ -186,7 +186,7 @@ def test_a_transaction_in_limbo_is_not_undone_by_a_chunk_of_another_run(bootstra
     assert replayed(read(bootstrap, TOPIC)) == table_of(db)
 
 
-def test_what_a_copy_without_keys_contains_is_known_to_the_next_run(bootstrap, monkeypatch):
+def test_what_a_copy_without_keys_contains_is_stored_for_the_next_run(bootstrap, monkeypatch):
     """It fails when all of the table is in the topic, and the stream has not come that far."""
     db = MemoryDatabase(NOTES)
 
@@ -224,7 +224,7 @@ def test_what_a_copy_without_keys_contains_is_known_to_the_next_run(bootstrap, m
 
 
 def test_a_large_copy_without_keys_becomes_several_transactions(bootstrap, monkeypatch):
-    """And begins anew if it fails between two of them."""
+    """And restarts if it fails between two of them."""
     monkeypatch.setattr("headwater.capture.tables.copies.PIECE_ROWS", 10)
     db = MemoryDatabase(NOTES)
 
@@ -509,7 +509,7 @@ def test_a_huge_transaction_is_split_and_exact(bootstrap, db, monkeypatch):
     assert (begin["status"], end["event_count"]) == ("BEGIN", 500)
 
 
-def test_a_changed_table_is_followed_and_told_in_the_schema_topic(bootstrap, db):
+def test_a_changed_table_is_followed_and_reported_in_the_schema_topic(bootstrap, db):
     wider = dataclasses.replace(ACCOUNTS, columns=(*ACCOUNTS.columns, Column("name", "text")))
     with captured(bootstrap) as capture:
         capture.wait_for_copies("public.accounts")
@@ -554,7 +554,7 @@ def test_a_failed_table_does_not_stop_the_others_and_can_be_repaired(bootstrap, 
     assert len(read(bootstrap, "shop.public.orders")) == 1
 
 
-def test_after_a_reset_the_topic_begins_anew(bootstrap, db):
+def test_after_a_reset_the_topic_is_truncated_and_copied(bootstrap, db):
     db.transact(created(1), created(2))
     with captured(bootstrap) as capture:
         capture.wait_for_copies("public.accounts")
@@ -586,7 +586,7 @@ def test_a_new_table_is_found_and_copied(bootstrap, db, monkeypatch):
     assert [record.op for record in read(bootstrap, "shop.public.orders")] == ["r"]
 
 
-def test_a_rule_for_nothing_is_refused_at_first_and_told_later(bootstrap, db, caplog):
+def test_a_rule_for_nothing_is_refused_at_first_and_reported_later(bootstrap, db, caplog):
     misspelt = {"public.accounts.balanse": "drop"}
     with (
         pytest.raises(ConfigError, match="balanse"),

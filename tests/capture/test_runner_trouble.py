@@ -76,7 +76,7 @@ def test_a_record_that_its_topic_does_not_take_fails_its_table_only(bootstrap, t
     assert [record.key["id"] for record in read(bootstrap, "shop.public.orders")] == [1]
 
 
-def test_a_topic_that_somebody_deleted_has_all_rows_again(bootstrap, db):
+def test_a_topic_that_another_client_deleted_has_all_rows_again(bootstrap, db):
     db.transact(created(1), created(2))
     with captured(bootstrap) as capture:
         capture.wait_for_copies("public.accounts")
@@ -186,7 +186,7 @@ def test_a_row_whose_key_json_cannot_hold_while_its_table_is_copied(bootstrap, m
     assert replayed(read(bootstrap, TOPIC)) == table_of(two)
 
 
-def test_an_error_of_the_source_that_nobody_expected_ends_the_run(bootstrap, db):
+def test_an_unexpected_error_of_the_source_ends_the_run(bootstrap, db):
     db.before_chunk = lambda: 1 / 0
     with pytest.raises(ZeroDivisionError), captured(bootstrap) as capture:
         capture._thread.join(30)

@@ -60,7 +60,7 @@ def test_copy_and_changes_over_restarts(bootstrap: str, postgres: Database) -> N
     assert ops.count("u") == 3 * 300 + 2 * 10  # and no change twice
 
 
-def test_a_schema_history_is_kept_on_our_broker(bootstrap: str) -> None:
+def test_a_schema_history_is_stored_on_our_broker(bootstrap: str) -> None:
     """As the connectors of MySQL, SQL Server and Oracle keep it, with the properties they get."""
     given = properties(settings_of({}), {"schema.history.internal"}, bootstrap)
     jvm.start({})

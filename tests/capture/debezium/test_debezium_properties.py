@@ -81,7 +81,7 @@ def test_secrets_come_from_the_environment_and_from_files(tmp_path, monkeypatch)
         revealed(settings_of({"database.password_file": str(tmp_path / "none")}))
 
 
-def test_a_schema_history_is_kept_beside_the_topics() -> None:
+def test_a_schema_history_is_stored_beside_the_topics() -> None:
     known = {*KNOWN, "schema.history.internal"}
     given = properties(settings_of({}), known, "127.0.0.1:9092")
     assert given["schema.history.internal.kafka.bootstrap.servers"] == "127.0.0.1:9092"

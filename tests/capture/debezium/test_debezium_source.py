@@ -214,7 +214,7 @@ def test_transforms_are_applied(postgres: Database, options: dict[str, str]) -> 
     assert json.loads(record.value) == {"id": 1}
 
 
-def test_what_is_wrong_is_told_by_check(postgres: Database, options: dict[str, str]) -> None:
+def test_what_is_wrong_is_reported_by_check(postgres: Database, options: dict[str, str]) -> None:
     assert DebeziumSource(settings_of(options)).check() == []
     (error,) = DebeziumSource(settings_of({**options, "database.password": "wrong"})).check()
     assert "password authentication failed" in str(error)
@@ -258,7 +258,7 @@ def test_a_database_that_does_not_answer_is_unreachable(options: dict[str, str])
     source.close()
 
 
-def test_a_slot_that_was_made_anew_is_a_lost_position(
+def test_a_slot_that_was_created_again_is_a_lost_position(
     postgres: Database, options: dict[str, str]
 ) -> None:
     postgres.run("CREATE TABLE t (id int PRIMARY KEY)")

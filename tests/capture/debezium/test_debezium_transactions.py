@@ -196,7 +196,7 @@ def test_the_first_transaction_of_all_can_be_large(large: list[Sent]) -> None:
     assert events[-1] == PositionAdvanced(position(30))
 
 
-def test_places_hold_all_databases_of_a_connector() -> None:
+def test_positions_hold_all_databases_of_a_connector() -> None:
     source = fresh()
     other = [begin("9", 1), change("9", 2), end("9", 3)]
     for record in other:
@@ -216,7 +216,7 @@ def test_without_a_promise_of_an_end_silence_is_one() -> None:
     assert kinds(list(source.feed(batch(), 100.0 + QUIET_S * 2))) == "BrC"
 
 
-def test_a_record_that_a_transform_dropped_keeps_its_ordinal() -> None:
+def test_a_record_that_a_transform_dropped_has_its_ordinal() -> None:
     sent = [begin("1", 10), change("1", 11), change("1", 12), end("1", 13)]
     dropped = Batch(sent, ["legacy.transaction", None, "legacy.public.t", "legacy.transaction"],
                     [b"k"] * 4, [b"v"] * 4)  # fmt: skip

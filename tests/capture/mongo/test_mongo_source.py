@@ -194,7 +194,7 @@ def test_a_half_sent_single_change_is_ended(source, db, sent):
     assert [event.changes for event in rest if isinstance(event, Commit)] == [1, 1]
 
 
-def test_an_idle_stream_tells_how_far_it_is(source, db, mongo):
+def test_an_idle_stream_reports_how_far_it_is(source, db, mongo):
     start = opened(source)
     mongo.client[db.name + "other"].things.insert_one({})  # the log goes on, but not for us
     events = read_until(source, start, lambda events: events[-1].at["ts"] > start.at["ts"])
@@ -250,7 +250,7 @@ def test_without_a_database_in_the_address_all_are_followed(mongo, db):
     mongo.client.drop_database(other)
 
 
-def test_a_dropped_and_a_renamed_collection_are_told_with_their_place(source, db):
+def test_a_dropped_and_a_renamed_collection_are_reported_with_their_position(source, db):
     start = opened(source)
     db.orders.insert_one({"_id": 1})
     db.orders.rename("archive")
@@ -365,7 +365,7 @@ def test_an_address_that_is_none_is_a_wrong_setting_and_shows_no_password(addres
     assert raised.value.__cause__ is None
 
 
-def test_the_lag_is_the_part_of_the_oplog_behind_the_place(source, mongo):
+def test_the_lag_is_the_part_of_the_oplog_behind_the_position(source, mongo):
     oplog = mongo.client.local["oplog.rs"]
     assert source.lag({"ts": [150, 1]}) == Lag()
     oplog.insert_many([{"ts": Timestamp(seconds, 1)} for seconds in (100, 160, 200)])

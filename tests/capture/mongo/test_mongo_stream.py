@@ -119,7 +119,7 @@ def test_what_the_capture_does_not_name_has_no_ordinal():
     assert events[0].at["token"] == token(1, 1)
 
 
-def test_a_busy_stream_of_other_collections_tells_its_place():
+def test_a_busy_stream_of_other_collections_reports_its_position():
     stream = transactions()
     events = taken(*[stream], *[insert(n, coll="secret") for n in range(1, SKIPPED_EVENTS + 2)])
     assert events == [
@@ -127,7 +127,7 @@ def test_a_busy_stream_of_other_collections_tells_its_place():
     ]
 
 
-def test_one_entry_of_the_log_with_several_changes_is_told_one_by_one():
+def test_one_entry_of_the_log_with_several_changes_is_reported_one_by_one():
     """As for a delete of many documents, which MongoDB may log together."""
     stream = transactions()
     events = taken(stream, insert(1, 0), insert(1, 1))

@@ -152,7 +152,7 @@ def test_a_look_that_was_ahead_of_the_stream_gives_no_names(
         ["CREATE OR REplace TABLE t (id INT PRIMARY KEY, a INT)", "INSERT INTO t VALUES (7, 70)"],
     ],
 )
-def test_a_table_that_takes_the_place_of_another(
+def test_a_table_that_replaces_another(
     bootstrap: str, server: MariaDbServer, shop: str, statements: list[str]
 ) -> None:
     """The topic has the rows of the new one, and no others."""

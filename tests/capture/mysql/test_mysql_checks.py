@@ -1,4 +1,4 @@
-"""What is wrong with a server, in words and with the SQL that mends it; and what was not asked."""
+"""What is wrong with a server, in words and with the SQL that fixes it; and what was not asked."""
 
 import socket
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def _source(url: str, **settings: object) -> MySqlSource:
         ("binlog_expire_logs_seconds", "3600", TableRefused, "binlog_expire_logs_seconds = 604800"),
     ],
 )
-def test_settings_are_told_with_the_sql(
+def test_settings_are_reported_with_the_sql(
     capture: ShopCapture, name: str, value: str, kind: type, hint: str
 ) -> None:
     with capture.server.globals(**{name: value}):
@@ -74,7 +74,7 @@ def test_rows_that_foreign_keys_change(capture: ShopCapture) -> None:
         ]  # fmt: skip
 
 
-def test_rights_are_told_with_the_grant_that_gives_them(
+def test_rights_are_reported_with_the_grant_that_gives_them(
     server: MariaDbServer, shop: str, account: str
 ) -> None:
     server.execute(f"CREATE TABLE {shop}.t (id INT PRIMARY KEY)")
@@ -121,7 +121,7 @@ def test_a_wrong_password(server: MariaDbServer, account: str) -> None:
     assert "wrong" not in str(problem) + problem.hint
 
 
-def test_nobody_answers() -> None:
+def test_an_address_without_a_server() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     source = _source(f"mysql://root@127.0.0.1:{port}/")
@@ -132,7 +132,7 @@ def test_nobody_answers() -> None:
         source.open(None, {})
 
 
-def test_somebody_else_answers() -> None:
+def test_another_program_answers() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         source = _source(f"mysql://root@127.0.0.1:{port}/")
@@ -166,7 +166,7 @@ def test_wrong_settings_are_refused(url: str, options: dict[str, str]) -> None:
 
 
 def test_two_captures_register_under_ids_of_their_own(capture: ShopCapture) -> None:
-    """The server ends the reader whose id another one takes: that is told, with what mends it."""
+    """The server ends the reader whose id another one takes: that is reported, with the fix."""
     capture.execute("CREATE TABLE t (id INT PRIMARY KEY)")
     capture.begin()
     other = ShopCapture(capture.server, capture.database)

@@ -114,11 +114,11 @@ def test_a_table_without_transactions_is_refused(capture: ShopCapture) -> None:
     assert isinstance(problem, TableRefused)
 
 
-def test_a_table_that_is_gone(capture: ShopCapture) -> None:
+def test_a_table_that_was_dropped(capture: ShopCapture) -> None:
     capture.execute("CREATE TABLE t (id INT PRIMARY KEY)")
     table = capture.table("t")
     capture.execute("DROP TABLE t")
-    with pytest.raises(CaptureError, match="gone"):
+    with pytest.raises(CaptureError, match="was dropped"):
         capture.source.read_chunk(table, None, 10)
 
 

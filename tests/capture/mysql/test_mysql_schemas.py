@@ -79,7 +79,7 @@ def test_a_table_altered_twice_while_the_capture_was_behind(nameless: ShopCaptur
     assert names == [["id", "a", "b"], ["id", "d", "b"]]  # the first as it was last certain
 
 
-def test_what_is_not_certain_is_stored_with_the_place(nameless: ShopCapture) -> None:
+def test_what_is_not_certain_is_stored_with_the_position(nameless: ShopCapture) -> None:
     """Who resumes between two statements has the table as it was before both."""
     nameless.execute(TABLE, "CREATE TABLE u (id INT PRIMARY KEY)")
     reader = nameless.begin()
@@ -321,7 +321,7 @@ def test_sequences_are_no_tables(capture: ShopCapture, metadata: str) -> None:
 
 
 @MARIADB_ONLY
-def test_a_table_that_takes_the_place_of_another_is_a_new_one(nameless: ShopCapture) -> None:
+def test_a_table_that_replaces_another_is_a_new_one(nameless: ShopCapture) -> None:
     nameless.execute(TABLE, "CREATE TABLE u (id INT PRIMARY KEY, x INT, y INT)")
     reader = nameless.begin()
     nameless.execute(

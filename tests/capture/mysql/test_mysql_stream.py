@@ -149,7 +149,7 @@ def test_another_server_goes_on_by_id(capture: ShopCapture) -> None:
         capture.read_on(lost)
 
 
-def test_a_purged_log_is_told_with_the_command_that_repairs(capture: ShopCapture) -> None:
+def test_a_purged_log_is_reported_with_the_command_that_repairs(capture: ShopCapture) -> None:
     capture.execute(TABLE)
     reader = capture.begin()
     capture.execute("INSERT INTO t VALUES (1, 'a', '')")
@@ -178,7 +178,7 @@ def test_a_purged_log_is_told_with_the_command_that_repairs(capture: ShopCapture
         capture.read_on(unknown)
 
 
-def test_a_log_that_began_anew_is_not_taken_for_the_old_one(capture: ShopCapture) -> None:
+def test_a_log_that_was_reset_is_not_taken_for_the_old_one(capture: ShopCapture) -> None:
     capture.execute(TABLE)
     reader = capture.begin()
     capture.execute("INSERT INTO t VALUES (1, 'a', '')")
@@ -213,7 +213,7 @@ def test_the_server_may_restart(capture: ShopCapture) -> None:
     assert [row["id"] for row in capture.rows(1) if row] == [2]
 
 
-def test_statements_are_told_if_asked_for(capture: ShopCapture) -> None:
+def test_statements_are_reported_if_asked_for(capture: ShopCapture) -> None:
     capture.execute(TABLE)
     capture.begin()
     capture.execute("INSERT INTO t VALUES (1, 'a', '')")
@@ -230,7 +230,7 @@ def test_statements_are_told_if_asked_for(capture: ShopCapture) -> None:
     asked.close()
 
 
-def test_source_tells_where_a_change_stands(capture: ShopCapture) -> None:
+def test_source_reports_where_a_change_stands(capture: ShopCapture) -> None:
     capture.execute(TABLE)
     capture.begin()
     capture.execute("INSERT INTO t VALUES (1, 'a', ''), (2, 'b', '')")
@@ -265,7 +265,7 @@ def test_changes_of_other_tables_count_as_ordinals(capture: ShopCapture) -> None
     some.close()
 
 
-def test_bytes_of_the_log_behind_a_place(capture: ShopCapture) -> None:
+def test_bytes_of_the_log_behind_a_position(capture: ShopCapture) -> None:
     capture.execute(TABLE)
     reader = capture.begin()
     assert capture.source.lag(reader.position).size_bytes == 0

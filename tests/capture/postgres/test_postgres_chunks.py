@@ -231,7 +231,7 @@ def test_rows_hidden_by_a_policy_are_an_error(postgres):
         postgres.run(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
-def test_a_table_that_is_gone(postgres):
+def test_a_table_that_was_dropped(postgres):
     postgres.run("CREATE TABLE t (id int PRIMARY KEY)")
     with capturing(postgres) as capture:
         table = capture.table("t")

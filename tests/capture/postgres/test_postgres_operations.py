@@ -1,4 +1,4 @@
-"""Slots, rights, breaks: what goes wrong with PostgreSQL is told with what mends it."""
+"""Slots, rights, breaks: what goes wrong with PostgreSQL is reported with the fix."""
 
 import os
 import signal
@@ -37,7 +37,7 @@ def test_nothing_is_wrong_with_a_good_database(postgres):
         (("postgres:secret", "nobody:secret"), SourceRefused, "refuses the password", "ALTER ROLE"),
     ],
 )
-def test_who_cannot_connect_is_told_why(postgres, change, kind, text, hint):
+def test_refused_connections_are_explained(postgres, change, kind, text, hint):
     bad = source(postgres.url.replace(*change))
     (error,) = bad.check()
     assert isinstance(error, kind)
@@ -146,7 +146,7 @@ def test_a_lost_slot_is_explained(postgres):
     assert f"headwater capture reset {name}" in raised.value.hint
 
 
-def test_a_publication_that_is_gone(postgres):
+def test_a_publication_that_was_dropped(postgres):
     with capturing(postgres) as capture:
         at = capture.position
     postgres.run(f"DROP PUBLICATION headwater_{postgres.name}")
@@ -284,7 +284,7 @@ def _shut_down_while_following(server, database, capture):
 
 
 def _lose_the_slot(database, at):
-    """PostgreSQL keeps no more log than it was told to."""
+    """PostgreSQL retains no more log than configured."""
     for _ in range(3):
         database.run("SELECT pg_switch_wal()")
         database.run("CREATE TABLE filler (); DROP TABLE filler")
@@ -340,7 +340,7 @@ def _confirmed(postgres) -> int:
     return int(rows[0][0])
 
 
-def test_a_database_that_falls_silent_is_taken_for_gone(postgres, monkeypatch):
+def test_a_database_that_falls_silent_is_unreachable(postgres, monkeypatch):
     monkeypatch.setattr(stream, "_KEEPALIVE_S", 0.2)
     monkeypatch.setattr(stream, "_SILENCE_S", 1.5)
     postgres.run("CREATE TABLE t (id int PRIMARY KEY)")
@@ -415,7 +415,7 @@ def test_reading_ends_with_the_source(postgres):
     assert failures
 
 
-def test_a_table_that_could_never_be_followed_is_not_told_as_gone(postgres):
+def test_a_table_that_could_never_be_followed_is_not_reported_as_dropped(postgres):
     postgres.run("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE other (id int PRIMARY KEY)")
     first = source(postgres.url, tables=("public.t",))
     log_position = first.open(None, {})

@@ -46,7 +46,7 @@ def test_new_tables_are_followed_without_a_stop(postgres, quick):
         assert change.table is event.table
 
 
-def test_dropped_tables_are_told(postgres, quick):
+def test_dropped_tables_are_reported(postgres, quick):
     postgres.run("CREATE TABLE t (id int PRIMARY KEY)")
     with capturing(postgres) as capture:
         known = {table.id: table for table in capture.source.tables()}
@@ -55,7 +55,7 @@ def test_dropped_tables_are_told(postgres, quick):
         assert len(capture.changes(1)) == 1
         assert capture.until_loose(SchemaChange) == SchemaChange("public.t", None)
         at = capture.position
-    again = Capture(postgres)  # dropped while nobody looked
+    again = Capture(postgres)  # dropped while no capture ran
     again.open(SourcePosition(at), known)
     assert again.until_loose(SchemaChange) == SchemaChange("public.t", None)
     again.source.close()
@@ -227,7 +227,7 @@ def test_what_is_remembered_is_bounded():
 
 
 def test_a_table_that_was_taken_out_of_the_publication(postgres, quick):
-    """Changes of it are missing now: it is told as gone, then as new, to be copied again."""
+    """Changes of it are missing now: it is reported as dropped, then as new, to be copied again."""
     postgres.run("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY)")
     with capturing(postgres) as capture:
         known = {table.id: table for table in capture.source.tables()}
@@ -250,7 +250,7 @@ def test_a_table_that_was_taken_out_of_the_publication(postgres, quick):
     again.source.close()
 
 
-def test_a_table_made_anew_is_told_as_gone_and_new(postgres, quick):
+def test_a_table_created_again_is_reported_as_dropped_and_new(postgres, quick):
     postgres.run("CREATE TABLE t (id int PRIMARY KEY)")
     with capturing(postgres) as capture:
         table = capture.table("t")

@@ -197,7 +197,7 @@ def test_the_failure_of_the_sender_reaches_the_runner(writer, broker):
     assert writer.durable is None
 
 
-def test_whoever_waits_for_room_says_so(broker, committed):
+def test_waiting_for_room_is_signalled(broker, committed):
     waited = []
     writer = Writer(broker, b"shop", committed.append, while_waiting=lambda: waited.append(1))
     broker.may_go.clear()
@@ -236,7 +236,7 @@ def test_what_was_sent_in_part_is_aborted_at_the_end(writer, broker, monkeypatch
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
-def test_after_a_stop_nobody_waits_for_a_broker(broker, monkeypatch, is_whole):
+def test_after_a_stop_the_broker_is_not_waited_for(broker, monkeypatch, is_whole):
     monkeypatch.setattr(writer_module, "STOP_S", 0.1)
     monkeypatch.setattr(writer_module, "GROUP_BYTES" if is_whole else "PART_BYTES", 1_000)
     stop = threading.Event()

@@ -104,7 +104,7 @@ def test_a_row_that_can_be_no_event_names_itself_and_its_column(column, value):
     assert "id " in raised.value.detail
 
 
-def test_a_table_that_is_no_outbox_is_told_before_the_start():
+def test_a_table_that_is_no_outbox_is_reported_before_the_start():
     table = Table("public", "outbox", COLUMNS[:4], ("id",))
     (error,) = make().check([table])
     assert error.what == "public.outbox is no outbox: it has no column payload"

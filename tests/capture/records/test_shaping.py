@@ -110,7 +110,7 @@ def test_a_delete_is_followed_by_a_tombstone():
     assert shape(make(tombstones=False), "d", ANNE) == [(TOPIC, {"id": 1}, expected, ())]
 
 
-def test_a_delete_of_which_only_the_key_is_known_has_nulls_for_the_rest():
+def test_a_delete_with_only_the_key_has_nulls_for_the_rest():
     record, tombstone = shape(make(), "d", {"id": 1})
     assert record[2] == envelope("d", {"id": 1, "name": None, "email": None})
     assert tombstone[:3] == (TOPIC, {"id": 1}, None)
@@ -136,7 +136,7 @@ def test_a_key_that_was_too_large_to_be_written_again_has_not_changed():
     assert record[2]["after"] == {"url": "long", "hits": 2}
 
 
-def test_an_old_row_without_the_key_tells_of_no_other_key():
+def test_an_old_row_without_the_key_is_no_change_of_the_key():
     """PostgreSQL's replica identity may be another index than the primary key's."""
     (record,) = shape(make(), "u", {"email": "old@example.org"}, ANNE)
     assert record[1:] == ({"id": 1}, envelope("u", None, ANNE), ())
@@ -162,7 +162,7 @@ def test_changes_of_a_transaction_may_have_different_fields_of_source():
         assert json.loads(value)["source"] == SOURCE | {"lsn": None} | own
 
 
-def test_a_long_transaction_tells_when_its_changes_were_processed():
+def test_a_long_transaction_reports_when_its_changes_were_processed():
     times = iter(range(10**9, 10**12, 10**9))
     chosen = CaptureSettings("shop", Secret("postgresql://x"))
     shaper = Shaper(chosen, "postgresql", "shopdb", now_ns=lambda: next(times))
@@ -253,7 +253,7 @@ def test_a_change_may_bring_any_field_of_source_or_none():
     assert record[2]["source"] == SOURCE | {"lsn": None}
 
 
-def test_a_database_of_which_nothing_is_known_has_the_common_fields():
+def test_an_unknown_database_has_the_common_fields():
     (record,) = shape(make("oracle"), "c", None, ANNE, source={"scn": "5"})
     common = {name: SOURCE[name] for name in list(SOURCE)[:11]}
     assert record[2]["source"] == common | {"connector": "oracle", "txId": 571, "scn": "5"}
@@ -375,23 +375,23 @@ def test_an_empty_transaction_leaves_no_trace():
     assert shaper.commit(Commit(0)) == []
 
 
-def test_the_schema_topic_tells_what_became_of_a_table():
+def test_the_schema_topic_reports_what_became_of_a_table():
     shaper = make()
     smaller = Table("public", "customers", CUSTOMERS.columns[:2], ("id",))
 
-    def told(change, before):
+    def summary(change, before):
         ((topic, key, value, _),) = shaper.schema_change(change, before)
         assert (topic, key) == ("shop.schema", b'{"databaseName":"shopdb"}')
         return json.loads(value)
 
-    created = told(SchemaChange(CUSTOMERS.id, CUSTOMERS, "create table …"), None)
+    created = summary(SchemaChange(CUSTOMERS.id, CUSTOMERS, "create table …"), None)
     assert created["ddl"] == "create table …"
     assert created["tableChanges"][0]["type"] == "CREATE"
-    altered = told(SchemaChange(CUSTOMERS.id, smaller), CUSTOMERS)["tableChanges"][0]
+    altered = summary(SchemaChange(CUSTOMERS.id, smaller), CUSTOMERS)["tableChanges"][0]
     assert altered["type"] == "ALTER"
     assert [column["name"] for column in altered["table"]["columns"]] == ["id", "name"]
     assert altered["table"]["primaryKeyColumnNames"] == ["id"]
-    dropped = told(SchemaChange(CUSTOMERS.id, None), CUSTOMERS)["tableChanges"][0]
+    dropped = summary(SchemaChange(CUSTOMERS.id, None), CUSTOMERS)["tableChanges"][0]
     assert dropped == {"type": "DROP", "id": '"public"."customers"', "table": None}
 
 

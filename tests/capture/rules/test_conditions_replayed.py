@@ -1,4 +1,4 @@
-"""Whoever replays a topic with a condition has exactly the rows that meet it, whatever happened."""
+"""A replayed topic with a condition has exactly the rows that meet it, whatever happened."""
 
 import json
 
@@ -95,7 +95,7 @@ def _replay(records, table):
             assert _meets(event["after"])
             table[key] = event["after"]
         if event["before"] is not None and None not in event["before"].values():
-            assert _meets(event["before"]), "a row that nobody shall see"
+            assert _meets(event["before"]), "a row that must not be published"
 
 
 @pytest.mark.parametrize("image", ["full", "key"])

@@ -197,7 +197,7 @@ def test_an_unknown_rule_is_refused_when_the_settings_are_read(action):
         make(columns={"a.b.c": action})
 
 
-def test_a_rule_that_applies_to_nothing_is_told_before_the_start():
+def test_a_rule_that_applies_to_nothing_is_reported_before_the_start():
     shaper = make(columns={"public.user.phone": "mask", "*.name": "mask"}, rows={"x.y": "1 = 1"})
     assert [error.what for error in shaper.check([USERS])] == [
         "capture shop: the rule for public.user.phone applies to nothing",
@@ -243,7 +243,7 @@ def test_a_row_that_no_longer_meets_the_condition_is_deleted():
     assert shape(shaper, "u", None, ANNA_FR)[0] == ({"id": 1}, "d", unknown, None)
 
 
-def test_a_row_that_never_met_it_is_not_deleted_if_that_is_known():
+def test_a_row_that_never_met_it_is_not_deleted_if_the_old_row_is_logged():
     shaper = make(rows=GERMANS)
     assert shape(shaper, "u", ANNA_FR, ANNA_FR | {"age": 41}) == []
     assert shape(shaper, "d", ANNA_FR) == []
@@ -286,7 +286,7 @@ def test_all_conditions_of_a_table_must_be_met():
     assert shape(shaper, "c", None, ANNA_FR) == []
 
 
-def test_a_condition_with_an_unknown_column_is_told_before_the_start():
+def test_a_condition_with_an_unknown_column_is_reported_before_the_start():
     (error,) = make(rows={"*.users": "city = 'Berlin'"}).check([USERS])
     assert "does not have: city" in error.what
 
@@ -432,10 +432,10 @@ def test_a_part_of_the_id_of_a_document_is_hashed_or_nothing():
         ("people.note", False),
     ],
 )
-def test_a_rule_that_can_apply_to_no_field_is_told(pattern, is_used):
+def test_a_rule_that_can_apply_to_no_field_is_reported(pattern, is_used):
     shaper = make("mongodb", columns={pattern: "hash"})
     assert (not shaper.check([PEOPLE])) is is_used
-    shaper.check_table(PEOPLE, None)  # nobody knows its fields yet
+    shaper.check_table(PEOPLE, None)  # its fields have not been seen yet
 
 
 def test_there_are_no_conditions_on_documents():

@@ -110,7 +110,7 @@ def test_two_captures_of_one_database(shop):
     assert shop.schema() == before
 
 
-def test_text_that_is_no_utf8_is_told_with_replacements(shop):
+def test_text_that_is_no_utf8_is_captured_with_replacements(shop):
     shop.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, a TEXT)")
     reader = shop.follow()
     shop.execute("INSERT INTO t VALUES (1, CAST(x'41ff42' AS TEXT)), (2, 'ü')")
@@ -181,7 +181,7 @@ def test_columns_are_added_and_renamed(shop):
     shop.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, a)", "INSERT INTO t VALUES (1, 1)")
     reader = shop.follow()
     shop.execute("ALTER TABLE t ADD COLUMN b DEFAULT 7", "UPDATE t SET a = 2")
-    # The triggers did not know b yet; the row is told again as it is.
+    # The triggers did not know b yet; the row is logged again as it is.
     changes = _read_until(reader, {"id": 1, "a": 2, "b": 7})
     assert [change.op for change in changes] == ["u", "u"]
     assert changes[0].after == {"id": 1, "a": 2}
@@ -222,7 +222,7 @@ def test_an_alter_while_the_capture_is_down(shop):
 
 def test_columns_come_again_and_again_before_anything_is_read(shop):
     """Each time the table is looked at behind the same position: what an earlier look has put into
-    the log (marks, keys of rows that are gone) are no changes of its rows.
+    the log (marks, keys of deleted rows) are no changes of its rows.
     """
     shop.execute("CREATE TABLE t (a, id INTEGER PRIMARY KEY)")
     reader = shop.follow()
@@ -249,7 +249,7 @@ def test_columns_come_again_and_again_before_anything_is_read(shop):
     of_rows: dict[int, list[str]] = {}
     for change in changes:
         of_rows.setdefault((change.after or change.before)["id"], []).append(change.op)
-    # The younger trigger's delete came before the insert, so that it was told once more.
+    # The younger trigger's delete came before the insert, so that it was logged once more.
     assert of_rows.pop(2) == ["d", "c", "d"]
     assert of_rows.keys() == {3}
     assert "d" not in of_rows[3]
@@ -311,7 +311,7 @@ def test_a_trigger_that_the_user_makes_later_does_not_turn_the_order_round(shop)
         "INSERT INTO t VALUES (1, 1)",
     )
     # SQLite fires the younger trigger first: the update is logged before the insert. Then
-    # the row is told once more.
+    # the row is logged once more.
     changes = flat(reader.changes(3))
     assert [(change.op, change.after["a"]) for change in changes] == [
         ("u", 10), ("c", 1), ("u", 10),
@@ -415,7 +415,7 @@ def test_a_file_that_is_replaced_is_noticed(shop, tmp_path):
         _wait(reader, lambda: False)
 
 
-def test_what_is_wrong_with_a_file_is_told(shop, tmp_path):
+def test_problems_of_a_file_are_reported(shop, tmp_path):
     def errors(path: Path, **options: object) -> list[object]:
         return SqliteSource(CaptureSettings("shop", Secret(f"sqlite:///{path}"), **options)).check()
 

@@ -1,4 +1,4 @@
-"""Whatever SQL changes a table, the log tells it exactly: replayed, every `before` is the row that
+"""Whatever SQL changes a table, the log has it exactly: replayed, every `before` is the row that
 was there, and what remains is the table.
 """
 
@@ -66,7 +66,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("recursive_triggers", [False, True])
-def test_any_statement_is_told_exactly(database: Path, recursive_triggers: bool):
+def test_any_statement_is_captured_exactly(database: Path, recursive_triggers: bool):
     source = SqliteSource(CaptureSettings("shop", Secret(f"sqlite:///{database}")))
     reader = Reader(source, SourcePosition(source.open(None, {})))
     replayed = Replayed(source.tables()[0].key)
@@ -138,7 +138,7 @@ class Replayed:
         return sorted(self._rows.values(), key=repr)
 
 
-def test_cascades_and_triggers_of_the_user_are_told(tmp_path: Path):
+def test_cascades_and_triggers_of_the_user_are_captured(tmp_path: Path):
     path = tmp_path / "shop.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.executescript(

@@ -1,4 +1,4 @@
-"""Events as MySQL writes them (none runs here), and events that nobody writes.
+"""Events as MySQL writes them (none runs here), and events that no server writes.
 
 The bytes are made by this file after the servers' documented formats; those of MariaDB come from a
 real one, through the other tests.
@@ -215,7 +215,7 @@ EXPECTED: list[tuple[str, Row | None, Row | None]] = [
 ]
 
 
-def told(events: list[Event]) -> list[tuple[str, Row | None, Row | None]]:
+def summary(events: list[Event]) -> list[tuple[str, Row | None, Row | None]]:
     return [(e.op, e.before, e.after) for e in events if isinstance(e, Change)]
 
 
@@ -229,7 +229,7 @@ def test_a_transaction_of_mysql() -> None:
     assert begin.at["gtids"] == f"{UUID_TEXT}:1-4"
     assert begin.ts_ms == 1_700_000_000_123
     assert begin.source["thread"] == 5
-    assert told(events) == EXPECTED
+    assert summary(events) == EXPECTED
     assert [e.source["query"] for e in events if isinstance(e, Change)] == ["INSERT"] * 4
     assert events[-1] == Commit(4)
 
@@ -266,7 +266,7 @@ def test_a_compressed_transaction_of_mysql() -> None:
     log.add(binlog.WRITE_ROWS, rows(image(3, "x")))
     log.add(binlog.XID, bytes(8))
     events = read(log.packets)
-    assert told(events)[:4] == EXPECTED
+    assert summary(events)[:4] == EXPECTED
     begins = [event for event in events if isinstance(event, Begin)]
     assert [begin.id for begin in begins] == [f"{UUID_TEXT}:5", f"{UUID_TEXT}:6"]
     assert order(begins[0].at) < order(begins[1].at)
@@ -281,10 +281,10 @@ def test_a_transaction_of_mysql_goes_on_in_its_middle(sent: int) -> None:
     a_transaction(log)
     begin = next(event for event in read(log.packets) if isinstance(event, Begin))
     events = read(log.packets, SourcePosition(begin.at, sent))
-    assert told(events) == EXPECTED[sent:]
+    assert summary(events) == EXPECTED[sent:]
     assert isinstance(events[0], Begin)
     assert events[-1] == Commit(4)
-    assert told(read(log.packets, SourcePosition(begin.at))) == []
+    assert summary(read(log.packets, SourcePosition(begin.at))) == []
     with pytest.raises(PositionLost):
         read(log.packets, SourcePosition({**begin.at, "gtid": f"{UUID_TEXT}:9"}, sent))
 
@@ -302,7 +302,7 @@ def test_partial_updates_fail_their_table() -> None:
     assert "binlog_row_value_options" in failed.error.hint
 
 
-def test_heartbeats_and_rotations_move_the_place() -> None:
+def test_heartbeats_and_rotations_move_the_position() -> None:
     log = Log()
     log.describe()
     field = b"\1\x0dbinlog.000001" + b"\2\3\xfc\x00\x10" + b"\0"
@@ -353,7 +353,7 @@ def read_with_idle(packets: list[bytes]) -> list[Event]:
         (binlog.GTID_TAGGED, b"\2\0\0\4\4"),  # without its uuid
     ],
 )
-def test_an_event_that_cannot_be_is_an_error_with_its_place(kind: int, body: bytes) -> None:
+def test_an_event_that_cannot_be_is_an_error_with_its_position(kind: int, body: bytes) -> None:
     log = Log()
     log.describe()
     log.add(kind, body)
@@ -367,7 +367,7 @@ def test_ignorable_events_are_passed_over() -> None:
     log.describe()
     log.add(99, b"news", flags=0x80)
     a_transaction(log)
-    assert told(read(log.packets)) == EXPECTED
+    assert summary(read(log.packets)) == EXPECTED
 
 
 def test_a_wrong_checksum_is_found() -> None:

@@ -97,7 +97,7 @@ def _synchronise_slots(old: Database, standby: StandbyServer, capture: Capture) 
 
         def is_synchronised() -> bool:
             old.run("SELECT pg_log_standby_snapshot(), pg_switch_wal()")
-            capture.source.acknowledge(_next_place(capture))
+            capture.source.acknowledge(_next_position(capture))
             new.run("SELECT pg_sync_replication_slots()")
             return bool(
                 new.run("SELECT 1 FROM pg_replication_slots WHERE NOT temporary AND synced")
@@ -106,7 +106,7 @@ def _synchronise_slots(old: Database, standby: StandbyServer, capture: Capture) 
         wait_until(is_synchronised, 60, "the slot on the standby")
 
 
-def _next_place(capture: Capture):
+def _next_position(capture: Capture):
     before = capture.position
     capture.until(lambda _: capture.position != before)
     return capture.position

@@ -45,7 +45,7 @@ def test_source_fields_are_those_of_debezium(postgres):
     assert abs(second.begin.ts_ms - float(committed[0])) < 60_000
 
 
-def test_full_identity_tells_the_row_before(postgres):
+def test_full_identity_reports_the_row_before(postgres):
     postgres.run("CREATE TABLE t (id int PRIMARY KEY, a text)")
     postgres.run("ALTER TABLE t REPLICA IDENTITY FULL")
     with capturing(postgres) as capture:

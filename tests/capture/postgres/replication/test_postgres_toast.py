@@ -197,7 +197,7 @@ def test_a_large_key(postgres, key):
     assert change.after["large"] == row["large"]
 
 
-def test_a_table_that_is_written_anew_is_not_remembered(postgres):
+def test_a_table_that_is_rewritten_is_not_cached(postgres):
     postgres.run("CREATE TABLE t (id int PRIMARY KEY, small int, large text)")
     with capturing(postgres) as capture:
         postgres.run(f"INSERT INTO t VALUES (1, 0, ({LARGE}))")
